@@ -1,0 +1,100 @@
+"""One error tree. Every error says what is wrong, where, and what to do next.
+
+``retryable`` errors may go away by themselves (a broker that is down, a full
+buffer); all others are fatal for whatever raised them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class HeadwaterError(Exception):
+    """Base of all errors raised on purpose.
+
+    ``what`` states the problem, ``where`` the file and line, operator or unit
+    it was found at, ``hint`` what to do next.
+    """
+
+    retryable = False
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str | None = None, hint: str | None = None) -> None:
+        self.what = what
+        self.where = where
+        self.hint = hint
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{text}\n  -> {self.hint}" if self.hint else text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross process boundaries (Spark's Python workers) and must keep their parts.
+        return (_rebuild, (type(self), self.what, self.where, self.hint))
+
+
+def _rebuild(cls: type[HeadwaterError], what: str, where: str | None, hint: str | None) -> HeadwaterError:
+    return cls(what, where=where, hint=hint)
+
+
+class ErrorList(HeadwaterError):
+    """Several errors found in one pass, shown together."""
+
+    def __init__(self, errors: Sequence[HeadwaterError]) -> None:
+        self.errors = tuple(errors)
+        super().__init__("\n".join(str(e) for e in errors))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.errors,))
+
+
+class DataflowError(HeadwaterError):
+    """The dataflow itself is wrong: an unknown column, a wrong type, a cycle."""
+
+    exit_code = 3
+
+
+class ContinuumError(HeadwaterError):
+    """The continuum file is wrong; ``where`` is ``file:line``."""
+
+    exit_code = 3
+
+
+class PlacementError(HeadwaterError):
+    """The dataflow cannot be placed on the continuum."""
+
+    exit_code = 4
+
+
+class ChannelError(HeadwaterError):
+    """A channel cannot be written or read."""
+
+
+class ChannelFull(ChannelError):
+    """The channel stayed full for longer than a writer may wait."""
+
+    retryable = True
+
+
+class RuntimeFailure(HeadwaterError):
+    """A unit, or the Spark that runs it, failed."""
+
+    exit_code = 5
+
+
+class UserCodeError(RuntimeFailure):
+    """A function given by the user raised; names the operator and the row."""
+
+
+class DeploymentError(HeadwaterError):
+    """The stored deployment does not allow what was asked for."""
+
+    exit_code = 6
+
+
+class Unavailable(HeadwaterError):
+    """Something outside (Java, a broker, a Spark server) is not there."""
+
+    retryable = True
+    exit_code = 7

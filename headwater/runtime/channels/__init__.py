@@ -1,0 +1,1 @@
+"""Channels join units durably. Each kind fulfils the same contract and passes the same conformance suite."""
