@@ -60,7 +60,7 @@ _DAY = 24 * _HOUR
 _WEEK = 7 * _DAY
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-# Knot distance (microseconds) and weight of each scale of the load noise, fitted to the variogram of NAB's file.
+# Knot distance (microseconds) and weight of each scale of the load noise, fitted to NAB's variogram.
 _SCALES = ((_HOUR, 0.22), (4 * _HOUR, 0.47), (10 * _HOUR, 0.72), (_DAY, 0.48), (4 * _DAY, 0.42))
 _LEVEL = 90.3
 _GAIN = 6.9
@@ -138,7 +138,7 @@ class Readings:
 
     ``machine_index`` points into ``machines`` (names such as ``L1-m0``), ``ts`` is in microseconds since 1970
     UTC, ``temperature`` in degrees as in NAB's file, ``label`` says whether the reading lies in an anomaly
-    window, ``seq`` is the reading's index at its location. Readings of one instant follow each other by machine.
+    window, ``seq`` is the reading's index at its location. Readings of one instant are ordered by machine.
     """
 
     machines: tuple[str, ...]
@@ -161,7 +161,7 @@ class Readings:
 
 @dataclass(frozen=True)
 class AnomalyWindow:
-    """One labelled window of one machine; ``start`` and ``end`` (microseconds UTC) are its first and last reading."""
+    """One labelled window of one machine: kind, instants (microseconds UTC) of first and last reading."""
 
     machine: str
     kind: AnomalyKind
@@ -303,7 +303,7 @@ def _value_noise(keys: Words, t: Ints, *, spacing: int, purpose: int) -> Floats:
 
 
 def _wave(t: Ints, *, period: int, crest: int) -> Floats:
-    """Return a wave in [-1, 1] from two parabolas (a sine to 6%), with its crest at that instant of the period."""
+    """Return a wave in [-1, 1] made of parabolas (a sine to 6%), with its crest at that instant."""
     import numpy as np
 
     phase = ((t - crest) % period) / period
@@ -312,7 +312,7 @@ def _wave(t: Ints, *, period: int, crest: int) -> Floats:
 
 
 def _slots(model: SensorModel, keys: Words, slots: Ints) -> tuple[Ints, Ints, Floats]:
-    """Return first step, kind and strength in [0, 1) of the one window of each slot. Shape (slots, machines)."""
+    """Return first step, kind and strength in [0, 1) of each slot's window. Shape (slots, machines)."""
     import numpy as np
 
     room = model.anomaly_every - model.anomaly_length + 1
@@ -332,7 +332,7 @@ def _ramp(u: Floats, low: float, high: float) -> Floats:
 
 
 def _anomaly(kind: AnomalyKind, *, u: Floats, strength: Floats) -> tuple[Floats, Floats]:
-    """Return (weight, target): in the window the temperature is drawn towards target by weight; u in (0, 1)."""
+    """Return (weight, target): the temperature is drawn towards target by weight; u in (0, 1)."""
     import numpy as np
 
     match kind:

@@ -51,7 +51,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Malformed:
-    """One line that does not parse: its file (relative to the output folder), its number from 1, its fault."""
+    """One line that does not parse: its file (relative to the output folder), number from 1, its fault."""
 
     file: str
     line: int
