@@ -1,0 +1,60 @@
+# Everything a contributor runs. `make` alone lists the targets.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test test-unit test-long check check-format check-lint check-types \
+	check-imports check-size bench docs clean
+
+BIN := .venv/bin
+STAMP := .venv/.setup-done
+# Spark finds Java by JAVA_HOME; java.sh prints the home of a fitting one.
+WITH_JAVA = JAVA_HOME="$$(scripts/java.sh)"
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Make .venv with Headwater and its tools; install Java 17 when there is none
+	@scripts/java.sh --install >/dev/null
+
+$(STAMP): pyproject.toml scripts/setup.sh scripts/system_package.sh
+	@scripts/setup.sh $@
+
+demo: setup ## Run the demonstration on this machine
+	@$(WITH_JAVA) $(BIN)/headwater demo
+
+test: setup ## Run all tests but the long ones (under 20 minutes on 2 cores)
+	@$(WITH_JAVA) $(BIN)/python -m pytest tests/unit tests/conformance tests/deployments
+
+test-unit: setup ## Run the unit tests only
+	@$(WITH_JAVA) $(BIN)/python -m pytest tests/unit
+
+test-long: setup ## Run the tests marked long
+	@$(WITH_JAVA) $(BIN)/python -m pytest -m long tests
+
+check: setup ## Check format, lint, types, import rules and file sizes
+	@$(MAKE) --no-print-directory --keep-going check-format check-lint check-types check-imports check-size
+
+check-format:
+	$(BIN)/ruff format --check .
+
+check-lint:
+	$(BIN)/ruff check .
+
+check-types:
+	$(BIN)/mypy --strict headwater
+
+check-imports:
+	$(BIN)/lint-imports
+
+check-size:
+	$(BIN)/python scripts/check_size.py
+
+bench: setup ## Run every benchmark in its quick form; results go to artifacts/*.json
+	@$(WITH_JAVA) $(BIN)/python scripts/bench.py
+
+docs: setup ## Check the links, file references and code in README.md and docs/
+	@$(WITH_JAVA) $(BIN)/python scripts/check_docs.py
+
+clean: ## Remove what the targets made: caches, artifacts, build output, .venv
+	rm -rf .venv artifacts build dist *.egg-info spark-warehouse metastore_db derby.log
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
