@@ -1,0 +1,603 @@
+"""The embedded channel: a directory written by one unit instance, read by any number.
+
+Layout of one log::
+
+    schema.json          its Arrow schema, fixed by the first writer
+    staging/             segments of running attempts, unfinished small files
+    data/<id>.arrow      published segments
+    log/<seq>            manifest entries (Journal); log.hint remembers the newest
+    floor.json           first readable position and the totals before it
+    readers/<id>.json    registered readers and their positions
+    quarantine/          damaged segments and a note on each
+
+Publishing is one hard link, so it happens or does not. Everything after it (segments move
+from staging to data) is rolled forward by the next commit; only the newest entry's segments
+can still be in staging, and a reader looks there too. The lock file orders housekeeping
+(readers, floor) only; writers are ordered by the link.
+
+Reclaiming moves the floor first, durably, then deletes a segment before its manifest entry:
+after a crash in between, files below the floor are left and the next reclaim finishes them.
+The newest entry is never deleted: it carries (epoch, batch) and the running totals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwater.errors import ChannelError, ChannelFull
+from headwater.runtime.channels.base import END, Backlog, ChannelStats, Limits, OnCorrupt
+from headwater.runtime.channels.journal import Journal, read_object, sync_directory, write_atomic
+from headwater.runtime.channels.schemafile import ensure_schema, load_schema
+from headwater.runtime.channels.segments import CorruptSegment, Segment, SegmentWriter, read_segment
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_READER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_POLL = 0.05  # seconds between two looks whether a full log has room
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One published batch, or a mark (end of stream, fence) that holds no rows.
+
+    ``batch`` is -1 for a mark made before the epoch's first batch; ``previous`` is then the
+    last (epoch, batch) of the writer before. ``high`` is the greatest event time seen.
+    """
+
+    seq: int
+    epoch: int
+    batch: int
+    segments: tuple[Segment, ...] = ()
+    rows: int = 0
+    bytes: int = 0
+    total_rows: int = 0
+    total_bytes: int = 0
+    dropped_rows: int = 0
+    high: int | None = None
+    ended_by: int | None = None
+    previous: tuple[int, int] | None = None
+    written: float = 0.0
+
+    @property
+    def end(self) -> bool:
+        """Say whether the stream has ended at this entry."""
+        return self.ended_by is not None
+
+    @property
+    def frontier(self) -> int | None:
+        """Return the event-time frontier after this entry."""
+        return END if self.end else self.high
+
+    @property
+    def counts(self) -> tuple[int, int] | None:
+        """Return the last (epoch, batch) whose rows are in the log."""
+        return (self.epoch, self.batch) if self.batch >= 0 else self.previous
+
+
+@dataclass(frozen=True, kw_only=True)
+class Floor:
+    """The first readable position, the totals before it, and how far deletion has come."""
+
+    seq: int = 0
+    swept: int = 0
+    rows: int = 0
+    bytes: int = 0
+    frontier: int | None = None
+    dropped_rows: int = 0
+
+
+class FileLog:
+    """Write and read one log directory; cheap to make, holds nothing open.
+
+    ``fsync=False`` trades safety against power loss (not against a killed process) for
+    speed. A batch may be empty: it is published only if it moves the frontier.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        limits: Limits | None = None,
+        on_corrupt: OnCorrupt = "quarantine",
+        event_time: str | None = None,
+        fsync: bool = True,
+    ) -> None:
+        self.path = Path(path)
+        self.limits = limits or Limits()
+        self.on_corrupt = on_corrupt
+        self.event_time = event_time
+        self.fsync = fsync
+        self._data = self.path / "data"
+        self._staging = self.path / "staging"
+        self._readers = self.path / "readers"
+        self._quarantine = self.path / "quarantine"
+        self._journal = Journal(self.path / "log", scratch=self._staging, fsync=fsync)
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def create(self) -> None:
+        """Make the log's directories."""
+        for directory in (self._data, self._readers, self._quarantine):
+            directory.mkdir(parents=True, exist_ok=True)
+        self._journal.create()
+
+    def open_segment(self, schema: pa.Schema) -> SegmentWriter:
+        """Start a segment of the next batch, refusing rows that do not fit the log's schema."""
+        self.create()
+        ensure_schema(self.path, schema, scratch=self._staging, fsync=self.fsync)
+        return SegmentWriter(self._staging, event_time=self.event_time, fsync=self.fsync)
+
+    def append(self, table: pa.Table, *, epoch: int, batch: int, frontier: int | None = None) -> bool:
+        """Store a table as one batch; return False when (epoch, batch) is in already."""
+        writer = self.open_segment(table.schema)
+        writer.raise_frontier(frontier)
+        for part in table.to_batches():
+            writer.write(part)
+        piece = writer.close()
+        return self.commit(epoch, batch, [piece] if piece else [])
+
+    def commit(self, epoch: int, batch: int, pieces: Sequence[Segment]) -> bool:
+        """Publish the segments of one batch as an entry; return False when there was no need.
+
+        Raise ChannelError when a newer writer has taken over, ChannelFull when the log is full
+        and its policy says so. A batch larger than the limit is taken by an empty log.
+        """
+        self.create()
+        deadline = time.monotonic() + self.limits.block_timeout
+        size, rows = sum(p.bytes for p in pieces), sum(p.rows for p in pieces)
+        while True:
+            last = self.tail()
+            self._refuse_zombie(last, epoch)
+            if last is not None and last.epoch == epoch and last.batch >= batch:
+                self._settle(last)
+                self.discard(pieces)
+                return False
+            high = max((f for f in (p.frontier for p in pieces) if f is not None), default=None)
+            if last is not None and last.high is not None:
+                high = last.high if high is None else max(high, last.high)
+            if rows == 0 and high == (last.high if last else None):
+                return False
+            if last is not None and last.ended_by is not None and last.ended_by >= epoch:
+                raise ChannelError(
+                    f"batch {batch} comes after epoch {epoch} has ended the stream",
+                    where=str(self.path),
+                    hint="to resume an ended stream, start the writer with a higher epoch",
+                )
+            full = self._full(last, size) if rows else None
+            if full and self.limits.when_full == "drop_oldest":
+                self._drop_oldest(last, size)
+            elif full and self.limits.when_full != "drop_newest":
+                self._wait(full, deadline)
+                continue
+            dropped = bool(full) and self.limits.when_full == "drop_newest"
+            entry = Entry(
+                seq=last.seq + 1 if last else 0,
+                epoch=epoch,
+                batch=batch,
+                segments=() if dropped else tuple(p for p in pieces if p.file),
+                rows=0 if dropped else rows,
+                bytes=0 if dropped else size,
+                total_rows=(last.total_rows if last else 0) + (0 if dropped else rows),
+                total_bytes=(last.total_bytes if last else 0) + (0 if dropped else size),
+                dropped_rows=(last.dropped_rows if last else 0) + (rows if dropped else 0),
+                high=high,
+            )
+            if self._publish(entry, last):
+                if dropped:
+                    self.discard(pieces)
+                return True
+
+    def end(self, epoch: int) -> None:
+        """Mark the end of the stream; repeating it changes nothing.
+
+        A writer of a higher epoch may append again (a stopped job is resumed). The frontier
+        then falls back to event time, so a reader that has acted on the end sees late rows:
+        resume only what no reader has finished, or restart the readers without their state.
+        """
+        self._mark(epoch, ended_by=epoch)
+
+    def fence(self, epoch: int) -> tuple[int, int] | None:
+        """Shut out every writer older than ``epoch``; return the last (epoch, batch) that counts.
+
+        After this call no older writer can publish, not even one stuck in a commit, so what it
+        returns is final: the next writer goes on from there. Repeating it gives the same answer.
+        """
+        return self._mark(epoch, ended_by=None)
+
+    def discard(self, pieces: Sequence[Segment]) -> None:
+        """Delete the segments of an attempt that was given up."""
+        for piece in pieces:
+            if piece.file:
+                (self._staging / piece.file).unlink(missing_ok=True)
+
+    def _mark(self, epoch: int, *, ended_by: int | None) -> tuple[int, int] | None:
+        self.create()
+        while True:
+            last = self.tail()
+            self._refuse_zombie(last, epoch)
+            if last is not None and last.epoch == epoch and (ended_by is None or last.ended_by == epoch):
+                return last.counts
+            same = last is not None and last.epoch == epoch
+            entry = Entry(
+                seq=last.seq + 1 if last else 0,
+                epoch=epoch,
+                batch=last.batch if last and same else -1,
+                total_rows=last.total_rows if last else 0,
+                total_bytes=last.total_bytes if last else 0,
+                dropped_rows=last.dropped_rows if last else 0,
+                high=last.high if last else None,
+                # a fence leaves an ended stream ended; only new rows reopen it
+                ended_by=ended_by if ended_by is not None or last is None else last.ended_by,
+                previous=(last.previous if same else last.counts) if last else None,
+            )
+            if self._publish(entry, last):
+                return entry.counts
+
+    def _publish(self, entry: Entry, last: Entry | None) -> bool:
+        """Link the entry in, then tidy up; False when another writer was first."""
+        if last is not None:
+            self._promote(last)
+        before = self._journal.modified(last.seq) if last else None
+        if self.fsync:
+            # in this order: what left staging is in data, and what is published is in staging
+            sync_directory(self._data)
+            sync_directory(self._staging)
+        if not self._journal.publish(entry.seq, asdict(replace(entry, written=time.time()))):
+            return False
+        self._promote(entry)
+        self._sweep(before)
+        return True
+
+    def _settle(self, last: Entry) -> None:
+        """Finish what a killed writer left undone after publishing ``last``."""
+        self._promote(last)
+        self._sweep(self._journal.modified(last.seq - 1) if last.seq else None)
+
+    def _promote(self, entry: Entry) -> None:
+        for segment in entry.segments:
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(self._staging / str(segment.file), self._data / str(segment.file))
+
+    def _sweep(self, before: float | None) -> None:
+        """Delete what attempts older than the entry before the newest have left in staging.
+
+        A writer's batches come one after the other, so all that a running attempt writes is
+        younger than the last entry but one.
+        """
+        if before is None:
+            return
+        with os.scandir(self._staging) as files:
+            for file in files:
+                with contextlib.suppress(FileNotFoundError):
+                    if file.stat().st_mtime < before:
+                        os.unlink(file.path)
+
+    def _refuse_zombie(self, last: Entry | None, epoch: int) -> None:
+        if last is not None and last.epoch > epoch:
+            raise ChannelError(
+                f"writer of epoch {epoch} is out of date: epoch {last.epoch} has taken over",
+                where=str(self.path),
+                hint="stop this writer; its unit runs elsewhere by now",
+            )
+
+    # -- bounds ------------------------------------------------------------------------------
+
+    def _full(self, last: Entry | None, size: int) -> str | None:
+        """Say why a batch of ``size`` bytes does not fit, None when it does."""
+        limits = self.limits
+        if last is None or (limits.max_bytes is None and limits.max_age is None):
+            return None
+        oldest = self._slowest()
+        unread = last.total_bytes - self._before(oldest).bytes
+        if unread <= 0:
+            return None
+        if limits.max_bytes is not None and unread + size > limits.max_bytes:
+            return f"{unread} bytes are unread and {size} more would pass max_bytes={limits.max_bytes}"
+        age = time.time() - self._entry(oldest).written
+        if limits.max_age is not None and age > limits.max_age:
+            return f"its oldest unread entry is {age:.1f} s old, max_age={limits.max_age}"
+        return None
+
+    def _wait(self, full: str, deadline: float) -> None:
+        blocking = self.limits.when_full == "block"
+        if blocking and time.monotonic() < deadline:
+            time.sleep(_POLL)
+            return
+        slowest = min(self.readers().items(), key=lambda item: item[1], default=None)
+        who = (
+            f"reader {slowest[0]!r} at {slowest[1]} of {self.latest()}"
+            if slowest
+            else "no reader is registered"
+        )
+        waited = f" for {self.limits.block_timeout:g} s" if blocking else ""
+        raise ChannelFull(
+            f"full{waited}: {full}; slowest: {who}",
+            where=str(self.path),
+            hint="see why the reader is behind, raise the limit, or choose when_full=drop_oldest/drop_newest",
+        )
+
+    def _drop_oldest(self, last: Entry | None, size: int) -> None:
+        """Raise the floor until a batch of ``size`` bytes fits; count what was unread."""
+        assert last is not None
+        with self._lock():
+            floor = self.floor()
+            first = seq = self._slowest()
+            while seq <= last.seq:
+                unread = last.total_bytes - self._before(seq).bytes
+                fits = self.limits.max_bytes is None or unread + size <= self.limits.max_bytes
+                fresh = (
+                    self.limits.max_age is None
+                    or time.time() - self._entry(seq).written <= self.limits.max_age
+                )
+                if unread == 0 or (fits and fresh):
+                    break
+                seq += 1
+            lost = self._before(seq).rows - self._before(first).rows
+            self._raise_floor(floor, seq, dropped=lost)
+
+    # -- readers -----------------------------------------------------------------------------
+
+    def register(self, reader: str) -> int:
+        """Keep what ``reader`` has not read, from the earliest position on; return where it stands."""
+        self.create()
+        with self._lock():
+            if (known := self._position(reader)) is not None:
+                return known
+            position = self.floor().seq
+            self._place(reader, position)
+            return position
+
+    def advance(self, reader: str, position: int) -> None:
+        """Record that ``reader`` needs nothing before ``position``; reclaim what nobody needs."""
+        with self._lock():
+            known = self._position(reader)
+            if known is None:
+                raise ChannelError(
+                    f"reader {reader!r} is not registered",
+                    where=str(self.path),
+                    hint="register a reader before its channel's writer starts",
+                )
+            if position > self.latest():
+                raise ChannelError(
+                    f"reader {reader!r} says it has read up to {position}, but only {self.latest()} are there",
+                    where=str(self.path),
+                    hint="the log was replaced by another one, or the reader belongs to another log",
+                )
+            if position > known:
+                self._place(reader, position)
+                self._reclaim()
+
+    def unregister(self, reader: str) -> None:
+        """Forget ``reader``; reclaim what only it was waiting for."""
+        if self._readers.is_dir():
+            with self._lock():
+                self._reader_file(reader).unlink(missing_ok=True)
+                self._reclaim()
+
+    def readers(self) -> dict[str, int]:
+        """Return every registered reader's position."""
+        try:
+            names = sorted(name[:-5] for name in os.listdir(self._readers) if name.endswith(".json"))
+        except FileNotFoundError:
+            return {}
+        return {name: at for name in names if (at := self._position(name)) is not None}
+
+    def _reader_file(self, reader: str) -> Path:
+        if not _READER.fullmatch(reader):
+            raise ChannelError(
+                f"{reader!r} is no reader id", where=str(self.path), hint="use letters, digits and _ . - only"
+            )
+        return self._readers / f"{reader}.json"
+
+    def _position(self, reader: str) -> int | None:
+        try:
+            record = read_object(self._reader_file(reader))
+        except ChannelError:
+            if not self._reader_file(reader).exists():
+                raise
+            return self.floor().seq  # unreadable after a power cut: keep all, the reader reports again
+        return None if record is None else int(record["position"])
+
+    def _place(self, reader: str, position: int) -> None:
+        # Not synced: a position that falls back only keeps more.
+        text = f'{{"position": {position}}}'
+        write_atomic(self._reader_file(reader), text, scratch=self._staging, fsync=False)
+
+    def _slowest(self) -> int:
+        """Return the first unread position; with no reader, all that is kept is unread."""
+        return max(self.floor().seq, min(self.readers().values(), default=0))
+
+    # -- reclaim -----------------------------------------------------------------------------
+
+    def floor(self) -> Floor:
+        """Return the first readable position and what was before it."""
+        record = read_object(self.path / "floor.json")
+        return Floor(**record) if record else Floor()
+
+    def _reclaim(self) -> None:
+        floor, positions = self.floor(), self.readers()
+        target = max(floor.seq, min(positions.values(), default=0))
+        if target > floor.seq or floor.swept < min(floor.seq, self.latest() - 1):
+            self._raise_floor(floor, target)
+
+    def _raise_floor(self, floor: Floor, seq: int, dropped: int = 0) -> None:
+        totals = self._before(seq)
+        floor = replace(totals, seq=seq, swept=floor.swept, dropped_rows=floor.dropped_rows + dropped)
+        self._write_floor(floor, fsync=self.fsync)
+        newest = self._journal.last()
+        for number in range(floor.swept, min(seq, newest + 1)):
+            with contextlib.suppress(ChannelError):  # deleted by an earlier, interrupted reclaim
+                for segment in self._entry(number).segments:
+                    (self._data / str(segment.file)).unlink(missing_ok=True)
+                    (self._staging / str(segment.file)).unlink(missing_ok=True)
+            if number < newest:
+                self._journal.discard(number, number + 1)
+        self._write_floor(replace(floor, swept=min(seq, newest)), fsync=False)
+
+    def _write_floor(self, floor: Floor, *, fsync: bool) -> None:
+        write_atomic(self.path / "floor.json", json.dumps(asdict(floor)), scratch=self._staging, fsync=fsync)
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        with open(self.path / "lock", "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed, also by a kill
+            yield
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def schema(self) -> pa.Schema | None:
+        """Return the log's schema; None before its first batch."""
+        return load_schema(self.path)
+
+    def tail(self) -> Entry | None:
+        """Return the newest entry."""
+        newest = self._journal.last()
+        return None if newest < 0 else self._entry(newest)
+
+    def earliest(self) -> int:
+        """Return the first position that can still be read."""
+        return self.floor().seq
+
+    def latest(self) -> int:
+        """Return the position after the newest entry."""
+        return self._journal.last() + 1
+
+    def entries(self, start: int, end: int) -> Iterator[Entry]:
+        """Give the entries from ``start`` to before ``end`` that are not reclaimed or dropped."""
+        seq = max(start, self.earliest())
+        while seq < end:
+            try:
+                entry = self._entry(seq)
+            except ChannelError:
+                if (floor := self.earliest()) <= seq:
+                    raise
+                seq = floor  # reclaimed while we were reading
+                continue
+            yield entry
+            seq += 1
+
+    def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Give the rows of the entries from ``start`` to before ``end``."""
+        for entry in self.entries(start, end):
+            for segment in entry.segments:
+                yield from self.read_segment(entry.seq, segment)
+
+    def read_segment(self, seq: int, segment: Segment) -> Iterator[pa.RecordBatch]:
+        """Give one segment's batches; a damaged one is quarantined or stops the reader."""
+        name = str(segment.file)
+        problem = "is missing"
+        # data again at last: it may have moved from staging in between
+        for directory in (self._data, self._staging, self._data):
+            try:
+                yield from read_segment(directory / name, segment)
+                return
+            except FileNotFoundError:
+                continue
+            except CorruptSegment as error:
+                problem = error.what
+                break
+        if seq >= self.earliest():
+            self._lose(seq, segment, problem)
+
+    def _lose(self, seq: int, segment: Segment, problem: str) -> None:
+        name = str(segment.file)
+        if self.on_corrupt == "stop":
+            raise ChannelError(
+                f"segment of entry {seq} with {segment.rows} rows {problem}",
+                where=str(self._data / name),
+                hint="restore the file from a backup, or accept the loss with on_corrupt=quarantine",
+            )
+        note = self._quarantine / f"{name}.json"
+        if note.exists():
+            return
+        self._quarantine.mkdir(exist_ok=True)
+        for directory in (self._data, self._staging):
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(directory / name, self._quarantine / name)
+        record = {"seq": seq, "rows": segment.rows, "problem": problem, "found": time.time()}
+        write_atomic(note, json.dumps(record), scratch=self._staging, fsync=self.fsync)
+
+    def frontier(self, position: int) -> int | None:
+        """Return the event-time frontier as of ``position``; None while there is none.
+
+        Known for every position a registered reader can still start from. Below the floor it
+        is not known any more, and None says so: no watermark is better than a wrong one.
+        """
+        return self._before(position).frontier
+
+    def totals(self, position: int) -> tuple[int, int]:
+        """Return how many rows and bytes were stored before ``position``."""
+        before = self._before(position)
+        return before.rows, before.bytes
+
+    def stats(self) -> ChannelStats:
+        """Read all counters."""
+        last, floor = self.tail(), self.floor()
+        if last is None:
+            return ChannelStats(unread={r: Backlog(position=p) for r, p in self.readers().items()})
+        return ChannelStats(
+            rows=last.total_rows,
+            bytes=last.total_bytes,
+            entries=last.seq + 1,
+            earliest=floor.seq,
+            latest=last.seq + 1,
+            epoch=last.epoch,
+            batch=last.counts[1] if last.counts else None,
+            unread={reader: self._backlog(at, last) for reader, at in self.readers().items()},
+            dropped_rows=last.dropped_rows + floor.dropped_rows,
+            lost_rows=self._lost_rows(),
+            frontier=last.frontier,
+            ended=last.end,
+        )
+
+    def _backlog(self, position: int, last: Entry) -> Backlog:
+        position = max(position, self.earliest())
+        before = self._before(position)
+        waiting = last.seq + 1 - position
+        return Backlog(
+            position=position,
+            entries=waiting,
+            rows=last.total_rows - before.rows,
+            bytes=last.total_bytes - before.bytes,
+            age=max(0.0, time.time() - self._entry(position).written) if waiting > 0 else 0.0,
+        )
+
+    def _lost_rows(self) -> int:
+        try:
+            notes = [n for n in os.listdir(self._quarantine) if n.endswith(".json")]
+        except FileNotFoundError:
+            return 0
+        return sum(int((read_object(self._quarantine / n) or {"rows": 0})["rows"]) for n in notes)
+
+    def _entry(self, seq: int) -> Entry:
+        record: dict[str, Any] = dict(self._journal.get(seq))
+        record["segments"] = tuple(Segment(**s) for s in record["segments"])
+        record["previous"] = tuple(record["previous"]) if record["previous"] else None
+        return Entry(**record)
+
+    def _before(self, position: int) -> Floor:
+        """Return what is known as of ``position``, in the shape of a floor there."""
+        for _ in range(2):
+            floor = self.floor()
+            if position == floor.seq:
+                return floor
+            if position < floor.seq:
+                return replace(floor, frontier=None)
+            try:
+                entry = self._entry(position - 1)
+            except ChannelError:
+                if self.floor().seq < position:
+                    raise
+                continue  # reclaimed in between: the floor tells now
+            return Floor(rows=entry.total_rows, bytes=entry.total_bytes, frontier=entry.frontier)
+        return replace(self.floor(), frontier=None)

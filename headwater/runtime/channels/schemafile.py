@@ -1,0 +1,65 @@
+"""A log's schema, fixed by its first writer and checked for every later one."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headwater.errors import ChannelError
+from headwater.runtime.channels.journal import read_object, sync_directory
+from headwater.runtime.channels.segments import normal_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NAME = "schema.json"
+
+
+def load_schema(log: Path) -> pa.Schema | None:
+    """Return the schema of a log; None when it has none yet."""
+    import pyarrow as pa
+
+    record = read_object(log / _NAME)
+    if record is None:
+        return None
+    return pa.ipc.read_schema(pa.BufferReader(base64.b64decode(record["arrow"])))
+
+
+def ensure_schema(log: Path, schema: pa.Schema, *, scratch: Path, fsync: bool) -> None:
+    """Fix the log's schema, or refuse one that differs from what is fixed."""
+    wanted = normal_schema(schema)
+    found = load_schema(log)
+    if found is None:
+        temp = scratch / f"{_NAME}.{uuid.uuid4().hex}"
+        with open(temp, "w", encoding="utf-8") as out:
+            arrow = base64.b64encode(wanted.serialize().to_pybytes()).decode()
+            json.dump({"columns": {f.name: str(f.type) for f in wanted}, "arrow": arrow}, out, indent=1)
+            if fsync:
+                out.flush()
+                os.fsync(out.fileno())
+        with contextlib.suppress(FileExistsError):  # several tasks start at once
+            os.link(temp, log / _NAME)
+        temp.unlink()
+        if fsync:
+            sync_directory(log)
+        found = load_schema(log)
+    if found is not None and not found.equals(wanted):
+        raise ChannelError(
+            f"rows of another schema: {_difference(found, wanted)}",
+            where=str(log),
+            hint="a changed schema needs a new channel; keep the old log until it is read to its end",
+        )
+
+
+def _difference(found: pa.Schema, wanted: pa.Schema) -> str:
+    have = {f.name: str(f.type) for f in found}
+    want = {f.name: str(f.type) for f in wanted}
+    notes = [f"{n} is new" for n in want if n not in have]
+    notes += [f"{n} is not there any more" for n in have if n not in want]
+    notes += [f"{n} was {have[n]}, now {want[n]}" for n in want if n in have and have[n] != want[n]]
+    return "; ".join(notes) or f"column order was {', '.join(have)}, now {', '.join(want)}"
