@@ -51,7 +51,7 @@ NAB_FIGURES = {
     "normal_sd": 9.786,
     "normal_q01": 55.19,
     "normal_q99": 103.03,
-    "normal_lag1": 0.9936,
+    "normal_lag1": 0.9943,
     "label_share": 0.0999,
 }
 

@@ -5,10 +5,10 @@ lines go to standard output. CSV without a header; the columns are ``COLUMNS``.
 
 No real trip, identifier or place is in it: values are drawn from aggregate figures (``facts.json``) of 10,004
 trips of the challenge's file: quantiles of time, distance, fare, tip and toll, and the rank shares of start
-and end cells on the challenge's grid (500 m cells, 300 x 300). Start and end of most trips are drawn apart, as
-the figures say; ``HOT_SHARE`` of them take one of 53 hot routes, so that the ten most frequent routes are as
-frequent as in the file: 16, 13, 12, ... 10 in 10,000 trips. Not matched: 10,000 trips have some 7,550 distinct
-routes here, 6,800 in the file.
+and end cells on the challenge's grid (500 m cells, 300 x 300). Start and end of most trips are drawn apart,
+as the figures say; ``HOT_SHARE`` of them take one of 53 hot routes, so that the ten most frequent routes are
+as frequent as in the file: 16, 13, 12, ... 10 in 10,000 trips. Not matched: 10,000 trips have some 7,550
+distinct routes here, 6,800 in the file.
 
 * ``bad``: share of trips without a position (0.0 for all four coordinates), 0.0156 in the file;
 * ``late``: share of lines that come 5 to 200 lines after their place in the order.
