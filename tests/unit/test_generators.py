@@ -1,4 +1,4 @@
-"""The example generators: layout, labels, exact account of malformed lines; taxi columns, order, hot routes."""
+"""The example generators: layout, labels, exact account of malformed lines; taxi columns, order, routes."""
 
 from __future__ import annotations
 
