@@ -22,10 +22,10 @@ demo: setup ## Run the demonstration on this machine
 	@$(WITH_JAVA) $(BIN)/headwater demo
 
 test: setup ## Run all tests but the long ones (under 20 minutes on 2 cores)
-	@$(WITH_JAVA) $(BIN)/python -m pytest tests/unit tests/conformance tests/deployments
+	@$(WITH_JAVA) $(BIN)/python -m pytest --doctest-modules headwater tests/unit tests/conformance tests/deployments
 
 test-unit: setup ## Run the unit tests only
-	@$(WITH_JAVA) $(BIN)/python -m pytest tests/unit
+	@$(WITH_JAVA) $(BIN)/python -m pytest --doctest-modules headwater tests/unit
 
 test-long: setup ## Run the tests marked long
 	@$(WITH_JAVA) $(BIN)/python -m pytest -m long tests

@@ -1,4 +1,4 @@
-"""Run every benchmark that has a quick form: ``python -m benchmarks.NAME --quick --json artifacts/NAME.json``."""
+"""Run each benchmark with a quick form: ``python -m benchmarks.NAME --quick --json artifacts/NAME.json``."""
 
 from __future__ import annotations
 
