@@ -43,7 +43,7 @@ check-types:
 	$(BIN)/mypy --strict headwater
 
 check-imports:
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 check-size:
 	$(BIN)/python scripts/check_size.py

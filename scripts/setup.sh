@@ -46,5 +46,5 @@ else
     say "Making .venv with $python ($("$python" -V))."
     run "$python" -m venv --clear .venv
 fi
-run .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+run .venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --editable '.[dev]'
 if [ -n "${1:-}" ]; then run touch "$1"; fi
