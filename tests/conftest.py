@@ -49,8 +49,8 @@ def start_connect_server(directory: Path, **conf: str) -> tuple[subprocess.Popen
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])),
     }
-    command = [f"{home}/bin/spark-submit", "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
-    command += ["--master", "local[2]", "--driver-memory", "1g"]
+    command = [f"{home}/bin/spark-submit", "--master", "local[2]", "--driver-memory", "1g"]
+    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
     settings = {**_CONF, **conf, "spark.connect.grpc.binding.port": str(port)}
     for key, value in settings.items():
         command += ["--conf", f"{key}={value}"]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.errors import ChannelError
-from headwater.runtime.channels.journal import Journal, sync_directory
+from headwater.runtime.channels.journal import Journal, sweep, sync_directory
 from headwater.runtime.channels.segments import Segment, conform, normal_schema
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class FilesOutlet:
         if not self._journal.publish(number, record):
             return False
         self.recover()
-        self._sweep(before)
+        sweep(self._staging, before)
         if number >= _KEPT:
             self._journal.discard(number - _KEPT, number - _KEPT + 1)
         return True
@@ -146,16 +146,6 @@ class FilesOutlet:
 
     def _visible_name(self, batch: int, part: int) -> str:
         return f"part-{batch:08d}-{part}-{self._epoch}.{_EXTENSIONS[self._format]}"
-
-    def _sweep(self, before: float | None) -> None:
-        """Delete what crashed attempts left: anything older than the record before the newest."""
-        if before is None:
-            return
-        with os.scandir(self._staging) as files:
-            for file in files:
-                with contextlib.suppress(FileNotFoundError):
-                    if file.stat().st_mtime < before:
-                        os.unlink(file.path)
 
 
 def _counts(record: Mapping[str, Any] | None) -> list[int] | None:

@@ -23,77 +23,26 @@ The newest entry is never deleted: it carries (epoch, batch) and the running tot
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
 import os
-import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headwater.errors import ChannelError, ChannelFull
-from headwater.runtime.channels.base import END, Backlog, ChannelStats, Limits, OnCorrupt
-from headwater.runtime.channels.journal import Journal, read_object, sync_directory, write_atomic
+from headwater.runtime.channels.base import Backlog, ChannelStats, Limits, OnCorrupt
+from headwater.runtime.channels.entry import Entry
+from headwater.runtime.channels.journal import Journal
+from headwater.runtime.channels.retention import Floor, Retention
 from headwater.runtime.channels.schemafile import ensure_schema, load_schema
-from headwater.runtime.channels.segments import CorruptSegment, Segment, SegmentWriter, read_segment
+from headwater.runtime.channels.segments import Segment, SegmentWriter
+from headwater.runtime.channels.store import SegmentStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_READER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _POLL = 0.05  # seconds between two looks whether a full log has room
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One published batch, or a mark (end of stream, fence) that holds no rows.
-
-    ``batch`` is -1 for a mark made before the epoch's first batch; ``previous`` is then the
-    last (epoch, batch) of the writer before. ``high`` is the greatest event time seen.
-    """
-
-    seq: int
-    epoch: int
-    batch: int
-    segments: tuple[Segment, ...] = ()
-    rows: int = 0
-    bytes: int = 0
-    total_rows: int = 0
-    total_bytes: int = 0
-    dropped_rows: int = 0
-    high: int | None = None
-    ended_by: int | None = None
-    previous: tuple[int, int] | None = None
-    written: float = 0.0
-
-    @property
-    def end(self) -> bool:
-        """Say whether the stream has ended at this entry."""
-        return self.ended_by is not None
-
-    @property
-    def frontier(self) -> int | None:
-        """Return the event-time frontier after this entry."""
-        return END if self.end else self.high
-
-    @property
-    def counts(self) -> tuple[int, int] | None:
-        """Return the last (epoch, batch) whose rows are in the log."""
-        return (self.epoch, self.batch) if self.batch >= 0 else self.previous
-
-
-@dataclass(frozen=True, kw_only=True)
-class Floor:
-    """The first readable position, the totals before it, and how far deletion has come."""
-
-    seq: int = 0
-    swept: int = 0
-    rows: int = 0
-    bytes: int = 0
-    frontier: int | None = None
-    dropped_rows: int = 0
 
 
 class FileLog:
@@ -114,22 +63,20 @@ class FileLog:
     ) -> None:
         self.path = Path(path)
         self.limits = limits or Limits()
-        self.on_corrupt = on_corrupt
         self.event_time = event_time
         self.fsync = fsync
-        self._data = self.path / "data"
         self._staging = self.path / "staging"
-        self._readers = self.path / "readers"
-        self._quarantine = self.path / "quarantine"
+        self._store = SegmentStore(self.path, on_corrupt=on_corrupt, fsync=fsync)
+        self._keep = Retention(self.path)
         self._journal = Journal(self.path / "log", scratch=self._staging, fsync=fsync)
 
     # -- writing -----------------------------------------------------------------------------
 
     def create(self) -> None:
         """Make the log's directories."""
-        for directory in (self._data, self._readers, self._quarantine):
-            directory.mkdir(parents=True, exist_ok=True)
         self._journal.create()
+        self._store.create()
+        self._keep.create()
 
     def open_segment(self, schema: pa.Schema) -> SegmentWriter:
         """Start a segment of the next batch, refusing rows that do not fit the log's schema."""
@@ -216,9 +163,7 @@ class FileLog:
 
     def discard(self, pieces: Sequence[Segment]) -> None:
         """Delete the segments of an attempt that was given up."""
-        for piece in pieces:
-            if piece.file:
-                (self._staging / piece.file).unlink(missing_ok=True)
+        self._store.discard(pieces)
 
     def _mark(self, epoch: int, *, ended_by: int | None) -> tuple[int, int] | None:
         self.create()
@@ -246,41 +191,21 @@ class FileLog:
     def _publish(self, entry: Entry, last: Entry | None) -> bool:
         """Link the entry in, then tidy up; False when another writer was first."""
         if last is not None:
-            self._promote(last)
+            self._store.promote(last.segments)
         before = self._journal.modified(last.seq) if last else None
         if self.fsync:
             # in this order: what left staging is in data, and what is published is in staging
-            sync_directory(self._data)
-            sync_directory(self._staging)
+            self._store.sync()
         if not self._journal.publish(entry.seq, asdict(replace(entry, written=time.time()))):
             return False
-        self._promote(entry)
-        self._sweep(before)
+        self._store.promote(entry.segments)
+        self._store.sweep(before)
         return True
 
     def _settle(self, last: Entry) -> None:
         """Finish what a killed writer left undone after publishing ``last``."""
-        self._promote(last)
-        self._sweep(self._journal.modified(last.seq - 1) if last.seq else None)
-
-    def _promote(self, entry: Entry) -> None:
-        for segment in entry.segments:
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(self._staging / str(segment.file), self._data / str(segment.file))
-
-    def _sweep(self, before: float | None) -> None:
-        """Delete what attempts older than the entry before the newest have left in staging.
-
-        A writer's batches come one after the other, so all that a running attempt writes is
-        younger than the last entry but one.
-        """
-        if before is None:
-            return
-        with os.scandir(self._staging) as files:
-            for file in files:
-                with contextlib.suppress(FileNotFoundError):
-                    if file.stat().st_mtime < before:
-                        os.unlink(file.path)
+        self._store.promote(last.segments)
+        self._store.sweep(self._journal.modified(last.seq - 1) if last.seq else None)
 
     def _refuse_zombie(self, last: Entry | None, epoch: int) -> None:
         if last is not None and last.epoch > epoch:
@@ -329,8 +254,8 @@ class FileLog:
     def _drop_oldest(self, last: Entry | None, size: int) -> None:
         """Raise the floor until a batch of ``size`` bytes fits; count what was unread."""
         assert last is not None
-        with self._lock():
-            floor = self.floor()
+        with self._keep.lock():
+            floor = self._keep.floor()
             first = seq = self._slowest()
             while seq <= last.seq:
                 unread = last.total_bytes - self._before(seq).bytes
@@ -350,17 +275,17 @@ class FileLog:
     def register(self, reader: str) -> int:
         """Keep what ``reader`` has not read, from the earliest position on; return where it stands."""
         self.create()
-        with self._lock():
-            if (known := self._position(reader)) is not None:
+        with self._keep.lock():
+            if (known := self._keep.position(reader)) is not None:
                 return known
-            position = self.floor().seq
-            self._place(reader, position)
+            position = self._keep.floor().seq
+            self._keep.place(reader, position)
             return position
 
     def advance(self, reader: str, position: int) -> None:
         """Record that ``reader`` needs nothing before ``position``; reclaim what nobody needs."""
-        with self._lock():
-            known = self._position(reader)
+        with self._keep.lock():
+            known = self._keep.position(reader)
             if known is None:
                 raise ChannelError(
                     f"reader {reader!r} is not registered",
@@ -369,63 +294,31 @@ class FileLog:
                 )
             if position > self.latest():
                 raise ChannelError(
-                    f"reader {reader!r} says it has read up to {position}, but only {self.latest()} are there",
+                    f"reader {reader!r} reports position {position}, but the log ends at {self.latest()}",
                     where=str(self.path),
                     hint="the log was replaced by another one, or the reader belongs to another log",
                 )
             if position > known:
-                self._place(reader, position)
+                self._keep.place(reader, position)
                 self._reclaim()
 
     def unregister(self, reader: str) -> None:
         """Forget ``reader``; reclaim what only it was waiting for."""
-        if self._readers.is_dir():
-            with self._lock():
-                self._reader_file(reader).unlink(missing_ok=True)
+        if self._keep.readers():
+            with self._keep.lock():
+                self._keep.forget(reader)
                 self._reclaim()
 
     def readers(self) -> dict[str, int]:
         """Return every registered reader's position."""
-        try:
-            names = sorted(name[:-5] for name in os.listdir(self._readers) if name.endswith(".json"))
-        except FileNotFoundError:
-            return {}
-        return {name: at for name in names if (at := self._position(name)) is not None}
-
-    def _reader_file(self, reader: str) -> Path:
-        if not _READER.fullmatch(reader):
-            raise ChannelError(
-                f"{reader!r} is no reader id", where=str(self.path), hint="use letters, digits and _ . - only"
-            )
-        return self._readers / f"{reader}.json"
-
-    def _position(self, reader: str) -> int | None:
-        try:
-            record = read_object(self._reader_file(reader))
-        except ChannelError:
-            if not self._reader_file(reader).exists():
-                raise
-            return self.floor().seq  # unreadable after a power cut: keep all, the reader reports again
-        return None if record is None else int(record["position"])
-
-    def _place(self, reader: str, position: int) -> None:
-        # Not synced: a position that falls back only keeps more.
-        text = f'{{"position": {position}}}'
-        write_atomic(self._reader_file(reader), text, scratch=self._staging, fsync=False)
+        return self._keep.readers()
 
     def _slowest(self) -> int:
         """Return the first unread position; with no reader, all that is kept is unread."""
-        return max(self.floor().seq, min(self.readers().values(), default=0))
-
-    # -- reclaim -----------------------------------------------------------------------------
-
-    def floor(self) -> Floor:
-        """Return the first readable position and what was before it."""
-        record = read_object(self.path / "floor.json")
-        return Floor(**record) if record else Floor()
+        return max(self._keep.floor().seq, min(self.readers().values(), default=0))
 
     def _reclaim(self) -> None:
-        floor, positions = self.floor(), self.readers()
+        floor, positions = self._keep.floor(), self.readers()
         target = max(floor.seq, min(positions.values(), default=0))
         if target > floor.seq or floor.swept < min(floor.seq, self.latest() - 1):
             self._raise_floor(floor, target)
@@ -433,25 +326,14 @@ class FileLog:
     def _raise_floor(self, floor: Floor, seq: int, dropped: int = 0) -> None:
         totals = self._before(seq)
         floor = replace(totals, seq=seq, swept=floor.swept, dropped_rows=floor.dropped_rows + dropped)
-        self._write_floor(floor, fsync=self.fsync)
+        self._keep.write_floor(floor, fsync=self.fsync)
         newest = self._journal.last()
         for number in range(floor.swept, min(seq, newest + 1)):
             with contextlib.suppress(ChannelError):  # deleted by an earlier, interrupted reclaim
-                for segment in self._entry(number).segments:
-                    (self._data / str(segment.file)).unlink(missing_ok=True)
-                    (self._staging / str(segment.file)).unlink(missing_ok=True)
+                self._store.delete(self._entry(number).segments)
             if number < newest:
                 self._journal.discard(number, number + 1)
-        self._write_floor(replace(floor, swept=min(seq, newest)), fsync=False)
-
-    def _write_floor(self, floor: Floor, *, fsync: bool) -> None:
-        write_atomic(self.path / "floor.json", json.dumps(asdict(floor)), scratch=self._staging, fsync=fsync)
-
-    @contextlib.contextmanager
-    def _lock(self) -> Iterator[None]:
-        with open(self.path / "lock", "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed, also by a kill
-            yield
+        self._keep.write_floor(replace(floor, swept=min(seq, newest)), fsync=False)
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -466,7 +348,7 @@ class FileLog:
 
     def earliest(self) -> int:
         """Return the first position that can still be read."""
-        return self.floor().seq
+        return self._keep.floor().seq
 
     def latest(self) -> int:
         """Return the position after the newest entry."""
@@ -494,38 +376,7 @@ class FileLog:
 
     def read_segment(self, seq: int, segment: Segment) -> Iterator[pa.RecordBatch]:
         """Give one segment's batches; a damaged one is quarantined or stops the reader."""
-        name = str(segment.file)
-        problem = "is missing"
-        # data again at last: it may have moved from staging in between
-        for directory in (self._data, self._staging, self._data):
-            try:
-                yield from read_segment(directory / name, segment)
-                return
-            except FileNotFoundError:
-                continue
-            except CorruptSegment as error:
-                problem = error.what
-                break
-        if seq >= self.earliest():
-            self._lose(seq, segment, problem)
-
-    def _lose(self, seq: int, segment: Segment, problem: str) -> None:
-        name = str(segment.file)
-        if self.on_corrupt == "stop":
-            raise ChannelError(
-                f"segment of entry {seq} with {segment.rows} rows {problem}",
-                where=str(self._data / name),
-                hint="restore the file from a backup, or accept the loss with on_corrupt=quarantine",
-            )
-        note = self._quarantine / f"{name}.json"
-        if note.exists():
-            return
-        self._quarantine.mkdir(exist_ok=True)
-        for directory in (self._data, self._staging):
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(directory / name, self._quarantine / name)
-        record = {"seq": seq, "rows": segment.rows, "problem": problem, "found": time.time()}
-        write_atomic(note, json.dumps(record), scratch=self._staging, fsync=self.fsync)
+        yield from self._store.read(seq, segment, still_kept=lambda: seq >= self.earliest())
 
     def frontier(self, position: int) -> int | None:
         """Return the event-time frontier as of ``position``; None while there is none.
@@ -542,7 +393,7 @@ class FileLog:
 
     def stats(self) -> ChannelStats:
         """Read all counters."""
-        last, floor = self.tail(), self.floor()
+        last, floor = self.tail(), self._keep.floor()
         if last is None:
             return ChannelStats(unread={r: Backlog(position=p) for r, p in self.readers().items()})
         return ChannelStats(
@@ -555,7 +406,7 @@ class FileLog:
             batch=last.counts[1] if last.counts else None,
             unread={reader: self._backlog(at, last) for reader, at in self.readers().items()},
             dropped_rows=last.dropped_rows + floor.dropped_rows,
-            lost_rows=self._lost_rows(),
+            lost_rows=self._store.lost_rows(),
             frontier=last.frontier,
             ended=last.end,
         )
@@ -572,23 +423,13 @@ class FileLog:
             age=max(0.0, time.time() - self._entry(position).written) if waiting > 0 else 0.0,
         )
 
-    def _lost_rows(self) -> int:
-        try:
-            notes = [n for n in os.listdir(self._quarantine) if n.endswith(".json")]
-        except FileNotFoundError:
-            return 0
-        return sum(int((read_object(self._quarantine / n) or {"rows": 0})["rows"]) for n in notes)
-
     def _entry(self, seq: int) -> Entry:
-        record: dict[str, Any] = dict(self._journal.get(seq))
-        record["segments"] = tuple(Segment(**s) for s in record["segments"])
-        record["previous"] = tuple(record["previous"]) if record["previous"] else None
-        return Entry(**record)
+        return Entry.from_record(self._journal.get(seq))
 
     def _before(self, position: int) -> Floor:
         """Return what is known as of ``position``, in the shape of a floor there."""
         for _ in range(2):
-            floor = self.floor()
+            floor = self._keep.floor()
             if position == floor.seq:
                 return floor
             if position < floor.seq:
@@ -596,8 +437,8 @@ class FileLog:
             try:
                 entry = self._entry(position - 1)
             except ChannelError:
-                if self.floor().seq < position:
+                if self._keep.floor().seq < position:
                     raise
                 continue  # reclaimed in between: the floor tells now
             return Floor(rows=entry.total_rows, bytes=entry.total_bytes, frontier=entry.frontier)
-        return replace(self.floor(), frontier=None)
+        return replace(self._keep.floor(), frontier=None)

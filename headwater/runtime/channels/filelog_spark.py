@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,8 @@ from pyspark.sql.streaming.datasource import (
 
 from headwater.errors import ChannelError
 from headwater.runtime.channels.base import OnCorrupt
-from headwater.runtime.channels.filelog import Entry, FileLog
+from headwater.runtime.channels.entry import Entry
+from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.channels.segments import Segment, conform
 
 if TYPE_CHECKING:
@@ -333,7 +334,7 @@ class FilelogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         if batch.schema.names != own.names:
             raise ChannelError(
-                f"holds columns {', '.join(batch.schema.names)}, but the source declares {', '.join(own.names)}",
+                f"holds columns {batch.schema.names}, but the source declares {own.names}",
                 where=path,
                 hint="declare the channel's own schema, in its order",
             )
@@ -389,8 +390,3 @@ def _cut_run(run: tuple[Piece, ...], fair: int) -> Iterator[tuple[Piece, ...]]:
         part.append(piece)
         rows += piece.segment.rows
     yield tuple(part)
-
-
-def rows_between(logs: Mapping[str, FileLog], start: Mapping[str, int], end: Mapping[str, int]) -> int:
-    """Count the rows between two offsets, for lag."""
-    return sum(logs[w].totals(to)[0] - logs[w].totals(start.get(w, 0))[0] for w, to in end.items())

@@ -7,6 +7,7 @@ entry. Entries are contiguous; the oldest may be discarded, the newest never is.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import uuid
@@ -65,6 +66,17 @@ def read_object(path: Path) -> dict[str, Any] | None:
             hint="the file was damaged outside Headwater: restore it from a backup",
         )
     return value
+
+
+def sweep(directory: Path, before: float | None) -> None:
+    """Delete a directory's files last written before a time by its own clock; None deletes none."""
+    if before is None:
+        return
+    with os.scandir(directory) as files:
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):
+                if file.stat().st_mtime < before:
+                    os.unlink(file.path)
 
 
 def _checksum(body: Mapping[str, Any]) -> int:

@@ -1,0 +1,56 @@
+"""One manifest entry of a filelog."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headwater.runtime.channels.base import END
+from headwater.runtime.channels.segments import Segment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One published batch, or a mark (end of stream, fence) that holds no rows.
+
+    ``batch`` is -1 for a mark made before the epoch's first batch; ``previous`` is then the
+    last (epoch, batch) of the writer before. ``high`` is the greatest event time seen.
+    """
+
+    seq: int
+    epoch: int
+    batch: int
+    segments: tuple[Segment, ...] = ()
+    rows: int = 0
+    bytes: int = 0
+    total_rows: int = 0
+    total_bytes: int = 0
+    dropped_rows: int = 0
+    high: int | None = None
+    ended_by: int | None = None
+    previous: tuple[int, int] | None = None
+    written: float = 0.0
+
+    @property
+    def end(self) -> bool:
+        """Say whether the stream has ended at this entry."""
+        return self.ended_by is not None
+
+    @property
+    def frontier(self) -> int | None:
+        """Return the event-time frontier after this entry."""
+        return END if self.end else self.high
+
+    @property
+    def counts(self) -> tuple[int, int] | None:
+        """Return the last (epoch, batch) whose rows are in the log."""
+        return (self.epoch, self.batch) if self.batch >= 0 else self.previous
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Entry:
+        """Rebuild an entry from its JSON form (``dataclasses.asdict``)."""
+        values = dict(record)
+        values["segments"] = tuple(Segment(**segment) for segment in values["segments"])
+        values["previous"] = tuple(values["previous"]) if values["previous"] else None
+        return cls(**values)

@@ -1,0 +1,428 @@
+"""Logs through real Spark: as a source of several writers, and as one outlet among others."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from headwater.errors import ChannelError
+from headwater.runtime.channels.base import END
+from headwater.runtime.channels.filelog import FileLog
+from headwater.runtime.channels.filelog_spark import FilelogReader, FilelogSource, Piece, share
+from headwater.runtime.channels.segments import Segment
+from headwater.runtime.fileoutlet import FilesOutlet
+
+from .conftest import ids, table
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+    from pyspark.sql.connect.streaming.query import StreamingQuery
+
+DDL = "id long, ts timestamp"
+WAIT = 60.0
+
+
+class Site:
+    """A place with some logs, a members file and what a query needs."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.members = root / "members.json"
+
+    def log(self, name: str) -> FileLog:
+        return FileLog(self.root / name, event_time="ts", fsync=False)
+
+    def list(self, *names: str, retired: tuple[str, ...] = ()) -> None:
+        """Replace the members file in one step."""
+        path = lambda names: {n: str(self.root / n) for n in names}  # noqa: E731
+        temp = self.root / "members.tmp"
+        temp.write_text(json.dumps({"writers": path(names), "retired": path(retired)}))
+        os.replace(temp, self.members)
+
+    def options(self, **more: object) -> dict[str, str]:
+        values = {"members": self.members, "reader": "unit", "schema": DDL, **more}
+        return {name: str(value) for name, value in values.items()}
+
+    def reader(self, **more: object) -> FilelogReader:
+        """Make a reader as a (re)started query would."""
+        source = FilelogSource(self.options(**more))
+        return source.streamReader(_schema(source))
+
+
+def _schema(source: FilelogSource) -> Any:
+    """Parse a DDL of longs and timestamps without a session."""
+    from pyspark.sql.types import LongType, StructField, StructType, TimestampType
+
+    kinds = {"long": LongType(), "timestamp": TimestampType()}
+    columns = [column.split() for column in source.schema().split(",")]
+    return StructType([StructField(name, kinds[kind]) for name, kind in columns])
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def rows_of(reader: FilelogReader, start: dict[str, int], end: dict[str, int]) -> tuple[list[int], list[int]]:
+    """Read a batch as Spark would; return its ids and its punctuations in seconds."""
+    found: list[int] = []
+    marks: list[int] = []
+    for partition in reader.partitions(start, end):
+        for batch in reader.read(partition):
+            found += [i for i in batch.column("id").to_pylist() if i is not None]
+            if "__wm" in batch.schema.names:
+                micros = batch.column("__wm").cast(pa.int64()).to_pylist()
+                marks += [m // 1_000_000 for m in micros if m is not None]
+    return found, marks
+
+
+# -- planning, without Spark -------------------------------------------------------------------
+
+
+def test_punctuation_is_the_slowest_members_frontier(site: Site) -> None:
+    fast, slow = site.log("fast"), site.log("slow")
+    site.list("fast", "slow")
+    reader = site.reader(punctuate=True)
+    assert reader.initialOffset() == {"fast": 0, "slow": 0}
+    steps: list[tuple[Callable[[], object], list[int]]] = [
+        (lambda: fast.append(table([10]), epoch=1, batch=0), []),  # slow is silent so far
+        (lambda: slow.append(table([3]), epoch=1, batch=0), [3]),
+        (lambda: fast.append(table([20]), epoch=1, batch=1), []),  # nothing new about slow
+        (lambda: slow.append(table([2]), epoch=1, batch=1), []),  # late rows move nothing
+        (lambda: slow.append(table([15]), epoch=1, batch=2), [15]),
+        (lambda: slow.end(1), [20]),  # an ended member holds nobody back
+        (lambda: fast.append(table([30]), epoch=1, batch=2), [30]),
+        (lambda: fast.end(1), [END // 1_000_000]),
+    ]
+    offsets = [reader.initialOffset()]
+    for step, marks in steps:
+        step()
+        offsets.append(reader.latestOffset(offsets[-1], ReadAllAvailable()))
+        assert rows_of(reader, offsets[-2], offsets[-1])[1] == marks
+    # a restarted query gives every batch again, the same
+    for (_, marks), start, end in zip(steps, offsets, offsets[1:], strict=False):
+        assert rows_of(site.reader(punctuate=True), start, end)[1] == marks
+    assert rows_of(reader, offsets[0], offsets[-1]) == ([10, 20, 30, 3, 2, 15], [END // 1_000_000])
+
+
+def test_a_batch_is_the_same_on_replay_whatever_happens_later(site: Site) -> None:
+    a, b = site.log("a"), site.log("b")
+    site.list("a", "b")
+    reader = site.reader(punctuate=True)
+    start = reader.initialOffset()
+    a.append(table([1, 2]), epoch=1, batch=0)
+    b.append(table([5]), epoch=1, batch=0)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    first = rows_of(reader, start, end)
+    assert first == ([1, 2, 5], [2])
+    reader.commit(start)
+    a.append(table([7]), epoch=1, batch=1)
+    b.end(1)
+    site.list("a", "b", "c")
+    assert rows_of(reader, start, end) == first
+    site.list("a", retired=("b",))
+    assert rows_of(site.reader(punctuate=True), start, end) == first
+
+
+def test_punctuation_survives_reclaim(site: Site) -> None:
+    a = site.log("a")
+    site.list("a")
+    reader = site.reader(punctuate=True)
+    offsets = [reader.initialOffset()]
+    for batch in range(3):
+        a.append(table([batch + 1]), epoch=1, batch=batch)
+        offsets.append(reader.latestOffset(offsets[-1], ReadAllAvailable()))
+    reader.commit(offsets[2])
+    assert a.earliest() == 2
+    assert rows_of(site.reader(punctuate=True), offsets[2], offsets[3]) == ([3], [3])
+    assert rows_of(site.reader(punctuate=True), offsets[2], offsets[2]) == ([], [])
+
+
+def test_members_come_and_go(site: Site) -> None:
+    a, b = site.log("a"), site.log("b")
+    site.list("a")
+    reader = site.reader()
+    a.append(table([1]), epoch=1, batch=0)
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert start == {"a": 1}
+    b.append(table([10]), epoch=1, batch=0)
+    site.list("a", "b")
+    both = reader.latestOffset(start, ReadAllAvailable())
+    assert both == {"a": 1, "b": 1}
+    assert b.readers() == {"unit": 0}
+    assert rows_of(reader, start, both)[0] == [10]
+    a.append(table([2]), epoch=1, batch=1)
+    site.list("b", retired=("a",))
+    for other in (reader, site.reader()):  # also after a restart
+        rest = other.latestOffset(both, ReadAllAvailable())
+        assert rest == {"a": 2, "b": 1}
+        assert rows_of(other, both, rest)[0] == [2]
+        assert other.latestOffset(rest, ReadAllAvailable()) == {"b": 1}
+
+
+def test_a_removed_member_with_unread_rows_is_not_skipped_silently(site: Site) -> None:
+    a = site.log("a")
+    site.list("a", "b")
+    a.append(table([1]), epoch=1, batch=0)
+    site.list("b")
+    with pytest.raises(ChannelError, match="entries of a up to 1 are to be read") as error:
+        site.reader().partitions({"a": 0, "b": 0}, {"a": 1, "b": 0})
+    assert "retired" in str(error.value.hint)
+    assert site.reader().partitions({"a": 1, "b": 0}, {"a": 1, "b": 0}) == []
+
+
+def test_a_replaced_log_is_noticed(site: Site) -> None:
+    site.list("a")
+    with pytest.raises(ChannelError, match="has read 5 entries of a, but only 0"):
+        site.reader().latestOffset({"a": 5}, ReadAllAvailable())
+
+
+def test_the_row_limit_is_shared_fairly(site: Site) -> None:
+    for name, batches in (("much", 20), ("little", 2)):
+        log = site.log(name)
+        for batch in range(batches):
+            log.append(table([batch] * 10), epoch=1, batch=batch)
+    site.list("much", "little", "none")
+    reader = site.reader(max_rows_per_batch=100)
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(100)
+    start = reader.initialOffset()
+    first = reader.latestOffset(start, limit)
+    assert first == {"little": 2, "much": 8, "none": 0}
+    assert reader.latestOffset(first, limit) == {"little": 2, "much": 18, "none": 0}
+    assert reader.latestOffset(start, ReadMaxRows(3)) == {"little": 1, "much": 1, "none": 0}
+    assert reader.latestOffset(start, ReadAllAvailable()) == {"little": 2, "much": 20, "none": 0}
+    assert reader.reportLatestOffset() == {"little": 2, "much": 20, "none": 0}
+
+
+def test_tasks_are_balanced_and_keep_each_writers_order() -> None:
+    def run(writer: str, *sizes: int) -> tuple[Piece, ...]:
+        return tuple(
+            Piece(writer, seq, Segment(file=f"{seq}", rows=rows, bytes=1, crc32=0))
+            for seq, rows in enumerate(sizes)
+        )
+
+    k = 1000
+    small = share([run("a", 10, 10), run("b", 5)], 4)
+    assert [[p.path for p in g] for g in small] == [["a", "a", "b"]]
+    runs = [run("a", *[100 * k] * 3), run("b", *[100 * k] * 3)]
+    assert [{p.path for p in g} for g in share(runs, 2)] == [{"a"}, {"b"}]
+    (one, two) = share([run("a", *[100 * k] * 6)], 2)
+    assert [p.seq for p in one] == [0, 1, 2]
+    assert [p.seq for p in two] == [3, 4, 5]
+    uneven = share([run("a", *[100 * k] * 7), run("b", 100 * k)], 2)
+    assert [sum(p.segment.rows for p in g) for g in uneven] == [400 * k, 400 * k]
+    assert share([], 3) == []
+
+
+def test_a_wrong_declaration_is_named(site: Site) -> None:
+    site.log("a").append(table([1]), epoch=1, batch=0)
+    site.list("a")
+    for ddl, says in (
+        ("ts timestamp, id long", "holds columns"),
+        ("id timestamp, ts timestamp", "does not fit"),
+    ):
+        reader = site.reader(schema=ddl)
+        with pytest.raises(ChannelError, match=says):
+            rows_of(reader, {"a": 0}, {"a": 1})
+    with pytest.raises(ChannelError, match="option 'reader' is missing"):
+        FilelogSource({"members": "m", "schema": DDL}).streamReader(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"writers": 3}', '{"logs": {}}'])
+def test_a_bad_members_file_is_named(site: Site, text: str) -> None:
+    site.members.write_text(text)
+    with pytest.raises(ChannelError, match="not a members file"):
+        site.reader().initialOffset()
+
+
+# -- through Spark -----------------------------------------------------------------------------
+
+
+def source(spark: SparkSession, site: Site, **more: object) -> DataFrame:
+    return spark.readStream.format("headwater_filelog").options(**site.options(**more)).load()  # type: ignore[return-value]
+
+
+def start(
+    frame: DataFrame,
+    site: Site,
+    outlets: list[dict[str, Any]],
+    *,
+    epoch: int = 1,
+    checkpoint: str = "c",
+    **trigger: Any,
+) -> StreamingQuery:
+    config = json.dumps({"epoch": epoch, "outlets": [{"fsync": False, **o} for o in outlets]})
+    writer = frame.writeStream.format("headwater_sink").option("config", config)
+    writer = writer.option("checkpointLocation", str(site.root / checkpoint))
+    return writer.trigger(**(trigger or {"processingTime": "100 milliseconds"})).start()
+
+
+def wait(query: StreamingQuery, done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT
+    while not done():
+        if (error := query.exception()) is not None:
+            raise error
+        assert time.monotonic() < deadline, "Spark took too long"
+        time.sleep(0.05)
+
+
+def halt(query: StreamingQuery) -> None:
+    """Stop between two batches."""
+    for _ in range(400):
+        if not query.status["isTriggerActive"]:
+            break
+        time.sleep(0.005)
+    query.stop()
+
+
+def out_log(site: Site) -> dict[str, Any]:
+    return {"kind": "filelog", "path": str(site.root / "out"), "event_time": "ts"}
+
+
+def test_rows_pass_through_a_live_query(spark: SparkSession, site: Site) -> None:
+    """Two writers, a third that comes live, the end; then what was read is reclaimed."""
+    a, b, out = site.log("a"), site.log("b"), site.log("out")
+    site.list("a", "b")
+    outlet = {**out_log(site), "watermark": "__wm"}
+    query = start(source(spark, site, punctuate=True), site, [outlet])
+    try:
+        a.append(table([1, 2]), epoch=1, batch=0)
+        b.append(table([8]), epoch=1, batch=0)
+        wait(query, lambda: out.stats().rows == 3)
+        assert out.stats().frontier == 2_000_000
+        site.list("a", "b", "c")
+        site.log("c").append(table([5]), epoch=1, batch=0)
+        wait(query, lambda: out.stats().rows == 4)
+        for name in "abc":
+            site.log(name).end(1)
+        wait(query, lambda: out.stats().frontier == END)
+        a.append(table([3]), epoch=2, batch=0)
+        wait(query, lambda: out.stats().rows == 5)
+        a.append(table([4]), epoch=2, batch=1)
+        wait(query, lambda: a.earliest() >= 3)
+        progress = query.lastProgress
+        assert progress is not None
+        assert json.loads(progress["sources"][0]["latestOffset"])["a"] == 4
+    finally:
+        halt(query)
+    assert sorted(ids(out)) == [1, 2, 3, 4, 5, 8]
+    assert a.readers()["unit"] >= 3
+
+
+def test_one_query_feeds_several_outlets(spark: SparkSession, site: Site) -> None:
+    a = site.log("a")
+    site.list("a")
+    a.append(table(list(range(100))), epoch=1, batch=0)
+    rows = source(spark, site).selectExpr(
+        "case when id % 10 = 0 then 2 when id % 2 = 0 then 1 else 0 end as __out",
+        "struct(id, ts) as o0",
+        "struct(id, named_struct('start', ts, 'end', ts + interval 5 seconds) as w) as o1",
+        "struct(id, concat('bad ', id) as reason) as o2",
+    )
+    rows = rows.selectExpr("__out", *[f"if(__out = {i}, o{i}, null) as o{i}" for i in range(3)])
+    outlets: list[dict[str, Any]] = [
+        {"tag": 0, **out_log(site)},
+        {"tag": 1, "kind": "filelog", "path": str(site.root / "even"), "event_time": "w"},
+        {"tag": 2, "kind": "deadletters", "path": str(site.root / "dead")},
+    ]
+    query = start(rows, site, outlets, availableNow=True)
+    assert query.awaitTermination(int(WAIT))
+    assert query.exception() is None
+    assert ids(site.log("out")) == list(range(1, 100, 2))
+    assert site.log("out").stats().frontier == 99_000_000
+    even = site.log("even")
+    assert ids(even) == [i for i in range(100) if i % 2 == 0 and i % 10]
+    assert even.stats().frontier == 103_000_000 - 1
+    dead = FilesOutlet(outlets[2], 1)
+    assert dead.rows() == 10
+    lines = [json.loads(x) for p in sorted(dead.path.glob("part-*.json")) for x in p.read_text().splitlines()]
+    assert [x["reason"] for x in lines] == [f"bad {i}" for i in range(0, 100, 10)]
+
+
+def test_a_restarted_query_loses_and_doubles_nothing(spark: SparkSession, site: Site) -> None:
+    """The second start finds a batch that was published but not noted by Spark."""
+    a, out = site.log("a"), site.log("out")
+    site.list("a")
+    for batch in range(4):
+        a.append(table([batch]), epoch=1, batch=batch)
+    files = {"kind": "files", "format": "parquet", "path": str(site.root / "files")}
+    rows = source(spark, site, max_rows_per_batch=1)
+    tagged = rows.selectExpr("cast(id % 2 as int) as __out", "struct(id, ts) as o0", "struct(id, ts) as o1")
+    outlets = [{"tag": 0, **out_log(site)}, {"tag": 1, **files}]
+    total = lambda: out.stats().rows + FilesOutlet(files, 1).rows()  # noqa: E731
+    query = start(tagged, site, outlets)
+    wait(query, lambda: total() == 4)
+    wait(query, lambda: len([n for n in os.listdir(site.root / "c" / "commits") if n.isdigit()]) == 4)
+    halt(query)
+    for name in ("3", ".3.crc"):
+        (site.root / "c" / "commits" / name).unlink(missing_ok=True)
+    for batch in range(4, 8):
+        a.append(table([batch]), epoch=1, batch=batch)
+    query = start(tagged, site, outlets)
+    wait(query, lambda: total() == 8)
+    halt(query)
+    shown = spark.read.parquet(str(site.root / "files")).select("id").toArrow()
+    assert sorted(shown.column("id").to_pylist()) == [1, 3, 5, 7]
+    assert ids(out) == [0, 2, 4, 6]
+
+
+def test_a_fenced_query_fails_and_says_why(spark: SparkSession, site: Site) -> None:
+    site.list("a")
+    site.log("a").append(table([1]), epoch=1, batch=0)
+    site.log("out").fence(2)
+    query = start(source(spark, site), site, [out_log(site)], availableNow=True)
+    with pytest.raises(Exception, match="epoch 1 is out of date: epoch 2"):
+        query.awaitTermination(int(WAIT))
+    assert ids(site.log("out")) == []
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_spark_reads_back_what_the_files_outlet_wrote(spark: SparkSession, site: Site, kind: str) -> None:
+    site.list("a")
+    site.log("a").append(table([1, 2, 3]), epoch=1, batch=0)
+    files = {"kind": "files", "format": kind, "path": str(site.root / "files")}
+    query = start(source(spark, site), site, [files], availableNow=True)
+    assert query.awaitTermination(int(WAIT))
+    back = spark.read.schema(DDL).option("header", "true").format(kind).load(files["path"]).orderBy("id")
+    assert back.toArrow().cast(table([1]).schema).equals(table([1, 2, 3]))
+
+
+def test_spark_types_survive(spark: SparkSession, site: Site) -> None:
+    """What one zone writes, another reads: nested, decimal, null and zoneless values too."""
+    site.list("a")
+    site.log("a").append(table([1, 2]), epoch=1, batch=0)
+    rows = source(spark, site).selectExpr(
+        "id",
+        "if(id = 1, named_struct('start', ts, 'end', ts + interval 1 second), null) as w",
+        "array(ts, null) as l",
+        "map('k', id) as m",
+        "cast(id as decimal(12, 3)) as d",
+        "cast(ts as timestamp_ntz) as n",
+        "cast(ts as date) as day",
+        "cast(concat('b', id) as binary) as b",
+    )
+    written = start(rows, site, [{"kind": "filelog", "path": str(site.root / "typed")}], availableNow=True)
+    assert written.awaitTermination(int(WAIT))
+    other = Site(site.root / "other")
+    other.root.mkdir()
+    other.members.write_text(json.dumps({"writers": {"typed": str(site.root / "typed")}}))
+    ddl = (
+        "id long, w struct<start: timestamp, end: timestamp>, l array<timestamp>, m map<string, long>,"
+        "d decimal(12, 3), n timestamp_ntz, day date, b binary"
+    )
+    frame = source(spark, other, schema=ddl, punctuate=False)
+    copied = start(frame, other, [{"kind": "filelog", "path": str(other.root / "copy")}], availableNow=True)
+    assert copied.awaitTermination(int(WAIT))
+    first, second = FileLog(site.root / "typed"), FileLog(other.root / "copy")
+    assert pa.Table.from_batches(first.read(0, 1)).equals(pa.Table.from_batches(second.read(0, 1)))
+    assert second.stats().rows == 2
