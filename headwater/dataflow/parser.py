@@ -186,6 +186,9 @@ class _Parser:
             if self._take("["):
                 node = Subscript(node, self._value(COMPARISON))
                 self._expect("]")
+            elif self._peek().text == "." and self._peek(1).text == "*" and isinstance(node, Name):
+                self._position += 2
+                return Star(node.parts)
             elif self._take("."):
                 name = self._name("a field name after '.'")
                 node = Name((*node.parts, name)) if isinstance(node, Name) else Field(node, name)
@@ -357,10 +360,9 @@ class _Parser:
             if token.kind not in ("number", "string"):
                 raise self._unexpected(token, "a number and a unit after INTERVAL")
             words = token.text.split()
-            if token.kind == "string" and not parts and len(words) > 1 and len(words) % 2 == 0 and not sign:
-                if self._peek().upper != "DAY" and words[1][:1].isalpha():
-                    pairs = tuple((words[i], _singular(words[i + 1])) for i in range(0, len(words), 2))
-                    return literals.interval(pairs)
+            if token.kind == "string" and not parts and not sign and words[1:2] and words[1].isalpha():
+                pairs = zip(words[::2], (_singular(w) for w in words[1::2]), strict=False)
+                return literals.interval(tuple(pairs) if len(words) % 2 == 0 else (("", token.text),))
             unit = _singular(self._name("a unit of time"))
             if not parts and self._take_word("TO"):
                 return literals.interval_range(
@@ -459,5 +461,4 @@ class _Parser:
 
 
 def _singular(unit: str) -> str:
-    lower = unit.lower()
-    return lower[:-1] if lower.endswith("s") else lower
+    return unit.lower().removesuffix("s")
