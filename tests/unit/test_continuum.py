@@ -1,0 +1,278 @@
+"""The continuum: the paper's example, forms of values, files and generated trees."""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headwater.continuum import Continuum
+from headwater.errors import ContinuumError, ErrorList
+from headwater.requirement import Requirement
+from headwater.yamltree import MAX_BYTES
+
+ACME = Path(__file__).parents[2] / "examples" / "acme" / "continuum.yaml"
+ML = Requirement.parse("gpu = true and n_cpu >= 4")
+
+HEAD = """\
+layers: [edge, site, cloud]
+zones:
+  C1: {layer: cloud, hosts: {vm1: {}}}
+  S1: {layer: site, parent: C1}
+  S2: {layer: site, parent: C1}
+"""
+
+
+@pytest.fixture(scope="module")
+def acme() -> Continuum:
+    return Continuum.from_yaml(ACME)
+
+
+def names(things: Any) -> list[str]:
+    return [thing.name for thing in things]
+
+
+# The paper's example.
+
+
+def test_shape_of_acme(acme: Continuum) -> None:
+    assert acme.name == "acme"
+    assert names(acme.layers) == ["edge", "site", "cloud"]
+    assert acme.root.name == "C1"
+    assert acme.locations == ("L1", "L2", "L3", "L4", "L5")
+    assert names(acme.children("S1")) == ["E1", "E2", "E3"]
+    assert names(acme.children("S2")) == ["E4", "E5"]
+    assert acme.children("E1") == ()
+    assert names(acme.ancestors("E4")) == ["S2", "C1"]
+    assert acme.parent("E4") == acme.zone("S2")
+    assert acme.parent("C1") is None
+    assert names(acme.zones_in("site")) == ["S1", "S2"]
+    assert [acme.layer_index(layer.name) for layer in acme.layers] == [0, 1, 2]
+    assert len(acme.hosts) == 10
+
+
+@pytest.mark.parametrize(
+    ("layer", "location", "zone"),
+    [("edge", "L1", "E1"), ("site", "L3", "S1"), ("site", "L4", "S2"), ("cloud", "L5", "C1")],
+)
+def test_covering(acme: Continuum, layer: str, location: str, zone: str) -> None:
+    assert acme.covering(layer, location) == acme.zone(zone)
+    assert location in acme.covered(zone)
+
+
+def test_covering_nothing(acme: Continuum) -> None:
+    assert acme.covering("edge", "L9") is None
+    assert acme.covered("S1") == ("L1", "L2", "L3")
+    assert acme.covered("C1") == acme.locations
+
+
+def test_way_up(acme: Continuum) -> None:
+    assert names(acme.path_up("E4", "C1")) == ["E4", "S2", "C1"]
+    assert names(acme.path_up("S2", "S2")) == ["S2"]
+    assert names(acme.links_up("E4", "C1")) == ["E4-S2", "S2-C1"]
+    assert acme.links_up("C1", "C1") == ()
+    link = acme.links_up("E4", "S2")[0]
+    assert (link.lower, link.upper, link.bandwidth, link.latency) == ("E4", "S2", 4e6, 0.01)
+    assert len(acme.links) == 7
+
+
+@pytest.mark.parametrize(("lower", "upper"), [("E1", "S2"), ("C1", "E1"), ("S1", "S2")])
+def test_no_way_up(acme: Continuum, lower: str, upper: str) -> None:
+    with pytest.raises(ContinuumError, match=f"zone {upper} is not above zone {lower}"):
+        acme.path_up(lower, upper)
+
+
+def test_unknown_names_get_close_matches(acme: Continuum) -> None:
+    with pytest.raises(ContinuumError, match="no zone 'E11'") as caught:
+        acme.zone("E11")
+    assert "did you mean E1" in str(caught.value.hint)
+    with pytest.raises(ContinuumError, match="no layer 'clod'") as caught:
+        acme.zones_in("clod")
+    assert caught.value.hint == "did you mean cloud?"
+    with pytest.raises(ContinuumError):
+        acme.covering("fog", "L1")
+
+
+def test_eligible_hosts_and_reasons(acme: Continuum) -> None:
+    assert names(acme.eligible_hosts("C1", ML)) == ["vm1"]
+    assert names(acme.eligible_hosts("C1", Requirement())) == ["vm1", "vm2"]
+    assert names(acme.eligible_hosts("C1", Requirement.parse("memory >= 32GiB"))) == ["vm1", "vm2"]
+    assert acme.eligible_hosts("E1", ML) == ()
+    assert acme.unmet("E1", ML) == {
+        "gw1": ("gpu = true: host has no attribute gpu", "n_cpu >= 4: host has 2"),
+    }
+    assert acme.unmet("C1", ML) == {"vm2": ("gpu = true: host has false",)}
+
+
+def test_values_last(acme: Continuum) -> None:
+    assert Continuum.from_data(json.loads(json.dumps(acme.to_data()))) == acme
+    assert pickle.loads(pickle.dumps(acme)) == acme
+    assert hash(Continuum.from_yaml(ACME)) == hash(acme)
+    with pytest.raises(AttributeError):
+        acme.name = "x"  # type: ignore[misc]
+
+
+def test_forms_of_values() -> None:
+    continuum = Continuum.from_text(
+        """
+layers: [edge, cloud]
+zones:
+  C:
+    layer: cloud
+    parent: null
+    locations: [L0]
+    hosts: {h: {a: yes, b: "yes", c: No, d: 1.0, e: "16GiB", f: 0x10, g: '8', h: 2024-01-01}, bare: }
+  E: {layer: edge, parent: C, link: {latency: 0}}
+"""
+    )
+    host, bare = continuum.zone("C").hosts
+    assert dict(host.capabilities) == {
+        "a": True, "b": "yes", "c": False, "d": 1, "e": 2**34, "f": 16, "g": "8", "h": "2024-01-01",
+    }  # fmt: skip
+    assert dict(bare.capabilities) == {}
+    assert continuum.name == "continuum"
+    # A zone that lists no host has one, of its own name and without capabilities.
+    assert [(h.name, h.zone, dict(h.capabilities)) for h in continuum.zone("E").hosts] == [("E", "E", {})]
+    # A link that says nothing is unlimited and immediate.
+    assert [(link.name, link.bandwidth, link.latency) for link in continuum.links] == [("E-C", None, 0.0)]
+    assert Continuum.from_data(continuum.to_data()) == continuum
+
+
+def test_a_layer_may_be_skipped() -> None:
+    continuum = Continuum.from_text(HEAD + "  E9: {layer: edge, parent: C1, locations: [L9]}\n")
+    assert names(continuum.path_up("E9", "C1")) == ["E9", "C1"]
+    assert continuum.covering("site", "L9") is None
+    assert continuum.covering("cloud", "L9") == continuum.root
+
+
+def test_a_location_may_be_listed_along_one_path() -> None:
+    continuum = Continuum.from_text(
+        "layers: [edge, site, cloud]\n"
+        "zones:\n"
+        "  C: {layer: cloud, locations: [L1]}\n"
+        "  S: {layer: site, parent: C, locations: [L1, L2]}\n"
+        "  E: {layer: edge, parent: S, locations: [L1]}\n"
+    )
+    assert [continuum.covering(layer, "L1") for layer in ("edge", "site", "cloud")] == [
+        continuum.zone(name) for name in ("E", "S", "C")
+    ]
+    assert continuum.covering("edge", "L2") is None
+
+
+def test_aliases_are_read() -> None:
+    continuum = Continuum.from_text(
+        HEAD + "  E1: {layer: edge, parent: S1, link: &l {latency: 1ms}}\n"
+        "  E2: {layer: edge, parent: S1, link: *l}\n"
+    )
+    assert [link.latency for link in continuum.links] == [0.0, 0.0, 0.001, 0.001]
+
+
+def test_errors_of_data_name_the_path(acme: Continuum) -> None:
+    data: Any = acme.to_data()
+    data["zones"]["E1"]["link"]["bandwidth"] = 10
+    data["zones"]["E2"]["locations"] = ["L1"]
+    with pytest.raises(ErrorList) as caught:
+        Continuum.from_data(data, source="plan.json")
+    assert [error.where for error in caught.value.errors] == [
+        "plan.json: zones.E1.link.bandwidth",
+        "plan.json: zones.E2.locations[0]",
+    ]
+
+
+@pytest.mark.parametrize("data", [None, [], 1, {}, {1: 2}, {"zones": {(1, 2): 3}}, {"layers": {"a"}}])
+def test_data_of_another_kind(data: object) -> None:
+    with pytest.raises(ErrorList):
+        Continuum.from_data(data)
+
+
+def test_data_that_contains_itself() -> None:
+    data: dict[str, Any] = {"layers": ["a"]}
+    data["zones"] = [data, data]
+    with pytest.raises(ErrorList, match="too large or too deep"):
+        Continuum.from_data(data)
+
+
+# Files.
+
+
+def test_file_errors(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    for content, what, line in (
+        (None, "cannot read the file", ""),
+        (b"\xef\xbb\xbflayers: [a]\nzones: {}\n", "no zones", ":2"),
+        (b"layers: [a]\nname: \xff\n", "not UTF-8", ":2"),
+        (b"#" * (MAX_BYTES + 1), "larger than 8 MiB", ""),
+    ):
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(ErrorList, match=what) as caught:
+            Continuum.from_yaml(path)
+        assert caught.value.errors[0].where == f"{path}{line}"
+    with pytest.raises(ErrorList, match="cannot read the file"):
+        Continuum.from_yaml(tmp_path)
+
+
+# Generated trees.
+
+CAPABILITIES = st.dictionaries(
+    st.sampled_from(["n_cpu", "gpu", "memory", "os", "a-b.c"]),
+    st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=6)
+    | st.sampled_from(["16GiB", "yes", "true", "null", "", "4"]),
+)
+LINKS = st.fixed_dictionaries(
+    {},
+    optional={
+        "bandwidth": st.floats(1e-3, 1e15).map(lambda b: f"{b:.6f}bit/s"),
+        "latency": st.floats(0, 1e6).map(lambda s: f"{s:.9f}s"),
+    },
+)
+
+
+@st.composite
+def continua(draw: Any) -> dict[str, Any]:
+    """Draw a tree over four layers; each leaf of it lists a location of its own."""
+    zones: dict[str, dict[str, Any]] = {"Z0": {"layer": "l3"}}
+    for i in range(1, draw(st.integers(1, 8))):
+        parent = draw(st.sampled_from([z for z in zones if zones[z]["layer"] != "l0"]))
+        below = draw(st.integers(0, int(zones[parent]["layer"][1]) - 1))
+        zones[f"Z{i}"] = {"layer": f"l{below}", "parent": parent, "link": draw(LINKS)}
+    for name, zone in zones.items():
+        zone["hosts"] = {f"{name}-h{i}": draw(CAPABILITIES) for i in range(draw(st.integers(0, 2)))}
+        if draw(st.booleans()):
+            zone["locations"] = [f"L-{name}"]
+    order = draw(st.permutations(list(zones)))
+    return {
+        "name": "drawn",
+        "layers": ["l0", "l1", "l2", "l3"],
+        "zones": {name: zones[name] for name in order},
+    }
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(continua())
+def test_data_round_trip(data: dict[str, Any]) -> None:
+    continuum = Continuum.from_data(data)
+    again = continuum.to_data()
+    assert Continuum.from_data(json.loads(json.dumps(again))) == continuum
+    # JSON is YAML: the text of the data is the same continuum.
+    assert Continuum.from_text(json.dumps(again)) == continuum
+    assert Continuum.from_data(again).to_data() == again
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(continua())
+def test_covering_zones_are_on_one_path(data: dict[str, Any]) -> None:
+    continuum = Continuum.from_data(data)
+    for location in continuum.locations:
+        covering = [continuum.covering(layer.name, location) for layer in continuum.layers]
+        found = [zone for zone in covering if zone is not None]
+        assert found[-1] == continuum.root
+        assert tuple(found) == continuum.path_up(found[0].name, found[-1].name)
+        for zone in continuum.zones:
+            assert (location in continuum.covered(zone.name)) == (zone in found)
