@@ -1,3 +1,35 @@
-"""Headwater: one dataflow over edge, site and cloud. Spark inside a zone, Headwater between zones."""
+"""Headwater: one dataflow over edge, site and cloud. Spark inside a zone, Headwater between zones.
+
+Names are loaded when they are used: Spark's Python workers import this package at every start.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headwater.continuum import Continuum
+    from headwater.dataflow.graph import Dataflow
+    from headwater.dataflow.stream import Stream, dataflow, session_window, window
+    from headwater.errors import HeadwaterError
 
 __version__ = "0.1.0"
+
+__all__ = ["Continuum", "Dataflow", "HeadwaterError", "Stream", "dataflow", "session_window", "window"]
+
+_HOMES = {
+    "Continuum": "headwater.continuum",
+    "Dataflow": "headwater.dataflow.graph",
+    "HeadwaterError": "headwater.errors",
+    "Stream": "headwater.dataflow.stream",
+    "dataflow": "headwater.dataflow.stream",
+    "session_window": "headwater.dataflow.stream",
+    "window": "headwater.dataflow.stream",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'headwater' has no attribute {name!r}")

@@ -62,7 +62,8 @@ class Signature:
 CLASSES = {
     "any": "any type", "number": "a number", "N": "a number", "F": "a float or double",
     "I": "a whole number", "O": "a type that has an order", "S": "string or binary",
-    "H": "a timestamp", "hashed": "any type but a map", "moment": "string, date or timestamp", "T": "any type", "U": "any type",
+    "H": "a timestamp", "hashed": "any type but a map", "moment": "string, date or timestamp",
+    "T": "any type", "U": "any type",
     "K": "any type", "V": "any type", "W": "any type", "A": "any type", "M": "number or interval",
     "words": "string or array<string>",
 }  # fmt: skip
@@ -108,7 +109,8 @@ url_encode(string) string | url_decode(string) string | parse_url(string,string,
 str_to_map(string,[string],[string]) map<string,string> | to_binary(string,[string]) binary
 to_char(number,string) string | to_varchar(number,string) string
 mask(string,[string],[string],[string]) string
-hash(hashed...) int | xxhash64(hashed...) bigint | md5(binary) string | sha(binary) string | sha1(binary) string
+hash(hashed...) int | xxhash64(hashed...) bigint
+md5(binary) string | sha(binary) string | sha1(binary) string
 sha2(binary,int) string | crc32(binary) bigint
 date_add(date,int) date | dateadd(date,int) date | date_sub(date,int) date | date_diff(date,date) int
 datediff(date,date) int | add_months(date,int) date | months_between(timestamp,timestamp,[boolean]) double

@@ -1,0 +1,216 @@
+"""User functions as values: carried by content, compared by content, never run while being carried.
+
+A dataflow that arrives as JSON may hold pickled code. Reading, validating, comparing and
+storing it never loads that code; only a zone's Spark does, when the dataflow is trusted.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import hashlib
+import inspect
+import linecache
+import pickle
+import sys
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+
+from headwater.errors import DataflowError
+
+
+@dataclass(frozen=True, slots=True)
+class PythonFunction:
+    """A function by name, fingerprint of its content, and base64 of its pickled form."""
+
+    name: str
+    fingerprint: str
+    pickled: str
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], *, where: str) -> PythonFunction:
+        """Capture ``function`` with everything it refers to; refuse what cannot travel."""
+        if not callable(function):
+            raise DataflowError(f"{function!r} is not a function", where=where, hint="pass a function")
+        try:
+            # Functions of the user's own files travel by value: a zone does not have these files.
+            with _by_value():
+                pickled = cloudpickle.dumps(function)
+        except Exception as error:
+            raise DataflowError(
+                f"function {_name(function)} cannot be sent to another host: {error}",
+                where=where,
+                hint="create connections, locks and open files inside the function, not outside",
+            ) from error
+        return cls(_name(function), fingerprint(function), base64.b64encode(pickled).decode())
+
+    def load(self) -> Callable[..., Any]:
+        """Unpickle the function. This executes code: only for dataflows that are trusted."""
+        loaded = pickle.loads(base64.b64decode(self.pickled))  # noqa: S301
+        if not callable(loaded):
+            raise DataflowError(f"'{self.name}' is not a function", hint="submit the dataflow again")
+        return loaded  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _by_value() -> Iterator[None]:
+    """Within the block, cloudpickle sends modules of the user's own files by value."""
+    modules = [m for m in list(sys.modules.values()) if isinstance(m, types.ModuleType) and _is_users(m)]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_users(module: types.ModuleType) -> bool:
+    """Tell a module of the user's own files from an installed one."""
+    file = getattr(module, "__file__", None)
+    if module.__name__ == "__main__" or file is None:
+        return False  # cloudpickle sends __main__ by value anyway; built-ins never
+    return "site-packages" not in file and not file.startswith(sys.base_prefix) and not _is_ours(module)
+
+
+def _is_ours(module: types.ModuleType) -> bool:
+    return module.__name__.split(".")[0] == "headwater"
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", None) or type(function).__qualname__
+
+
+def fingerprint(function: Callable[..., Any]) -> str:
+    """Hash what a function does: its code, defaults, closure and the user's functions it calls.
+
+    The syntax tree is hashed where the source is at hand, so that neither comments, layout nor
+    the Python version change it; byte code otherwise (a REPL).
+    """
+    digest = hashlib.sha256()
+    for part in _parts(function, seen=set()):
+        digest.update(part.encode())
+        digest.update(b"\0")
+    return digest.hexdigest()[:32]
+
+
+def _parts(value: Any, *, seen: set[int]) -> Iterator[str]:
+    if id(value) in seen:
+        yield "seen"
+        return
+    if isinstance(value, types.FunctionType):
+        seen.add(id(value))
+        yield "function"
+        yield _code_text(value.__code__)
+        for default in (*(value.__defaults__ or ()), *sorted((value.__kwdefaults__ or {}).items())):
+            yield from _parts(default, seen=seen)
+        for cell in value.__closure__ or ():
+            try:
+                yield from _parts(cell.cell_contents, seen=seen)
+            except ValueError:  # not yet filled: a recursive inner function
+                yield "empty"
+        for name in sorted(_global_names(value.__code__)):
+            if name in value.__globals__:
+                yield name
+                yield from _parts(value.__globals__[name], seen=seen)
+    elif isinstance(value, types.ModuleType):
+        yield f"module {value.__name__}"
+        if _is_users(value) and value.__file__:
+            yield hashlib.sha256("".join(linecache.getlines(value.__file__)).encode()).hexdigest()
+    elif isinstance(value, types.MethodType):
+        yield from _parts(value.__func__, seen=seen)
+        yield from _parts(value.__self__, seen=seen)
+    elif isinstance(value, type) or isinstance(value, types.BuiltinFunctionType):
+        seen.add(id(value))
+        yield f"{value.__module__}.{value.__qualname__}"
+        module = sys.modules.get(value.__module__ or "")
+        if isinstance(value, type) and module is not None and (_is_users(module) or value.__module__ == "__main__"):
+            for name, member in sorted(vars(value).items()):
+                if isinstance(member, types.FunctionType):
+                    yield name
+                    yield from _parts(member, seen=seen)
+    elif value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        yield f"{type(value).__name__} {value!r}"
+    elif isinstance(value, (list, tuple)):
+        yield type(value).__name__
+        for item in value:
+            yield from _parts(item, seen=seen)
+    elif isinstance(value, (set, frozenset)):
+        yield type(value).__name__ + repr(sorted(map(repr, value)))
+    elif isinstance(value, dict):
+        yield "dict"
+        for key in sorted(value, key=repr):
+            yield repr(key)
+            yield from _parts(value[key], seen=seen)
+    else:
+        seen.add(id(value))
+        yield from _parts(type(value), seen=seen)
+        try:
+            yield hashlib.sha256(cloudpickle.dumps(value)).hexdigest()
+        except Exception:
+            yield "opaque"
+
+
+def _global_names(code: types.CodeType) -> set[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _global_names(constant)
+    return names
+
+
+def _code_text(code: types.CodeType) -> str:
+    node = _syntax(code)
+    return ast.dump(node) if node is not None else _byte_code(code)
+
+
+def _byte_code(code: types.CodeType) -> str:
+    constants = [_byte_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
+    return repr((code.co_code.hex(), constants, code.co_names, code.co_varnames))
+
+
+def _syntax(code: types.CodeType) -> ast.AST | None:
+    """Find the function's or lambda's syntax tree by its place in its file, or None."""
+    lines = linecache.getlines(code.co_filename)
+    try:
+        tree = ast.parse("".join(lines)) if lines else None
+    except SyntaxError:
+        return None
+    if tree is None:
+        return None
+    place = code.co_firstlineno
+    found: list[ast.AST] = []
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            if first == place:
+                body = node.body
+                if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+                    node.body = body[1:] or [ast.Pass()]  # the docstring is not behaviour
+                found.append(node)
+        elif isinstance(node, ast.Lambda) and code.co_name == "<lambda>" and node.lineno == place:
+            found.append(node)
+    if len(found) > 1:  # several lambdas in one line: tell them apart by column
+        columns = [p[2] for p in code.co_positions() if p[2] is not None and p[0] == place]
+        if not columns:
+            return None
+        start = min(columns)
+        found = [n for n in found if n.col_offset <= start <= (n.end_col_offset or 0)]  # type: ignore[attr-defined]
+        found.sort(key=lambda n: n.col_offset, reverse=True)  # type: ignore[attr-defined]
+    return found[0] if found else None
+
+
+def accepts(function: Callable[..., Any], arguments: int) -> bool:
+    """Tell whether ``function`` can be called with that many positional arguments."""
+    try:
+        inspect.signature(function).bind(*([None] * arguments))
+    except TypeError:
+        return False
+    except ValueError:  # a built-in without a signature
+        return True
+    return True

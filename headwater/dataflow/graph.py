@@ -1,0 +1,274 @@
+"""The dataflow as a value: validated, immutable, with a lossless JSON form and content keys."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import networkx as nx
+from pydantic import TypeAdapter, ValidationError
+
+from headwater.dataflow import operators as ops
+from headwater.dataflow import sinks
+from headwater.dataflow.types import StreamType
+from headwater.errors import DataflowError, ErrorList, HeadwaterError
+from headwater.requirement import Requirement
+
+FORMAT = 1
+MAX_JSON_BYTES = 64 * 2**20
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\Z")
+
+KINDS: Mapping[str, type[ops.Operator]] = {
+    c.kind: c
+    for c in (
+        ops.FileSource, ops.RateSource, ops.SensorSource, ops.MqttSource,
+        ops.Where, ops.Select, ops.Explode, ops.Union, ops.MapBatches, ops.Transform, ops.Watermark,
+        ops.Aggregate, ops.Dedup, ops.Join, ops.CountWindow, ops.Scan,
+        sinks.FileSink, sinks.ConsoleSink, sinks.MemorySink, sinks.CallbackSink, sinks.KafkaSink, sinks.JdbcSink,
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Dataflow:
+    """A directed graph of operators from sources to sinks, and the locations it runs for.
+
+    Raises ErrorList of DataflowError, one for each thing that is wrong.
+    """
+
+    name: str
+    operators: tuple[ops.Operator, ...]
+    locations: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        problems = [*_name_problems(self), *_shape_problems(self.operators)]
+        if not problems:
+            problems = self._type_problems()
+        if problems:
+            raise ErrorList(problems)
+
+    def __getitem__(self, id_: str) -> ops.Operator:
+        return self._by_id[id_]
+
+    def __contains__(self, id_: object) -> bool:
+        return id_ in self._by_id
+
+    @cached_property
+    def _by_id(self) -> Mapping[str, ops.Operator]:
+        return {o.id: o for o in self.operators}
+
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """Names of the operators, inputs first, in a stable order."""
+        return tuple(nx.lexicographical_topological_sort(_graph(self.operators)))
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[str, ...]]:
+        """For each operator the names of those that read it."""
+        found: dict[str, list[str]] = {o.id: [] for o in self.operators}
+        for id_ in self.order:
+            for parent in dict.fromkeys(self[id_].inputs):
+                found[parent].append(id_)
+        return {k: tuple(v) for k, v in found.items()}
+
+    @cached_property
+    def types(self) -> Mapping[str, StreamType]:
+        """The type of every operator's output stream."""
+        types: dict[str, StreamType] = {}
+        for id_ in self.order:
+            operator = self[id_]
+            types[id_] = operator.output(tuple(types[i] for i in operator.inputs))
+        return types
+
+    @cached_property
+    def keys(self) -> Mapping[str, str]:
+        """Content keys: equal keys mean equal output streams."""
+        keys: dict[str, str] = {}
+        for id_ in self.order:
+            operator = self[id_]
+            parents = [keys[i] for i in operator.inputs]
+            if not operator.ordered_inputs:
+                parents.sort()
+            content = json.dumps([operator.kind, _content(operator.config()), parents], sort_keys=True)
+            keys[id_] = hashlib.sha256(content.encode()).hexdigest()
+        return keys
+
+    @property
+    def sources(self) -> tuple[ops.Source, ...]:
+        return tuple(o for o in self.operators if isinstance(o, ops.Source))
+
+    @property
+    def sinks(self) -> tuple[sinks.Sink, ...]:
+        return tuple(o for o in self.operators if isinstance(o, sinks.Sink))
+
+    def _type_problems(self) -> list[HeadwaterError]:
+        """Check every operator whose inputs are sound, so that one mistake gives one message."""
+        types: dict[str, StreamType] = {}
+        problems: list[HeadwaterError] = []
+        for id_ in self.order:
+            operator = self[id_]
+            if all(i in types for i in operator.inputs):
+                try:
+                    types[id_] = operator.output(tuple(types[i] for i in operator.inputs))
+                except HeadwaterError as error:
+                    problems.append(error)
+        return problems
+
+    # ------------------------------------------------------------ JSON
+
+    def to_data(self) -> dict[str, Any]:
+        """Give the graph as JSON-able data; ``from_data`` gives an equal graph back."""
+        return {
+            "headwater": FORMAT,
+            "name": self.name,
+            "locations": list(self.locations),
+            "operators": [
+                {
+                    "id": o.id,
+                    "kind": o.kind,
+                    "inputs": list(o.inputs),
+                    "layer": o.layer,
+                    "requires": o.requires.text,
+                    **o.config(),
+                }
+                for o in self.operators
+            ],
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_data(), indent=2, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Dataflow:
+        """Read a graph from JSON. Nothing in it is executed; code it carries stays pickled."""
+        if len(text) > MAX_JSON_BYTES:
+            raise DataflowError(f"the JSON is larger than {MAX_JSON_BYTES} bytes", hint="split the dataflow")
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise DataflowError(f"not JSON: {error}", hint="write it with Dataflow.to_json()") from error
+        return cls.from_data(data)
+
+    @classmethod
+    def from_data(cls, data: Any) -> Dataflow:
+        """Build a graph from ``to_data``'s form; unknown kinds, settings and types are refused."""
+        if not isinstance(data, dict) or data.get("headwater") != FORMAT:
+            raise DataflowError(
+                "not a Headwater dataflow of format 1", hint='the top level needs {"headwater": 1, ...}'
+            )
+        unknown = set(data) - {"headwater", "name", "locations", "operators"}
+        if unknown:
+            raise DataflowError(f"unknown settings: {', '.join(sorted(map(str, unknown)))}", hint="remove them")
+        try:
+            locations = TypeAdapter(tuple[str, ...]).validate_python(data.get("locations", ()))
+            entries = TypeAdapter(list[dict[str, Any]]).validate_python(data.get("operators"))
+            name = TypeAdapter(str).validate_python(data.get("name"), strict=True)
+        except ValidationError as error:
+            raise DataflowError(_first(error), hint="write it with Dataflow.to_json()") from error
+        return cls(name, tuple(_operator(e) for e in entries), locations)
+
+    def with_operators(self, changed: Iterable[ops.Operator]) -> Dataflow:
+        """Give the graph with operators of these names replaced."""
+        by_id = {o.id: o for o in changed}
+        return replace(self, operators=tuple(by_id.get(o.id, o) for o in self.operators))
+
+
+def _content(value: Any) -> Any:
+    """Drop from an operator's config what does not change its output: a function's pickled bytes and name."""
+    if isinstance(value, dict):
+        if set(value) == {"name", "fingerprint", "pickled"}:
+            return value["fingerprint"]
+        return {k: _content(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_content(v) for v in value]
+    return value
+
+
+def _operator(entry: dict[str, Any]) -> ops.Operator:
+    kind = entry.get("kind")
+    where = f"operator {entry.get('id')!r}"
+    cls = KINDS.get(kind) if isinstance(kind, str) else None
+    if cls is None:
+        raise DataflowError(f"unknown kind {kind!r}", where=where, hint=f"one of {', '.join(KINDS)}")
+    settings = {k: v for k, v in entry.items() if k != "kind"}
+    unknown = set(settings) - {f.name for f in fields(cls)}
+    if unknown:
+        raise DataflowError(f"unknown settings: {', '.join(sorted(unknown))}", where=where, hint="remove them")
+    requires = settings.pop("requires", "")
+    if not isinstance(requires, str):
+        raise DataflowError("'requires' is not text", where=where, hint="write it as 'gpu = true and n_cpu >= 4'")
+    try:
+        operator: ops.Operator = TypeAdapter(cls).validate_python(settings)
+    except ValidationError as error:
+        raise DataflowError(_first(error), where=where, hint="correct this setting") from error
+    return replace(operator, requires=Requirement.parse(requires))
+
+
+def _first(error: ValidationError) -> str:
+    detail = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, detail['loc'])) or 'value'}: {detail['msg']}"
+
+
+def _graph(operators: tuple[ops.Operator, ...]) -> nx.DiGraph[str]:
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(o.id for o in operators)
+    graph.add_edges_from((i, o.id) for o in operators for i in o.inputs)
+    return graph
+
+
+def _name_problems(flow: Dataflow) -> list[HeadwaterError]:
+    problems: list[HeadwaterError] = []
+    names = [("dataflow", flow.name), *(("operator", o.id) for o in flow.operators)]
+    names += [("location", x) for x in flow.locations]
+    for what, name in names:
+        if not _NAME.match(name):
+            problems.append(
+                DataflowError(
+                    f"{what} name {name!r} cannot be used",
+                    hint="letters, digits, '_', '-' and '.', at most 100 of them (it becomes a file name)",
+                )
+            )
+    for location in {x for x in flow.locations if flow.locations.count(x) > 1}:
+        problems.append(DataflowError(f"location {location} is named twice", hint="name it once"))
+    return problems
+
+
+def _shape_problems(operators: tuple[ops.Operator, ...]) -> list[HeadwaterError]:
+    problems: list[HeadwaterError] = []
+    ids = [o.id for o in operators]
+    for id_ in sorted({i for i in ids if ids.count(i) > 1} if len(set(ids)) < len(ids) else ()):
+        problems.append(
+            DataflowError(f"two operators are called '{id_}'", hint="give each its own name with .named(...)")
+        )
+    known = set(ids)
+    read: set[str] = set()
+    for operator in operators:
+        low, high = operator.arity
+        count = len(operator.inputs)
+        if count < low or (high is not None and count > high):
+            wanted = str(low) if high == low else f"{low} or more"
+            problems.append(operator.error(f"has {count} inputs, needs {wanted}", "connect its inputs"))
+        for parent in operator.inputs:
+            read.add(parent)
+            if parent not in known:
+                problems.append(operator.error(f"reads '{parent}', which is not there", "add it or correct the name"))
+    if not operators:
+        problems.append(DataflowError("the dataflow is empty", hint="read a source and write it to a sink"))
+    for operator in operators:
+        if isinstance(operator, sinks.Sink) and operator.id in read:
+            problems.append(operator.error("a sink has no output to read", "read the sink's input instead"))
+        if not isinstance(operator, sinks.Sink) and operator.id not in read:
+            problems.append(operator.error("nothing reads its output", "end it in a sink: .write...., or remove it"))
+    if not problems:
+        try:
+            cycle = nx.find_cycle(_graph(operators))
+            path = " -> ".join([cycle[0][0], *(edge[1] for edge in cycle)])
+            problems.append(DataflowError(f"the operators form a cycle: {path}", hint="a dataflow has no loops"))
+        except nx.NetworkXNoCycle:
+            pass
+    return problems

@@ -1,0 +1,102 @@
+"""Where streams end, as frozen data. A sink gets every row exactly once unless its text says otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from headwater.dataflow.function import PythonFunction
+from headwater.dataflow.operators import Operator, column_named
+from headwater.dataflow.types import StreamType
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sink(Operator):
+    """The end of a stream; its output type is what it was given."""
+
+    def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
+        return inputs[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSink(Sink):
+    """Files of CSV, JSON lines or Parquet below ``path`` ('{zone}' is filled in), each whole when it appears."""
+
+    kind: ClassVar[str] = "write_files"
+    path: str
+    format: Literal["csv", "json", "parquet"]
+
+    def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
+        if self.format == "csv":
+            for column in inputs[0].schema.columns:
+                if column.type.text.startswith(("struct", "array", "map")):
+                    raise self.error(
+                        f"CSV cannot hold '{column.name}' of type {column.type.text}",
+                        f"select its parts ('{column.name}.start AS start'), or write JSON or Parquet",
+                    )
+        return inputs[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsoleSink(Sink):
+    """Rows printed where the dataflow was started."""
+
+    kind: ClassVar[str] = "console"
+    rows: int = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemorySink(Sink):
+    """Rows kept to be read back as a table, for tests and notebooks."""
+
+    kind: ClassVar[str] = "memory"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallbackSink(Sink):
+    """``function(table, batch)`` for every batch, an Arrow table and its number.
+
+    After a failure the same batch comes again with the same number (as in PySpark's
+    foreachBatch): remember the last number to be exact.
+    """
+
+    kind: ClassVar[str] = "callback"
+    function: PythonFunction
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaSink(Sink):
+    """A Kafka topic. Without ``value`` each row is one JSON object. At least once (Spark's own sink)."""
+
+    kind: ClassVar[str] = "kafka"
+    bootstrap_servers: str
+    topic: str
+    key: str | None = None
+    value: str | None = None
+    options: tuple[tuple[str, str], ...] = ()
+
+    def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
+        for name in (self.key, self.value):
+            if name is not None:
+                column = column_named(self, name, inputs[0].schema)
+                if inputs[0].schema.column(column).type.text not in ("string", "binary"):
+                    raise self.error(f"Kafka takes string or binary, not '{name}'", f"cast({name} AS string)")
+        return inputs[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JdbcSink(Sink):
+    """A table behind a JDBC URL.
+
+    ``batch_column`` names a bigint column of the table that takes the batch's number: a batch is
+    then one transaction and never written twice. Without it a failure may write a batch again.
+    """
+
+    kind: ClassVar[str] = "jdbc"
+    url: str
+    table: str
+    batch_column: str | None = "headwater_batch"
+    user_env: str | None = None
+    password_env: str | None = None
+    driver: str | None = None
+    options: tuple[tuple[str, str], ...] = ()

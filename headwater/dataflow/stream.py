@@ -1,0 +1,596 @@
+"""The fluent way to write a dataflow, to the taste of people who know PySpark.
+
+Every method checks itself at once against the schema and returns a new Stream; nothing runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from headwater.dataflow import operators as ops
+from headwater.dataflow import sinks
+from headwater.dataflow.expressions import parse_projection
+from headwater.dataflow.function import PythonFunction, accepts
+from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.hoist import hoist_watermarks
+from headwater.dataflow.schema import Schema
+from headwater.dataflow.types import StreamType
+from headwater.errors import DataflowError
+from headwater.requirement import Requirement
+
+Columns = str | Sequence[str]
+
+
+def dataflow(name: str, *, locations: Sequence[str] = ()) -> DataflowBuilder:
+    """Begin a dataflow that is to run for these locations of the continuum."""
+    return DataflowBuilder(name, tuple(locations))
+
+
+def window(time_column: str, size: str, slide: str | None = None) -> ops.TimeWindow:
+    """Tumbling windows of ``size``, or sliding ones every ``slide``, for ``group_by``."""
+    return ops.TimeWindow(time_column, size, slide)
+
+
+def session_window(time_column: str, gap: str) -> ops.SessionWindow:
+    """Windows that a silence of ``gap`` ends, for ``group_by``."""
+    return ops.SessionWindow(time_column, gap)
+
+
+class DataflowBuilder:
+    """Collects the streams that are written to sinks; ``build()`` gives the immutable Dataflow."""
+
+    def __init__(self, name: str, locations: tuple[str, ...]) -> None:
+        self.name = name
+        self.locations = locations
+        self._sinks: list[Stream] = []
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def read(self) -> Reader:
+        """Sources, as in ``spark.readStream``."""
+        return Reader(self)
+
+    def build(self) -> Dataflow:
+        """Validate the whole and give it as a value."""
+        found: dict[str, ops.Operator] = {}
+        seen: set[int] = set()
+        doubled: list[str] = []
+
+        def collect(stream: Stream) -> None:
+            if id(stream) in seen:
+                return
+            seen.add(id(stream))
+            for parent in stream.parents:
+                collect(parent)
+            if stream.operator.id in found:
+                doubled.append(stream.operator.id)
+            found[stream.operator.id] = stream.operator
+
+        for sink in self._sinks:
+            collect(sink)
+        if doubled:
+            raise DataflowError(
+                f"two operators are called '{doubled[0]}'",
+                where=f"dataflow '{self.name}'",
+                hint="give each its own name; name a stream before it is used twice, not between",
+            )
+        return Dataflow(self.name, hoist_watermarks(tuple(found.values())), self.locations)
+
+    def new_id(self, kind: str) -> str:
+        """Give the next free name for an operator of ``kind``."""
+        self._counts[kind] += 1
+        count = self._counts[kind]
+        return kind if count == 1 else f"{kind}-{count}"
+
+    def add_sink(self, stream: Stream) -> None:
+        self._sinks.append(stream)
+
+    def replace_sink(self, old: Stream, new: Stream) -> None:
+        self._sinks[self._sinks.index(old)] = new
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Sources of a dataflow. ``{location}`` in a path or topic is filled in for every location."""
+
+    builder: DataflowBuilder
+
+    def files(
+        self,
+        path: str,
+        schema: str,
+        *,
+        format: Literal["csv", "json", "parquet"],
+        location_as: str | None = None,
+        **options: str,
+    ) -> Stream:
+        """Read files that appear in a directory, or match a glob; ``options`` are Spark's for the format."""
+        text = _schema_text(schema, f"read.files('{path}')")
+        settings = tuple(sorted((k, str(v)) for k, v in options.items()))
+        return self._source(
+            ops.FileSource, path=path, format=format, schema_text=text, options=settings, location_as=location_as
+        )
+
+    def csv(self, path: str, schema: str, *, location_as: str | None = None, **options: str) -> Stream:
+        """Read CSV files; Spark's options (``header``, ``sep``, ``timestampFormat`` ...) by name."""
+        return self.files(path, schema, format="csv", location_as=location_as, **options)
+
+    def json(self, path: str, schema: str, *, location_as: str | None = None, **options: str) -> Stream:
+        """Read files of JSON lines."""
+        return self.files(path, schema, format="json", location_as=location_as, **options)
+
+    def parquet(self, path: str, schema: str, *, location_as: str | None = None) -> Stream:
+        """Read Parquet files."""
+        return self.files(path, schema, format="parquet", location_as=location_as)
+
+    def rate(self, rows_per_second: int = 1, *, location_as: str | None = None) -> Stream:
+        """Count upwards: columns ``timestamp`` and ``value`` (Spark's rate source)."""
+        return self._source(ops.RateSource, rows_per_second=rows_per_second, location_as=location_as)
+
+    def sensors(
+        self,
+        *,
+        seed: int = 0,
+        machines: int = 1,
+        interval: str = "5 minutes",
+        rows_per_second: float = 10.0,
+        rows: int | None = None,
+        location_as: str | None = None,
+    ) -> Stream:
+        """Generate machine temperatures with labelled anomalies: the same for the same seed.
+
+        ``rows`` bounds the stream (per location); ``rows_per_second=0`` is as fast as it goes.
+        """
+        return self._source(
+            ops.SensorSource,
+            seed=seed,
+            machines=machines,
+            interval=interval,
+            rows_per_second=rows_per_second,
+            rows=rows,
+            location_as=location_as,
+        )
+
+    def mqtt(
+        self,
+        broker: str,
+        topic: str,
+        schema: str,
+        *,
+        qos: int = 1,
+        username_env: str | None = None,
+        password_env: str | None = None,
+        tls: bool = False,
+        location_as: str | None = None,
+    ) -> Stream:
+        """Read JSON messages of an MQTT topic. ``broker`` is host or host:port.
+
+        Name and password are read from the environment variables named, in the zone.
+        """
+        return self._source(
+            ops.MqttSource,
+            broker=broker,
+            topic=topic,
+            schema_text=_schema_text(schema, f"read.mqtt('{topic}')"),
+            qos=qos,
+            username_env=username_env,
+            password_env=password_env,
+            tls=tls,
+            location_as=location_as,
+        )
+
+    def _source(self, cls: type[ops.Source], **settings: Any) -> Stream:
+        operator = cls(id=self.builder.new_id(cls.kind), **settings)
+        return Stream(self.builder, operator, (), operator.output(()))
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """A stream of rows with a known schema; methods give new streams and change nothing."""
+
+    builder: DataflowBuilder
+    operator: ops.Operator
+    parents: tuple[Stream, ...]
+    type: StreamType
+    next_layer: str | None = None
+    next_requires: Requirement = Requirement()
+
+    # ------------------------------------------------------------ what it is
+
+    @property
+    def schema(self) -> Schema:
+        """The columns and their types."""
+        return self.type.schema
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.type.schema.names)
+
+    def print_schema(self) -> None:
+        """Print the columns and their types as PySpark does."""
+        print("root")
+        for column in self.schema.columns:
+            print(f" |-- {column.name}: {column.type.text}")
+
+    # ------------------------------------------------------------ where it runs, and its name
+
+    def to_layer(self, layer: str) -> Stream:
+        """Run what follows in this layer, in every zone of it that covers a location of the job.
+
+        Requirements made before are left behind: ``.to_layer("cloud").require("gpu = true")``.
+        """
+        return replace(self, next_layer=layer, next_requires=Requirement())
+
+    def require(self, *predicates: str) -> Stream:
+        """Run what follows only on hosts with these capabilities: ``require("gpu = true", "n_cpu >= 4")``."""
+        try:
+            wanted = Requirement.parse(" and ".join(predicates))
+        except Exception as error:
+            raise DataflowError(str(error), where=f"require after '{self.operator.id}'") from error
+        return replace(self, next_requires=self.next_requires & wanted)
+
+    def named(self, name: str) -> Stream:
+        """Give the last operator a name of its own, by which plans, metrics and errors speak of it."""
+        return replace(self, operator=replace(self.operator, id=name))
+
+    # ------------------------------------------------------------ row by row
+
+    def where(self, condition: str) -> Stream:
+        """Keep the rows for which the condition is true."""
+        return self._then(ops.Where, condition=condition)
+
+    filter = where
+
+    def select(self, *columns: str) -> Stream:
+        """Compute columns: ``select("id", "v * 2 AS twice", "window.start AS start")``."""
+        where = f"select after '{self.operator.id}'"
+        pairs: list[tuple[str, str]] = []
+        for text in columns:
+            pairs += [(name, e.text) for name, e in parse_projection(text, self.schema, where=where)]
+        return self._then(ops.Select, columns=tuple(pairs))
+
+    def with_columns(self, **columns: str) -> Stream:
+        """Add columns, or replace those of the same name: ``with_columns(twice="v * 2")``."""
+        given = {k.lower(): (k, v) for k, v in columns.items()}
+        pairs = [given.pop(c.lower(), (c, f"`{c}`")) for c in self.columns]
+        return self._then(ops.Select, columns=tuple((*pairs, *given.values())))
+
+    def drop(self, *columns: str) -> Stream:
+        """Leave columns out."""
+        gone = {c.lower() for c in columns}
+        unknown = gone - {c.lower() for c in self.columns}
+        if unknown:
+            raise DataflowError(
+                f"no column {', '.join(sorted(unknown))}",
+                where=f"drop after '{self.operator.id}'",
+                hint=f"the columns are {', '.join(self.columns)}",
+            )
+        return self._then(ops.Select, columns=tuple((c, f"`{c}`") for c in self.columns if c.lower() not in gone))
+
+    def explode(self, expression: str, alias: str, *, position: str | None = None, outer: bool = False) -> Stream:
+        """Give one row per element of an array, as column ``alias`` (and its index as ``position``)."""
+        return self._then(ops.Explode, expression=expression, alias=alias, position=position, outer=outer)
+
+    def union(self, *others: Stream) -> Stream:
+        """All rows of this stream and the others, columns matched by name."""
+        return self._then(ops.Union, others)
+
+    merge = union
+
+    def map_batches(self, function: Callable[..., Any], schema: str) -> Stream:
+        """Apply ``function(iterator of pyarrow.RecordBatch) -> iterator of RecordBatch`` (mapInArrow).
+
+        How rows fall into batches is up to Spark: the function must treat each row for itself.
+        """
+        return self._then(
+            ops.MapBatches, function=self._function(function, 1, "map_batches"), schema_text=_schema_text(schema)
+        )
+
+    def transform(self, function: Callable[..., Any], schema: str) -> Stream:
+        """Apply ``function(DataFrame) -> DataFrame``: stateless PySpark that Headwater does not look into."""
+        return self._then(
+            ops.Transform, function=self._function(function, 1, "transform"), schema_text=_schema_text(schema)
+        )
+
+    # ------------------------------------------------------------ with state
+
+    def with_watermark(self, column: str, delay: str) -> Stream:
+        """Declare the event-time column, and how late a row may come behind the newest."""
+        return self._then(ops.Watermark, column=column, delay=delay)
+
+    def group_by(self, *keys: str | ops.TimeWindow | ops.SessionWindow) -> Grouped:
+        """Group by columns and at most one window: ``group_by(hw.window("ts", "1 minute"), "machine")``."""
+        windows = [k for k in keys if not isinstance(k, str)]
+        if len(windows) > 1:
+            raise DataflowError("more than one window", where=f"group_by after '{self.operator.id}'", hint="keep one")
+        return Grouped(self, windows[0] if windows else None, tuple(k for k in keys if isinstance(k, str)))
+
+    def count_window(self, size: int, slide: int | None = None, *, keys: Columns = (), order_by: Columns) -> Counted:
+        """Windows of ``size`` rows of each key in the order of ``order_by``, one every ``slide`` rows."""
+        return Counted(self, size, slide, _tuple(keys), _tuple(order_by))
+
+    def drop_duplicates(self, *columns: str) -> Stream:
+        """Drop rows equal in these columns to one seen within the watermark's delay (all columns if none named)."""
+        return self._then(ops.Dedup, keys=columns or tuple(self.columns))
+
+    drop_duplicates_within_watermark = drop_duplicates
+
+    def join(
+        self,
+        other: Stream,
+        on: Columns,
+        *,
+        within: str | None = None,
+        between: tuple[str, str] | None = None,
+        how: Literal["inner", "left"] = "inner",
+    ) -> Stream:
+        """Pair rows of equal keys whose event times are near.
+
+        ``within="1 minute"``: at most so far apart. ``between=("-10 seconds", "1 minute")``: the
+        other stream's time minus this one's. ``how="left"`` gives unpaired rows of this stream too.
+        """
+        if (within is None) == (between is None):
+            raise DataflowError(
+                "a join of streams needs a bound on the time between two rows",
+                where=f"join after '{self.operator.id}'",
+                hint="within='1 minute', or between=('-10 seconds', '1 minute'), not both",
+            )
+        earliest, latest = between if between is not None else (f"-{within}", str(within))
+        return self._then(ops.Join, (other,), on=_tuple(on), earliest=earliest, latest=latest, how=how)
+
+    def top_k(self, k: int, by: str, *, per: Columns = "window", rank: str = "rank") -> Stream:
+        """Keep the ``k`` rows with the highest ``by`` per window (and other columns); ties by the other columns.
+
+        The order of equal ``by`` is that of the remaining columns, highest first, so it is the same everywhere.
+        """
+        keys = _tuple(per)
+        names = {c.lower(): c for c in self.columns}
+        where = f"top_k after '{self.operator.id}'"
+        for name in (*keys, by):
+            if name.lower() not in names:
+                raise DataflowError(
+                    f"no column '{name}'", where=where, hint=f"the columns are {', '.join(self.columns)}"
+                )
+        if k < 1:
+            raise DataflowError(f"top_k of {k} rows", where=where, hint="give at least 1")
+        grouped = {key.lower() for key in keys}
+        rest = [names[by.lower()], *(c for c in self.columns if c.lower() not in grouped and c.lower() != by.lower())]
+        fields = ", ".join(f"'{c}', `{c}`" for c in rest)
+        best = f"slice(sort_array(collect_list(named_struct({fields})), false), 1, {k})"
+        ranked = self.group_by(*keys).agg(best=best).explode("best", "item", position="position")
+        outputs = [c if c.lower() in grouped else f"item.`{c}` AS `{c}`" for c in self.columns]
+        return ranked.select(*outputs, f"position + 1 AS `{rank}`")
+
+    def scan(
+        self, function: Callable[..., Any], schema: str, *, keys: Columns, order_by: Columns, initial: Any = None
+    ) -> Stream:
+        """Fold a state over the rows of each key, in order, and give a row for each.
+
+        ``function(state, row) -> (state, out)``: ``row`` and ``out`` are dicts, ``out=None`` gives
+        no row; the state is anything JSON can hold and begins as ``initial``.
+        With the event time in ``order_by`` the order is exact wherever the operator runs.
+        """
+        try:
+            begin = json.dumps(initial)
+        except (TypeError, ValueError) as error:
+            raise DataflowError(
+                f"the initial state is not JSON: {error}",
+                where=f"scan after '{self.operator.id}'",
+                hint="use numbers, text, lists and dicts",
+            ) from error
+        return self._then(
+            ops.Scan,
+            keys=_tuple(keys),
+            order_by=_tuple(order_by),
+            function=self._function(function, 2, "scan"),
+            initial=begin,
+            schema_text=_schema_text(schema),
+        )
+
+    def filter_acc(
+        self,
+        step: Callable[[Any, dict[str, Any]], Any],
+        keep: Callable[[Any, dict[str, Any]], bool],
+        *,
+        keys: Columns,
+        order_by: Columns,
+        initial: Any = None,
+    ) -> Stream:
+        """Keep a row if ``keep(state, row)``, then set the state to ``step(state, row)`` with every row, kept or not."""
+
+        def filter_acc(state: Any, row: dict[str, Any]) -> tuple[Any, dict[str, Any] | None]:
+            return step(state, row), row if keep(state, row) else None
+
+        return self.scan(filter_acc, self.schema.text, keys=keys, order_by=order_by, initial=initial)
+
+    # ------------------------------------------------------------ ends
+
+    @property
+    def write(self) -> Writer:
+        """Sinks, as in ``df.writeStream``."""
+        return Writer(self)
+
+    def _then(self, cls: type[ops.Operator], others: Sequence[Stream] = (), **settings: Any) -> Stream:
+        """Append an operator, checked against its inputs."""
+        parents = (self, *others)
+        for other in others:
+            if other.builder is not self.builder:
+                raise DataflowError(
+                    f"the streams belong to two dataflows, '{self.builder.name}' and '{other.builder.name}'",
+                    where=cls.kind,
+                    hint="read both from one dataflow",
+                )
+        # Streams of two layers meet in the higher one: which that is, only the continuum knows.
+        layers = list(dict.fromkeys(p.next_layer for p in parents))
+        layer = layers[0] if len(layers) == 1 else None
+        requires = Requirement()
+        for parent in parents:
+            requires = requires & parent.next_requires
+        operator = cls(
+            id=self.builder.new_id(cls.kind),
+            inputs=tuple(p.operator.id for p in parents),
+            layer=layer,
+            requires=requires,
+            **settings,
+        )
+        return Stream(
+            self.builder,
+            operator,
+            parents,
+            operator.output(tuple(p.type for p in parents)),
+            next_layer=layer,
+            next_requires=requires,
+        )
+
+    def _function(self, function: Callable[..., Any], arguments: int, what: str) -> PythonFunction:
+        where = f"{what} after '{self.operator.id}'"
+        captured = PythonFunction.of(function, where=where)
+        if not accepts(function, arguments):
+            raise DataflowError(
+                f"function {captured.name} cannot be called with {arguments} argument(s)", where=where,
+                hint="scan: (state, row); map_batches: (batches); transform: (df)",
+            )  # fmt: skip
+        return captured
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A grouped stream that waits for its aggregates."""
+
+    stream: Stream
+    window: ops.TimeWindow | ops.SessionWindow | None
+    keys: tuple[str, ...]
+
+    def agg(self, **aggregates: str) -> Stream:
+        """Compute aggregates per group: ``agg(n="count(*)", mean="avg(v)")``."""
+        return self.stream._then(
+            ops.Aggregate, window=self.window, keys=self.keys, aggregates=tuple(aggregates.items())
+        )
+
+    def count(self) -> Stream:
+        """Count the rows of each group, as column ``count``."""
+        return self.agg(count="count(*)")
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A stream in count windows that waits for its aggregates."""
+
+    stream: Stream
+    size: int
+    slide: int | None
+    keys: tuple[str, ...]
+    order_by: tuple[str, ...]
+
+    def agg(self, **aggregates: str) -> Stream:
+        """Compute aggregates per window."""
+        return self.stream._then(
+            ops.CountWindow,
+            keys=self.keys,
+            order_by=self.order_by,
+            size=self.size,
+            slide=self.slide,
+            aggregates=tuple(aggregates.items()),
+        )
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Sinks of a stream. Each returns the written stream, so that ``.named("alarms")`` can name the sink."""
+
+    stream: Stream
+
+    def files(self, path: str, *, format: Literal["csv", "json", "parquet"]) -> Written:
+        """Write files that appear whole, each row exactly once. ``{zone}`` in the path is filled in."""
+        return self._sink(sinks.FileSink, path=path, format=format)
+
+    def csv(self, path: str) -> Written:
+        """Write CSV files with a header."""
+        return self.files(path, format="csv")
+
+    def json(self, path: str) -> Written:
+        """Write JSON lines."""
+        return self.files(path, format="json")
+
+    def parquet(self, path: str) -> Written:
+        """Write Parquet files."""
+        return self.files(path, format="parquet")
+
+    def console(self, rows: int = 20) -> Written:
+        """Print the newest rows of every batch where the dataflow was started."""
+        return self._sink(sinks.ConsoleSink, rows=rows)
+
+    def memory(self, name: str) -> Written:
+        """Keep the rows to be read back by this name (tests, notebooks)."""
+        return self._sink(sinks.MemorySink).named(name)
+
+    def for_each_batch(self, function: Callable[..., Any]) -> Written:
+        """Call ``function(pyarrow.Table, batch_number)`` for every batch; after a failure one batch may come again."""
+        captured = self.stream._function(function, 2, "for_each_batch")
+        return self._sink(sinks.CallbackSink, function=captured)
+
+    def kafka(
+        self, bootstrap_servers: str, topic: str, *, key: str | None = None, value: str | None = None, **options: str
+    ) -> Written:
+        """Write to a Kafka topic: columns ``key`` and ``value``, or each row as one JSON object."""
+        settings = tuple(sorted((k.replace("_", "."), str(v)) for k, v in options.items()))
+        return self._sink(
+            sinks.KafkaSink, bootstrap_servers=bootstrap_servers, topic=topic, key=key, value=value, options=settings
+        )
+
+    def jdbc(
+        self,
+        url: str,
+        table: str,
+        *,
+        batch_column: str | None = "headwater_batch",
+        user_env: str | None = None,
+        password_env: str | None = None,
+        driver: str | None = None,
+        **options: str,
+    ) -> Written:
+        """Append to a table through JDBC. User and password come from the environment variables named."""
+        return self._sink(
+            sinks.JdbcSink,
+            url=url,
+            table=table,
+            batch_column=batch_column,
+            user_env=user_env,
+            password_env=password_env,
+            driver=driver,
+            options=tuple(sorted((k, str(v)) for k, v in options.items())),
+        )
+
+    def _sink(self, cls: type[sinks.Sink], **settings: Any) -> Written:
+        stream = self.stream._then(cls, **settings)
+        self.stream.builder.add_sink(stream)
+        return Written(stream)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A stream that ends in a sink."""
+
+    stream: Stream
+
+    def named(self, name: str) -> Written:
+        """Name the sink."""
+        renamed = self.stream.named(name)
+        self.stream.builder.replace_sink(self.stream, renamed)
+        return Written(renamed)
+
+
+def _tuple(columns: Columns) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def _schema_text(schema: str, where: str | None = None) -> str:
+    try:
+        return Schema.parse(schema).text
+    except DataflowError as error:
+        raise DataflowError(error.what, where=where or error.where, hint=error.hint) from error

@@ -1,0 +1,318 @@
+"""From dataflow and continuum to a plan: layers, zones, cuts, units, hosts. Pure.
+
+Model: FlowUnits, section III. Contiguous operators of one layer form a unit; the job's locations
+decide which zones get an instance of it; requirements decide the hosts inside a zone; data moves
+only up the tree of zones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+from headwater.continuum import Continuum
+from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.operators import Source, Watermark
+from headwater.dataflow.sinks import Sink
+from headwater.errors import ErrorList, HeadwaterError, PlacementError
+from headwater.plan.model import Channel, Deployment, DeploymentPlan, Edge, Unit
+from headwater.plan.pieces import pieces
+from headwater.requirement import Requirement
+
+
+def annotated(dataflow: Dataflow, continuum: Continuum) -> Deployment:
+    """Take each operator's layer from the dataflow's own ``to_layer`` marks."""
+    layers: dict[str, str] = {}
+    problems: list[HeadwaterError] = []
+    for id_ in dataflow.order:
+        operator = dataflow[id_]
+        inherited = [layers[i] for i in operator.inputs if i in layers]
+        lowest = max(inherited, key=continuum.layer_index, default=continuum.layers[0].name)
+        wanted = operator.layer or lowest
+        known = [layer.name for layer in continuum.layers]
+        if wanted not in known:
+            near = get_close_matches(wanted, known, 1)
+            problems.append(
+                PlacementError(
+                    f"there is no layer '{wanted}'",
+                    where=operator.where,
+                    hint=f"did you mean '{near[0]}'?" if near else f"the layers are {', '.join(known)}",
+                )
+            )
+            wanted = lowest
+        layers[id_] = wanted
+    if problems:
+        raise ErrorList(problems)
+    return Deployment(layers)
+
+
+def one_unit(dataflow: Dataflow, continuum: Continuum) -> Deployment:
+    """Everything in the root zone, sources too: what shipping all data to the cloud would be."""
+    return Deployment(dict.fromkeys(dataflow.order, continuum.root.layer))
+
+
+def unit_per_operator(dataflow: Dataflow, continuum: Continuum) -> Deployment:
+    """The annotated layers, with every edge cut."""
+    edges = frozenset((parent, id_) for id_ in dataflow.order for parent in dataflow[id_].inputs)
+    return Deployment(annotated(dataflow, continuum).layers, edges)
+
+
+def build(dataflow: Dataflow, continuum: Continuum, deployment: Deployment | None = None) -> DeploymentPlan:
+    """Carry a deployment out on paper, or raise ErrorList with a reason per operator and zone."""
+    deployment = deployment or annotated(dataflow, continuum)
+    layers = deployment.layers
+    problems = _direction_problems(dataflow, continuum, layers)
+    zones, zone_problems = _zones(dataflow, continuum, layers)
+    problems += zone_problems
+    if not problems:
+        problems = _replication_problems(dataflow, layers, zones)
+    if problems:
+        raise ErrorList(problems)
+
+    groups = pieces(dataflow, _cuts(dataflow, deployment), lambda group: _one_host(dataflow, continuum, group, zones))
+    member: dict[str, int] = {id_: n for n, group in enumerate(groups) for id_ in group}
+    units: dict[tuple[int, str], Unit] = {}
+    for number, group in enumerate(groups):
+        outputs = _outputs(dataflow, group)
+        requirement = Requirement.all_of(dataflow[i].requires for i in group)
+        for zone in zones[group[0]]:
+            hosts = continuum.eligible_hosts(zone, requirement)
+            if not hosts:
+                problems += _host_problems(dataflow, continuum, group, zone)
+            units[number, zone] = Unit(
+                name=outputs[0],
+                zone=zone,
+                layer=layers[group[0]],
+                operators=group,
+                outputs=outputs,
+                locations=_covered(dataflow, continuum, zone),
+                hosts=tuple(h.name for h in hosts),
+                key=_unit_key(dataflow, group),
+            )
+    if problems:
+        raise ErrorList(problems)
+    channels = _channels(dataflow, continuum, member, units)
+    return DeploymentPlan(
+        dataflow, continuum, deployment, tuple(units.values()), channels, _warnings(dataflow, continuum, channels)
+    )
+
+
+def _direction_problems(
+    dataflow: Dataflow, continuum: Continuum, layers: Mapping[str, str]
+) -> list[HeadwaterError]:
+    return [
+        PlacementError(
+            f"runs in layer {layers[id_]}, below its input '{parent}' in layer {layers[parent]}",
+            where=dataflow[id_].where,
+            hint=f"data moves only up the tree: put '{id_}' in {layers[parent]} or higher, or '{parent}' lower",
+        )
+        for id_ in dataflow.order
+        for parent in dataflow[id_].inputs
+        if continuum.layer_index(layers[id_]) < continuum.layer_index(layers[parent])
+    ]
+
+
+def _locations(dataflow: Dataflow, continuum: Continuum) -> tuple[str, ...]:
+    return dataflow.locations or continuum.locations
+
+
+def _zones(
+    dataflow: Dataflow, continuum: Continuum, layers: Mapping[str, str]
+) -> tuple[dict[str, tuple[str, ...]], list[HeadwaterError]]:
+    """Give the zones in which each operator has an instance."""
+    problems: list[HeadwaterError] = []
+    for location in _locations(dataflow, continuum):
+        if location not in continuum.locations:
+            near = get_close_matches(location, continuum.locations, 1)
+            problems.append(
+                PlacementError(
+                    f"no zone covers location {location}",
+                    where=f"dataflow '{dataflow.name}'",
+                    hint=f"did you mean {near[0]}?" if near else f"there are {', '.join(continuum.locations)}",
+                )
+            )
+    if not _locations(dataflow, continuum):
+        problems.append(
+            PlacementError(
+                "neither the dataflow nor the continuum names a location",
+                where=f"dataflow '{dataflow.name}'",
+                hint="give zones of the lowest layer their 'locations'",
+            )
+        )
+    if problems:
+        return {}, problems
+    by_layer: dict[str, tuple[str, ...]] = {}
+    for layer in dict.fromkeys(layers[id_] for id_ in dataflow.order):
+        covering = {x: continuum.covering(layer, x) for x in _locations(dataflow, continuum)}
+        first = next(id_ for id_ in dataflow.order if layers[id_] == layer)
+        problems += [
+            PlacementError(
+                f"no zone of layer {layer} covers location {location}",
+                where=dataflow[first].where,
+                hint=f"add the location to a zone of layer {layer}, or leave it out of the dataflow's locations",
+            )
+            for location, zone in covering.items()
+            if zone is None
+        ]
+        by_layer[layer] = tuple(dict.fromkeys(z.name for z in covering.values() if z is not None))
+    zones = {id_: by_layer[layers[id_]] for id_ in dataflow.order}
+    for source in dataflow.sources:
+        if not source.per_location and len(zones[source.id]) > 1:
+            problems.append(
+                PlacementError(
+                    f"the same input would be read in {len(zones[source.id])} zones: {', '.join(zones[source.id])}",
+                    where=source.where,
+                    hint="put {location} into its path, or read it in a layer that has one zone",
+                )
+            )
+    return zones, problems
+
+
+def _replication_problems(
+    dataflow: Dataflow, layers: Mapping[str, str], zones: Mapping[str, tuple[str, ...]]
+) -> list[HeadwaterError]:
+    """Refuse to run an operator in several zones where rows of one key could meet only in one.
+
+    This is what keeps results the same wherever operators are placed.
+    """
+    problems: list[HeadwaterError] = []
+    for id_ in dataflow.order:
+        operator = dataflow[id_]
+        keys = operator.partition_keys()
+        if keys is None or len(zones[id_]) < 2:
+            continue
+        located = frozenset.intersection(*(dataflow.types[i].located_by for i in operator.inputs))
+        if not {k.lower() for k in keys} & {c.lower() for c in located}:
+            by = f"the keys ({', '.join(keys)}) do" if keys else "it has no keys, which does"
+            problems.append(
+                PlacementError(
+                    f"runs in {len(zones[id_])} zones ({', '.join(zones[id_])}), but {by} not tell the location apart",
+                    where=operator.where,
+                    hint=(
+                        f"add the location column to its keys ({', '.join(sorted(located))})"
+                        if located
+                        else "read the source with location_as='location' and add it to the keys"
+                    )
+                    + f", or run it in a layer where one zone sees all rows (not {layers[id_]})",
+                )
+            )
+    return problems
+
+
+def _cuts(dataflow: Dataflow, deployment: Deployment) -> set[Edge]:
+    """Edges between layers, and those asked for. A watermark stays with its input: it is only a mark."""
+    edges = {(p, id_) for id_ in dataflow.order for p in dataflow[id_].inputs}
+    layers = deployment.layers
+    return {
+        (p, c)
+        for p, c in edges
+        if layers[p] != layers[c] or ((p, c) in deployment.cuts and not isinstance(dataflow[c], Watermark))
+    }
+
+
+def _outputs(dataflow: Dataflow, group: tuple[str, ...]) -> tuple[str, ...]:
+    inside = set(group)
+    return tuple(
+        id_
+        for id_ in group
+        if isinstance(dataflow[id_], Sink) or any(c not in inside for c in dataflow.consumers[id_])
+    )
+
+
+def _one_host(
+    dataflow: Dataflow, continuum: Continuum, group: Iterable[str], zones: Mapping[str, tuple[str, ...]]
+) -> bool:
+    """Tell whether in each zone some host meets the requirements of the whole group."""
+    members = tuple(group)
+    requirement = Requirement.all_of(dataflow[i].requires for i in members)
+    return all(continuum.eligible_hosts(zone, requirement) for zone in zones[members[0]])
+
+
+def _host_problems(
+    dataflow: Dataflow, continuum: Continuum, group: tuple[str, ...], zone: str
+) -> list[HeadwaterError]:
+    problems: list[HeadwaterError] = []
+    for id_ in group:
+        requirement = dataflow[id_].requires
+        if requirement and not continuum.eligible_hosts(zone, requirement):
+            reasons = [
+                f"{host.name}: {', '.join(requirement.unmet(host.capabilities))}"
+                for host in continuum.zone(zone).hosts
+            ]
+            problems.append(
+                PlacementError(
+                    f"no host of zone {zone} meets {requirement.text} ({'; '.join(reasons)})",
+                    where=dataflow[id_].where,
+                    hint=f"add a host with these capabilities to {zone}, or loosen .require(...)",
+                )
+            )
+    return problems
+
+
+def _covered(dataflow: Dataflow, continuum: Continuum, zone: str) -> tuple[str, ...]:
+    layer = continuum.zone(zone).layer
+    found = []
+    for location in _locations(dataflow, continuum):
+        covering = continuum.covering(layer, location)
+        if covering is not None and covering.name == zone:
+            found.append(location)
+    return tuple(found)
+
+
+def _unit_key(dataflow: Dataflow, group: tuple[str, ...]) -> str:
+    return hashlib.sha256("\n".join(sorted(dataflow.keys[i] for i in group)).encode()).hexdigest()
+
+
+def _channels(
+    dataflow: Dataflow, continuum: Continuum, member: Mapping[str, int], units: Mapping[tuple[int, str], Unit]
+) -> tuple[Channel, ...]:
+    channels: list[Channel] = []
+    for (number, zone), unit in units.items():
+        for id_ in unit.outputs:
+            if isinstance(dataflow[id_], Sink):
+                continue
+            readers = {member[c] for c in dataflow.consumers[id_]} - {number}
+            routes = {}
+            for (other, upper), consumer in units.items():
+                if other in readers and _feeds(continuum, unit, consumer):
+                    routes[consumer.id] = continuum.links_up(zone, upper)
+            event_time = dataflow.types[id_].event_time
+            channels.append(Channel(id_, zone, dataflow.keys[id_], unit.id, routes, event_time))
+    return tuple(channels)
+
+
+def _feeds(continuum: Continuum, lower: Unit, upper: Unit) -> bool:
+    """Tell whether data of ``lower`` goes to ``upper``: its own zone, or the one above it on the tree."""
+    return upper.zone == lower.zone or upper.zone in {z.name for z in continuum.ancestors(lower.zone)}
+
+
+def _warnings(dataflow: Dataflow, continuum: Continuum, channels: tuple[Channel, ...]) -> tuple[str, ...]:
+    """Say what will run but may surprise."""
+    warnings: list[str] = []
+    merged = {
+        (consumer, c.operator)
+        for c in channels
+        for consumer in c.consumers
+        if sum(d.operator == c.operator and consumer in d.consumers for d in channels) > 1
+    }
+    for consumer, id_ in sorted(merged):
+        if dataflow.types[id_].event_time is None and _watermark_after(dataflow, id_):
+            warnings.append(
+                f"{consumer} reads '{id_}' from several zones before its event time is declared: rows of a slow "
+                "zone may come too late for their windows. Declare with_watermark before the layers change."
+            )
+    return tuple(warnings)
+
+
+def _watermark_after(dataflow: Dataflow, id_: str) -> bool:
+    todo, seen = [id_], set()
+    while todo:
+        current = todo.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if isinstance(dataflow[current], Watermark):
+            return True
+        todo += [c for c in dataflow.consumers[current] if not isinstance(dataflow[c], Source)]
+    return False

@@ -1,0 +1,141 @@
+"""The deployment as a value: cuts and layers, and the plan of units and channels they lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from headwater.continuum import Continuum, Link
+from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.types import EventTime
+
+Edge = tuple[str, str]
+"""From operator to operator, by name."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What is decided about a dataflow: each operator's layer, and the edges made durable beyond layer changes."""
+
+    layers: Mapping[str, str]
+    cuts: frozenset[Edge] = frozenset()
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One streaming query in one zone: a connected piece of the dataflow between cuts."""
+
+    name: str
+    zone: str
+    layer: str
+    operators: tuple[str, ...]
+    outputs: tuple[str, ...]
+    """Operators whose stream leaves the unit: sinks, and producers of channels."""
+    locations: tuple[str, ...]
+    hosts: tuple[str, ...]
+    key: str
+    """Hash of what it computes; with the zone it names the unit's checkpoint."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.name}@{self.zone}"
+
+    @property
+    def checkpoint(self) -> str:
+        """The name of the unit's checkpoint directory."""
+        return f"{self.name}-{self.key[:8]}@{self.zone}"
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A durable stream from one operator in one zone to the units that read it."""
+
+    operator: str
+    zone: str
+    key: str
+    producer: str
+    routes: Mapping[str, tuple[Link, ...]]
+    """For each unit that reads it, the links its data crosses, lowest first; none inside a zone."""
+    event_time: EventTime | None
+
+    @property
+    def id(self) -> str:
+        return f"{self.operator}-{self.key[:8]}@{self.zone}"
+
+    @property
+    def consumers(self) -> tuple[str, ...]:
+        return tuple(self.routes)
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """All links that any reader's data crosses."""
+        return tuple(dict.fromkeys(link for links in self.routes.values() for link in links))
+
+
+@dataclass(frozen=True)
+class DeploymentPlan:
+    """Units and channels that carry a dataflow out on a continuum; units in topological order."""
+
+    dataflow: Dataflow
+    continuum: Continuum
+    deployment: Deployment
+    units: tuple[Unit, ...]
+    channels: tuple[Channel, ...]
+    warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def _units(self) -> Mapping[str, Unit]:
+        return {u.id: u for u in self.units}
+
+    def unit(self, id_: str) -> Unit:
+        return self._units[id_]
+
+    def inputs(self, unit: Unit) -> tuple[Channel, ...]:
+        """Channels that a unit reads."""
+        return tuple(c for c in self.channels if unit.id in c.consumers)
+
+    def outputs(self, unit: Unit) -> tuple[Channel, ...]:
+        """Channels that a unit writes."""
+        return tuple(c for c in self.channels if c.producer == unit.id)
+
+    def to_data(self) -> dict[str, Any]:
+        """Give the plan as JSON-able data."""
+        return {
+            "dataflow": self.dataflow.name,
+            "locations": list(self.dataflow.locations),
+            "layers": dict(self.deployment.layers),
+            "cuts": sorted(list(c) for c in self.deployment.cuts),
+            "units": [
+                {
+                    "id": u.id,
+                    "zone": u.zone,
+                    "layer": u.layer,
+                    "operators": list(u.operators),
+                    "locations": list(u.locations),
+                    "hosts": list(u.hosts),
+                    "key": u.key,
+                    "reads": [c.id for c in self.inputs(u)],
+                    "writes": [c.id for c in self.outputs(u)],
+                    "sinks": [o for o in u.outputs if o in {s.id for s in self.dataflow.sinks}],
+                }
+                for u in self.units
+            ],
+            "channels": [
+                {
+                    "id": c.id,
+                    "operator": c.operator,
+                    "from": c.producer,
+                    "to": list(c.consumers),
+                    "schema": self.dataflow.types[c.operator].schema.text,
+                    "links": [link.name for link in c.links],
+                }
+                for c in self.channels
+            ],
+            "links": {
+                name: [c.id for c in self.channels if name in {link.name for link in c.links}]
+                for name in dict.fromkeys(link.name for c in self.channels for link in c.links)
+            },
+            "warnings": list(self.warnings),
+        }

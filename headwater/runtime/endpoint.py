@@ -1,0 +1,315 @@
+"""A zone's Spark: a Spark Connect server that Headwater starts on this machine.
+
+The server lives in its own session of processes, so that Ctrl-C in a terminal reaches only
+Headwater, which then stops queries at a batch boundary. It listens on loopback only and takes
+only clients that know its token.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwater.errors import RuntimeFailure, Unavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+START_SECONDS = 120.0
+STOP_SECONDS = 20.0
+JAVA = 17
+
+STREAMING_CONF: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    # Sources by name, so that a checkpoint outlives a change of its query's sources.
+    "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
+    "spark.sql.streaming.offsetLog.formatVersion": "2",
+    # transformWithState needs RocksDB; one provider for all keeps every state movable.
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    # Rows of a slow zone must not become late because a fast one is ahead.
+    "spark.sql.streaming.multipleWatermarkPolicy": "min",
+    # A malformed field must be noticed whichever columns the query happens to use.
+    "spark.sql.csv.parser.columnPruning.enabled": "false",
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.numRecentProgressUpdates": "200",
+}
+
+SERVER_CONF: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.log.level": "WARN",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    # A rename is enough for checkpoints on a local disk; the default forks a shell command per file.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    # Workers are forked from a daemon that has pyarrow and pandas loaded.
+    "spark.python.daemon.module": "headwater.runtime.worker_daemon",
+}
+
+
+@dataclass
+class LocalEndpoint:
+    """A Spark Connect server process on this machine, and the way to reach it."""
+
+    directory: Path
+    port: int
+    token: str
+    pid: int
+    cores: int
+
+    @classmethod
+    def start(
+        cls,
+        directory: Path,
+        *,
+        cores: int | None = None,
+        memory_mb: int = 1024,
+        extra_conf: Mapping[str, str] | None = None,
+        python_path: tuple[str, ...] = (),
+    ) -> LocalEndpoint:
+        """Start a server whose log, scratch files and record are kept in ``directory``.
+
+        Raises Unavailable where Java is missing or the server does not come up.
+        """
+        import pyspark
+
+        java = find_java()
+        directory.mkdir(parents=True, exist_ok=True)
+        end_stale(directory)
+        cores = cores or os.cpu_count() or 1
+        port, token = _free_port(), secrets.token_urlsafe(24)
+        home = Path(pyspark.__file__).parent
+        conf = {
+            **SERVER_CONF,
+            **STREAMING_CONF,
+            "spark.sql.shuffle.partitions": str(min(cores, 4)),
+            "spark.connect.grpc.binding.port": str(port),
+            "spark.local.dir": str(directory / "scratch"),
+            "spark.sql.warehouse.dir": str(directory / "warehouse"),
+            "spark.driver.extraJavaOptions": f"-Dheadwater.endpoint={directory} -XX:+UseSerialGC -Duser.timezone=UTC",
+            **(extra_conf or {}),
+        }
+        arguments = [str(home / "bin" / "spark-submit"), "--master", f"local[{cores}]"]
+        arguments += ["--driver-memory", f"{memory_mb}m"]
+        arguments += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+        for key, value in conf.items():
+            arguments += ["--conf", f"{key}={value}"]
+        paths = [*python_path, str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+        environment = {
+            **os.environ,
+            "JAVA_HOME": str(java),
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_NO_DAEMONIZE": "1",
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join(p for p in paths if p),
+            "TZ": "UTC",
+            "OMP_NUM_THREADS": "1",
+        }
+        with (directory / "spark.log").open("ab") as log:
+            process = subprocess.Popen(
+                arguments,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        endpoint = cls(directory, port, token, process.pid, cores)
+        endpoint._process = process
+        endpoint._record().write_text(json.dumps({"pid": process.pid, "port": port}))
+        endpoint._wait(time.monotonic() + START_SECONDS)
+        return endpoint
+
+    def __post_init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._session: SparkSession | None = None
+
+    def session(self) -> SparkSession:
+        """Give the client session, with Headwater's data sources registered."""
+        if self._session is None:
+            from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+            # The token must not be in the URL, which clients print in errors.
+            os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = self.token
+            try:
+                session = ConnectSession.builder.remote(f"sc://localhost:{self.port}").create()
+            finally:
+                del os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"]
+            register_sources(session)
+            self._session = session
+        return self._session
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether the server process is there."""
+        if self._process is not None:
+            return self._process.poll() is None
+        return _is_ours(self.pid, self.directory)
+
+    def stop(self) -> None:
+        """End the server; queries that still run are cut off in the middle of a batch."""
+        if self._session is not None:
+            try:
+                self._session.stop()
+            except Exception:
+                pass  # the server is gone or going: nothing is left to release
+            self._session = None
+        _end(self.pid, self.directory, self._process)
+        self._record().unlink(missing_ok=True)
+        shutil.rmtree(self.directory / "scratch", ignore_errors=True)
+
+    def kill(self) -> None:
+        """End the server as a power cut would (for tests of recovery)."""
+        self._session = None
+        os.killpg(self.pid, signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait(STOP_SECONDS)
+
+    def log_tail(self, lines: int = 20) -> str:
+        """Give the end of the server's log."""
+        try:
+            return "\n".join((self.directory / "spark.log").read_text(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return ""
+
+    def _record(self) -> Path:
+        return self.directory / "server.json"
+
+    def _wait(self, deadline: float) -> None:
+        while time.monotonic() < deadline:
+            if not self.alive:
+                raise Unavailable(
+                    f"Spark ended while it started:\n{self.log_tail()}",
+                    where=str(self.directory / "spark.log"),
+                    hint="read the log; often it is memory (--memory) or a port that is taken",
+                )
+            with socket.socket() as probe:
+                probe.settimeout(1)
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.1)
+        self.stop()
+        raise Unavailable(
+            f"Spark did not come up within {START_SECONDS:.0f} s",
+            where=str(self.directory / "spark.log"),
+            hint="try again; a slow disk or too little memory are the usual causes",
+        )
+
+
+def register_sources(session: Any) -> None:
+    """Make Headwater's sources and sink known to a session."""
+    from headwater.runtime.channels.filelog_spark import FilelogSource
+    from headwater.runtime.sensor_source import SensorSource
+    from headwater.runtime.writer import HeadwaterSink
+
+    for source in (FilelogSource, HeadwaterSink, SensorSource):
+        session.dataSource.register(source)
+
+
+def find_java() -> Path:
+    """Find a Java of at least version 17, or raise Unavailable that says how to get one."""
+    candidates = [os.environ.get("JAVA_HOME"), _home_of(shutil.which("java"))]
+    candidates += [str(p) for p in sorted(Path("/usr/lib/jvm").glob("*"), reverse=True)]
+    seen: list[str] = []
+    for home in dict.fromkeys(c for c in candidates if c):
+        version = _java_version(Path(home))
+        if version is not None and version >= JAVA:
+            return Path(home)
+        if version is not None:
+            seen.append(f"{home} is version {version}")
+    raise Unavailable(
+        f"no Java {JAVA} or newer" + (f" ({'; '.join(seen)})" if seen else ""),
+        where="Spark",
+        hint="install it (Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) "
+        "or set JAVA_HOME",
+    )
+
+
+def _home_of(java: str | None) -> str | None:
+    return str(Path(java).resolve().parents[1]) if java else None
+
+
+def _java_version(home: Path) -> int | None:
+    java = home / "bin" / "java"
+    if not java.exists():
+        return None
+    try:
+        release = (home / "release").read_text()
+        text = next(line for line in release.splitlines() if line.startswith("JAVA_VERSION=")).split('"')[1]
+    except (OSError, StopIteration, IndexError):
+        try:
+            shown = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=True)
+            text = shown.stderr.split('"')[1]
+        except (OSError, IndexError, subprocess.SubprocessError):
+            return None
+    parts = text.split(".")
+    number = parts[1] if parts[0] == "1" and len(parts) > 1 else parts[0]
+    return int(number) if number.isdigit() else None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_ours(pid: int, directory: Path) -> bool:
+    """Tell whether a process is the server of this directory: a pid alone may have been given away."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        try:  # no /proc (macOS)
+            shown = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, timeout=10)
+            command = shown.stdout
+        except (OSError, subprocess.SubprocessError):
+            return False
+    return f"headwater.endpoint={directory}" in command
+
+
+def _end(pid: int, directory: Path, process: subprocess.Popen[bytes] | None) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        gone = process.poll() is not None if process is not None else not _is_ours(pid, directory)
+        if gone:
+            return
+        try:
+            os.killpg(pid, number)
+        except ProcessLookupError:
+            return
+        deadline = time.monotonic() + STOP_SECONDS
+        while time.monotonic() < deadline:
+            if process is not None and process.poll() is not None:
+                return
+            if process is None and not _is_ours(pid, directory):
+                return
+            time.sleep(0.05)
+    raise RuntimeFailure(f"Spark (process {pid}) does not end", where=str(directory), hint=f"kill -9 {pid}")
+
+
+def end_stale(directory: Path) -> None:
+    """End the server that a killed run left behind in this directory."""
+    record = directory / "server.json"
+    try:
+        pid = int(json.loads(record.read_text())["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if _is_ours(pid, directory):
+        _end(pid, directory, None)
+    record.unlink(missing_ok=True)
