@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headwater.continuum import Continuum
     from headwater.dataflow.graph import Dataflow
-    from headwater.dataflow.stream import Stream, dataflow, session_window, window
+    from headwater.dataflow.stream import Stream, flow, session_window, window
     from headwater.errors import HeadwaterError
 
 __version__ = "0.1.0"
 
-__all__ = ["Continuum", "Dataflow", "HeadwaterError", "Stream", "dataflow", "session_window", "window"]
+__all__ = ["Continuum", "Dataflow", "HeadwaterError", "Stream", "flow", "session_window", "window"]
 
 _HOMES = {
     "Continuum": "headwater.continuum",
     "Dataflow": "headwater.dataflow.graph",
     "HeadwaterError": "headwater.errors",
     "Stream": "headwater.dataflow.stream",
-    "dataflow": "headwater.dataflow.stream",
+    "flow": "headwater.dataflow.stream",
     "session_window": "headwater.dataflow.stream",
     "window": "headwater.dataflow.stream",
 }

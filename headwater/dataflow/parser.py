@@ -156,7 +156,7 @@ class _Parser:
         if token.kind != "symbol":
             return "", 0
         # Types end in '>>' too, so shifts are put together here: from neighbours that touch.
-        if token.text in "<>":
+        if token.text in ("<", ">"):
             width = 1
             while (
                 width < 3

@@ -25,7 +25,7 @@ from headwater.requirement import Requirement
 Columns = str | Sequence[str]
 
 
-def dataflow(name: str, *, locations: Sequence[str] = ()) -> DataflowBuilder:
+def flow(name: str, *, locations: Sequence[str] = ()) -> DataflowBuilder:
     """Begin a dataflow that is to run for these locations of the continuum."""
     return DataflowBuilder(name, tuple(locations))
 

@@ -30,7 +30,7 @@ from headwater.errors import ChannelError
 from headwater.runtime.channels.base import OnCorrupt
 from headwater.runtime.channels.entry import Entry
 from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.channels.segments import Segment, conform
+from headwater.runtime.channels.segments import Segment, conform, normal_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -338,18 +338,22 @@ class FilelogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 where=path,
                 hint="declare the channel's own schema, in its order",
             )
-        try:
-            batch = conform(batch, own)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        # Arrow would gladly cast a long to a timestamp; only zone and nullability may differ.
+        if not normal_schema(batch.schema).equals(normal_schema(own)):
             raise ChannelError(
-                f"does not fit the declared schema: {error}",
+                f"has {_types(batch.schema)}, but the source declares {_types(own)}",
                 where=path,
                 hint="declare the channel's own schema",
-            ) from None
+            )
+        batch = conform(batch, own)
         if not self._punctuate:
             return batch
         none = pa.nulls(batch.num_rows, declared.field(WATERMARK).type)
         return pa.RecordBatch.from_arrays([*batch.columns, none], schema=declared)
+
+
+def _types(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def share(pieces: Sequence[tuple[Piece, ...]], parallelism: int) -> list[tuple[Piece, ...]]:
