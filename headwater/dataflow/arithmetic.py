@@ -63,7 +63,7 @@ def arithmetic_type(operator: str, left: Typed, right: Typed) -> DataType:
     """Give the type of ``+ - * / % DIV``."""
     one, other = left.type, right.type
     if one == VOID and is_numeric(other):
-        one = other
+        one = DOUBLE if operator == "/" else other
     if other == VOID and is_numeric(one):
         other = one
     if is_numeric(one) and is_numeric(other):
@@ -128,7 +128,7 @@ def concat_type(arguments: tuple[Typed, ...], name: str = "concat") -> DataType:
     types = [a.type for a in arguments]
     if any(isinstance(t, ArrayType) for t in types):
         found = common_of(types)
-        if found is None:
+        if found is None or VOID in types:
             raise DataflowError(
                 f"{name} joins {' and '.join(a.shown for a in arguments)}",
                 hint="arrays are joined with arrays whose elements have a common type",

@@ -268,14 +268,11 @@ class Inference:
         if isinstance(node.value, Call) and self._is_unknown(node.value.name):
             value = self._unknown_call(node.value)
             return Typed(f"{word}({value} AS {node.type.text})", node.type, POSTFIX)
-        value_typed = self.walk(node.value)
-        if not castable(value_typed.type, node.type):
-            raise DataflowError(
-                f"{value_typed.shown}; it cannot be cast to {node.type}",
-                hint=_cast_hint(value_typed, node.type),
-            )
-        text = f"{word}({value_typed.text} AS {node.type.text})"
-        return Typed(text, node.type, POSTFIX, name=value_typed.name)
+        typed = self.walk(node.value)
+        if not castable(typed.type, node.type):
+            what = f"{typed.shown}; it cannot be cast to {node.type}"
+            raise DataflowError(what, hint=_cast_hint(typed, node.type))
+        return Typed(f"{word}({typed.text} AS {node.type.text})", node.type, POSTFIX)
 
     def _is_unknown(self, name: str) -> bool:
         reserved = (GENERATORS, WINDOW_FUNCTIONS, GROUPINGS)

@@ -33,12 +33,11 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # Words that mean something of their own at the head of an expression or after one, so that a
 # column of that name is written in back-quotes.
 _SPECIAL_WORDS = """
-    all and any array as between binary both by case cast collate current_date current_time
-    current_timestamp current_user date distinct div else end escape except exists extract false filter
-    first from group having ilike in interval is join last leading like limit listagg localtimestamp map
-    named_struct not null on or order over overlay position regexp rlike select session_user set some
-    string_agg struct substr substring table then time timestamp timestamp_ltz timestamp_ntz trailing trim
-    true try_cast union unknown user using values when where with within x
+    all and any as between both by case cast collate cross current_date current_time current_timestamp
+    current_user distinct div else end escape except exists false from full group having ilike in inner
+    intersect interval is join lateral leading left like limit minus natural not null on or order over regexp
+    right rlike select semi session_user set some table then trailing true union unknown user using values
+    when where with within
 """
 _SPECIAL = frozenset(_SPECIAL_WORDS.split())
 

@@ -246,7 +246,9 @@ def _from_json(name: str, arguments: tuple[Typed, ...]) -> DataType:
     except DataflowError:
         found = Schema.parse(constant.value, internal=True).struct
     if name == "from_json" and not isinstance(found, StructType | ArrayType | MapType):
-        return StructType((Column("value", found),))
+        raise DataflowError(
+            f"from_json cannot read {found}", hint="give a struct, array or map, then take a part"
+        )
     return found
 
 
