@@ -1,0 +1,373 @@
+"""The command line: reads arguments, calls the service, shows what comes back.
+
+Imports beyond typer wait until a command needs them, so that ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import threading
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from headwater.errors import HeadwaterError, RuntimeFailure
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+    from headwater.metrics import Progress
+    from headwater.service import LoadedDataflow, Outcome, RunSettings, Shape
+
+PLAIN_EVERY = 5.0  # seconds between two lines where no terminal shows a table
+
+EXIT_CODES = (
+    "Exit codes: 0 done, or stopped by Ctrl-C at a batch boundary; 1 other error; 2 wrong arguments; "
+    "3 wrong dataflow or continuum; 4 it cannot be placed; 5 a unit failed, or the demo differs from the "
+    "batch result; 6 the directory's deployment does not allow it; 7 Java, Spark or a broker is not there; "
+    "130 a second Ctrl-C."
+)
+
+
+class _Commands(TyperGroup):
+    """Shows a HeadwaterError as a message and an exit code, never as a stack trace."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HeadwaterError as error:
+            from rich.console import Console
+
+            from headwater.render import exit_code, print_error
+
+            print_error(error, Console(stderr=True, highlight=False))
+            raise typer.Exit(exit_code(error)) from error
+
+
+class WhenFull(StrEnum):
+    """What a unit does whose output buffer is full."""
+
+    block = "block"
+    drop_oldest = "drop_oldest"
+    drop_newest = "drop_newest"
+    fail = "fail"
+
+
+app = typer.Typer(
+    cls=_Commands,
+    name="headwater",
+    help="One dataflow over edge, site and cloud: Spark inside a zone, Headwater between zones.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+Flow = Annotated[str, typer.Argument(help="flow.py, flow.py:name or flow.json", show_default=False)]
+ContinuumFile = Annotated[
+    Path, typer.Option("--continuum", "-c", help="The zones, as YAML.", show_default=False)
+]
+Json = Annotated[bool, typer.Option("--json", help="JSON on standard output and nothing else.")]
+
+
+@app.command()
+def plan(
+    flow: Flow,
+    continuum: ContinuumFile,
+    as_json: Json = False,
+    one_unit: Annotated[bool, typer.Option("--one-unit", help="All in the root zone.")] = False,
+    unit_per_operator: Annotated[
+        bool, typer.Option("--unit-per-operator", help="Cut between all operators.")
+    ] = False,
+) -> None:
+    """Show which units run in which zones, and what crosses each link."""
+    from headwater import service
+
+    if one_unit and unit_per_operator:
+        raise typer.BadParameter("--one-unit and --unit-per-operator exclude each other")
+    shape: Shape = "one-unit" if one_unit else "unit-per-operator" if unit_per_operator else "annotated"
+    loaded = service.load_dataflow(flow)
+    planned = service.plan(loaded.dataflow, service.load_continuum(continuum), shape=shape)
+    if as_json:
+        _print_json(planned.to_data(), indent=2)
+        return
+    from rich.console import Console
+
+    from headwater.render import plan_view
+
+    Console(highlight=False).print(plan_view(planned))
+
+
+@app.command()
+def run(
+    flow: Flow,
+    continuum: ContinuumFile,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", help="Where its state is kept.", show_default=".headwater/<name>"),
+    ] = None,
+    until_drained: Annotated[
+        bool, typer.Option("--until-drained", help="End when all bounded input is used up.")
+    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete what an earlier run left, first.")] = False,
+    trigger: Annotated[str, typer.Option(help="Time between two batches.")] = "500 milliseconds",
+    cores: Annotated[int | None, typer.Option(help="Cores for Spark.", min=1, show_default="all")] = None,
+    memory: Annotated[str, typer.Option(help="Heap of Spark, such as 1g or 512m.")] = "1g",
+    max_buffer: Annotated[str, typer.Option(help="Largest size of one channel on disk.")] = "1GiB",
+    when_full: Annotated[WhenFull, typer.Option(help="What to do when it is reached.")] = WhenFull.block,
+    as_json: Annotated[bool, typer.Option("--json", help="Progress as JSON, one object per line.")] = False,
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Run the pickled functions of a JSON dataflow.")
+    ] = False,
+) -> None:
+    """Run a dataflow, or go on where it was stopped."""
+    from headwater import service
+    from headwater.quantity import parse_duration, parse_size
+
+    parse_duration(trigger)
+    memory_mb, buffer = _memory_mb(memory), parse_size(max_buffer)
+    loaded = service.load_dataflow(flow)
+    service.check_trust(loaded, trust_code=trust_code)
+    planned = service.plan(loaded.dataflow, service.load_continuum(continuum))
+    settings = service.RunSettings(
+        directory=directory or service.default_directory(loaded.dataflow.name),
+        until_drained=until_drained,
+        fresh=fresh,
+        trigger=trigger,
+        cores=cores,
+        memory_mb=memory_mb,
+        max_buffer=buffer,
+        when_full=when_full.value,
+        python_path=(str(loaded.directory),) if loaded.directory else (),
+    )
+    if not as_json:
+        for warning in planned.warnings:
+            _say(f"warning: {warning}")
+        _say(f"{loaded.dataflow.name}: {len(planned.units)} units, state in {settings.directory}")
+        _say("starting Spark")
+    with stopping(settings.directory) as stop, Screen(loaded.dataflow.name, as_json=as_json) as screen:
+        try:
+            outcome = service.run(planned, settings, stop=stop, observe=screen.show)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+    if not as_json:
+        _tell_end(outcome, loaded, settings)
+
+
+@app.command()
+def deadletters(
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", help="The deployment.", show_default="the only one in .headwater"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+) -> None:
+    """List the records that did not fit their source's schema."""
+    from headwater import service
+
+    count = 0
+    for letter in service.dead_letters(directory or service.only_deployment()):
+        count += 1
+        if as_json:
+            _print_json(letter)
+        else:
+            origin = " ".join(str(letter[k]) for k in ("source", "offset") if letter.get(k) is not None)
+            typer.echo(f"{letter.get('unit')} {letter.get('operator')}: {letter.get('reason')}")
+            typer.echo(f"  {letter.get('record')!r}" + (f"  ({origin})" if origin else ""))
+    if not as_json:
+        _say(f"{count} dead letters")
+
+
+@app.command()
+def version() -> None:
+    """Show the version."""
+    import headwater
+
+    typer.echo(headwater.__version__)
+
+
+@app.command()
+def demo(
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the summary to this file.", show_default=False)
+    ] = None,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Where to run it.", show_default="a temporary directory")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", help="How long new input keeps coming.", min=0)
+    ] = 30.0,
+    days: Annotated[
+        float | None, typer.Option(help="Length of the series.", min=1, show_default="60")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the generated readings.")] = 2,
+    nab: Annotated[
+        Path | None, typer.Option(help="NAB's machine-temperature CSV instead.", show_default=False)
+    ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="NAB's combined_windows.json.", show_default=False)
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary directory.")] = False,
+) -> None:
+    """Run the Acme example over three layers and five locations, and check it against one batch run."""
+    from headwater.demo.run import DemoSettings, run_demo, summary_view
+
+    if (nab is None) != (labels is None):
+        raise typer.BadParameter("--nab and --labels go together")
+    settings = DemoSettings(seconds=seconds, days=days, seed=seed, nab=nab, labels=labels)
+    with scratch(directory, keep=keep) as place, stopping(place / "deployment") as stop:
+        _say(f"Acme on five edge zones, two sites and one cloud; starting Spark (in {place})")
+        with Screen("acme", as_json=False) as screen:
+            summary = run_demo(settings, place, stop=stop, observe=screen.show, say=screen.say)
+    if summary is None:
+        _say("stopped")
+        raise typer.Exit(130)
+    from rich.console import Console
+
+    Console(highlight=False).print(summary_view(summary))
+    if json_file is not None:
+        json_file.write_text(json.dumps(summary, indent=2) + "\n")
+    if summary["lost"] or summary["duplicated"] or summary["malformed_found"] != summary["malformed_written"]:
+        raise RuntimeFailure(
+            "the result differs from that of one batch run", where="demo", hint="report this, with --keep"
+        )
+
+
+# ---------------------------------------------------------------- showing and stopping
+
+
+class Screen:
+    """Shows progress: a live table on a terminal, a line now and then elsewhere, or JSON lines."""
+
+    def __init__(self, title: str, *, as_json: bool) -> None:
+        self._title = title
+        self._json = as_json
+        self._live: Live | None = None
+        self._last = float("-inf")
+        self._states: tuple[str, ...] = ()
+
+    def __enter__(self) -> Screen:
+        if not self._json and sys.stdout.isatty():
+            from rich.live import Live
+
+            self._live = Live(auto_refresh=False, transient=False)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def show(self, progress: Progress) -> None:
+        """Show the state of now."""
+        if self._json:
+            _print_json(progress.to_data())
+        elif self._live:
+            from headwater.render import progress_view
+
+            self._live.update(progress_view(progress, title=self._title), refresh=True)
+        else:
+            states = tuple(u.status for u in progress.units)
+            if progress.seconds - self._last >= PLAIN_EVERY or states != self._states:
+                from headwater.render import progress_line
+
+                self._last, self._states = progress.seconds, states
+                typer.echo(progress_line(progress))
+
+    def say(self, text: str) -> None:
+        """Print a line, above the table where there is one."""
+        if self._live:
+            self._live.console.print(text, highlight=False)
+        else:
+            typer.echo(text)
+
+
+class stopping:  # noqa: N801 (reads as a statement: `with stopping(...) as stop`)
+    """Turns the first Ctrl-C (or SIGTERM) into a request, and ends everything at the second."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._stop = threading.Event()
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> threading.Event:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self._stop
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        # os.write: a signal may come in the middle of a print, which cannot be entered twice.
+        if not self._stop.is_set():
+            self._stop.set()
+            os.write(2, b"\nstopping at the next batch boundary (Ctrl-C again: at once)\n")
+            return
+        os.write(2, b"\nended at once; the next run repeats the batches that were cut off\n")
+        from headwater import service
+
+        service.end_spark(self._directory)
+        os._exit(130)
+
+
+class scratch:  # noqa: N801 (reads as a statement)
+    """A directory for one run: the given one, or a temporary one that is removed unless kept."""
+
+    def __init__(self, given: Path | None, *, keep: bool) -> None:
+        self._given = given
+        self._keep = keep
+
+    def __enter__(self) -> Path:
+        import tempfile
+
+        if self._given:
+            self._given.mkdir(parents=True, exist_ok=True)
+        self._path = self._given or Path(tempfile.mkdtemp(prefix="headwater-demo-"))
+        return self._path
+
+    def __exit__(self, *_: object) -> None:
+        import shutil
+
+        if self._given is None and not self._keep:
+            shutil.rmtree(self._path, ignore_errors=True)
+        elif self._keep:
+            _say(f"kept in {self._path}")
+
+
+def _tell_end(outcome: Outcome, loaded: LoadedDataflow, settings: RunSettings) -> None:
+    if outcome.drained:
+        _say(f"all input is used up, after {outcome.seconds:.0f} s")
+        return
+    _say(f"stopped at a batch boundary; run the same command again to go on (state in {settings.directory})")
+
+
+def _memory_mb(text: str) -> int:
+    """Read a heap size as Spark writes it (1g, 512m), or as any size (1GiB)."""
+    from headwater.quantity import parse_size
+
+    short = re.fullmatch(r"(\d+)([gGmM])", text)
+    if short:
+        return int(short[1]) * (1024 if short[2] in "gG" else 1)
+    return max(1, parse_size(text) // 2**20)
+
+
+def _print_json(data: object, *, indent: int | None = None) -> None:
+    typer.echo(json.dumps(data, indent=indent, ensure_ascii=False, default=str))
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
