@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Literal
 
 from headwater.dataflow.expressions import check, check_aggregate, check_condition
 from headwater.dataflow.function import PythonFunction
+from headwater.dataflow.rewrite import row_aggregates
 from headwater.dataflow.schema import Column, DataType, Schema
-from headwater.dataflow.types import EventTime, StreamType, is_time, order_columns
+from headwater.dataflow.types import EventTime, StreamType, is_time
 from headwater.errors import DataflowError, HeadwaterError
 from headwater.quantity import parse_duration
 from headwater.requirement import Requirement
@@ -396,12 +397,7 @@ class Aggregate(Operator):
             columns.append(Column(name, WINDOW_TYPE))
             out = EventTime(name, 0.0)
         columns += [source.schema.column(self._key(k, source)) for k in self.keys]
-        for alias, text in self.aggregates:
-            aggregate = check_aggregate(text, source.schema, where=self.where)
-            _deterministic(self, aggregate)
-            columns.append(Column(alias, aggregate.type))
-        if not self.aggregates:
-            raise self.error("agg() computes nothing", "name an aggregate: .agg(n='count(*)')")
+        columns += aggregate_columns(self, self.aggregates, source)
         located = frozenset(k for k in self.keys if k.lower() in {c.lower() for c in source.located_by})
         return StreamType(_schema(self, columns), event_time=out, located_by=located)
 
@@ -532,12 +528,8 @@ class CountWindow(Operator):
             raise self.error(f"window of {self.size} rows every {self.slide}", "1 <= slide <= size")
         order_columns(self, source)
         columns = [source.schema.column(column_named(self, k, source.schema)) for k in self.keys]
-        for alias, text in self.aggregates:
-            aggregate = check_aggregate(text, source.schema, where=self.where)
-            _deterministic(self, aggregate)
-            columns.append(Column(alias, aggregate.type))
-        if not self.aggregates:
-            raise self.error("agg() computes nothing", "name an aggregate: .agg(mean='avg(v)')")
+        columns += aggregate_columns(self, self.aggregates, source)
+        row_aggregates(self.aggregates, source.schema, where=self.where)
         located = frozenset(k for k in self.keys if k in source.located_by)
         return StreamType(_schema(self, columns), None, located)
 
@@ -585,6 +577,44 @@ def column_named(operator: Operator, name: str, schema: Schema) -> str:
     expression = check(f"`{name.strip('`')}`", schema, where=operator.where)
     (column,) = expression.columns
     return column
+
+
+def aggregate_columns(
+    operator: Operator, aggregates: tuple[tuple[str, str], ...], source: StreamType
+) -> list[Column]:
+    """Check aggregates and give the columns they make."""
+    columns = []
+    for alias, text in aggregates:
+        aggregate = check_aggregate(text, source.schema, where=operator.where)
+        _deterministic(operator, aggregate)
+        columns.append(Column(alias, aggregate.type))
+    if not columns:
+        raise operator.error("agg() computes nothing", "name an aggregate: .agg(n='count(*)')")
+    return columns
+
+
+def order_columns(operator: CountWindow | Scan, source: StreamType) -> tuple[str, ...]:
+    """Check ``order_by`` and give the columns as declared in the stream."""
+    if not operator.order_by:
+        raise operator.error(
+            "rows of a key have no order without order_by",
+            "order_by='ts' (the event time: exact wherever it runs) or a counter the rows carry",
+        )
+    columns = tuple(column_named(operator, c, source.schema) for c in operator.order_by)
+    time = source.event_time
+    if time is not None and columns[0] == time.column and not is_time(source.schema.column(columns[0]).type):
+        raise operator.error(
+            f"'{columns[0]}' is a window, not a time",
+            "select('*', 'window_time(window) AS t') and order by t",
+        )
+    return columns
+
+
+def by_event_time(operator: CountWindow | Scan, source: StreamType) -> str | None:
+    """Give the event-time column if the operator works in its order, so that arrival does not matter."""
+    first = order_columns(operator, source)[0]
+    time = source.event_time
+    return first if time is not None and time.column.lower() == first.lower() else None
 
 
 def plain_column(text: str) -> str | None:

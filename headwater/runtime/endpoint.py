@@ -145,12 +145,12 @@ class LocalEndpoint:
     def session(self) -> SparkSession:
         """Give the client session, with Headwater's data sources registered."""
         if self._session is None:
-            from pyspark.sql.connect.session import SparkSession as ConnectSession
+            from pyspark.sql import SparkSession
 
             # The token must not be in the URL, which clients print in errors.
             os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = self.token
             try:
-                session = ConnectSession.builder.remote(f"sc://localhost:{self.port}").create()
+                session = SparkSession.builder.remote(f"sc://localhost:{self.port}").create()
             finally:
                 del os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"]
             register_sources(session)

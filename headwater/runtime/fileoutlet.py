@@ -2,7 +2,7 @@
 
 Tasks write whole files into ``<path>/.headwater/staging``, which every reader skips. A commit
 records the batch in ``.headwater/log`` and then renames its files to their visible names,
-``part-<batch>-<n>-<epoch>.<ext>``. The record decides what counts: a crash before the rename is
+``[<name>-]part-<batch>-<n>-<epoch>.<ext>``. Several writers share a directory by name. The record decides what counts: a crash before the rename is
 rolled forward by whoever comes next, and a replayed batch finds its record and adds nothing.
 Spark's own ``_spark_metadata`` cannot do this: its batches must begin at 0.
 """
@@ -33,7 +33,7 @@ _EXTENSIONS = {"parquet": "parquet", "csv": "csv", "json": "json"}
 
 
 class FilesOutlet:
-    """Write files: ``path``, ``format`` (parquet, csv, json) and ``fsync``."""
+    """Write files: ``path``, ``format`` (parquet, csv, json), ``fsync`` and the writer's ``name``."""
 
     def __init__(self, spec: Mapping[str, Any], epoch: int) -> None:
         self._epoch = epoch
@@ -46,8 +46,10 @@ class FilesOutlet:
             )
         self._fsync = bool(spec.get("fsync", True))
         self.path = Path(spec["path"])
-        self._staging = self.path / ".headwater" / "staging"
-        self._journal = Journal(self.path / ".headwater" / "log", scratch=self._staging, fsync=self._fsync)
+        self._name = str(spec.get("name", ""))
+        home = self.path / ".headwater" / self._name
+        self._staging = home / "staging"
+        self._journal = Journal(home / "log", scratch=self._staging, fsync=self._fsync)
 
     def open(self) -> _FileTask:
         """Start a file in staging."""
@@ -145,7 +147,15 @@ class FilesOutlet:
             )
 
     def _visible_name(self, batch: int, part: int) -> str:
-        return f"part-{batch:08d}-{part}-{self._epoch}.{_EXTENSIONS[self._format]}"
+        prefix = f"{self._name}-" if self._name else ""
+        return f"{prefix}part-{batch:08d}-{part}-{self._epoch}.{_EXTENSIONS[self._format]}"
+
+
+def committed_rows(path: Path, name: str | None = None) -> int:
+    """Count the rows a writer has committed to a directory; 0 where there is none."""
+    if not (path / ".headwater" / (name or "") / "log").is_dir():
+        return 0
+    return FilesOutlet({"path": path, "name": name or ""}, 0).rows()
 
 
 def _counts(record: Mapping[str, Any] | None) -> list[int] | None:

@@ -213,7 +213,7 @@ class CountWindowProcessor(StatefulProcessor):
 
         if not len(rows):
             return iter(())
-        ties = [c for c in rows.columns if not c.startswith(ORDER)]
+        ties = sorted(c for c in rows.columns if not c.startswith(ORDER))
         rows = rows.sort_values([f"{ORDER}{i}" for i in range(self._orders)] + ties, kind="stable", na_position="first")
         if self._open.exists():
             rows = pd.concat([pickle.loads(self._open.get()[0]), rows], ignore_index=True)

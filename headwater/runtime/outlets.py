@@ -7,7 +7,10 @@ so when a crash falls between two outlets' commits, the replayed batch heals the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.errors import ChannelError, UserCodeError
@@ -69,31 +72,37 @@ def open_outlet(spec: Mapping[str, Any], epoch: int) -> Outlet:
 
 
 class LogOutlet:
-    """Write to a filelog: ``path``, ``event_time``, ``watermark``, limits and ``fsync``.
+    """Write to a filelog: ``path``, limits, ``fsync``, and how far event time is.
 
-    ``watermark`` names a punctuation column of the rows (as FilelogSource adds it). Rows that
-    have it set are not stored: their value is the frontier. A unit that merges zones must hand
-    punctuation on like this, or the faster zone's event time would make the slower one late.
+    Either ``event_time`` names the column whose newest value, less ``delay`` seconds, tells it
+    (right for a unit that keeps nothing back and reads one writer), or ``offsets`` is the
+    directory of the query's offset log: the watermark that Spark planned the batch with.
     """
 
     def __init__(self, spec: Mapping[str, Any], epoch: int) -> None:
         self._epoch = epoch
-        self._watermark: str | None = spec.get("watermark")
+        self._delay = round(float(spec.get("delay") or 0.0) * 1_000_000)
+        self._offsets: str | None = spec.get("offsets")
         names = ("max_bytes", "max_age", "when_full", "block_timeout")
         self.log = FileLog(
             spec["path"],
             limits=Limits(**{n: spec[n] for n in names if spec.get(n) is not None}),
-            event_time=None if self._watermark else spec.get("event_time"),
+            event_time=spec.get("event_time"),
             fsync=bool(spec.get("fsync", True)),
         )
 
     def open(self) -> OutletTask:
         """Start a segment."""
-        return _LogTask(self.log, self._watermark)
+        return _LogTask(self.log)
 
     def commit(self, pieces: Sequence[Segment], batch: int) -> None:
-        """Publish the batch."""
-        self.log.commit(self._epoch, batch, pieces)
+        """Publish the batch. Rows after it are newer than the frontier: hence one millisecond less."""
+        timed = [p if p.frontier is None else replace(p, frontier=p.frontier - self._delay - 1000) for p in pieces]
+        if self._offsets is not None:
+            watermark = planned_watermark(Path(self._offsets), batch)
+            if watermark is not None:
+                timed.append(Segment(file=None, rows=0, bytes=0, crc32=0, frontier=watermark - 1000))
+        self.log.commit(self._epoch, batch, timed)
 
     def abort(self, pieces: Sequence[Segment]) -> None:
         """Delete the segments."""
@@ -103,21 +112,23 @@ class LogOutlet:
         """Do nothing: the next commit rolls forward."""
 
 
+def planned_watermark(offsets: Path, batch: int) -> int | None:
+    """Read from Spark's offset log the watermark of a batch, in microseconds; None before there is one."""
+    lines = (offsets / str(batch)).read_text().splitlines()
+    millis = int(json.loads(lines[1]).get("batchWatermarkMs", 0))
+    return millis * 1000 if millis > 0 else None
+
+
 class _LogTask:
-    def __init__(self, log: FileLog, watermark: str | None) -> None:
+    def __init__(self, log: FileLog) -> None:
         self._log = log
-        self._watermark = watermark
         self._segment: SegmentWriter | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:
             return
-        frontier = None
-        if self._watermark is not None:
-            batch, frontier = split_watermark(batch, self._watermark)
         if self._segment is None:
             self._segment = self._log.open_segment(batch.schema)
-        self._segment.raise_frontier(frontier)
         self._segment.write(batch)
 
     def close(self) -> Segment | None:
@@ -128,26 +139,6 @@ class _LogTask:
             self._segment.abandon()
 
 
-def split_watermark(batch: pa.RecordBatch, column: str) -> tuple[pa.RecordBatch, int | None]:
-    """Take the punctuation rows and column out of a batch; return the rest and their maximum."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    index = batch.schema.get_field_index(column)
-    if index < 0:
-        raise ChannelError(
-            f"no punctuation column {column!r}; columns: {', '.join(batch.schema.names)}",
-            where="sink config",
-            hint="name the column that carries the punctuation, or leave 'watermark' out",
-        )
-    marks = batch.column(index)
-    value = pc.max(marks.cast(pa.timestamp("us", tz="UTC"))).value
-    if value is not None:
-        batch = batch.filter(pc.is_null(marks))
-    names = [name for name in batch.schema.names if name != column]
-    return batch.select(names), None if value is None else int(value)
-
-
 class CallbackOutlet:
     """Call a Python function with every batch: ``function`` (cloudpickle, base64), ``path``, ``operator``.
 
@@ -156,8 +147,6 @@ class CallbackOutlet:
     """
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
-        from pathlib import Path
-
         self._function: str = spec["function"]
         self._operator: str = spec.get("operator", "callback")
         self._scratch = Path(spec["path"])

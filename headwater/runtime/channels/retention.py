@@ -14,7 +14,7 @@ from pathlib import Path
 from headwater.errors import ChannelError
 from headwater.runtime.channels.journal import read_object, write_atomic
 
-_READER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_READER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class Retention:
     def _file(self, reader: str) -> Path:
         if not _READER.fullmatch(reader):
             raise ChannelError(
-                f"{reader!r} is no reader id", where=str(self._log), hint="use letters, digits and _ . - only"
+                f"{reader!r} is no reader id", where=str(self._log), hint="use letters, digits and _ . @ - only"
             )
         return self.directory / f"{reader}.json"
 

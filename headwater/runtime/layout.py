@@ -1,0 +1,66 @@
+"""Where things of a deployment are on a zone's disk."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from headwater.plan.model import Channel, Unit
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The directories of one deployment below ``root``."""
+
+    root: Path
+
+    @property
+    def plan(self) -> Path:
+        return self.root / "plan.json"
+
+    @property
+    def spark(self) -> Path:
+        """The embedded Spark server's log and scratch files."""
+        return self.root / "spark"
+
+    def channel(self, channel: Channel) -> Path:
+        return self.root / "channels" / channel.id
+
+    def spool(self, operator: str, key: str, location: str) -> Path:
+        """The log in which messages of a broker wait."""
+        return self.root / "channels" / f"{operator}-{key[:8]}@{location}"
+
+    def members(self, unit: Unit, operator: str) -> Path:
+        """The file that tells a unit the logs of one input."""
+        return self.root / "units" / unit.checkpoint / f"{operator}.members.json"
+
+    def control(self, unit: Unit) -> Path:
+        """The directory through which a unit is told that its input has ended."""
+        return self.root / "units" / unit.checkpoint / "control"
+
+    def state(self, unit: Unit) -> Path:
+        """What is known of a unit across restarts: totals, whether it has finished."""
+        return self.root / "units" / unit.checkpoint / "unit.json"
+
+    def checkpoint(self, unit: Unit) -> Path:
+        return self.root / "checkpoints" / unit.checkpoint
+
+    def sink(self, sink: str, key: str, zone: str) -> Path:
+        """The log of a sink that is read back, and the scratch directory of one that calls a function."""
+        return self.root / "sinks" / f"{sink}-{key[:8]}@{zone}"
+
+    def dead_letters(self, unit: Unit) -> Path:
+        return self.root / "deadletters" / unit.checkpoint
+
+    @property
+    def all_dead_letters(self) -> Path:
+        return self.root / "deadletters"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a small file so that a reader sees the old or the new one, never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch.write_text(text)
+    scratch.replace(path)

@@ -1,0 +1,98 @@
+"""One streaming query over Spark Connect: start it, watch it, stop it between two batches."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from headwater.errors import RuntimeFailure, UserCodeError
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.streaming.query import StreamingQuery
+
+IDLE_SECONDS = 30.0
+_OURS = re.compile(r"headwater\.errors\.(\w+): (?P<text>.*?)(?:\n\n|\nThe above|\nSQLSTATE|\Z)", re.DOTALL)
+
+
+@dataclass
+class Running:
+    """A unit's query, and what its progress has told so far."""
+
+    query: StreamingQuery
+    rows_in: int = 0
+    """Rows from sources; those from channels follow from its positions."""
+    late_rows: int = 0
+    last_batch: int = -1
+    watermark: str | None = None
+    recent_ms: list[float] = field(default_factory=list)
+    recent_rate: list[float] = field(default_factory=list)
+    positions: dict[str, int] = field(default_factory=dict)
+    """How far it has read each channel."""
+    error: RuntimeFailure | None = None
+
+    def observe(self) -> None:
+        """Take in the batches since the last look."""
+        for progress in self.query.recentProgress:
+            batch = int(progress["batchId"])
+            if batch <= self.last_batch:
+                continue
+            self.last_batch = batch
+            rows = sum(int(s["numInputRows"] or 0) for s in progress["sources"])
+            for source in progress["sources"]:
+                self._take(source)
+            self.late_rows += sum(int(o.get("numRowsDroppedByWatermark", 0)) for o in progress["stateOperators"])
+            self.watermark = (progress.get("eventTime") or {}).get("watermark", self.watermark)
+            if rows:
+                self.recent_ms = [*self.recent_ms[-19:], float(progress["durationMs"].get("triggerExecution", 0))]
+                self.recent_rate = [*self.recent_rate[-19:], float(progress.get("inputRowsPerSecond") or 0.0)]
+
+    def _take(self, source: Any) -> None:
+        """Count what came from a source; a channel tells its position, which counts more exactly."""
+        end = source["endOffset"]
+        end = json.loads(end) if isinstance(end, str) and end.startswith("{") else end
+        if isinstance(end, dict) and end and all("@" in key for key in end):
+            self.positions.update({key: int(position) for key, position in end.items()})
+        elif "/control]" not in source["description"]:
+            self.rows_in += int(source["numInputRows"] or 0)
+
+    @property
+    def batch_ms(self) -> float | None:
+        return median(self.recent_ms) if self.recent_ms else None
+
+    @property
+    def rows_per_s(self) -> float | None:
+        return median(self.recent_rate) if self.recent_rate else None
+
+    def failure(self, unit: str) -> RuntimeFailure | None:
+        """Give the error that ended the query, in the user's terms, or None while all is well."""
+        if self.error is None and not self.query.isActive:
+            exception = self.query.exception()
+            if exception is not None:
+                self.error = translated(str(exception), unit)
+        return self.error
+
+    def stop(self) -> None:
+        """Stop between two batches: a batch cut off is done again, but its noise alarms people."""
+        deadline = time.monotonic() + IDLE_SECONDS
+        while self.query.isActive and time.monotonic() < deadline:
+            if not self.query.status["isTriggerActive"]:
+                break
+            time.sleep(0.02)
+        self.query.stop()
+
+
+def translated(text: str, unit: str) -> RuntimeFailure:
+    """Find Headwater's own error in Spark's long story of it."""
+    ours = list(_OURS.finditer(text))
+    if ours:
+        found = ours[-1]
+        story = found["text"].strip()
+        what, _, hint = story.partition("\n  -> ")
+        cls = UserCodeError if found[1] == "UserCodeError" else RuntimeFailure
+        return cls(what.strip(), where=f"unit {unit}", hint=hint.strip().splitlines()[0] if hint.strip() else None)
+    first = next((line for line in text.splitlines() if line.strip()), "the query ended without a word")
+    return RuntimeFailure(first.strip()[:2000], where=f"unit {unit}", hint="see the Spark log of its zone")

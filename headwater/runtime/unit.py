@@ -1,0 +1,335 @@
+"""A unit as one streaming query: its inputs, its operators, its outputs in one pass.
+
+How event time crosses zones. A channel's log carries a *frontier*: no row after it has an event
+time up to it. A unit that reads several logs gets, once per batch, a punctuation row with the
+least frontier of them all, and takes its watermark from that column alone (``__wm``), not from
+the rows: a fast zone's rows cannot make a slow zone's late. When all its input has ended,
+the frontier is the end of time, and every window closes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headwater.dataflow import operators as ops
+from headwater.dataflow.rewrite import substitute
+from headwater.dataflow.sinks import CallbackSink, FileSink, JdbcSink, KafkaSink, Sink
+from headwater.dataflow.types import StreamType
+from headwater.errors import RuntimeFailure
+from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.pieces import trunk
+from headwater.runtime import compile
+from headwater.runtime.layout import Layout
+from headwater.runtime.sources import CORRUPT, can_be_malformed, dead_letter_columns, source_frame, well_formed
+from headwater.runtime.writer import TAG, tag_column
+
+WATERMARK = "__wm"
+END_OF_TIME = "9999-01-01T00:00:00Z"
+DEAD_LETTERS = "deadletters"
+
+
+@dataclass(frozen=True)
+class CompiledUnit:
+    """A unit's frame, ready to be started, and the outlets its rows go to."""
+
+    frame: DataFrame
+    outlets: tuple[dict[str, Any], ...]
+    spark_sink: KafkaSink | JdbcSink | None
+    controlled: bool
+    """Whether the end of its input must be told through its control directory."""
+
+
+def source_name(text: str) -> str:
+    """Make a name that Spark accepts for a streaming source."""
+    return "".join(c if c.isalnum() else "_" for c in text)
+
+
+class UnitCompiler:
+    """Builds the query of one unit."""
+
+    def __init__(
+        self, plan: DeploymentPlan, unit: Unit, spark: SparkSession, layout: Layout, channel: dict[str, Any], parallelism: int
+    ) -> None:
+        self._plan = plan
+        self._flow = plan.dataflow
+        self._unit = unit
+        self._spark = spark
+        self._layout = layout
+        self._channel = channel
+        self._parallelism = parallelism
+        self._controlled = False
+
+    def compile(self) -> CompiledUnit:
+        """Compile inputs, operators and outputs."""
+        outputs = self._unit.outputs
+        last = self._flow[outputs[0]]
+        if isinstance(last, (KafkaSink, JdbcSink)):
+            return CompiledUnit(self._frame(last.inputs[0], {}), (), last, self._controlled)
+        frame, outlets = self._routed()
+        return CompiledUnit(frame, tuple(outlets), None, self._controlled)
+
+    # ------------------------------------------------------------ inputs and operators
+
+    def _frame(self, id_: str, done: dict[str, DataFrame]) -> DataFrame:
+        """Give the stream of an operator, inside the unit or from a channel."""
+        if id_ in done:
+            return done[id_]
+        operator = self._flow[id_]
+        if id_ not in self._unit.operators:
+            frame = self._read_channel(id_)
+        elif isinstance(operator, ops.Source):
+            frame = self._read_source(operator)
+        elif isinstance(operator, ops.Watermark):
+            frame = self._watermark(operator, self._frame(operator.inputs[0], done))
+        else:
+            frames = [self._frame(i, done) for i in operator.inputs]
+            types = [self._flow.types[i] for i in operator.inputs]
+            frame = compile.apply(operator, frames, types, streaming=True)
+        done[id_] = frame
+        return frame
+
+    def _locations(self, source: ops.Source) -> tuple[str, ...]:
+        return self._unit.locations if source.per_location else self._unit.locations[:1]
+
+    def _raw_sources(self, source: ops.Source, prefix: str = "s") -> list[tuple[str, DataFrame]]:
+        """Give the source's stream at each location the unit covers, malformed records included."""
+        found = []
+        for location in self._locations(source):
+            key = self._flow.keys[source.id]
+            spool = self._layout.spool(source.id, key, location) / "members.json"
+            name = source_name(f"{prefix}_{key[:8]}_{location}")
+            found.append((location, source_frame(self._spark, source, location, name=name, spool=spool)))
+        return found
+
+    def _read_source(self, source: ops.Source) -> DataFrame:
+        frames = [f for _, f in self._raw_sources(source)]
+        if can_be_malformed(source):
+            frames = [well_formed(f, source.schema()) for f in frames]
+        whole = frames[0]
+        for frame in frames[1:]:
+            whole = whole.unionByName(frame)
+        return whole
+
+    def _read_channel(self, id_: str) -> DataFrame:
+        type_ = self._flow.types[id_]
+        punctuate = type_.event_time is not None and self._needs_watermark()
+        reader = (
+            self._spark.readStream.name(source_name(f"c_{self._flow.keys[id_][:8]}"))
+            .format("headwater_filelog")
+            .option("members", str(self._layout.members(self._unit, id_)))
+            .option("reader", self._unit.checkpoint)
+            .option("schema", type_.schema.text)
+            .option("parallelism", str(self._parallelism))
+            .option("punctuate", str(punctuate).lower())
+        )
+        if "max_rows_per_batch" in self._channel:
+            reader = reader.option("max_rows_per_batch", str(self._channel["max_rows_per_batch"]))
+        frame = reader.load()
+        return self._timed(frame, type_, "0 seconds") if punctuate else frame
+
+    def _watermark(self, operator: ops.Watermark, frame: DataFrame) -> DataFrame:
+        """Take the watermark from the rows' own event time, and from the word that input has ended."""
+        if not self._needs_watermark():
+            return frame
+        self._controlled = True
+        directory = self._layout.control(self._unit)
+        directory.mkdir(parents=True, exist_ok=True)
+        end = (
+            self._spark.readStream.name(source_name(f"e_{self._flow.keys[operator.id][:8]}"))
+            .schema(f"`{WATERMARK}` timestamp")
+            .json(str(directory))
+        )
+        timed = frame.withColumn(WATERMARK, F.col(f"`{operator.column}`"))
+        both = timed.unionByName(end, allowMissingColumns=True)
+        type_ = self._flow.types[operator.id]
+        delay = compile.span(operator.duration(operator.delay, "delay"))
+        return self._timed(both, type_, delay)
+
+    def _timed(self, frame: DataFrame, type_: StreamType, delay: str) -> DataFrame:
+        """Let ``__wm`` drive the watermark, drop punctuation, and name the event-time column to Spark.
+
+        The condition stays where it is because it is not deterministic to Spark's optimizer, and so
+        does every filter after it: pushed below the watermark, they would drop the punctuation.
+        """
+        rows = frame.withWatermark(WATERMARK, delay).where(
+            f"(`{WATERMARK}` IS NULL OR `{WATERMARK}` < timestamp'{END_OF_TIME}') "
+            f"AND NOT ({self._is_punctuation(type_)}) AND spark_partition_id() >= 0"
+        )
+        return compile.mark(rows.drop(WATERMARK), type_)
+
+    def _is_punctuation(self, type_: StreamType) -> str:
+        assert type_.event_time is not None
+        return f"`{WATERMARK}` IS NOT NULL AND `{type_.event_time.column}` IS NULL"
+
+    def _needs_watermark(self) -> bool:
+        """Tell whether Spark must follow event time: for state, or to tell later units how far it is."""
+        if self._needs_state():
+            return True
+        timed = any(c.event_time is not None for c in self._plan.outputs(self._unit))
+        return timed and not self._direct_time()
+
+    # ------------------------------------------------------------ outputs
+
+    def _routed(self) -> tuple[DataFrame, list[dict[str, Any]]]:
+        """Give the frame whose rows say where they go, and the outlets they go to."""
+        outputs = self._unit.outputs
+        outlets = [self._outlet(tag, id_) for tag, id_ in enumerate(outputs)]
+        texts = [s for s in self._sources() if can_be_malformed(s)]
+        if texts:
+            outlets.append(
+                {
+                    "tag": len(outputs),
+                    "kind": DEAD_LETTERS,
+                    "path": str(self._layout.dead_letters(self._unit)),
+                    "unit": self._unit.id,
+                    "zone": self._unit.zone,
+                }
+            )
+        if len(outlets) == 1:
+            return self._frame(outputs[0], {}), outlets
+        one_pass = self._one_pass(texts) if texts else None
+        if one_pass is not None:
+            return one_pass, outlets
+        frame = self._fan_out()
+        for source in texts:
+            for location, raw in self._raw_sources(source, "d"):
+                frame = frame.unionByName(self._dead(source, location, raw), allowMissingColumns=True)
+        return frame, outlets
+
+    def _sources(self) -> list[ops.Source]:
+        return [o for i in self._unit.operators if isinstance(o := self._flow[i], ops.Source)]
+
+    def _fan_out(self) -> DataFrame:
+        """Tag the rows of each output, computed from the trunk in one pass."""
+        outputs = self._unit.outputs
+        root = trunk(self._flow, self._unit.operators)
+        if len(outputs) == 1 or root is None:
+            frame = self._frame(outputs[0], {})
+            return frame.select(F.lit(0).alias(TAG), _whole(frame.columns).alias(tag_column(0)))
+        base = self._frame(root, {})
+        entries = []
+        for tag, id_ in enumerate(outputs):
+            condition, columns = self._path(root, id_)
+            row = f"named_struct({', '.join(f'{_quoted(n)}, {t}' for n, t in columns)})"
+            parts = [f"'{TAG}', {tag}"]
+            for other, other_id in enumerate(outputs):
+                empty = f"CAST(NULL AS {_struct(self._flow.types[other_id])})"
+                parts.append(f"'{tag_column(other)}', {row if other == tag else empty}")
+            entries.append(f"IF({condition}, named_struct({', '.join(parts)}), NULL)")
+        routed = base.select(F.explode(F.expr(f"array_compact(array({', '.join(entries)}))")).alias("r"))
+        return routed.select(f"r.{TAG}", *(f"r.{tag_column(t)}" for t in range(len(outputs))))
+
+    def _path(self, root: str, output: str) -> tuple[str, list[tuple[str, str]]]:
+        """Write the filters and projections between trunk and output as one condition and columns of the trunk."""
+        steps: list[ops.Operator] = []
+        current = output
+        while current != root:
+            steps.append(self._flow[current])
+            current = self._flow[current].inputs[0]
+        schema = self._flow.types[root].schema
+        columns = {n: f"`{n}`" for n in schema.names}
+        conditions = ["true"]
+        for step in reversed(steps):
+            if isinstance(step, ops.Where):
+                conditions.append(f"({substitute(step.condition, columns, schema)})")
+            elif isinstance(step, ops.Select):
+                columns = {name: substitute(text, columns, schema) for name, text in step.columns}
+        return " AND ".join(conditions), list(columns.items())
+
+    def _one_pass(self, texts: list[ops.Source]) -> DataFrame | None:
+        """Route rows and malformed records of a lone text source in one scan, where only filters follow it."""
+        outputs = self._unit.outputs
+        if len(texts) != 1 or len(self._sources()) != 1 or len(outputs) != 1:
+            return None
+        (source,) = texts
+        if self._needs_watermark() or not self._is_chain(source.id, outputs[0]):
+            return None
+        condition, columns = self._path(source.id, outputs[0])
+        whole: DataFrame | None = None
+        for location, raw in self._raw_sources(source):
+            row = f"named_struct({', '.join(f'{_quoted(n)}, {t}' for n, t in columns)})"
+            dead = f"struct({', '.join(dead_letter_columns(source, location))})"
+            good = f"`{CORRUPT}` IS NULL"
+            every = " OR ".join(f"to_json(struct(`{n}`)) IS NULL" for n in source.schema().names)
+            kept = raw.where(f"(spark_partition_id() >= 0 OR {every}) AND (NOT ({good}) OR ({condition}))")
+            frame = kept.selectExpr(
+                f"IF({good}, 0, 1) AS {TAG}",
+                f"IF({good}, {row}, NULL) AS {tag_column(0)}",
+                f"IF({good}, NULL, {dead}) AS {tag_column(1)}",
+            )
+            whole = frame if whole is None else whole.unionByName(frame)
+        return whole
+
+    def _is_chain(self, source: str, output: str) -> bool:
+        """Tell whether only filters and projections lie between source and output."""
+        current = output
+        while current != source:
+            operator = self._flow[current]
+            if len(operator.inputs) != 1 or not isinstance(operator, (*ops.STATELESS_SQL, ops.Watermark, Sink)):
+                return False
+            current = operator.inputs[0]
+        return True
+
+    def _needs_state(self) -> bool:
+        return any(self._flow[i].stateful for i in self._unit.operators)
+
+    def _direct_time(self) -> bool:
+        """Tell whether the newest row written tells how far event time is: one input, nothing kept back."""
+        sources = self._sources()
+        channels = {i for o in self._unit.operators for i in self._flow[o].inputs if i not in self._unit.operators}
+        writers = sum(len(self._locations(s)) for s in sources)
+        writers += sum(c.operator in channels for c in self._plan.inputs(self._unit))
+        return not self._needs_state() and writers == 1
+
+    def _dead(self, source: ops.Source, location: str, raw: DataFrame) -> DataFrame:
+        tag = len(self._unit.outputs)
+        every = " OR ".join(f"to_json(struct(`{n}`)) IS NULL" for n in source.schema().names)
+        bad = raw.where(f"`{CORRUPT}` IS NOT NULL AND (spark_partition_id() >= 0 OR {every})")
+        row = f"struct({', '.join(dead_letter_columns(source, location))})"
+        return bad.selectExpr(f"{tag} AS {TAG}", f"{row} AS {tag_column(tag)}")
+
+    def _outlet(self, tag: int, id_: str) -> dict[str, Any]:
+        """Describe where an output's rows go."""
+        operator, key = self._flow[id_], self._flow.keys[id_]
+        if isinstance(operator, FileSink):
+            path = operator.path.replace("{zone}", self._unit.zone)
+            name = f"{self._unit.zone}-{key[:8]}"
+            return {"tag": tag, "kind": "files", "format": operator.format, "path": path, "name": name}
+        scratch = str(self._layout.sink(id_, key, self._unit.zone))
+        if isinstance(operator, CallbackSink):
+            code = operator.function.pickled
+            return {"tag": tag, "kind": "callback", "function": code, "operator": id_, "path": scratch}
+        if isinstance(operator, Sink):
+            return {"tag": tag, "kind": "filelog", "path": scratch, "fsync": self._channel.get("fsync", True)}
+        channel = next(c for c in self._plan.outputs(self._unit) if c.operator == id_)
+        outlet = {"tag": tag, "kind": "filelog", "path": str(self._layout.channel(channel)), **self._channel}
+        if channel.event_time is not None:
+            if self._direct_time():
+                outlet |= {"event_time": channel.event_time.column, "delay": channel.event_time.delay}
+            else:
+                outlet["offsets"] = str(self._layout.checkpoint(self._unit) / "offsets")
+        return outlet
+
+
+def _whole(columns: list[str]) -> Any:
+    return F.struct(*(F.col(f"`{c}`") for c in columns))
+
+
+def _quoted(name: str) -> str:
+    return "'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _struct(type_: StreamType) -> str:
+    return f"STRUCT<{', '.join(f'`{c.name}`: {c.type.text}' for c in type_.schema.columns)}>"
+
+
+def sink_config(epoch: int, outlets: tuple[dict[str, Any], ...]) -> str:
+    """Write the sink's option."""
+    if not outlets:
+        raise RuntimeFailure("a unit without outputs", where="sink", hint="report this as a defect")
+    return json.dumps({"epoch": epoch, "outlets": list(outlets)})
