@@ -301,37 +301,36 @@ class _Parser:
                 raise self._unexpected(unit, "a field such as HOUR")
             self._expect_word("FROM")
             return Call("date_part", (literals.string(unit.text.lower()), self._closed(self.expression())))
-        if word == "POSITION":
-            return self._infix_call("position", "IN", self._position + 1)
-        if word in ("SUBSTRING", "SUBSTR"):
-            return self._infix_call("substring", "FROM", self._position + 1)
+        if word in ("POSITION", "SUBSTRING", "SUBSTR") and self._peek(1).text != ")":
+            return self._infix_call(word.lower(), "IN" if word == "POSITION" else "FROM")
         if word == "TRIM":
             return self._trim()
         return None
 
-    def _infix_call(self, name: str, keyword: str, start: int) -> Node | None:
-        """Read ``POSITION(a IN b)`` and ``SUBSTRING(a FROM b FOR c)``; nothing if it is a plain call."""
-        before, self._position = self._position, start
-        first = self._value(COMPARISON)
+    def _infix_call(self, name: str, keyword: str) -> Node:
+        """Read ``POSITION(a IN b)`` and ``SUBSTRING(a FROM b FOR c)``, or the plain call."""
+        self._position += 1
+        arguments = [self._value(COMPARISON)]
         if not self._take_word(keyword):
-            self._position = before
-            return None
-        arguments = [first, self._value(COMPARISON)]
-        if name == "substring" and self._take_word("FOR"):
+            if self._take(","):
+                arguments += self._list()
+            else:
+                self._expect(")")
+            return Call(name, tuple(arguments))
+        arguments.append(self._value(COMPARISON))
+        if name != "position" and self._take_word("FOR"):
             arguments.append(self._value(COMPARISON))
         self._expect(")")
         return Call(name, tuple(arguments))
 
     def _trim(self) -> Node | None:
         sides = {"BOTH": "btrim", "LEADING": "ltrim", "TRAILING": "rtrim"}
-        side, start = self._peek(1).upper, self._position
+        side = self._peek(1).upper
         if side not in sides or self._peek(2).text in (",", ")", "."):
             return None
         self._position += 2
         mark = None if self._peek().upper == "FROM" else self._value(COMPARISON)
-        if not self._take_word("FROM"):
-            self._position = start
-            return None
+        self._expect_word("FROM")
         value = self._closed(self._value(COMPARISON))
         if mark is None:
             return Call(sides[side], (value,))

@@ -198,33 +198,35 @@ def test_canonical_text_means_the_same(rows: DataFrame, *, aggregate: bool) -> N
         if not walk.volatile:
             texts.append(text)
     canonical = [_walk(t, aggregate=aggregate).text for t in texts]
-    wrong, failed = [], []
-    for i in range(0, len(texts), 100):
-        part = slice(i, i + 100)
-        original, rewritten = _values(rows, texts[part]), _values(rows, canonical[part])
-        for text, ours, before, after in zip(texts[part], canonical[part], original, rewritten, strict=True):
-            if isinstance(before, str):
-                failed.append(f"{text}: {before}")
-            if before != after:
-                wrong.append(f"{text} is {before}, {ours} is {after}")
-    assert len(failed) < len(texts) / 20, "\n".join(failed)
+    wrong, failed = [], set()
+    pairs = sorted(zip(texts, canonical, strict=True), key=lambda pair: pair[0] in cases.RAISING)
+    sound = len(texts) - len(cases.RAISING.intersection(texts))
+    for part in (pairs[:sound], *([pair] for pair in pairs[sound:])):
+        before, after = (_values(rows, side) for side in zip(*part, strict=True))
+        failed |= {text for (text, _), value in zip(part, before, strict=True) if isinstance(value, str)}
+        wrong += [f"{p}: {x} and {y}" for p, x, y in zip(part, before, after, strict=True) if x != y]
     assert not wrong, "\n".join(wrong)
+    assert failed == cases.RAISING.intersection(texts)
 
 
 def test_precedence_is_sparks(rows: DataFrame) -> None:
     """Chains of operators without parentheses, by chance; a seed gives the same ones each time."""
     chance = random.Random(20260)
-    value, texts = ["+", "-", "*", "%", "&", "|", "^", "<<", ">>", ">>>", "div"], []
+    operators = ["+", "-", "*", "%", "&", "|", "^", "<<", ">>", ">>>", "div"]
+    conditions = [
+        "bo",
+        "a = 7",
+        "a > b IS NULL",
+        "a IN (7)",
+        "a BETWEEN 1 AND 9",
+        "str LIKE '1%'",
+        "a + 1 = b",
+    ]
+    texts = []
     for _ in range(300):
-        terms = [
-            chance.choice(["", "", "", "-", "~", "- "]) + chance.choice(["a", "2", "3", "5"])
-            for _ in range(5)
-        ]
-        chain = terms[0] + "".join(f" {chance.choice(value)} {t}" for t in terms[1:])
-        texts.append(chain)
-    for _ in range(300):
-        terms = [chance.choice(["", "", "NOT ", "! "]) + chance.choice(["bo", "a = 7", "a > b IS NULL", "a IN (7)",
-                 "a BETWEEN 1 AND 9", "str LIKE '1%'", "a + 1 = b"]) for _ in range(4)]  # fmt: skip
+        terms = [chance.choice(["", "", "-", "~", "- "]) + chance.choice(["a", "2", "3"]) for _ in range(5)]
+        texts.append(terms[0] + "".join(f" {chance.choice(operators)} {t}" for t in terms[1:]))
+        terms = [chance.choice(["", "", "NOT ", "! "]) + chance.choice(conditions) for _ in range(4)]
         texts.append(terms[0] + "".join(f" {chance.choice(['AND', 'OR'])} {t}" for t in terms[1:]))
     canonical = [_walk(t).text for t in texts]
     original, rewritten = _values(rows, texts), _values(rows, canonical)
@@ -256,7 +258,7 @@ def test_every_known_function_has_a_case() -> None:
 
 
 def test_condition_filters_as_spark_does(rows: DataFrame) -> None:
-    condition = check_condition("`odd name` = 1 AND not str not like '1%'", SCHEMA)
+    condition = check_condition("`odd name` = 1 AND not str not like '2%'", SCHEMA)
     assert rows.where(condition.text).count() == 1
 
 

@@ -262,7 +262,15 @@ def test_a_deep_stack_is_no_crash() -> None:
         below(sys.getrecursionlimit() - 150)
 
 
+@pytest.mark.parametrize("head", ["substring(", "position(", "trim(BOTH ", "transform(", "struct(", "("])
+def test_nesting_takes_no_exponential_time(head: str) -> None:
+    with pytest.raises(DataflowError):
+        check(head * 60 + "v, 1", SCHEMA)
+
+
 def test_ordinary_depth_is_fine() -> None:
+    nested = "substring(" * 40 + "k" + ", 1)" * 40
+    assert check(nested, SCHEMA).text == nested
     check("(" * 50 + "v" + ")" * 50, SCHEMA)
     check(" + ".join(["v"] * 100), SCHEMA)
     check_condition(f"n IN ({', '.join(map(str, range(3000)))})", SCHEMA)
@@ -270,7 +278,8 @@ def test_ordinary_depth_is_fine() -> None:
 
 PIECES = (
     """
-v|n|k|ok|ts|window.start|1|2.5|'x'|(|)|+|-|*|/|%|,|AND|OR|NOT|=|<|>|>>|IS NULL|IN (|BETWEEN|CASE WHEN|THEN|END|->
+v|n|k|ok|ts|window.start|1|2.5|'x'|(|)|+|-|*|/|%|,|AND|OR|NOT|=|<|>|>>|IS NULL|IN (|BETWEEN
+CASE WHEN|THEN|END|->
 upper(|count(|sum(|transform(readings,|x|INTERVAL 1 DAY|CAST(|AS int)|[|]|::|.|DATE '2026-01-01'|FILTER (WHERE
 DISTINCT|&|~|`|'|*
 """.strip()
