@@ -109,7 +109,7 @@ class _SearchedFile:
         self._data = data
         self._next = 0  # where the search for the next record begins
         self._counted = (0, 1)  # an offset, and its line
-        self._found: dict[str, int] = {}  # where the next equal record may begin
+        self._found: dict[int, int] = {}  # by a record's hash: where the next equal one may begin
 
     @classmethod
     def open(cls, path: str) -> _SearchedFile | None:
@@ -120,14 +120,15 @@ class _SearchedFile:
             return cls(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def find(self, record: str, deadline: float) -> Place | None:
-        earliest = self._found.get(record, 0)
+        key = hash(record)
+        earliest = self._found.get(key, 0)
         start = max(self._next, earliest)
         span = self._search(record, start, deadline)
         if span is None and start > earliest:
             span = self._search(record, earliest, deadline)
         if span is None:
             return None
-        self._next = self._found[record] = span[1]
+        self._next = self._found[key] = span[1]
         return Place(self._line(span[0]), span[0])
 
     def _search(self, record: str, start: int, deadline: float) -> tuple[int, int] | None:
@@ -153,12 +154,10 @@ class _SearchedFile:
 
     def _whole_lines(self, start: int, end: int) -> bool:
         """Tell whether nothing but blanks stands on the same lines."""
-        first = (
-            max(self._data.rfind(b"\n", 0, start), self._data.rfind(b"\r", max(0, start - 4096), start)) + 1
-        )
+        first = self._data.rfind(b"\n", 0, start) + 1
         last = self._data.find(b"\n", end)
         before, after = self._data[first:start], self._data[end : len(self._data) if last < 0 else last]
-        return not before.removeprefix(b"\xef\xbb\xbf").strip() and (not after.strip() or after[:1] == b"\r")
+        return not before.removeprefix(b"\xef\xbb\xbf").strip() and not after.strip()
 
     def _line(self, offset: int) -> int:
         counted, line = self._counted
@@ -206,12 +205,8 @@ class _LetterTask:
         now = datetime.datetime.now(datetime.UTC)
         letters = [self._letter(row, now) for row in batch.to_pylist()]
         text, number = pa.string(), pa.int64()
-        types = {
-            "time": pa.timestamp("us", tz="UTC"),
-            "line": number,
-            "offset": number,
-            "truncated": pa.bool_(),
-        }
+        types = {"line": number, "offset": number, "truncated": pa.bool_()}
+        types["time"] = pa.timestamp("us", tz="UTC")
         schema = pa.schema([(name, types.get(name, text)) for name in letters[0]])
         self._inner.write(pa.RecordBatch.from_pylist(letters, schema=schema))
 
@@ -225,7 +220,7 @@ class _LetterTask:
 
     def _letter(self, row: Mapping[str, Any], now: datetime.datetime) -> dict[str, Any]:
         record, source, operator = row.get("record") or "", row.get("source"), row.get("operator")
-        format_, schema = row.get("format") or "", row.get("schema") or ""
+        options = self._options.get(operator or "")
         place = self._locator.locate(record, source)
         kept = record.encode(errors="replace")[: MAX_RECORD + 1]
         truncated = len(kept) > MAX_RECORD
@@ -238,7 +233,7 @@ class _LetterTask:
             "line": place.line if place else None,
             "offset": place.offset if place else None,
             "reason": explain(
-                record, format=format_, schema=schema, options=self._options.get(operator or "")
+                record, format=row.get("format") or "", schema=row.get("schema") or "", options=options
             ),
             "record": kept[:MAX_RECORD].decode(errors="ignore"),
             "truncated": truncated,

@@ -29,7 +29,6 @@ NOT_UTF8 = "not UTF-8, base64: "
 """Begins the text kept of a payload that is no text; never the beginning of JSON."""
 
 _SHOWN = 60  # characters of a value quoted in a reason
-_DEPTH = 40
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _TIMES = ("timestamp", "timestamp_ntz", "date")
 _FLOAT_WORDS = frozenset({"nan", "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"})
@@ -171,6 +170,7 @@ def _matches_java(text: str, pattern: str) -> bool:
 def _json(record: str, schema: Schema, options: Mapping[str, str]) -> str | None:
     text = record.strip().removeprefix("\ufeff")
     start = record.index(text[0])
+    reasons: Iterator[str]
     try:
         value, end = json.JSONDecoder(strict=False).raw_decode(text)
     except json.JSONDecodeError as error:
@@ -178,7 +178,7 @@ def _json(record: str, schema: Schema, options: Mapping[str, str]) -> str | None
             return None  # Spark takes single quotes, so this is not what it stumbled over
         return f"not JSON: {error.msg} at {_position(record, error.pos + start)}"
     if isinstance(value, list) and value and all(isinstance(v, dict) for v in value):
-        reasons = (r for v in value for r in _misfits(v, schema.struct, "", options))
+        reasons = iter([r for v in value for r in _misfits(v, schema.struct, "", options)])
     elif not isinstance(value, dict):
         return f"not an object: {_quoted(value)}"
     else:
