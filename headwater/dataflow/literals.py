@@ -32,7 +32,8 @@ _NUMBER = re.compile(r"([0-9.]+)([eE][+-]?[0-9]+)?([A-Za-z]*)\Z")
 _DATE = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?\Z")
 _TIMESTAMP = re.compile(
     r"(\d{4}(?:-\d{1,2}(?:-\d{1,2})?)?)"
-    r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.\d{1,9})?)?\s*(Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?|[A-Z]\w+/\w+)?)?\Z"
+    r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.\d{1,9})?)?\s*"
+    r"(Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?|[A-Z]\w+/\w+)?)?\Z"
 )
 _INTERVAL_NUMBER = re.compile(r"[+-]?\d{1,18}(\.\d{1,9})?\Z")
 _UNITS = ("year", "month", "day", "hour", "minute", "second")
