@@ -61,7 +61,9 @@ def open_outlet(spec: Mapping[str, Any], epoch: int) -> Outlet:
     if kind == "files":
         return FilesOutlet(spec, epoch)
     if kind == "deadletters":
-        return FilesOutlet({"format": "json", **spec}, epoch)
+        from headwater.runtime.deadletters import DeadLettersOutlet
+
+        return DeadLettersOutlet(spec, epoch)
     if kind == "callback":
         return CallbackOutlet(spec)
     raise ChannelError(
