@@ -61,9 +61,9 @@ class DataflowBuilder:
         doubled: list[str] = []
 
         def collect(stream: Stream) -> None:
-            if id(stream) in seen:
+            if id(stream.operator) in seen:
                 return
-            seen.add(id(stream))
+            seen.add(id(stream.operator))
             for parent in stream.parents:
                 collect(parent)
             if stream.operator.id in found:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MARK = "spark.watermarkDelayMs"
-"""Column metadata by which Spark knows the event time of a stream."""
+WINDOW_MARK = "spark.timeWindow"
+"""Column metadata by which Spark knows the event time of a stream, and the windows of one."""
 
 
 def span(seconds: float) -> str:
@@ -76,7 +77,8 @@ def mark(frame: DataFrame, type_: StreamType) -> DataFrame:
     for column in type_.schema.columns:
         name = f"`{column.name}`"
         if column.name.lower() == time:
-            columns.append(F.col(name).alias(column.name, metadata={MARK: 0}))
+            window = {WINDOW_MARK: True} if column.type == ops.WINDOW_TYPE else {}
+            columns.append(F.col(name).alias(column.name, metadata={MARK: 0, **window}))
         elif column.type.text == "timestamp" or column.type == ops.WINDOW_TYPE:
             columns.append(F.col(name).alias(column.name, metadata={"headwater": 1}))
         else:

@@ -142,6 +142,12 @@ class Deployment:
         if first is not None:
             raise first
 
+    def settle(self) -> None:
+        """Wait until what has arrived so far has gone through every unit."""
+        for unit in self.plan.units:
+            if unit.id not in self._finished and not self._settled(unit, self._running[unit.id], threading.Event()):
+                raise self._running[unit.id].failure(unit.id) or RuntimeFailure("stopped", where=f"unit {unit.id}")
+
     # ------------------------------------------------------------ what is seen
 
     def progress(self) -> Progress:

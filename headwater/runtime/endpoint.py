@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,12 +134,16 @@ class LocalEndpoint:
             )
         endpoint = cls(directory, port, token, process.pid, cores)
         endpoint._process = process
+        endpoint._again = lambda: cls.start(
+            directory, cores=cores, memory_mb=memory_mb, extra_conf=extra_conf, python_path=python_path
+        )
         endpoint._record().write_text(json.dumps({"pid": process.pid, "port": port}))
         endpoint._wait(time.monotonic() + START_SECONDS)
         return endpoint
 
     def __post_init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._again: Callable[[], LocalEndpoint] | None = None
         self._session: SparkSession | None = None
 
     def session(self) -> SparkSession:
@@ -182,6 +186,12 @@ class LocalEndpoint:
         os.killpg(self.pid, signal.SIGKILL)
         if self._process is not None:
             self._process.wait(STOP_SECONDS)
+
+    def restart(self) -> LocalEndpoint:
+        """Start a server again as this one was started."""
+        if self._again is None:
+            raise RuntimeFailure("this server was not started here", where=str(self.directory), hint="start another")
+        return self._again()
 
     def log_tail(self, lines: int = 20) -> str:
         """Give the end of the server's log."""

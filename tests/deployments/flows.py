@@ -1,0 +1,175 @@
+"""Dataflows of the oracle's tests, each over JSON files of a few columns at some locations."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import headwater as hw
+from headwater.dataflow.stream import DataflowBuilder, Stream
+
+CONTINUUM = """
+name: test
+layers: [edge, site, cloud]
+zones:
+  C1: {layer: cloud}
+  S1: {layer: site, parent: C1}
+  S2: {layer: site, parent: C1}
+  E1: {layer: edge, parent: S1, locations: [L1]}
+  E2: {layer: edge, parent: S1, locations: [L2]}
+  E4: {layer: edge, parent: S2, locations: [L4]}
+"""
+LOCATIONS = ("L1", "L2", "L4")
+SCHEMA = "id bigint, ts timestamp, k string, v double, tags array<string>"
+BEGIN = 1_700_000_000
+
+
+def rows(count: int, *, seed: int, disorder: float = 3.0) -> dict[str, list[Any]]:
+    """Make rows for every location: one a second, up to ``disorder`` seconds out of order, the pace uneven."""
+    found: dict[str, list[Any]] = {}
+    for n, location in enumerate(LOCATIONS):
+        rng = random.Random(f"{seed}-{location}")
+        made = []
+        for i in range(count * (n + 1) // 2):
+            made.append(
+                {
+                    "id": n * 1_000_000 + i,
+                    "ts": _text(BEGIN + i + round(rng.uniform(0, disorder), 3)),
+                    "k": f"k{rng.randrange(4)}",
+                    "v": rng.choice([None, float(rng.randrange(50)), rng.uniform(-10, 100)]),
+                    "tags": rng.sample(["a", "b", "c", "d"], rng.randrange(4)),
+                }
+            )
+        found[location] = made
+    return found
+
+
+def _text(seconds: float) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _read(path: str) -> tuple[DataflowBuilder, Stream]:
+    builder = hw.flow("test", locations=LOCATIONS)
+    return builder, builder.read.json(path, SCHEMA, location_as="location")
+
+
+def stateless(path: str) -> DataflowBuilder:
+    """Filter, project, explode, merge of two branches."""
+    builder, stream = _read(path)
+    clean = stream.where("v IS NOT NULL").named("clean")
+    low = clean.where("v < 20").select("id", "location", "'low' AS kind", "v * 2 AS w")
+    high = clean.where("v >= 20").to_layer("site").select("id", "location", "'high' AS kind", "v AS w")
+    low.to_layer("site").union(high).to_layer("cloud").write.memory("merged")
+    clean.to_layer("site").explode("tags", "tag", position="at").select("id", "tag", "at").write.memory("tags")
+    return builder
+
+
+def acme(path: str) -> DataflowBuilder:
+    """Clean at the edge, windows at the site, windows of windows and a top list in the cloud."""
+    builder, stream = _read(path)
+    clean = stream.where("v BETWEEN -5 AND 90").with_watermark("ts", "5 seconds").named("fp")
+    means = (
+        clean.to_layer("site")
+        .group_by(hw.window("ts", "20 seconds"), "location", "k")
+        .agg(n="count(*)", mean="avg(v)", best="max_by(id, v)")
+        .named("ad")
+    )
+    cloud = means.to_layer("cloud")
+    cloud.group_by(hw.window("window", "1 minute"), "location").agg(n="sum(n)", peak="max(mean)").write.memory("ml")
+    cloud.top_k(2, "n").write.memory("top")
+    return builder
+
+
+def keyed(path: str) -> DataflowBuilder:
+    """Duplicates dropped at the edge, ordered folds at the site, sliding count windows in the cloud."""
+    builder, stream = _read(path)
+
+    def trend(state: Any, row: Mapping[str, Any]) -> Any:
+        level = row["v"] if state is None else 0.8 * state + 0.2 * row["v"]
+        return level, {"id": row["id"], "ts": row["ts"], "location": row["location"], "k": row["k"], "level": level}
+
+    unique = stream.where("v IS NOT NULL").with_watermark("ts", "5 seconds").drop_duplicates("location", "id")
+    levels = unique.to_layer("site").scan(
+        trend,
+        "id bigint, ts timestamp, location string, k string, level double",
+        keys=["location", "k"],
+        order_by=["ts", "id"],
+    )
+    changed = levels.filter_acc(
+        lambda last, row: row["level"],
+        lambda last, row: last is None or abs(row["level"] - last) > 1,
+        keys=["location", "k"],
+        order_by=["ts", "id"],
+    )
+    changed.write.memory("changed")
+    levels.to_layer("cloud").count_window(5, 2, keys="k", order_by=["ts", "id"]).agg(
+        n="count(*)", mean="avg(level)", span="max(level) - min(level)", first="first(id)"
+    ).write.memory("counted")
+    return builder
+
+
+def joined(path: str) -> DataflowBuilder:
+    """Pairs of rows of one location near in time, inner and left, and a session per key."""
+    builder, stream = _read(path)
+    timed = stream.with_watermark("ts", "5 seconds")
+    left = timed.where("v < 30").select("id", "ts", "location", "k", "v")
+    right = timed.where("v >= 30").select("id AS other", "ts AS at", "location", "k", "v AS w")
+    site = left.to_layer("site")
+    site.join(right.to_layer("site"), ["location", "k"], within="4 seconds").write.memory("inner")
+    site.join(
+        right.to_layer("site"), ["location", "k"], between=("-1 second", "2 seconds"), how="left"
+    ).to_layer("cloud").write.memory("left")
+    site.to_layer("cloud").group_by(hw.session_window("ts", "3 seconds"), "k").agg(n="count(*)").write.memory("sessions")
+    return builder
+
+
+def python(path: str) -> DataflowBuilder:
+    """Arrow batches and an opaque DataFrame function."""
+    builder, stream = _read(path)
+
+    def double(batches: Any) -> Any:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        for batch in batches:
+            yield pa.RecordBatch.from_arrays(
+                [batch["id"], batch["ts"], pc.multiply(batch["v"], 2.0)], names=["id", "ts", "v"]
+            )
+
+    def shout(frame: Any) -> Any:
+        from pyspark.sql import functions as F
+
+        return frame.withColumn("word", F.concat(F.lit("#"), F.col("id").cast("string")))
+
+    doubled = stream.with_watermark("ts", "5 seconds").map_batches(double, "id bigint, ts timestamp, v double")
+    doubled.to_layer("cloud").transform(shout, "id bigint, ts timestamp, v double, word string").write.memory("words")
+    doubled.to_layer("cloud").group_by(hw.window("ts", "30 seconds", "10 seconds")).agg(s="sum(v)").write.memory("sums")
+    return builder
+
+
+def flowunits(path: str) -> DataflowBuilder:
+    """The FlowUnits paper's pipeline: keep a third, average ten per key, count Collatz steps."""
+    builder, stream = _read(path)
+    o1 = stream.where("id % 3 = 0").named("O1")
+    o2 = (
+        o1.with_columns(key="id % 10")
+        .to_layer("site")
+        .count_window(10, keys=["location", "key"], order_by="id")
+        .agg(mean="avg(id)")
+        .named("O2")
+    )
+    n = "cast(mean AS bigint) % 1000 + 1"
+    steps = (
+        f"aggregate(sequence(1, 200), named_struct('n', {n}, 's', 0), (a, i) -> IF(a.n <= 1, a, "
+        "named_struct('n', IF(a.n % 2 = 0, a.n div 2, 3 * a.n + 1), 's', a.s + 1))).s"
+    )
+    o2.to_layer("cloud").with_columns(steps=steps).where("steps < 100").named("O3").write.memory("out")
+    return builder
+
+
+FLOWS: Mapping[str, Callable[[str], DataflowBuilder]] = {
+    f.__name__: f for f in (stateless, acme, keyed, joined, python, flowunits)
+}
