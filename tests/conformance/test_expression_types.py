@@ -16,7 +16,7 @@ from headwater.dataflow.functions import AGGREGATES, SCALARS, VOLATILE
 from headwater.dataflow.inference import Inference
 from headwater.dataflow.parser import parse
 from headwater.dataflow.schema import DataType, Schema
-from headwater.dataflow.syntax import Call, Node
+from headwater.dataflow.syntax import Binary, Call, Node, Predicate, Unary
 from headwater.errors import DataflowError
 from tests.conformance import expression_cases as cases
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SCHEMA = Schema.parse(cases.COLUMNS)
 NUMBERS = ("t", "s", "a", "b", "f", "d", "dec", "dec2", "2", "2L", "2.5", "2D", "NULL")
+OPERATORS = ("+", "-", "*", "&", "|", "^", "<<", ">>", ">>>")
 OTHERS = ("str", "'x'", "bo", "da", "ts", "ntz", "bin", "arr", "NULL")
 
 
@@ -209,10 +210,35 @@ def test_canonical_text_means_the_same(rows: DataFrame, *, aggregate: bool) -> N
     assert failed == cases.RAISING.intersection(texts)
 
 
+def _bracketed(node: Node) -> str:
+    match node:
+        case Binary(operator, left, right):
+            return f"({_bracketed(left)} {operator} {_bracketed(right)})"
+        case Unary(operator, operand):
+            return f"({operator} {_bracketed(operand)})"
+        case Predicate(operator, _, subject, ()):
+            return f"({_bracketed(subject)} {operator})"
+    return f"({Inference(SCHEMA, place='scalar').walk(node).text})"
+
+
+def test_needless_parentheses_only_are_dropped(rows: DataFrame) -> None:
+    chance = random.Random(4)
+
+    def grow(depth: int) -> str:
+        if depth == 0 or chance.random() < 0.2:
+            return chance.choice(["a", "2", "3", "-a", "~a", "- 1"])
+        text = f"{grow(depth - 1)} {chance.choice(OPERATORS)} {grow(depth - 1)}"
+        return chance.choice([f"({text})", f"-({text})", text])
+
+    texts = [grow(3) for _ in range(400)]
+    original, rewritten = _values(rows, texts), _values(rows, [_walk(t).text for t in texts])
+    wrong = [t for t, before, after in zip(texts, original, rewritten, strict=True) if before != after]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_precedence_is_sparks(rows: DataFrame) -> None:
     """Chains of operators without parentheses, by chance; a seed gives the same ones each time."""
     chance = random.Random(20260)
-    operators = ["+", "-", "*", "%", "&", "|", "^", "<<", ">>", ">>>", "div"]
     conditions = [
         "bo",
         "a = 7",
@@ -225,11 +251,11 @@ def test_precedence_is_sparks(rows: DataFrame) -> None:
     texts = []
     for _ in range(300):
         terms = [chance.choice(["", "", "-", "~", "- "]) + chance.choice(["a", "2", "3"]) for _ in range(5)]
-        texts.append(terms[0] + "".join(f" {chance.choice(operators)} {t}" for t in terms[1:]))
+        texts.append(terms[0] + "".join(f" {chance.choice(OPERATORS)} {t}" for t in terms[1:]))
         terms = [chance.choice(["", "", "NOT ", "! "]) + chance.choice(conditions) for _ in range(4)]
         texts.append(terms[0] + "".join(f" {chance.choice(['AND', 'OR'])} {t}" for t in terms[1:]))
-    canonical = [_walk(t).text for t in texts]
-    original, rewritten = _values(rows, texts), _values(rows, canonical)
+    # Parentheses that spell out how Headwater read the chain must not change its value.
+    original, rewritten = _values(rows, texts), _values(rows, [_bracketed(parse(t)) for t in texts])
     wrong = [t for t, before, after in zip(texts, original, rewritten, strict=True) if before != after]
     assert not wrong, "\n".join(wrong)
 
