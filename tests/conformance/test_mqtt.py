@@ -1,0 +1,403 @@
+"""The MQTT bridge against a real broker."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headwater.dataflow.operators import MqttSource
+from headwater.errors import DataflowError, RuntimeFailure, Unavailable
+from headwater.runtime.channels.base import Limits
+from headwater.runtime.channels.filelog import FileLog
+from headwater.runtime.mqtt import BridgeStatus, MqttBridge, broker_address
+from headwater.runtime.reasons import NOT_UTF8, explain
+from tests.conftest import free_port
+
+paho = pytest.importorskip("paho.mqtt.client")
+pytest.importorskip("amqtt")
+
+SECONDS = 30
+
+
+class Broker:
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.start()
+
+    def start(self) -> None:
+        script = Path(__file__).with_name("mqtt_broker.py")
+        command = [sys.executable, "-W", "ignore", str(script), str(self.port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.client: Any = None
+        until(self._answers, "the broker to start")
+
+    def _answers(self) -> bool:
+        assert self.process.poll() is None, "the broker ended"
+        client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="publisher")
+        client.username_pw_set("probe", "secret")
+        try:
+            client.connect("127.0.0.1", self.port)
+        except OSError:
+            return False
+        client.loop_start()
+        self.client = client
+        return True
+
+    def publish(self, topic: str, *payloads: str | bytes, qos: int = 1) -> None:
+        for payload in payloads:
+            sent = self.client.publish(topic, payload, qos=qos)
+            sent.wait_for_publish(SECONDS)
+            assert sent.is_published()
+
+    def kill(self) -> None:
+        if self.client is not None:
+            self.client.disconnect()
+            self.client.loop_stop()
+            self.client = None
+        self.process.kill()
+        self.process.wait(10)
+
+
+@pytest.fixture(scope="module")
+def shared_broker() -> Iterator[Broker]:
+    broker = Broker(free_port())
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture
+def broker(shared_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Broker:
+    monkeypatch.setenv("MQTT_USER", "probe")
+    monkeypatch.setenv("MQTT_PASSWORD", "secret")
+    return shared_broker
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> str:
+    return f"plant/{tmp_path.name}"
+
+
+def until(met: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not met():
+        assert time.monotonic() < deadline, f"waited for {what}"
+        time.sleep(0.02)
+
+
+def source(broker: Broker, topic: str, *, qos: int = 1) -> MqttSource:
+    return MqttSource(
+        id="mqtt_1",
+        broker=f"127.0.0.1:{broker.port}",
+        topic=topic,
+        schema_text="v bigint",
+        qos=qos,
+        username_env="MQTT_USER",
+        password_env="MQTT_PASSWORD",
+    )
+
+
+class Bridges:
+    """Starts bridges of one source and log, one at a time."""
+
+    def __init__(self, of: MqttSource, log: FileLog) -> None:
+        self.source, self.log, self.epoch = of, log, 0
+        self.bridge: MqttBridge | None = None
+
+    def start(self, *, same_epoch: bool = False, **settings: Any) -> MqttBridge:
+        self.epoch += not same_epoch
+        bridge = MqttBridge(self.source, location="edge1", log=self.log, epoch=self.epoch, **settings)
+        bridge.start()
+        self.bridge = bridge
+        until(lambda: bridge.status().state == "connected", f"a connection: {bridge.status()}")
+        return bridge
+
+    def values(self) -> list[str]:
+        batches = self.log.read(self.log.earliest(), self.log.latest())
+        return [v for batch in batches for v in batch.column("value").to_pylist()]
+
+    def await_values(self, expected: list[str]) -> None:
+        until(lambda: len(self.values()) >= len(expected), f"{len(expected)} values, has {self.values()}")
+        assert self.values() == expected
+
+
+@pytest.fixture
+def bridges(broker: Broker, topic: str, tmp_path: Path) -> Iterator[Bridges]:
+    bridges = Bridges(source(broker, topic), FileLog(tmp_path / "log", fsync=False))
+    yield bridges
+    if bridges.bridge:
+        bridges.bridge.stop()
+
+
+def readings(start: int, end: int) -> list[str]:
+    return [json.dumps({"v": v}) for v in range(start, end)]
+
+
+def test_messages_are_stored_exactly_and_in_order(broker: Broker, topic: str, bridges: Bridges) -> None:
+    bridge = bridges.start(flush_messages=50)
+    broker.publish(topic, *readings(0, 300))
+    bridges.await_values(readings(0, 300))
+    bridge.stop()
+    status = bridge.status()
+    assert (status.state, status.received, status.stored, status.waiting) == ("stopped", 300, 300, 0)
+    assert bridges.log.schema() == pa.schema(
+        [("value", pa.string()), ("topic", pa.string()), ("received", pa.timestamp("us", tz="UTC"))]
+    )
+    (first,) = {t for b in bridges.log.read(0, bridges.log.latest()) for t in b.column("topic").to_pylist()}
+    assert first == topic
+
+
+@pytest.mark.parametrize("same_epoch", [False, True])
+def test_the_session_keeps_messages_while_the_bridge_is_down(
+    broker: Broker, topic: str, bridges: Bridges, same_epoch: bool
+) -> None:
+    bridges.start().stop()
+    broker.publish(topic, *readings(0, 20))
+    bridges.start(same_epoch=same_epoch)
+    broker.publish(topic, *readings(20, 40))
+    bridges.await_values(readings(0, 40))
+
+
+def test_what_was_not_stored_comes_again(
+    broker: Broker, topic: str, bridges: Bridges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(FileLog, "commit", lambda *_: (_ for _ in ()).throw(RuntimeError("crash")))
+        bridge = bridges.start()
+        broker.publish(topic, *readings(0, 20))
+        until(lambda: bridge.status().state == "failed", "the failure")
+        assert bridge.status().error == "RuntimeError: crash"
+        bridge.stop()
+        assert bridge.status().state == "failed"
+    assert bridges.values() == []
+    bridges.start()
+    until(lambda: len(bridges.values()) >= 20, "the messages")
+    assert sorted(bridges.values()) == sorted(readings(0, 20))
+
+
+def test_payloads_that_are_not_text_are_kept(broker: Broker, topic: str, bridges: Bridges) -> None:
+    bridges.start()
+    broker.publish(topic, "no json", b"", b'{"v": "\xff"}', '{"v": "ü"}')
+    bridges.await_values(["no json", "", f"{NOT_UTF8}eyJ2IjogIv8ifQ==", '{"v": "ü"}'])
+    assert bridges.bridge is not None and bridges.bridge.status().not_utf8 == 1
+    assert explain(bridges.values()[2], format="json", schema="v string") == "not UTF-8 text"
+
+
+@pytest.mark.parametrize("qos", [0, 2])
+def test_other_qualities_of_service(broker: Broker, topic: str, tmp_path: Path, qos: int) -> None:
+    bridges = Bridges(source(broker, topic, qos=qos), FileLog(tmp_path / "log", fsync=False))
+    bridge = bridges.start()
+    broker.publish(topic, *readings(0, 20), qos=qos)
+    bridges.await_values(readings(0, 20))
+    bridge.stop()
+
+
+def test_a_full_log_bounds_memory_and_loses_nothing(broker: Broker, topic: str, bridges: Bridges) -> None:
+    bridges.log.register("reader")
+    bridges.log.limits = Limits(max_bytes=1)
+    bridge = bridges.start(flush_messages=5)
+    broker.publish(topic, *readings(0, 200))
+    until(lambda: bridge.status().waiting >= 20, "the bound")
+    until(lambda: "full" in (bridge.status().error or ""), f"the reason: {bridge.status()}")
+    time.sleep(0.5)
+    assert bridge.status().waiting == 20
+    got: list[str] = []
+
+    def drain() -> bool:
+        latest = bridges.log.latest()
+        for batch in bridges.log.read(bridges.log.readers()["reader"], latest):
+            got.extend(batch.column("value").to_pylist())
+        bridges.log.advance("reader", latest)
+        return len(got) >= 200
+
+    until(drain, f"all messages, has {len(got)}")
+    assert sorted(got) == sorted(readings(0, 200))
+    assert bridge.status().error is None
+
+
+def test_stopping_does_not_wait_for_a_full_log(broker: Broker, topic: str, bridges: Bridges) -> None:
+    bridges.log.register("reader")
+    bridges.log.limits = Limits(max_bytes=1)
+    bridge = bridges.start(flush_messages=5)
+    broker.publish(topic, *readings(0, 12))
+    until(lambda: bridge.status().error, "a full log")
+    began = time.monotonic()
+    bridge.stop()
+    assert time.monotonic() - began < 5
+    kept = len(bridges.values())
+    assert 0 < kept < 12
+    bridges.log.limits = Limits()
+    bridges.start()
+    until(lambda: len(bridges.values()) >= 12, "the rest")
+    assert sorted(bridges.values()) == sorted(readings(0, 12))
+
+
+def test_a_forgotten_session_gets_nothing(broker: Broker, topic: str, bridges: Bridges) -> None:
+    bridge = bridges.start()
+    bridge.stop()
+    bridge.forget()
+    broker.publish(topic, *readings(0, 5))
+    bridges.start()
+    broker.publish(topic, *readings(5, 8))
+    bridges.await_values(readings(5, 8))
+
+
+def test_a_restarted_broker_is_found_again(
+    tmp_path: Path, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Broker(free_port())
+    bridges = Bridges(source(own, topic), FileLog(tmp_path / "log", fsync=False))
+    try:
+        bridge = bridges.start()
+        own.publish(topic, *readings(0, 5))
+        bridges.await_values(readings(0, 5))
+        own.kill()
+        until(lambda: bridge.status().state == "connecting", "the loss to be noticed")
+        assert bridge.status().error
+        own.start()
+        until(lambda: bridge.status().state == "connected", "the connection")
+        own.publish(topic, *readings(5, 10))
+        bridges.await_values(readings(0, 10))
+        assert bridge.status().connections == 2 and bridge.status().error is None
+        bridge.stop()
+    finally:
+        own.kill()
+
+
+def test_the_broker_may_come_later(tmp_path: Path, broker: Broker, topic: str) -> None:
+    absent = Broker.__new__(Broker)
+    absent.port = free_port()
+    bridge = MqttBridge(source(absent, topic), location="e", log=FileLog(tmp_path / "log"), epoch=1)
+    bridge.start()
+    try:
+        until(lambda: bridge.status().error, "the failure to connect")
+        assert bridge.status().state == "connecting"
+        with pytest.raises(Unavailable, match="no MQTT broker at"):
+            bridge.forget()
+        absent.start()
+        until(lambda: bridge.status().state == "connected", "the connection")
+    finally:
+        bridge.stop()
+        if hasattr(absent, "process"):
+            absent.kill()
+
+
+def test_a_wrong_password_is_told_and_never_shown(
+    tmp_path: Path, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MQTT_PASSWORD", "hunter2")
+    bridge = MqttBridge(source(broker, topic), location="e", log=FileLog(tmp_path / "log"), epoch=1)
+    bridge.start()
+    try:
+        until(lambda: bridge.status().state == "refused", "the refusal")
+        assert "refuses the connection" in (bridge.status().error or "")
+        shown = repr(bridge) + repr(bridge.status()) + repr(bridge._source)
+        assert "hunter2" not in shown and "probe" not in shown
+    finally:
+        bridge.stop()
+    monkeypatch.delenv("MQTT_PASSWORD")
+    with pytest.raises(RuntimeFailure, match="MQTT_PASSWORD is not set"):
+        MqttBridge(source(broker, topic), location="e", log=FileLog(tmp_path / "l2"), epoch=1).start()
+
+
+def test_locations_have_their_own_topics_and_sessions(tmp_path: Path, broker: Broker) -> None:
+    of = source(broker, "plant/{location}/temperature")
+    bridges = [
+        MqttBridge(of, location=place, log=FileLog(tmp_path / place), epoch=1, dataflow=flow)
+        for flow in ("a", "b")
+        for place in ("north", "south")
+    ]
+    assert [b.topic for b in bridges[:2]] == ["plant/north/temperature", "plant/south/temperature"]
+    assert len({b.client_id for b in bridges}) == 4
+    assert {len(b.client_id) for b in bridges} == {23}
+    again = MqttBridge(of, location="north", log=FileLog(tmp_path / "x"), epoch=7, dataflow="a")
+    assert again.client_id == bridges[0].client_id
+
+
+def test_messages_sent_again_after_a_lost_connection_are_known(tmp_path: Path, broker: Broker) -> None:
+    bridge = MqttBridge(source(broker, "t"), location="e", log=FileLog(tmp_path / "log"), epoch=1)
+    acks: list[int] = []
+
+    class Client:
+        def ack(self, mid: int, _qos: int) -> None:
+            acks.append(mid)
+
+    class Flags:
+        session_present = True
+
+    class Success:
+        is_failure = False
+
+    def message(mid: int, payload: bytes, *, dup: bool = False) -> Any:
+        made = paho.MQTTMessage(mid=mid, topic=b"t")
+        made.payload, made.dup, made.qos = payload, dup, 1
+        return made
+
+    client = bridge._client = Client()
+
+    def deliver(*messages: Any) -> None:
+        for one in messages:
+            bridge._on_message(client, None, one)
+
+    def connect() -> None:
+        bridge._on_connect(client, None, Flags(), Success(), None)
+
+    def flush() -> int:
+        batch = bridge._next_batch()
+        assert bridge._store(batch)
+        bridge._acknowledge(batch)
+        return len(batch)
+
+    connect()
+    deliver(message(1, b"a"), message(2, b"b"))
+    connect()  # lost before anything was stored
+    deliver(message(1, b"a", dup=True))
+    assert flush() == 2
+    assert acks == [1]  # 2 was not delivered on this connection yet
+    deliver(message(2, b"b", dup=True))
+    assert acks == [1, 2]
+    deliver(message(1, b"a"), message(2, b"new", dup=True))
+    assert flush() == 2
+    assert acks == [1, 2, 1, 2]
+    assert bridge.status().repeated == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "tls", "expected"),
+    [
+        ("host", False, ("host", 1883, False)),
+        ("host:99", True, ("host", 99, True)),
+        ("mqtt://{location}.example", False, ("edge1.example", 1883, False)),
+        ("mqtts://host", False, ("host", 8883, True)),
+        ("[::1]:1884", False, ("::1", 1884, False)),
+    ],
+)
+def test_broker_addresses(text: str, tls: bool, expected: tuple[str, int, bool]) -> None:
+    of = MqttSource(id="m", broker=text, topic="t", schema_text="v bigint", tls=tls)
+    assert broker_address(of, "edge1") == expected
+
+
+@pytest.mark.parametrize("text", ["", "http://host", "host:port", "mqtt://me:pw@host", "host/path", "a..b"])
+def test_wrong_broker_addresses_are_refused(text: str) -> None:
+    of = MqttSource(id="m", broker=text, topic="t", schema_text="v bigint")
+    with pytest.raises(DataflowError) as error:
+        broker_address(of, "edge1")
+    assert "pw" not in str(error.value).replace("password", "")
+
+
+def test_a_missing_library_is_named(tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "paho.mqtt", None)
+    bridge = MqttBridge(source(broker, "t"), location="e", log=FileLog(tmp_path / "log"), epoch=1)
+    with pytest.raises(Unavailable, match="paho-mqtt is not installed") as error:
+        bridge.start()
+    assert error.value.hint == "pip install headwater[mqtt]"
+    assert bridge.status() == BridgeStatus(
+        state="new", broker=f"mqtt://127.0.0.1:{broker.port}", topic="t", client_id=bridge.client_id
+    )
