@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -29,11 +28,6 @@ def ids(channel: Channel, start: int | None = None, end: int | None = None) -> l
     first = channel.earliest() if start is None else start
     last = channel.latest() if end is None else end
     return [i for batch in channel.read(first, last) for i in batch.column("id").to_pylist()]
-
-
-def at(seconds: int) -> datetime.datetime:
-    """Return an event time as Python reads it."""
-    return datetime.datetime.fromtimestamp(seconds, tz=datetime.UTC)
 
 
 @pytest.fixture(params=sorted(KINDS))

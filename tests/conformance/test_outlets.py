@@ -18,10 +18,10 @@ import pytest
 from headwater.errors import ChannelError, UserCodeError
 from headwater.runtime.channels.segments import Segment
 from headwater.runtime.fileoutlet import FilesOutlet
-from headwater.runtime.outlets import CallbackOutlet, LogOutlet, Outlet, open_outlet, split_watermark
+from headwater.runtime.outlets import CallbackOutlet, LogOutlet, Outlet, open_outlet
 from headwater.runtime.writer import HeadwaterSink, SinkMessage, SinkWriter
 
-from .conftest import TS, at, ids, table
+from .conftest import TS, ids, table
 
 
 def stage(outlet: Outlet, *tables: pa.Table) -> list[Segment]:
@@ -247,7 +247,7 @@ def test_rows_go_where_their_tag_says(tmp_path: Path) -> None:
     sink.commit([*messages, None], 0)
     log = LogOutlet({"path": str(tmp_path / "log")}, 1).log
     assert ids(log) == [0, 2, 0, 1]
-    assert log.frontier(1) == 2_000_000
+    assert log.frontier(1) == 2_000_000 - 1000
     assert json_ids(tmp_path / "files") == [1, 3, 4]
 
 
@@ -302,18 +302,26 @@ def test_callbacks_come_after_the_other_outlets(tmp_path: Path) -> None:
     assert ids(LogOutlet(log, 1).log) == [1]
 
 
-def test_punctuation_rows_become_the_frontier(tmp_path: Path) -> None:
-    outlet = LogOutlet({"path": str(tmp_path), "watermark": "__wm", "event_time": "ts", "fsync": False}, 1)
-    none = pa.nulls(2, TS)
-    put(outlet, 0, table([5, 9]).append_column("__wm", none))
+def test_the_frontier_is_event_time_less_the_delay(tmp_path: Path) -> None:
+    outlet = LogOutlet({"path": str(tmp_path), "event_time": "ts", "delay": 2, "fsync": False}, 1)
+    put(outlet, 0, table([5, 9]))
+    assert outlet.log.frontier(1) == 7_000_000 - 1000
+
+
+def test_the_frontier_may_be_the_watermark_spark_planned_with(tmp_path: Path) -> None:
+    offsets = tmp_path / "offsets"
+    offsets.mkdir()
+    spec = {"path": str(tmp_path / "log"), "offsets": str(offsets), "fsync": False}
+    outlet = LogOutlet(spec, 1)
+    for batch, millis in enumerate((0, 4000, 4000, 6000)):
+        (offsets / str(batch)).write_text(f'v1\n{{"batchWatermarkMs": {millis}}}\n{{}}')
+    put(outlet, 0, table([5, 9]))
     assert outlet.log.frontier(1) is None  # event time is not what counts here
-    mark = pa.table({"id": pa.nulls(1, pa.int64()), "ts": pa.nulls(1, TS), "__wm": pa.array([at(4)], TS)})
-    put(outlet, 1, mark)
-    put(outlet, 2, mark)  # moves nothing: no entry
-    assert (outlet.log.latest(), outlet.log.frontier(2)) == (2, 4_000_000)
-    assert ids(outlet.log) == [5, 9]
-    with pytest.raises(ChannelError, match="no punctuation column"):
-        split_watermark(table([1]).to_batches()[0], "__wm")
+    put(outlet, 1)
+    put(outlet, 2)  # moves nothing: no entry
+    put(outlet, 3)  # no rows, but the frontier has moved
+    assert [outlet.log.frontier(p) for p in (2, 3)] == [4_000_000 - 1000, 6_000_000 - 1000]
+    assert (outlet.log.latest(), ids(outlet.log)) == (3, [5, 9])
 
 
 def test_a_bad_config_is_refused() -> None:
