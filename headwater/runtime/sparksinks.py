@@ -1,0 +1,266 @@
+"""Sinks that Spark's own connectors write: tables behind JDBC, and Kafka topics.
+
+JDBC, with a batch column (``JdbcSink.batch_column``, the default): a batch is one partition and
+so one transaction, and every row carries the batch's number. Before a batch is written the table
+is asked whether that number, or a later one of the same checkpoint, is there. So a batch that is
+repeated after a crash is written once.
+
+A number is ``checkpoint number * 2**32 + batch id``. Batch ids begin anew with every checkpoint,
+and several units may write to one table: without the first part, one would take the other's rows
+for its own and skip what was never written. The checkpoint's number is drawn by chance when its
+directory is first used and kept there in ``headwater.json``; whoever copies a checkpoint copies
+that file too. An index on the batch column keeps the question cheap.
+
+What stays open: when the database commits but its answer is lost, Spark may try the *task* again
+on a cluster (not with ``local[n]``). ``spark.task.maxFailures=1`` rules that out.
+
+The table is created when it is not there. Names and passwords are read from the environment of
+the zone's Spark, in the process that writes, and are in no plan that the client sends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import singledispatch
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from headwater.dataflow.lexer import quote_name
+from headwater.dataflow.sinks import JdbcSink, KafkaSink, Sink
+from headwater.errors import DataflowError, DeploymentError, RuntimeFailure, Unavailable
+from headwater.runtime.channels.journal import sync_directory
+from headwater.runtime.credentials import from_environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from headwater.dataflow.graph import Dataflow
+
+AVAILABLE_NOW = "available now"
+"""The trigger that reads what there is, and ends."""
+
+_NUMBER_FILE = "headwater.json"
+_BATCH_BITS = 32
+_SCALA = "2.13"
+# What to add to Spark, by the beginning of the URL. Derby is part of Spark.
+_DRIVERS: Mapping[str, str] = {
+    "jdbc:postgresql:": "org.postgresql:postgresql:42.7.4",
+    "jdbc:mysql:": "com.mysql:mysql-connector-j:8.4.0",
+    "jdbc:mariadb:": "org.mariadb.jdbc:mariadb-java-client:3.4.1",
+    "jdbc:sqlserver:": "com.microsoft.sqlserver:mssql-jdbc:12.8.1.jre11",
+    "jdbc:oracle:": "com.oracle.database.jdbc:ojdbc11:23.5.0.24.07",
+    "jdbc:sqlite:": "org.xerial:sqlite-jdbc:3.46.1.3",
+    "jdbc:h2:": "com.h2database:h2:2.3.232",
+}
+
+
+class Start(Protocol):
+    """Start a sink's query."""
+
+    def __call__(self, frame: DataFrame, *, checkpoint: str, query_name: str, trigger: str) -> StreamingQuery:
+        """Start writing ``frame``; ``trigger`` is an interval such as '1 second', or 'available now'."""
+
+
+def start_sink(
+    sink: KafkaSink | JdbcSink, frame: DataFrame, *, checkpoint: str, query_name: str, trigger: str
+) -> StreamingQuery:
+    """Start the query that writes ``frame`` to a sink."""
+    start = write_jdbc(sink) if isinstance(sink, JdbcSink) else write_kafka(sink)
+    return start(frame, checkpoint=checkpoint, query_name=query_name, trigger=trigger)
+
+
+def packages_for(dataflow: Dataflow) -> list[str]:
+    """List the Maven packages that Spark needs for a dataflow's sinks (``spark.jars.packages``)."""
+    found = {package_of(o) for o in dataflow.operators if isinstance(o, Sink)}
+    return sorted(p for p in found if p is not None)
+
+
+@singledispatch
+def package_of(sink: Sink) -> str | None:
+    """Name the Maven package that Spark needs for a sink; None when it has all."""
+    return None
+
+
+@package_of.register
+def _(sink: KafkaSink) -> str | None:
+    return f"org.apache.spark:spark-sql-kafka-0-10_{_SCALA}:{version('pyspark')}"
+
+
+@package_of.register
+def _(sink: JdbcSink) -> str | None:
+    return next((p for prefix, p in _DRIVERS.items() if sink.url.startswith(prefix)), None)
+
+
+def _started(frame: DataFrame, sink: Sink, writer: Any, settings: Mapping[str, str]) -> StreamingQuery:
+    trigger = settings["trigger"]
+    writer = writer.queryName(settings["query_name"]).option("checkpointLocation", settings["checkpoint"])
+    now = trigger == AVAILABLE_NOW
+    writer = writer.trigger(availableNow=True) if now else writer.trigger(processingTime=trigger)
+    query: StreamingQuery = writer.start()
+    return query
+
+
+# ---------------------------------------------------------------- Kafka
+
+
+def write_kafka(sink: KafkaSink) -> Start:
+    """Make the function that starts a query into a Kafka topic: Spark's own sink, at least once."""
+
+    def start(frame: DataFrame, *, checkpoint: str, query_name: str, trigger: str) -> StreamingQuery:
+        writer = kafka_rows(sink, frame).writeStream.format("kafka").options(**dict(sink.options))
+        writer = writer.option("kafka.bootstrap.servers", sink.bootstrap_servers).option("topic", sink.topic)
+        settings = {"checkpoint": checkpoint, "query_name": query_name, "trigger": trigger}
+        try:
+            return _started(frame, sink, writer, settings)
+        except Exception as error:
+            if "kafka" in str(error) and "data source" in str(error).lower():
+                raise Unavailable(
+                    "Spark has no Kafka connector", where=sink.where, hint=_how_to_add(sink)
+                ) from error
+            raise
+
+    return start
+
+
+def kafka_rows(sink: KafkaSink, frame: DataFrame) -> DataFrame:
+    """Make the columns ``value`` and, if the sink names one, ``key`` that go to the topic."""
+    value = quote_name(sink.value) if sink.value is not None else "to_json(struct(*))"
+    columns = [f"{value} AS value"]
+    if sink.key is not None:
+        columns.append(f"{quote_name(sink.key)} AS key")
+    return frame.selectExpr(*columns)
+
+
+def _how_to_add(sink: Sink) -> str:
+    package = package_of(sink) or "<group:artifact:version of the driver>"
+    return f"start Spark with --conf spark.jars.packages={package}"
+
+
+# ---------------------------------------------------------------- JDBC
+
+
+def write_jdbc(sink: JdbcSink) -> Start:
+    """Make the function that starts a query into a table; see the module for what it promises."""
+
+    def start(frame: DataFrame, *, checkpoint: str, query_name: str, trigger: str) -> StreamingQuery:
+        column = sink.batch_column
+        if column is not None and column.lower() in {n.lower() for n in frame.columns}:
+            raise DataflowError(
+                f"the data has a column '{column}' already, which is to take the batch's number",
+                where=sink.where,
+                hint="rename it, or name another: batch_column='...'",
+            )
+        number = checkpoint_number(checkpoint, where=sink.where) if column is not None else 0
+        writer = frame.writeStream.foreachBatch(_BatchWriter(sink, number))
+        settings = {"checkpoint": checkpoint, "query_name": query_name, "trigger": trigger}
+        return _started(frame, sink, writer, settings)
+
+    return start
+
+
+def checkpoint_number(checkpoint: str, *, where: str | None = None) -> int:
+    """Give a checkpoint's own number, drawn by chance when it is first used.
+
+    Raise DeploymentError for a checkpoint that has run without one: what it has written to the
+    table could not be told from what others have.
+    """
+    parts = urlsplit(checkpoint)
+    if parts.scheme not in ("", "file"):
+        raise DeploymentError(
+            f"the checkpoint {checkpoint} is not on this machine",
+            where=where,
+            hint="use a local checkpoint, or batch_column=None (then a failure may write a batch again)",
+        )
+    directory = Path(unquote(parts.path) if parts.scheme else checkpoint)
+    file = directory / _NUMBER_FILE
+    try:
+        return int(json.loads(file.read_text())["number"])
+    except FileNotFoundError:
+        pass
+    except (ValueError, KeyError, TypeError) as error:
+        raise DeploymentError(
+            f"damaged: {error}",
+            where=str(file),
+            hint="restore it from the batch column of the table: value >> 32",
+        ) from None
+    if any((directory / "offsets").glob("[0-9]*")):
+        raise DeploymentError(
+            "the checkpoint has no number for its batches",
+            where=str(file),
+            hint=f"copy {_NUMBER_FILE} along with a checkpoint, or restore it from the table: value >> 32",
+        )
+    number = secrets.randbelow(2**31 - 1) + 1
+    directory.mkdir(parents=True, exist_ok=True)
+    draft = directory / f".{_NUMBER_FILE}.{os.getpid()}"
+    with open(draft, "w") as out:
+        json.dump({"number": number}, out)
+        out.flush()
+        os.fsync(out.fileno())
+    os.replace(draft, file)
+    sync_directory(directory)
+    return number
+
+
+@dataclass(frozen=True)
+class _BatchWriter:
+    """Write one batch; runs in a Python process beside the zone's Spark."""
+
+    sink: JdbcSink
+    number: int
+    ready: list[bool] = field(default_factory=list)
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        sink, column = self.sink, self.sink.batch_column
+        options = self._options()
+        # One partition is one transaction.
+        rows = batch.coalesce(1)
+        try:
+            if column is not None:
+                first = self.number << _BATCH_BITS
+                this, last = first + batch_id, first + (1 << _BATCH_BITS) - 1
+                rows = rows.selectExpr("*", f"CAST({this} AS bigint) AS {quote_name(column)}")
+                if not self.ready:
+                    # To write no rows makes the table, or tells that it does not fit.
+                    rows.limit(0).write.format("jdbc").options(**options).mode("append").save()
+                    self.ready.append(True)
+                table = batch.sparkSession.read.format("jdbc").options(**options).load()
+                same_or_later = table.where(f"{quote_name(column)} BETWEEN {this} AND {last}")
+                if same_or_later.limit(1).count():
+                    return
+            rows.write.format("jdbc").options(**options).mode("append").save()
+        except Exception as error:
+            raise _plain(error, sink) from error
+
+    def _options(self) -> dict[str, str]:
+        sink = self.sink
+        user = from_environment(sink.user_env, where=sink.where)
+        password = from_environment(sink.password_env, where=sink.where)
+        named = {"user": user, "password": password, "driver": sink.driver}
+        given = {**dict(sink.options), "url": sink.url, "dbtable": sink.table}
+        return given | {k: v for k, v in named.items() if v is not None}
+
+
+def _plain(error: Exception, sink: JdbcSink) -> Exception:
+    """Say in one line what a Java stack trace says in fifty."""
+    text = str(error)
+    if "No suitable driver" in text or "ClassNotFoundException" in text:
+        return Unavailable(
+            f"Spark has no driver for {_scheme(sink.url)}", where=sink.where, hint=_how_to_add(sink)
+        )
+    return RuntimeFailure(
+        f"the table '{sink.table}' was not written: {text.splitlines()[0] if text else type(error).__name__}",
+        where=sink.where,
+        hint="the batch is written again when the unit starts again; see that the database answers and the "
+        "table has the columns of the rows and the batch column (bigint)",
+    )
+
+
+def _scheme(url: str) -> str:
+    return ":".join(url.split(":")[:2]) + ":"

@@ -1,0 +1,231 @@
+"""Sinks that Spark's connectors write: a real database (Derby, part of Spark) and Kafka's errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import headwater as hw
+from headwater.dataflow.sinks import JdbcSink, KafkaSink
+from headwater.errors import DataflowError, DeploymentError, Unavailable
+from headwater.runtime.sparksinks import (
+    AVAILABLE_NOW,
+    checkpoint_number,
+    kafka_rows,
+    packages_for,
+    start_sink,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+TIMEOUT = 120
+SCHEMA = "id bigint, text string, at timestamp"
+
+
+class Table:
+    """A table of an embedded database, and a query that fills it from files of JSON lines."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self.spark, self.directory = spark, directory
+        self.input = directory / "in"
+        self.input.mkdir()
+        self.files = 0
+
+    def sink(self, **settings: Any) -> JdbcSink:
+        url = f"jdbc:derby:{self.directory / 'db'};create=true"
+        return JdbcSink(**{"id": "jdbc_1", "url": url, "table": "readings", **settings})
+
+    def give(self, *ids: int) -> None:
+        rows = [{"id": i, "text": f"a'b\"{i}", "at": "2024-01-01T00:00:00Z"} for i in ids]
+        (self.directory / "draft").write_text("".join(json.dumps(r) + "\n" for r in rows))
+        # Spark takes files in the order of their times.
+        os.utime(self.directory / "draft", (self.files + 1.7e9, self.files + 1.7e9))
+        (self.directory / "draft").rename(self.input / f"{self.files}.json")
+        self.files += 1
+
+    def run(self, *, checkpoint: str = "checkpoint", **settings: Any) -> None:
+        """Write what there is, one file a batch."""
+        reader = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        query = start_sink(
+            self.sink(**settings),
+            reader.json(str(self.input)),
+            checkpoint=str(self.directory / checkpoint),
+            query_name=f"sinks/{self.directory.name}/{checkpoint}",
+            trigger=AVAILABLE_NOW,
+        )
+        try:
+            assert query.awaitTermination(TIMEOUT), "the query does not end"
+        finally:
+            query.stop()
+
+    def rows(self, table: str = "readings") -> list[Any]:
+        reader = self.spark.read.format("jdbc").option("url", self.sink().url).option("dbtable", table)
+        return reader.load().orderBy("id").collect()
+
+    def ids(self) -> list[int]:
+        return [r.id for r in self.rows()]
+
+    def uncommit(self, *batches: int, checkpoint: str = "checkpoint") -> None:
+        """Make a checkpoint look as after a crash between the write and Spark's commit."""
+        for batch in batches:
+            for name in (str(batch), f".{batch}.crc"):
+                (self.directory / checkpoint / "commits" / name).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def table(spark: SparkSession, tmp_path: Path) -> Table:
+    return Table(spark, tmp_path)
+
+
+def test_batches_are_written_with_their_numbers(table: Table) -> None:
+    table.give(1, 2)
+    table.give(3)
+    table.run()
+    rows = table.rows()
+    assert [(r.id, r.text, r.at.isoformat()) for r in rows[:1]] == [(1, "a'b\"1", "2024-01-01T00:00:00")]
+    number = checkpoint_number(str(table.directory / "checkpoint"))
+    assert [(r.id, r.headwater_batch >> 32, r.headwater_batch & 0xFFFFFFFF) for r in rows] == [
+        (1, number, 0),
+        (2, number, 0),
+        (3, number, 1),
+    ]
+
+
+def test_a_replayed_batch_is_written_once(table: Table) -> None:
+    table.give(1, 2)
+    table.run()
+    table.uncommit(0)  # the very first batch
+    table.run()
+    assert table.ids() == [1, 2]
+    table.give(3)
+    table.run()
+    table.uncommit(1)
+    table.give(4)
+    table.run()
+    table.run()
+    assert table.ids() == [1, 2, 3, 4]
+
+
+def test_without_a_batch_column_a_replayed_batch_is_written_again(table: Table) -> None:
+    table.give(1)
+    table.run(batch_column=None)
+    table.uncommit(0)
+    table.run(batch_column=None)
+    assert table.ids() == [1, 1]  # which shows that the test above replays
+
+
+def test_checkpoints_do_not_take_each_others_rows_for_their_own(table: Table) -> None:
+    table.give(1)
+    table.give(2)
+    table.run(checkpoint="north")
+    table.run(checkpoint="south")
+    assert table.ids() == [1, 1, 2, 2]
+    table.uncommit(1, checkpoint="north")
+    table.run(checkpoint="north")
+    assert table.ids() == [1, 1, 2, 2]
+
+
+def test_a_copied_checkpoint_goes_on_as_the_same_writer(table: Table) -> None:
+    table.give(1)
+    table.run()
+    table.uncommit(0)
+    shutil.copytree(table.directory / "checkpoint", table.directory / "copy")
+    table.give(2)
+    table.run(checkpoint="copy")
+    assert table.ids() == [1, 2]
+    (table.directory / "copy" / "headwater.json").unlink()
+    with pytest.raises(DeploymentError, match="has no number"):
+        table.run(checkpoint="copy")
+
+
+def test_a_batch_that_fails_leaves_nothing(table: Table) -> None:
+    table.give(1)
+    table.run()
+    table.give(2, 3)
+    (table.input / "1.json").write_text(
+        '{"id": 2, "text": "ok"}\n' + json.dumps({"id": 3, "text": "x" * 40}) + "\n"
+    )
+    options = (("createTableColumnTypes", "text varchar(10)"),)
+    with pytest.raises(Exception, match="'short' was not written"):
+        table.run(checkpoint="other", table="short", options=options)
+    assert [r.id for r in table.rows("short")] == [1]
+    (table.input / "1.json").write_text('{"id": 2, "text": "ok"}\n{"id": 3, "text": "ok"}\n')
+    table.run(checkpoint="other", table="short", options=options)
+    assert [r.id for r in table.rows("short")] == [1, 2, 3]
+
+
+def test_a_table_that_does_not_fit_is_told(table: Table) -> None:
+    table.give(1)
+    table.run(batch_column=None)
+    with pytest.raises(Exception, match="the table 'readings' was not written"):
+        table.run(checkpoint="other")
+    assert table.ids() == [1]
+
+
+def test_the_batch_columns_name_must_be_free(table: Table) -> None:
+    with pytest.raises(DataflowError, match="has a column 'ID' already"):
+        table.run(batch_column="ID")
+
+
+def test_variables_and_drivers_that_are_missing_are_named(table: Table) -> None:
+    table.give(1)
+    with pytest.raises(Exception, match="the environment variable NO_SUCH_VARIABLE is not set"):
+        table.run(password_env="NO_SUCH_VARIABLE")
+    with pytest.raises(Exception, match=r"no driver for jdbc:nodb:[\s\S]*spark.jars.packages="):
+        table.run(checkpoint="b", url="jdbc:nodb:x")
+
+
+def test_only_local_checkpoints_have_numbers(tmp_path: Path) -> None:
+    (tmp_path / "a b").mkdir()
+    number = checkpoint_number((tmp_path / "a b").as_uri())
+    assert checkpoint_number(str(tmp_path / "a b")) == number
+    assert 0 < number < 2**31
+    with pytest.raises(DeploymentError, match="not on this machine"):
+        checkpoint_number("s3a://bucket/checkpoint")
+    (tmp_path / "a b" / "headwater.json").write_text("{}")
+    with pytest.raises(DeploymentError, match="damaged"):
+        checkpoint_number(str(tmp_path / "a b"))
+
+
+# -- Kafka -----------------------------------------------------------------------------------
+
+PORT = 9  # nobody listens
+
+
+def kafka_sink(**settings: Any) -> KafkaSink:
+    return KafkaSink(id="kafka_1", bootstrap_servers=f"127.0.0.1:{PORT}", topic="t", **settings)
+
+
+def test_a_missing_kafka_connector_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.readStream.format("rate").load().selectExpr("value AS v", "'k' AS k")
+    for sink in (kafka_sink(), kafka_sink(key="k", value="k")):
+        with pytest.raises(Unavailable, match="Spark has no Kafka connector") as error:
+            start_sink(sink, frame, checkpoint=str(tmp_path / "c"), query_name="kafka", trigger="1 second")
+        assert "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4." in str(error.value)
+
+
+def test_what_kafka_gets(spark: SparkSession) -> None:
+    frame = spark.sql("SELECT 1 AS `my id`, 'k' AS k, CAST(NULL AS int) AS n")
+    (row,) = kafka_rows(kafka_sink(), frame).collect()
+    assert row.asDict() == {"value": '{"my id":1,"k":"k"}'}
+    (row,) = kafka_rows(kafka_sink(key="k", value="k"), frame).collect()
+    assert row.asDict() == {"value": "k", "key": "k"}
+
+
+def test_packages_that_a_dataflow_needs() -> None:
+    def packages(sink: Callable[[Any], Any]) -> list[str]:
+        flow = hw.flow("f")
+        sink(flow.read.rate(1))
+        return [p.split(":")[1] for p in packages_for(flow.build())]
+
+    assert packages(lambda s: s.write.console()) == []
+    assert packages(lambda s: s.write.jdbc("jdbc:derby:x", "t")) == []
+    assert packages(lambda s: s.write.jdbc("jdbc:postgresql://db/x", "t")) == ["postgresql"]
+    assert packages(lambda s: s.write.kafka("host:9092", "t")) == ["spark-sql-kafka-0-10_2.13"]
