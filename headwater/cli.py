@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 from headwater.errors import HeadwaterError, RuntimeFailure
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from rich.live import Live
 
     from headwater.metrics import Progress
@@ -153,10 +154,7 @@ def run(
         _say(f"{loaded.dataflow.name}: {len(planned.units)} units, state in {settings.directory}")
         _say("starting Spark")
     with stopping(settings.directory) as stop, Screen(loaded.dataflow.name, as_json=as_json) as screen:
-        try:
-            outcome = service.run(planned, settings, stop=stop, observe=screen.show)
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
+        outcome = service.run(planned, settings, stop=stop, observe=screen.show, show_rows=screen.rows)
     if not as_json:
         _tell_end(outcome, loaded, settings)
 
@@ -281,10 +279,18 @@ class Screen:
                 self._last, self._states = progress.seconds, states
                 typer.echo(progress_line(progress))
 
+    def rows(self, sink: str, rows: pa.Table) -> None:
+        """Print rows of a console sink; JSON lines have their own form of it."""
+        for row in rows.to_pylist():
+            if self._json:
+                _print_json({"sink": sink, "row": row})
+            else:
+                self.say(f"{sink}: " + ", ".join(f"{k}={v}" for k, v in row.items()))
+
     def say(self, text: str) -> None:
         """Print a line, above the table where there is one."""
         if self._live:
-            self._live.console.print(text, highlight=False)
+            self._live.console.print(text, highlight=False, markup=False)
         else:
             typer.echo(text)
 

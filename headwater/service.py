@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from headwater.continuum import Continuum
 from headwater.dataflow.function import PythonFunction
 from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.sinks import ConsoleSink
 from headwater.dataflow.stream import DataflowBuilder
 from headwater.errors import DataflowError, DeploymentError, ErrorList, HeadwaterError, RuntimeFailure
 from headwater.metrics import Progress
@@ -30,6 +31,8 @@ from headwater.plan import build as planning
 from headwater.plan.model import DeploymentPlan
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from headwater.runtime.deployment import Deployment
     from headwater.runtime.endpoint import LocalEndpoint
 
@@ -282,13 +285,15 @@ def run(
     *,
     stop: threading.Event | None = None,
     observe: Callable[[Progress], None] = lambda progress: None,
+    show_rows: Callable[[str, pa.Table], None] = lambda sink, rows: None,
     feed: Callable[[threading.Event], None] = lambda stop: None,
     at_end: Callable[[Deployment, LocalEndpoint], object] = lambda deployment, endpoint: None,
     endpoint: LocalEndpoint | None = None,
 ) -> Outcome:
     """Run a plan until it is drained (if asked for), ``stop`` is set or a unit fails; keep its state.
 
-    ``observe`` is called about every ``settings.every`` seconds, ``feed`` once to make input before
+    ``observe`` is called about every ``settings.every`` seconds, ``show_rows`` with the newest rows
+    of a console sink, ``feed`` once to make input before
     it is drained (in a thread; its argument is set when it is to give up), ``at_end`` once before Spark ends.
     A given ``endpoint`` is used and left running.
     Raises the failed unit's error, DeploymentError if the directory is in use or holds another plan.
@@ -316,14 +321,20 @@ def run(
                 trigger=settings.trigger,
                 channel=channel,
             )
+            drained = False
             if not stop.is_set():
+                consoles = _Consoles(deployment, show_rows)
                 deployment.start()
+
+                def look(progress: Progress) -> None:
+                    observe(progress)
+                    consoles.look()
+
                 try:
-                    drained = _watch(deployment, settings, stop=stop, observe=observe, feed=feed)
+                    drained = _watch(deployment, settings, stop=stop, observe=look, feed=feed)
                 finally:
                     deployment.stop()
-            else:
-                drained = False
+                consoles.look()
             progress = deployment.progress()
             observe(progress)
             found = at_end(deployment, spark)
@@ -365,6 +376,35 @@ def _watch(
         if drain:
             drain.give_up.set()
             drain.join(30)
+
+
+class _Consoles:
+    """Follows the console sinks: what was there before this run is not shown again."""
+
+    def __init__(self, deployment: Deployment, show: Callable[[str, pa.Table], None]) -> None:
+        self._deployment = deployment
+        self._show = show
+        operators = deployment.plan.dataflow.sinks
+        self._sinks = [o for o in operators if isinstance(o, ConsoleSink)]
+        self._positions: dict[str, dict[str, int]] = {o.id: {} for o in self._sinks}
+        for sink in self._sinks:
+            self._newest(sink)
+
+    def look(self) -> None:
+        """Show what came since the last look."""
+        for sink in self._sinks:
+            rows = self._newest(sink)
+            if rows is not None:
+                self._show(sink.id, rows)
+
+    def _newest(self, sink: ConsoleSink) -> pa.Table | None:
+        import pyarrow as pa
+
+        batches = list(self._deployment.sink_tail(sink.id, self._positions[sink.id]))
+        if not batches:
+            return None
+        table = pa.Table.from_batches(batches)
+        return table.slice(max(0, table.num_rows - sink.rows))
 
 
 class _Drain(threading.Thread):
