@@ -16,11 +16,10 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
 from headwater.runtime.fileoutlet import FilesOutlet
-from headwater.runtime.outlets import OutletTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -174,6 +173,16 @@ class _SearchedFile:
 # ---------------------------------------------------------------- the outlet
 
 
+class _Task(Protocol):
+    """What writes the file; outlets.OutletTask without the import, which would be a circle."""
+
+    def write(self, batch: pa.RecordBatch) -> None: ...
+
+    def close(self) -> Segment | None: ...
+
+    def abandon(self) -> None: ...
+
+
 class DeadLettersOutlet(FilesOutlet):
     """Write dead letters: ``path``, ``unit``, and ``options`` of the readers by operator."""
 
@@ -182,7 +191,7 @@ class DeadLettersOutlet(FilesOutlet):
         self._unit = spec.get("unit")
         self._options: Mapping[str, Mapping[str, str]] = spec.get("options") or {}
 
-    def open(self) -> OutletTask:  # type: ignore[override]  # the task that FilesOutlet has is wrapped
+    def open(self) -> _LetterTask:  # type: ignore[override]  # the task that FilesOutlet has is wrapped
         """Start a file in staging."""
         return _LetterTask(super().open(), self._unit, self._options)
 
@@ -190,7 +199,7 @@ class DeadLettersOutlet(FilesOutlet):
 class _LetterTask:
     """Turn rows into letters on their way to the file."""
 
-    def __init__(self, inner: OutletTask, unit: str | None, options: Mapping[str, Mapping[str, str]]) -> None:
+    def __init__(self, inner: _Task, unit: str | None, options: Mapping[str, Mapping[str, str]]) -> None:
         self._inner = inner
         self._unit = unit
         self._options = options

@@ -12,8 +12,9 @@ What that gives:
 - QoS 0: what arrives while the bridge is down is lost, and what was in memory at a crash.
 
 Memory is bounded. When the log is full, messages wait here up to the bound, then the connection
-is not read any more. The broker keeps the rest; it may end the connection meanwhile, which is
-made again when there is room.
+is not read any more. The broker keeps the rest, as much as it is set up to (mosquitto drops what
+exceeds ``max_queued_messages``, 1000); it may end the connection meanwhile, which is made again
+when there is room.
 """
 
 from __future__ import annotations

@@ -61,7 +61,8 @@ class Broker:
 
     def _configure(self) -> Path:
         users, config = self.directory / "users", self.directory / "mosquitto.conf"
-        settings = {"listener": f"{self.port} 127.0.0.1", "max_inflight_messages": "100", "user": "root"}
+        settings = {"listener": f"{self.port} 127.0.0.1", "max_inflight_messages": "100"}
+        settings |= {"max_queued_messages": "0", "user": "root"}
         settings |= {
             "persistence": "true",
             "persistence_location": f"{self.directory}/",
