@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 DAYS = 60.0
 MACHINES = 2
-FILES = 8  # per location: so many times new input comes while it runs
+FILES = 5  # per location: so many times new input comes while it runs
 MALFORMED = 0.002
 _HALF_HOUR = 1_800_000_000
 
@@ -107,7 +107,7 @@ def run_demo(
     outcome = service.run(
         plan,
         service.RunSettings(
-            directory=directory / "deployment", until_drained=True, fresh=True, trigger="1 second"
+            directory=directory / "deployment", until_drained=True, fresh=True, trigger="2 seconds"
         ),
         stop=stop,
         observe=observe,
