@@ -201,7 +201,7 @@ def demo(
     ] = None,
     seconds: Annotated[
         float, typer.Option("--seconds", help="How long new input keeps coming.", min=0)
-    ] = 30.0,
+    ] = 20.0,
     days: Annotated[
         float | None, typer.Option(help="Length of the series.", min=1, show_default="60")
     ] = None,

@@ -34,7 +34,7 @@ RANKINGS = {
 
 def taxi(
     data: str,
-    results: str,
+    results: str | None,
     *,
     name: str,
     window: str = "30 minutes",
@@ -43,7 +43,10 @@ def taxi(
     k: int = 10,
     lateness: str = "5 minutes",
 ) -> hw.Dataflow:
-    """Build the query over the CSV files in ``{data}/{location}``; changes go to ``{results}/{name}``."""
+    """Build the query over the CSV files in ``{data}/{location}``.
+
+    Changed lists go to JSON files in ``{results}/{name}``, or to memory where ``results`` is None.
+    """
     f = hw.flow(name, locations=["nyc"])
     journeys = (
         f.read.csv(f"{data}/{{location}}", TRIP)
@@ -70,16 +73,18 @@ def taxi(
     )
     # One row per window: the list must be seen whole to tell whether it has changed.
     best = "sort_array(collect_list(struct(score, start_row, start_column, end_row, end_column)), false)"
-    (
+    changes = (
         routes.group_by("window")
         .agg(top=f"slice({best}, 1, {k})")
         .named("top_routes")
         .select("window_time(window) AS ts", "to_json(top) AS top")
         .filter_acc(latest, changed, keys=[], order_by="ts")
         .named("changes")
-        .write.json(f"{results}/{name}")
-        .named("result")
     )
+    if results is None:
+        changes.write.memory("result")
+    else:
+        changes.write.json(f"{results}/{name}").named("result")
     return f.build()
 
 

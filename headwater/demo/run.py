@@ -39,7 +39,7 @@ _HALF_HOUR = 1_800_000_000
 class DemoSettings:
     """What the demonstration runs on; ``seconds`` is how long new input keeps coming."""
 
-    seconds: float = 30.0
+    seconds: float = 20.0
     days: float | None = None
     seed: int = 2
     files: int = FILES
@@ -107,7 +107,7 @@ def run_demo(
     outcome = service.run(
         plan,
         service.RunSettings(
-            directory=directory / "deployment", until_drained=True, fresh=True, trigger="2 seconds"
+            directory=directory / "deployment", until_drained=True, fresh=True, trigger="1 second"
         ),
         stop=stop,
         observe=observe,

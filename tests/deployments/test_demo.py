@@ -1,0 +1,86 @@
+"""The examples for real: the Acme demonstration on a few days of data, the taxi query on generated trips."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from examples.taxi import flow as taxi_flow
+from examples.taxi.generate import write_files
+from headwater.continuum import Continuum
+from headwater.demo.run import DemoSettings, run_demo, summary_view
+from headwater.runtime.endpoint import LocalEndpoint
+from headwater.service import plan
+from headwater.testing import batch_result, compare, run_to_end
+
+KEYS = {"zones", "units", "rows_in", "rows_out", "lost", "duplicated", "anomalies"}
+KEYS |= {"link_bytes", "link_bytes_all_to_cloud"}
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint]:
+    started = LocalEndpoint.start(tmp_path_factory.mktemp("zone"), cores=2)
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+def test_the_demo_equals_one_batch_run(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    settings = DemoSettings(seconds=2.0, days=12, files=2)
+    seen = []
+    summary = run_demo(settings, tmp_path, stop=threading.Event(), observe=seen.append, endpoint=endpoint)
+    assert summary is not None
+    assert set(summary) >= KEYS
+    assert (summary["lost"], summary["duplicated"]) == (0, 0)
+    assert summary["zones"] == 8
+    assert summary["units"] == len(summary["units_detail"]) == 10
+    assert summary["rows_in"] == summary["lines_written"] == 12 * 288 * 2 * 5
+    assert summary["malformed_found"] == summary["malformed_written"] > 0
+    assert summary["late_rows"] == 0
+    assert summary["anomalies"]["labelled"] > 0
+    links = {"E1-S1", "E2-S1", "E3-S1", "E4-S2", "E5-S2", "S1-C1", "S2-C1"}
+    assert set(summary["link_bytes"]) == set(summary["link_bytes_all_to_cloud"]) == links
+    for link in links:
+        assert 0 <= summary["link_bytes"][link] < summary["link_bytes_all_to_cloud"][link]
+    assert seen[-1].finished
+    assert json.loads(json.dumps(summary)) == summary
+    from rich.console import Console
+
+    console = Console(width=140)
+    with console.capture() as captured:
+        console.print(summary_view(summary))
+    assert "0 lost, 0 duplicated" in captured.get()
+
+
+def test_a_stopped_demo_gives_no_summary(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    assert run_demo(DemoSettings(days=2, files=1), tmp_path, stop=stop, endpoint=endpoint) is None
+
+
+@pytest.mark.parametrize("ranking", ["most frequent", "most profitable"])
+def test_the_taxi_query_equals_one_batch_run(endpoint: LocalEndpoint, tmp_path: Path, ranking: str) -> None:
+    for _ in write_files(tmp_path / "in" / "nyc", 3000, seed=5, per_file=1500):
+        pass
+    dataflow = taxi_flow.taxi(
+        str(tmp_path / "in"), None, name="taxi", window="10 minutes", slide="5 minutes", ranking=ranking
+    )
+    continuum = Continuum.from_yaml(Path(taxi_flow.__file__).with_name("continuum.yaml"))
+    tables, _ = run_to_end(plan(dataflow, continuum), tmp_path / "run", endpoint)
+    expected = batch_result(endpoint.session(), dataflow, continuum)
+    difference = compare(expected["result"], tables["result"])
+    assert not difference, difference.examples
+    lists = sorted(tables["result"].to_pylist(), key=lambda row: row["ts"])
+    assert len(lists) > 1
+    assert all(taxi_flow.only_routes(a["top"]) != taxi_flow.only_routes(b["top"]) for a, b in pairwise(lists))
+    for row in lists:
+        top = json.loads(row["top"])
+        scores = [route["score"] for route in top]
+        assert len(top) <= 10
+        assert scores == sorted(scores, reverse=True)
