@@ -96,8 +96,9 @@ class Deployment:
             else:
                 starting.append(unit)
         self._endpoint.session()
-        # Starting is mostly waiting for Spark, which plans several queries at a time.
-        with ThreadPoolExecutor(min(4, len(starting) or 1)) as pool:
+        # Starting is mostly waiting, but Spark gives up on a Python worker that is not there in 10 s:
+        # more at a time than there are cores would be slower, and then fail.
+        with ThreadPoolExecutor(max(1, self._endpoint.cores)) as pool:
             for started in [pool.submit(self._start_unit, unit) for unit in starting]:
                 started.result()
 
@@ -236,6 +237,7 @@ class Deployment:
             writer = writer.option("config", sink_config(EPOCH, compiled.outlets)).outputMode("append")
             query = writer.option("checkpointLocation", checkpoint).trigger(processingTime=self._trigger).start()
         self._running[unit.id] = Running(query)
+        self._running[unit.id].wait_until_ready()
 
     def _query_name(self, unit: Unit) -> str:
         return f"{self.plan.dataflow.name}/{unit.id}"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.streaming.query import StreamingQuery
 
 IDLE_SECONDS = 30.0
+READY_SECONDS = 30.0
 _OURS = re.compile(r"headwater\.errors\.(\w+): (?P<text>.*?)(?:\n\n|\nThe above|\nSQLSTATE|\Z)", re.DOTALL)
 
 
@@ -34,15 +35,25 @@ class Running:
     """How far it has read each channel."""
     error: RuntimeFailure | None = None
 
+    def wait_until_ready(self) -> None:
+        """Wait until the query has its sources, or has failed."""
+        deadline = time.monotonic() + READY_SECONDS
+        while time.monotonic() < deadline and self.query.isActive:
+            if "nitializing" not in self.query.status["message"]:
+                return
+            time.sleep(0.02)
+
     def observe(self) -> None:
         """Take in the batches since the last look."""
         for progress in self.query.recentProgress:
             batch = int(progress["batchId"])
-            if batch <= self.last_batch:
+            # An idle query reports too, under the number of the batch that is still to come.
+            if batch <= self.last_batch or "addBatch" not in progress["durationMs"]:
                 continue
             self.last_batch = batch
             rows = sum(int(s["numInputRows"] or 0) for s in progress["sources"])
-            for source in progress["sources"]:
+            # Files with malformed records are scanned twice: once for rows, once for dead letters.
+            for source in {s["description"]: s for s in progress["sources"]}.values():
                 self._take(source)
             self.late_rows += sum(int(o.get("numRowsDroppedByWatermark", 0)) for o in progress["stateOperators"])
             self.watermark = (progress.get("eventTime") or {}).get("watermark", self.watermark)

@@ -32,7 +32,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint
 
 
 def test_the_demo_equals_one_batch_run(endpoint: LocalEndpoint, tmp_path: Path) -> None:
-    settings = DemoSettings(seconds=2.0, days=12, files=2)
+    settings = DemoSettings(seconds=2.0, days=8, files=2)
     seen = []
     summary = run_demo(settings, tmp_path, stop=threading.Event(), observe=seen.append, endpoint=endpoint)
     assert summary is not None
@@ -40,7 +40,7 @@ def test_the_demo_equals_one_batch_run(endpoint: LocalEndpoint, tmp_path: Path) 
     assert (summary["lost"], summary["duplicated"]) == (0, 0)
     assert summary["zones"] == 8
     assert summary["units"] == len(summary["units_detail"]) == 10
-    assert summary["rows_in"] == summary["lines_written"] == 12 * 288 * 2 * 5
+    assert summary["rows_in"] == summary["lines_written"] == 8 * 288 * 2 * 5
     assert summary["malformed_found"] == summary["malformed_written"] > 0
     assert summary["late_rows"] == 0
     assert summary["anomalies"]["labelled"] > 0
