@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headwater.continuum import Continuum
+    from headwater.dataflow.builder import flow
     from headwater.dataflow.graph import Dataflow
-    from headwater.dataflow.stream import Stream, flow, session_window, window
+    from headwater.dataflow.stream import Stream, session_window, window
     from headwater.errors import HeadwaterError
 
 __version__ = "0.1.0"
@@ -23,7 +24,7 @@ _HOMES = {
     "Dataflow": "headwater.dataflow.graph",
     "HeadwaterError": "headwater.errors",
     "Stream": "headwater.dataflow.stream",
-    "flow": "headwater.dataflow.stream",
+    "flow": "headwater.dataflow.builder",
     "session_window": "headwater.dataflow.stream",
     "window": "headwater.dataflow.stream",
 }

@@ -21,10 +21,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from headwater.continuum import Continuum
+from headwater.dataflow.builder import DataflowBuilder
 from headwater.dataflow.function import PythonFunction
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sinks import ConsoleSink
-from headwater.dataflow.stream import DataflowBuilder
 from headwater.errors import DataflowError, DeploymentError, ErrorList, HeadwaterError, RuntimeFailure
 from headwater.metrics import Progress
 from headwater.plan import build as planning

@@ -53,7 +53,8 @@ def compare(expected: pa.Table, got: pa.Table) -> Difference:
     """Compare two tables as multisets of rows; floating-point values to a relative 1e-9."""
     if expected.column_names != got.column_names:
         raise NotEquivalent(
-            f"columns differ: {expected.column_names} expected, {got.column_names} found", hint="compare the schemas"
+            f"columns differ: {expected.column_names} expected, {got.column_names} found",
+            hint="compare the schemas",
         )
     wanted, found = Counter(map(_row, expected.to_pylist())), Counter(map(_row, got.to_pylist()))
     missing, extra = list((wanted - found).elements()), list((found - wanted).elements())
@@ -119,7 +120,7 @@ def batch_result(spark: SparkSession, dataflow: Dataflow, continuum: Continuum) 
     State is computed in another way than in a stream (window functions, whole groups), so the
     comparison is between two implementations.
     """
-    from headwater.dataflow import operators as ops
+    from headwater.dataflow import sources
     from headwater.runtime import compile
     from headwater.runtime.sources import can_be_malformed, source_frame, well_formed
 
@@ -127,7 +128,7 @@ def batch_result(spark: SparkSession, dataflow: Dataflow, continuum: Continuum) 
     frames: dict[str, Any] = {}
     for id_ in dataflow.order:
         operator = dataflow[id_]
-        if isinstance(operator, ops.Source):
+        if isinstance(operator, sources.Source):
             parts = []
             for location in locations if operator.per_location else locations[:1]:
                 part = source_frame(spark, operator, location, name=None)
@@ -138,7 +139,9 @@ def batch_result(spark: SparkSession, dataflow: Dataflow, continuum: Continuum) 
             frames[id_] = frame
         else:
             types = [dataflow.types[i] for i in operator.inputs]
-            frames[id_] = compile.apply(operator, [frames[i] for i in operator.inputs], types, streaming=False)
+            frames[id_] = compile.apply(
+                operator, [frames[i] for i in operator.inputs], types, streaming=False
+            )
     return {s.id: frames[s.id].toArrow() for s in dataflow.sinks}
 
 
@@ -167,7 +170,9 @@ Item = Mapping[str, Any] | Pause | Kill | Stop
 class BoundedSource:
     """Rows of a test, by location, that reach the dataflow as JSON files, one file between two events."""
 
-    def __init__(self, directory: Path, rows: Mapping[str, Sequence[Item]], *, rows_per_file: int = 50) -> None:
+    def __init__(
+        self, directory: Path, rows: Mapping[str, Sequence[Item]], *, rows_per_file: int = 50
+    ) -> None:
         self.directory = directory
         self._steps = {location: _steps(items, rows_per_file) for location, items in rows.items()}
         for location in rows:
@@ -190,7 +195,7 @@ class BoundedSource:
                         self._write(location, number, step)
                     else:
                         events.append(step)
-            yield from events or [None]
+            yield from events or (None,)
 
     def release_all(self) -> None:
         """Write all files at once."""
@@ -278,7 +283,9 @@ def _sink_table(deployment: Any, sink: Any) -> pa.Table:
     if isinstance(sink, FileSink) and sink.format == "parquet":
         files = sorted(Path(sink.path.split("{")[0]).rglob("*.parquet"))
         return pa.concat_tables([pq.read_table(f) for f in files if ".headwater" not in f.parts])
-    raise NotEquivalent(f"sink '{sink.id}' cannot be read back", hint="use write.memory(...) or write.parquet(...)")
+    raise NotEquivalent(
+        f"sink '{sink.id}' cannot be read back", hint="use write.memory(...) or write.parquet(...)"
+    )
 
 
 def check_equivalent(
@@ -302,6 +309,10 @@ def check_equivalent(
     differences = {sink: compare(expected[sink], table) for sink, table in tables.items()}
     wrong = {sink: d for sink, d in differences.items() if d}
     if wrong:
-        story = "; ".join(f"{s}: lost {d.lost}, too many {d.duplicated}: {d.examples}" for s, d in wrong.items())
-        raise NotEquivalent(story, where=f"dataflow '{dataflow.name}'", hint=f"the deployment is in {directory}")
+        story = "; ".join(
+            f"{s}: lost {d.lost}, too many {d.duplicated}: {d.examples}" for s, d in wrong.items()
+        )
+        raise NotEquivalent(
+            story, where=f"dataflow '{dataflow.name}'", hint=f"the deployment is in {directory}"
+        )
     return Outcome(plan, differences, {sink: table.num_rows for sink, table in tables.items()})

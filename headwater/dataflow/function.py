@@ -51,7 +51,7 @@ class PythonFunction:
 
     def load(self) -> Callable[..., Any]:
         """Unpickle the function. This executes code: only for dataflows that are trusted."""
-        loaded = pickle.loads(base64.b64decode(self.pickled))  # noqa: S301
+        loaded = pickle.loads(base64.b64decode(self.pickled))
         if not callable(loaded):
             raise DataflowError(f"'{self.name}' is not a function", hint="submit the dataflow again")
         return loaded  # type: ignore[no-any-return]
@@ -129,7 +129,11 @@ def _parts(value: Any, *, seen: set[int]) -> Iterator[str]:
         seen.add(id(value))
         yield f"{value.__module__}.{value.__qualname__}"
         module = sys.modules.get(value.__module__ or "")
-        if isinstance(value, type) and module is not None and (_is_users(module) or value.__module__ == "__main__"):
+        if (
+            isinstance(value, type)
+            and module is not None
+            and (_is_users(module) or value.__module__ == "__main__")
+        ):
             for name, member in sorted(vars(value).items()):
                 if isinstance(member, types.FunctionType):
                     yield name

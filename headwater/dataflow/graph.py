@@ -14,7 +14,7 @@ import networkx as nx
 from pydantic import TypeAdapter, ValidationError
 
 from headwater.dataflow import operators as ops
-from headwater.dataflow import sinks
+from headwater.dataflow import sinks, sources, stateful
 from headwater.dataflow.types import StreamType
 from headwater.errors import DataflowError, ErrorList, HeadwaterError
 from headwater.requirement import Requirement
@@ -26,9 +26,9 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\Z")
 KINDS: Mapping[str, type[ops.Operator]] = {
     c.kind: c
     for c in (
-        ops.FileSource, ops.RateSource, ops.SensorSource, ops.MqttSource,
+        sources.FileSource, sources.RateSource, sources.SensorSource, sources.MqttSource,
         ops.Where, ops.Select, ops.Explode, ops.Union, ops.MapBatches, ops.Transform, ops.Watermark,
-        ops.Aggregate, ops.Dedup, ops.Join, ops.CountWindow, ops.Scan,
+        stateful.Aggregate, stateful.Dedup, stateful.Join, stateful.CountWindow, stateful.Scan,
         sinks.FileSink, sinks.ConsoleSink, sinks.MemorySink, sinks.CallbackSink, sinks.KafkaSink, sinks.JdbcSink,
     )
 }  # fmt: skip
@@ -99,8 +99,8 @@ class Dataflow:
         return keys
 
     @property
-    def sources(self) -> tuple[ops.Source, ...]:
-        return tuple(o for o in self.operators if isinstance(o, ops.Source))
+    def sources(self) -> tuple[sources.Source, ...]:
+        return tuple(o for o in self.operators if isinstance(o, sources.Source))
 
     @property
     def sinks(self) -> tuple[sinks.Sink, ...]:
@@ -163,7 +163,9 @@ class Dataflow:
             )
         unknown = set(data) - {"headwater", "name", "locations", "operators"}
         if unknown:
-            raise DataflowError(f"unknown settings: {', '.join(sorted(map(str, unknown)))}", hint="remove them")
+            raise DataflowError(
+                f"unknown settings: {', '.join(sorted(map(str, unknown)))}", hint="remove them"
+            )
         try:
             locations = TypeAdapter(tuple[str, ...]).validate_python(data.get("locations", ()))
             entries = TypeAdapter(list[dict[str, Any]]).validate_python(data.get("operators"))
@@ -198,10 +200,14 @@ def _operator(entry: dict[str, Any]) -> ops.Operator:
     settings = {k: v for k, v in entry.items() if k != "kind"}
     unknown = set(settings) - {f.name for f in fields(cls)}
     if unknown:
-        raise DataflowError(f"unknown settings: {', '.join(sorted(unknown))}", where=where, hint="remove them")
+        raise DataflowError(
+            f"unknown settings: {', '.join(sorted(unknown))}", where=where, hint="remove them"
+        )
     requires = settings.pop("requires", "")
     if not isinstance(requires, str):
-        raise DataflowError("'requires' is not text", where=where, hint="write it as 'gpu = true and n_cpu >= 4'")
+        raise DataflowError(
+            "'requires' is not text", where=where, hint="write it as 'gpu = true and n_cpu >= 4'"
+        )
     try:
         operator: ops.Operator = TypeAdapter(cls).validate_python(settings)
     except ValidationError as error:
@@ -256,19 +262,25 @@ def _shape_problems(operators: tuple[ops.Operator, ...]) -> list[HeadwaterError]
         for parent in operator.inputs:
             read.add(parent)
             if parent not in known:
-                problems.append(operator.error(f"reads '{parent}', which is not there", "add it or correct the name"))
+                problems.append(
+                    operator.error(f"reads '{parent}', which is not there", "add it or correct the name")
+                )
     if not operators:
         problems.append(DataflowError("the dataflow is empty", hint="read a source and write it to a sink"))
     for operator in operators:
         if isinstance(operator, sinks.Sink) and operator.id in read:
             problems.append(operator.error("a sink has no output to read", "read the sink's input instead"))
         if not isinstance(operator, sinks.Sink) and operator.id not in read:
-            problems.append(operator.error("nothing reads its output", "end it in a sink: .write...., or remove it"))
+            problems.append(
+                operator.error("nothing reads its output", "end it in a sink: .write...., or remove it")
+            )
     if not problems:
         try:
             cycle = nx.find_cycle(_graph(operators))
             path = " -> ".join([cycle[0][0], *(edge[1] for edge in cycle)])
-            problems.append(DataflowError(f"the operators form a cycle: {path}", hint="a dataflow has no loops"))
+            problems.append(
+                DataflowError(f"the operators form a cycle: {path}", hint="a dataflow has no loops")
+            )
         except nx.NetworkXNoCycle:
             pass
     return problems

@@ -101,11 +101,15 @@ def _type(function: str, argument: DataType, where: str) -> DataType:
     if function in ("sum", "avg"):
         if not whole and text not in ("float", "double"):
             raise DataflowError(
-                f"{function} of {text} is not known over count windows", where=where, hint="cast it to double or bigint"
+                f"{function} of {text} is not known over count windows",
+                where=where,
+                hint="cast it to double or bigint",
             )
         return DataType.parse("bigint" if function == "sum" and whole else "double")
     if not whole and text not in ("float", "double", "string", "boolean", "timestamp", "date"):
         raise DataflowError(
-            f"{function} of {text} is not known over count windows", where=where, hint="select its parts first"
+            f"{function} of {text} is not known over count windows",
+            where=where,
+            hint="select its parts first",
         )
     return argument

@@ -6,17 +6,14 @@ Every method checks itself at once against the schema and returns a new Stream; 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from headwater.dataflow import operators as ops
-from headwater.dataflow import sinks
+from headwater.dataflow import sinks, stateful
 from headwater.dataflow.expressions import parse_projection
 from headwater.dataflow.function import PythonFunction, accepts
-from headwater.dataflow.graph import Dataflow
-from headwater.dataflow.hoist import hoist_watermarks
 from headwater.dataflow.schema import Schema
 from headwater.dataflow.types import StreamType
 from headwater.errors import DataflowError
@@ -25,177 +22,39 @@ from headwater.requirement import Requirement
 Columns = str | Sequence[str]
 
 
-def flow(name: str, *, locations: Sequence[str] = ()) -> DataflowBuilder:
-    """Begin a dataflow that is to run for these locations of the continuum."""
-    return DataflowBuilder(name, tuple(locations))
-
-
-def window(time_column: str, size: str, slide: str | None = None) -> ops.TimeWindow:
+def window(time_column: str, size: str, slide: str | None = None) -> stateful.TimeWindow:
     """Tumbling windows of ``size``, or sliding ones every ``slide``, for ``group_by``."""
-    return ops.TimeWindow(time_column, size, slide)
+    return stateful.TimeWindow(time_column, size, slide)
 
 
-def session_window(time_column: str, gap: str) -> ops.SessionWindow:
+def session_window(time_column: str, gap: str) -> stateful.SessionWindow:
     """Windows that a silence of ``gap`` ends, for ``group_by``."""
-    return ops.SessionWindow(time_column, gap)
+    return stateful.SessionWindow(time_column, gap)
 
 
-class DataflowBuilder:
-    """Collects the streams that are written to sinks; ``build()`` gives the immutable Dataflow."""
+class Registry(Protocol):
+    """What a stream needs of the dataflow it belongs to."""
 
-    def __init__(self, name: str, locations: tuple[str, ...]) -> None:
-        self.name = name
-        self.locations = locations
-        self._sinks: list[Stream] = []
-        self._counts: Counter[str] = Counter()
-
-    @property
-    def read(self) -> Reader:
-        """Sources, as in ``spark.readStream``."""
-        return Reader(self)
-
-    def build(self) -> Dataflow:
-        """Validate the whole and give it as a value."""
-        found: dict[str, ops.Operator] = {}
-        seen: set[int] = set()
-        doubled: list[str] = []
-
-        def collect(stream: Stream) -> None:
-            if id(stream.operator) in seen:
-                return
-            seen.add(id(stream.operator))
-            for parent in stream.parents:
-                collect(parent)
-            if stream.operator.id in found:
-                doubled.append(stream.operator.id)
-            found[stream.operator.id] = stream.operator
-
-        for sink in self._sinks:
-            collect(sink)
-        if doubled:
-            raise DataflowError(
-                f"two operators are called '{doubled[0]}'",
-                where=f"dataflow '{self.name}'",
-                hint="give each its own name; name a stream before it is used twice, not between",
-            )
-        return Dataflow(self.name, hoist_watermarks(tuple(found.values())), self.locations)
+    name: str
 
     def new_id(self, kind: str) -> str:
         """Give the next free name for an operator of ``kind``."""
-        self._counts[kind] += 1
-        count = self._counts[kind]
-        return kind if count == 1 else f"{kind}-{count}"
 
     def add_sink(self, stream: Stream) -> None:
-        self._sinks.append(stream)
+        """Take note of a stream that ends in a sink."""
 
     def replace_sink(self, old: Stream, new: Stream) -> None:
-        self._sinks[self._sinks.index(old)] = new
-
-
-@dataclass(frozen=True)
-class Reader:
-    """Sources of a dataflow. ``{location}`` in a path or topic is filled in for every location."""
-
-    builder: DataflowBuilder
-
-    def files(
-        self,
-        path: str,
-        schema: str,
-        *,
-        format: Literal["csv", "json", "parquet"],
-        location_as: str | None = None,
-        **options: str,
-    ) -> Stream:
-        """Read files that appear in a directory, or match a glob; ``options`` are Spark's for the format."""
-        text = _schema_text(schema, f"read.files('{path}')")
-        settings = tuple(sorted((k, str(v)) for k, v in options.items()))
-        return self._source(
-            ops.FileSource, path=path, format=format, schema_text=text, options=settings, location_as=location_as
-        )
-
-    def csv(self, path: str, schema: str, *, location_as: str | None = None, **options: str) -> Stream:
-        """Read CSV files; Spark's options (``header``, ``sep``, ``timestampFormat`` ...) by name."""
-        return self.files(path, schema, format="csv", location_as=location_as, **options)
-
-    def json(self, path: str, schema: str, *, location_as: str | None = None, **options: str) -> Stream:
-        """Read files of JSON lines."""
-        return self.files(path, schema, format="json", location_as=location_as, **options)
-
-    def parquet(self, path: str, schema: str, *, location_as: str | None = None) -> Stream:
-        """Read Parquet files."""
-        return self.files(path, schema, format="parquet", location_as=location_as)
-
-    def rate(self, rows_per_second: int = 1, *, location_as: str | None = None) -> Stream:
-        """Count upwards: columns ``timestamp`` and ``value`` (Spark's rate source)."""
-        return self._source(ops.RateSource, rows_per_second=rows_per_second, location_as=location_as)
-
-    def sensors(
-        self,
-        *,
-        seed: int = 0,
-        machines: int = 1,
-        interval: str = "5 minutes",
-        rows_per_second: float = 10.0,
-        rows: int | None = None,
-        location_as: str | None = None,
-    ) -> Stream:
-        """Generate machine temperatures with labelled anomalies: the same for the same seed.
-
-        ``rows`` bounds the stream (per location); ``rows_per_second=0`` is as fast as it goes.
-        """
-        return self._source(
-            ops.SensorSource,
-            seed=seed,
-            machines=machines,
-            interval=interval,
-            rows_per_second=rows_per_second,
-            rows=rows,
-            location_as=location_as,
-        )
-
-    def mqtt(
-        self,
-        broker: str,
-        topic: str,
-        schema: str,
-        *,
-        qos: int = 1,
-        username_env: str | None = None,
-        password_env: str | None = None,
-        tls: bool = False,
-        location_as: str | None = None,
-    ) -> Stream:
-        """Read JSON messages of an MQTT topic. ``broker`` is host or host:port.
-
-        Name and password are read from the environment variables named, in the zone.
-        """
-        return self._source(
-            ops.MqttSource,
-            broker=broker,
-            topic=topic,
-            schema_text=_schema_text(schema, f"read.mqtt('{topic}')"),
-            qos=qos,
-            username_env=username_env,
-            password_env=password_env,
-            tls=tls,
-            location_as=location_as,
-        )
-
-    def _source(self, cls: type[ops.Source], **settings: Any) -> Stream:
-        operator = cls(id=self.builder.new_id(cls.kind), **settings)
-        return Stream(self.builder, operator, (), operator.output(()))
+        """Take note of a sink's new name."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
     """A stream of rows with a known schema; methods give new streams and change nothing."""
 
-    builder: DataflowBuilder
+    builder: Registry
     operator: ops.Operator
     parents: tuple[Stream, ...]
-    type: StreamType
+    shape: StreamType
     next_layer: str | None = None
     next_requires: Requirement = Requirement()
 
@@ -204,12 +63,12 @@ class Stream:
     @property
     def schema(self) -> Schema:
         """The columns and their types."""
-        return self.type.schema
+        return self.shape.schema
 
     @property
     def columns(self) -> list[str]:
         """The names of the columns."""
-        return list(self.type.schema.names)
+        return list(self.shape.schema.names)
 
     def print_schema(self) -> None:
         """Print the columns and their types as PySpark does."""
@@ -270,9 +129,13 @@ class Stream:
                 where=f"drop after '{self.operator.id}'",
                 hint=f"the columns are {', '.join(self.columns)}",
             )
-        return self._then(ops.Select, columns=tuple((c, f"`{c}`") for c in self.columns if c.lower() not in gone))
+        return self._then(
+            ops.Select, columns=tuple((c, f"`{c}`") for c in self.columns if c.lower() not in gone)
+        )
 
-    def explode(self, expression: str, alias: str, *, position: str | None = None, outer: bool = False) -> Stream:
+    def explode(
+        self, expression: str, alias: str, *, position: str | None = None, outer: bool = False
+    ) -> Stream:
         """Give one row per element of an array, as column ``alias`` (and its index as ``position``)."""
         return self._then(ops.Explode, expression=expression, alias=alias, position=position, outer=outer)
 
@@ -288,13 +151,15 @@ class Stream:
         How rows fall into batches is up to Spark: the function must treat each row for itself.
         """
         return self._then(
-            ops.MapBatches, function=self._function(function, 1, "map_batches"), schema_text=_schema_text(schema)
+            ops.MapBatches,
+            function=self._function(function, 1, "map_batches"),
+            schema_text=schema_text(schema),
         )
 
     def transform(self, function: Callable[..., Any], schema: str) -> Stream:
         """Apply ``function(DataFrame) -> DataFrame``: stateless PySpark that Headwater does not look into."""
         return self._then(
-            ops.Transform, function=self._function(function, 1, "transform"), schema_text=_schema_text(schema)
+            ops.Transform, function=self._function(function, 1, "transform"), schema_text=schema_text(schema)
         )
 
     # ------------------------------------------------------------ with state
@@ -303,20 +168,24 @@ class Stream:
         """Declare the event-time column, and how late a row may come behind the newest."""
         return self._then(ops.Watermark, column=column, delay=delay)
 
-    def group_by(self, *keys: str | ops.TimeWindow | ops.SessionWindow) -> Grouped:
+    def group_by(self, *keys: str | stateful.TimeWindow | stateful.SessionWindow) -> Grouped:
         """Group by columns and at most one window: ``group_by(hw.window("ts", "1 minute"), "machine")``."""
         windows = [k for k in keys if not isinstance(k, str)]
         if len(windows) > 1:
-            raise DataflowError("more than one window", where=f"group_by after '{self.operator.id}'", hint="keep one")
+            raise DataflowError(
+                "more than one window", where=f"group_by after '{self.operator.id}'", hint="keep one"
+            )
         return Grouped(self, windows[0] if windows else None, tuple(k for k in keys if isinstance(k, str)))
 
-    def count_window(self, size: int, slide: int | None = None, *, keys: Columns = (), order_by: Columns) -> Counted:
+    def count_window(
+        self, size: int, slide: int | None = None, *, keys: Columns = (), order_by: Columns
+    ) -> Counted:
         """Windows of ``size`` rows of each key in the order of ``order_by``, one every ``slide`` rows."""
         return Counted(self, size, slide, _tuple(keys), _tuple(order_by))
 
     def drop_duplicates(self, *columns: str) -> Stream:
         """Drop rows equal in these columns to one seen within the watermark's delay (all columns if none named)."""
-        return self._then(ops.Dedup, keys=columns or tuple(self.columns))
+        return self._then(stateful.Dedup, keys=columns or tuple(self.columns))
 
     drop_duplicates_within_watermark = drop_duplicates
 
@@ -341,7 +210,7 @@ class Stream:
                 hint="within='1 minute', or between=('-10 seconds', '1 minute'), not both",
             )
         earliest, latest = between if between is not None else (f"-{within}", str(within))
-        return self._then(ops.Join, (other,), on=_tuple(on), earliest=earliest, latest=latest, how=how)
+        return self._then(stateful.Join, (other,), on=_tuple(on), earliest=earliest, latest=latest, how=how)
 
     def top_k(self, k: int, by: str, *, per: Columns = "window", rank: str = "rank") -> Stream:
         """Keep the ``k`` rows with the highest ``by`` per window (and other columns); ties by the other columns.
@@ -359,7 +228,10 @@ class Stream:
         if k < 1:
             raise DataflowError(f"top_k of {k} rows", where=where, hint="give at least 1")
         grouped = {key.lower() for key in keys}
-        rest = [names[by.lower()], *(c for c in self.columns if c.lower() not in grouped and c.lower() != by.lower())]
+        rest = [
+            names[by.lower()],
+            *(c for c in self.columns if c.lower() not in grouped and c.lower() != by.lower()),
+        ]
         fields = ", ".join(f"'{c}', `{c}`" for c in rest)
         best = f"slice(sort_array(collect_list(named_struct({fields})), false), 1, {k})"
         ranked = self.group_by(*keys).agg(best=best).explode("best", "item", position="position")
@@ -367,7 +239,13 @@ class Stream:
         return ranked.select(*outputs, f"position + 1 AS `{rank}`")
 
     def scan(
-        self, function: Callable[..., Any], schema: str, *, keys: Columns, order_by: Columns, initial: Any = None
+        self,
+        function: Callable[..., Any],
+        schema: str,
+        *,
+        keys: Columns,
+        order_by: Columns,
+        initial: Any = None,
     ) -> Stream:
         """Fold a state over the rows of each key, in order, and give a row for each.
 
@@ -384,12 +262,12 @@ class Stream:
                 hint="use numbers, text, lists and dicts",
             ) from error
         return self._then(
-            ops.Scan,
+            stateful.Scan,
             keys=_tuple(keys),
             order_by=_tuple(order_by),
             function=self._function(function, 2, "scan"),
             initial=begin,
-            schema_text=_schema_text(schema),
+            schema_text=schema_text(schema),
         )
 
     def filter_acc(
@@ -442,7 +320,7 @@ class Stream:
             self.builder,
             operator,
             parents,
-            operator.output(tuple(p.type for p in parents)),
+            operator.output(tuple(p.shape for p in parents)),
             next_layer=layer,
             next_requires=requires,
         )
@@ -463,13 +341,13 @@ class Grouped:
     """A grouped stream that waits for its aggregates."""
 
     stream: Stream
-    window: ops.TimeWindow | ops.SessionWindow | None
+    window: stateful.TimeWindow | stateful.SessionWindow | None
     keys: tuple[str, ...]
 
     def agg(self, **aggregates: str) -> Stream:
         """Compute aggregates per group: ``agg(n="count(*)", mean="avg(v)")``."""
         return self.stream._then(
-            ops.Aggregate, window=self.window, keys=self.keys, aggregates=tuple(aggregates.items())
+            stateful.Aggregate, window=self.window, keys=self.keys, aggregates=tuple(aggregates.items())
         )
 
     def count(self) -> Stream:
@@ -490,7 +368,7 @@ class Counted:
     def agg(self, **aggregates: str) -> Stream:
         """Compute aggregates per window."""
         return self.stream._then(
-            ops.CountWindow,
+            stateful.CountWindow,
             keys=self.keys,
             order_by=self.order_by,
             size=self.size,
@@ -535,12 +413,23 @@ class Writer:
         return self._sink(sinks.CallbackSink, function=captured)
 
     def kafka(
-        self, bootstrap_servers: str, topic: str, *, key: str | None = None, value: str | None = None, **options: str
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        *,
+        key: str | None = None,
+        value: str | None = None,
+        **options: str,
     ) -> Written:
         """Write to a Kafka topic: columns ``key`` and ``value``, or each row as one JSON object."""
         settings = tuple(sorted((k.replace("_", "."), str(v)) for k, v in options.items()))
         return self._sink(
-            sinks.KafkaSink, bootstrap_servers=bootstrap_servers, topic=topic, key=key, value=value, options=settings
+            sinks.KafkaSink,
+            bootstrap_servers=bootstrap_servers,
+            topic=topic,
+            key=key,
+            value=value,
+            options=settings,
         )
 
     def jdbc(
@@ -589,7 +478,7 @@ def _tuple(columns: Columns) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
-def _schema_text(schema: str, where: str | None = None) -> str:
+def schema_text(schema: str, where: str | None = None) -> str:
     try:
         return Schema.parse(schema).text
     except DataflowError as error:

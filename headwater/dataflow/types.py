@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 from headwater.dataflow.schema import DataType, Schema
+
 
 @dataclass(frozen=True, slots=True)
 class EventTime:

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headwater.dataflow.builder import flow
 from headwater.dataflow.graph import Dataflow
-from headwater.dataflow.stream import Stream, flow, window
+from headwater.dataflow.stream import Stream, window
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,8 +13,9 @@ from difflib import get_close_matches
 
 from headwater.continuum import Continuum
 from headwater.dataflow.graph import Dataflow
-from headwater.dataflow.operators import Source, Watermark
+from headwater.dataflow.operators import Watermark
 from headwater.dataflow.sinks import Sink
+from headwater.dataflow.sources import Source
 from headwater.errors import ErrorList, HeadwaterError, PlacementError
 from headwater.plan.model import Channel, Deployment, DeploymentPlan, Edge, Unit
 from headwater.plan.pieces import pieces
@@ -70,7 +71,9 @@ def build(dataflow: Dataflow, continuum: Continuum, deployment: Deployment | Non
     if problems:
         raise ErrorList(problems)
 
-    groups = pieces(dataflow, _cuts(dataflow, deployment), lambda group: _one_host(dataflow, continuum, group, zones))
+    groups = pieces(
+        dataflow, _cuts(dataflow, deployment), lambda group: _one_host(dataflow, continuum, group, zones)
+    )
     member: dict[str, int] = {id_: n for n, group in enumerate(groups) for id_ in group}
     units: dict[tuple[int, str], Unit] = {}
     for number, group in enumerate(groups):
@@ -94,7 +97,12 @@ def build(dataflow: Dataflow, continuum: Continuum, deployment: Deployment | Non
         raise ErrorList(problems)
     channels = _channels(dataflow, continuum, member, units)
     return DeploymentPlan(
-        dataflow, continuum, deployment, tuple(units.values()), channels, _warnings(dataflow, continuum, channels)
+        dataflow,
+        continuum,
+        deployment,
+        tuple(units.values()),
+        channels,
+        _warnings(dataflow, continuum, channels),
     )
 
 
@@ -129,7 +137,9 @@ def _zones(
                 PlacementError(
                     f"no zone covers location {location}",
                     where=f"dataflow '{dataflow.name}'",
-                    hint=f"did you mean {near[0]}?" if near else f"there are {', '.join(continuum.locations)}",
+                    hint=f"did you mean {near[0]}?"
+                    if near
+                    else f"there are {', '.join(continuum.locations)}",
                 )
             )
     if not _locations(dataflow, continuum):

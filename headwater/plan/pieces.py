@@ -129,7 +129,9 @@ def _cuts_for_hosts(
     cuts: set[Edge] = set()
     for piece in found:
         if not one_host(piece):
-            cuts |= {(p, c) for p, c in _inner(dataflow, piece) if dataflow[p].requires != dataflow[c].requires}
+            cuts |= {
+                (p, c) for p, c in _inner(dataflow, piece) if dataflow[p].requires != dataflow[c].requires
+            }
     return cuts
 
 

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from headwater.dataflow import operators as ops
+from headwater.dataflow import stateful
 from headwater.dataflow.rewrite import row_aggregates
 from headwater.dataflow.schema import Schema
 from headwater.dataflow.sinks import Sink
@@ -21,6 +22,9 @@ from headwater.errors import RuntimeFailure, UserCodeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+ALL = "__all"
+"""The key column of an operator without keys."""
 
 MARK = "spark.watermarkDelayMs"
 WINDOW_MARK = "spark.timeWindow"
@@ -32,7 +36,9 @@ def span(seconds: float) -> str:
     return f"{round(seconds * 1_000_000)} microseconds"
 
 
-def apply(operator: ops.Operator, frames: list[DataFrame], types: list[StreamType], *, streaming: bool) -> DataFrame:
+def apply(
+    operator: ops.Operator, frames: list[DataFrame], types: list[StreamType], *, streaming: bool
+) -> DataFrame:
     """Apply an operator to its inputs' frames. Watermarks are the caller's affair."""
     frame, type_ = frames[0], types[0]
     match operator:
@@ -53,19 +59,21 @@ def apply(operator: ops.Operator, frames: list[DataFrame], types: list[StreamTyp
             return frame.mapInArrow(guarded(operator), schema.text)
         case ops.Transform():
             return _transform(operator, frame)
-        case ops.Aggregate():
+        case stateful.Aggregate():
             return _aggregate(operator, mark(frame, type_))
-        case ops.Dedup():
+        case stateful.Dedup():
             if streaming:
                 return mark(frame, type_).dropDuplicatesWithinWatermark(list(operator.keys))
             return frame.dropDuplicates(list(operator.keys))
-        case ops.Join():
+        case stateful.Join():
             return _join(operator, mark(frames[0], types[0]), mark(frames[1], types[1]), types)
-        case ops.CountWindow():
+        case stateful.CountWindow():
             return _count_window(operator, frame, type_, streaming=streaming)
-        case ops.Scan():
+        case stateful.Scan():
             return _scan(operator, frame, type_, streaming=streaming)
-    raise RuntimeFailure(f"no compilation for {operator.kind}", where=operator.where, hint="report this as a defect")
+    raise RuntimeFailure(
+        f"no compilation for {operator.kind}", where=operator.where, hint="report this as a defect"
+    )
 
 
 def mark(frame: DataFrame, type_: StreamType) -> DataFrame:
@@ -77,9 +85,9 @@ def mark(frame: DataFrame, type_: StreamType) -> DataFrame:
     for column in type_.schema.columns:
         name = f"`{column.name}`"
         if column.name.lower() == time:
-            window = {WINDOW_MARK: True} if column.type == ops.WINDOW_TYPE else {}
+            window = {WINDOW_MARK: True} if column.type == stateful.WINDOW_TYPE else {}
             columns.append(F.col(name).alias(column.name, metadata={MARK: 0, **window}))
-        elif column.type.text == "timestamp" or column.type == ops.WINDOW_TYPE:
+        elif column.type.text == "timestamp" or column.type == stateful.WINDOW_TYPE:
             columns.append(F.col(name).alias(column.name, metadata={"headwater": 1}))
         else:
             columns.append(F.col(name))
@@ -100,7 +108,9 @@ def _transform(operator: ops.Transform, frame: DataFrame) -> DataFrame:
         result = operator.function.load()(frame)
     except Exception as error:
         raise UserCodeError(
-            f"the function raised {type(error).__name__}: {error}", where=operator.where, hint="correct the function"
+            f"the function raised {type(error).__name__}: {error}",
+            where=operator.where,
+            hint="correct the function",
         ) from error
     declared = Schema.parse(operator.schema_text)
     found = Schema.parse(", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in result.schema.fields))
@@ -159,19 +169,19 @@ def _culprit(function: Callable[..., Any], batch: pa.RecordBatch) -> dict[str, A
     return batch.to_pylist()[0] if batch.num_rows else None
 
 
-def _aggregate(operator: ops.Aggregate, frame: DataFrame) -> DataFrame:
+def _aggregate(operator: stateful.Aggregate, frame: DataFrame) -> DataFrame:
     groups: list[Any] = [F.col(f"`{k}`") for k in operator.keys]
     match operator.window:
-        case ops.TimeWindow(column, size, slide):
+        case stateful.TimeWindow(column, size, slide):
             length = span(operator.duration(size, "size"))
             hop = span(operator.duration(slide, "slide")) if slide else None
             groups.insert(0, F.window(F.col(f"`{column}`"), length, hop))
-        case ops.SessionWindow(column, gap):
+        case stateful.SessionWindow(column, gap):
             groups.insert(0, F.session_window(F.col(f"`{column}`"), span(operator.duration(gap, "gap"))))
     return frame.groupBy(*groups).agg(*(F.expr(text).alias(name) for name, text in operator.aggregates))
 
 
-def _join(operator: ops.Join, left: DataFrame, right: DataFrame, types: list[StreamType]) -> DataFrame:
+def _join(operator: stateful.Join, left: DataFrame, right: DataFrame, types: list[StreamType]) -> DataFrame:
     low, high = operator.bounds()
     times = [t.event_time for t in types]
     assert times[0] is not None and times[1] is not None
@@ -190,15 +200,24 @@ def _interval(seconds: float) -> Any:
     return F.expr(f"INTERVAL {round(seconds * 1_000_000)} MICROSECOND")
 
 
-def _scan(operator: ops.Scan, frame: DataFrame, type_: StreamType, *, streaming: bool) -> DataFrame:
+def _scan(operator: stateful.Scan, frame: DataFrame, type_: StreamType, *, streaming: bool) -> DataFrame:
     from headwater.runtime.keyed import ScanProcessor, fold_rows, order_key
 
-    event_time = ops.by_event_time(operator, type_)
+    event_time = stateful.by_event_time(operator, type_)
     schema = Schema.parse(operator.schema_text)
     if event_time is not None:
         frame = frame.where(f"`{event_time}` IS NOT NULL")
-    grouped_by = [F.col(f"`{k}`") for k in operator.keys] or [F.lit(0).alias("__all")]
-    function, initial, order, where = operator.function.load(), operator.initial, operator.order_by, operator.where
+    function, initial, order, where = (
+        operator.function.load(),
+        operator.initial,
+        operator.order_by,
+        operator.where,
+    )
+    if streaming:
+        frame = mark(frame, type_)
+    if not operator.keys:  # state is kept by column, so one key for all rows must be a column
+        frame, function = frame.withColumn(ALL, F.lit(0)), _without_all(function)
+    grouped_by = [F.col(f"`{k}`") for k in operator.keys or (ALL,)]
     if streaming:
         processor = ScanProcessor(
             function=function,
@@ -208,15 +227,11 @@ def _scan(operator: ops.Scan, frame: DataFrame, type_: StreamType, *, streaming:
             columns=schema.names,
             where=where,
         )
-        return (
-            mark(frame, type_)
-            .groupBy(*grouped_by)
-            .transformWithState(
-                statefulProcessor=processor,
-                outputStructType=schema.text,
-                outputMode="Append",
-                timeMode="EventTime" if event_time else "None",
-            )
+        return frame.groupBy(*grouped_by).transformWithState(
+            statefulProcessor=processor,
+            outputStructType=schema.text,
+            outputMode="Append",
+            timeMode="EventTime" if event_time else "None",
         )
     names = list(schema.names)
 
@@ -249,6 +264,10 @@ def _naive(value: Any) -> Any:
     return value.replace(tzinfo=None) if hasattr(value, "tzinfo") else value
 
 
+def _without_all(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda state, row: function(state, {k: v for k, v in row.items() if k != ALL})
+
+
 def _per_group(function: Callable[[Iterator[Any]], Iterator[Any]]) -> Callable[[pa.Table], pa.Table]:
     def group(table: Any) -> Any:
         import pyarrow as pa
@@ -259,17 +278,19 @@ def _per_group(function: Callable[[Iterator[Any]], Iterator[Any]]) -> Callable[[
     return group
 
 
-def _count_window(operator: ops.CountWindow, frame: DataFrame, type_: StreamType, *, streaming: bool) -> DataFrame:
+def _count_window(
+    operator: stateful.CountWindow, frame: DataFrame, type_: StreamType, *, streaming: bool
+) -> DataFrame:
     from headwater.runtime.keyed import NULL, ORDER, VALUE, CountWindowProcessor
 
     parts = row_aggregates(operator.aggregates, type_.schema, where=operator.where)
-    event_time = ops.by_event_time(operator, type_)
+    event_time = stateful.by_event_time(operator, type_)
     size, slide = operator.size, operator.slide or operator.size
     frame = mark(frame, type_)
     if event_time is not None:
         frame = frame.where(f"`{event_time}` IS NOT NULL")
-    columns = [F.col(f"`{k}`") for k in operator.keys] or [F.lit(0).alias("__all")]
-    keys = operator.keys or ("__all",)
+    columns = [F.col(f"`{k}`") for k in operator.keys] or [F.lit(0).alias(ALL)]
+    keys = operator.keys or (ALL,)
     columns += [F.col(f"`{c}`").alias(f"{ORDER}{i}") for i, c in enumerate(operator.order_by)]
     for i, (_, argument) in enumerate(parts.calls):
         value = F.expr(argument)
@@ -278,13 +299,21 @@ def _count_window(operator: ops.CountWindow, frame: DataFrame, type_: StreamType
     outputs = [F.col(f"`{k}`") for k in operator.keys]
     outputs += [F.expr(text).alias(name) for name, text in parts.outputs]
     if not streaming:
-        return _count_window_batch(rows, keys, parts.calls, size, slide, len(operator.order_by)).select(*outputs)
+        return _count_window_batch(rows, keys, parts.calls, size, slide, len(operator.order_by)).select(
+            *outputs
+        )
     filled = [F.col(f"`{c}`") for c in rows.columns if not c.startswith(VALUE)]
     for i, field in enumerate(f for f in rows.schema.fields if f.name.startswith(VALUE)):
-        zero = {"bigint": 0, "int": 0, "smallint": 0, "tinyint": 0, "boolean": False}.get(field.dataType.simpleString())
+        zero = {"bigint": 0, "int": 0, "smallint": 0, "tinyint": 0, "boolean": False}.get(
+            field.dataType.simpleString()
+        )
         # pandas would turn whole numbers with NULLs into floating point: NULLs travel in their own column.
         value = F.col(f"{VALUE}{i}")
-        filled.append((F.coalesce(value, F.lit(zero).cast(field.dataType)) if zero is not None else value).alias(f"{VALUE}{i}"))
+        filled.append(
+            (F.coalesce(value, F.lit(zero).cast(field.dataType)) if zero is not None else value).alias(
+                f"{VALUE}{i}"
+            )
+        )
     schema = ", ".join(
         [f"`{f.name}` {f.dataType.simpleString()}" for f in rows.schema.fields if f.name in keys]
         + [f"`__g{i}` {t.text}" for i, t in enumerate(parts.types)]
@@ -311,7 +340,12 @@ def _count_window(operator: ops.CountWindow, frame: DataFrame, type_: StreamType
 
 
 def _count_window_batch(
-    rows: DataFrame, keys: tuple[str, ...], calls: tuple[tuple[str, str], ...], size: int, slide: int, orders: int
+    rows: DataFrame,
+    keys: tuple[str, ...],
+    calls: tuple[tuple[str, str], ...],
+    size: int,
+    slide: int,
+    orders: int,
 ) -> DataFrame:
     """Number each key's rows and group by the windows that each number falls into."""
     from pyspark.sql import Window
@@ -324,7 +358,9 @@ def _count_window_batch(
     by = [F.col(f"`{k}`") for k in keys]
     numbered = rows.withColumn("__i", F.row_number().over(Window.partitionBy(*by).orderBy(*order)) - 1)
     first = f"greatest(0, cast(ceil((__i - {size} + 1) / {slide}) AS int))"
-    spread = numbered.withColumn("__w", F.expr(f"explode(sequence({first}, cast(floor(__i / {slide}) AS int)))"))
+    spread = numbered.withColumn(
+        "__w", F.expr(f"explode(sequence({first}, cast(floor(__i / {slide}) AS int)))")
+    )
     # With slide < size a row's first and last windows overlap; __i below the first window's start cannot be.
     spread = spread.where(f"__i >= __w * {slide} AND __i < __w * {slide} + {size}")
     results = [F.count(F.lit(1)).alias("__rows")]
@@ -336,4 +372,3 @@ def _count_window_batch(
         else:
             results.append(F.expr(f"{function}({VALUE}{i})").alias(f"__g{i}"))
     return spread.groupBy(*by, F.col("__w")).agg(*results).where(f"__rows = {size}")
-

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwater.dataflow import operators as ops
+from headwater.dataflow import sources
 from headwater.dataflow.sinks import CallbackSink, ConsoleSink, FileSink, MemorySink, Sink
 from headwater.errors import DeploymentError, RuntimeFailure
 from headwater.metrics import ChannelProgress, LinkProgress, Progress, Status, UnitProgress
@@ -126,7 +126,9 @@ class Deployment:
         endless = [s.id for s in self.plan.dataflow.sources if not _ends(s)]
         if endless:
             raise DeploymentError(
-                f"{', '.join(endless)} never ends", where="--until-drained", hint="run without it and stop with Ctrl-C"
+                f"{', '.join(endless)} never ends",
+                where="--until-drained",
+                hint="run without it and stop with Ctrl-C",
             )
         failed: set[str] = set()
         for unit in self.plan.units:
@@ -146,8 +148,12 @@ class Deployment:
     def settle(self) -> None:
         """Wait until what has arrived so far has gone through every unit."""
         for unit in self.plan.units:
-            if unit.id not in self._finished and not self._settled(unit, self._running[unit.id], threading.Event()):
-                raise self._running[unit.id].failure(unit.id) or RuntimeFailure("stopped", where=f"unit {unit.id}")
+            if unit.id not in self._finished and not self._settled(
+                unit, self._running[unit.id], threading.Event()
+            ):
+                raise self._running[unit.id].failure(unit.id) or RuntimeFailure(
+                    "stopped", where=f"unit {unit.id}"
+                )
 
     # ------------------------------------------------------------ what is seen
 
@@ -184,14 +190,15 @@ class Deployment:
 
         operator = self.plan.dataflow[sink]
         if not isinstance(operator, (MemorySink, ConsoleSink)):
-            raise DeploymentError(f"'{sink}' is not a memory or console sink", hint="read its files or table instead")
+            raise DeploymentError(
+                f"'{sink}' is not a memory or console sink", hint="read its files or table instead"
+            )
         batches = []
         for log in self._sink_logs(sink):
             batches += list(log.read(log.earliest(), log.latest()))
         if not batches:
-            from headwater.runtime.channels.segments import arrow_schema
-
-            return arrow_schema(self.plan.dataflow.types[sink].schema.text).empty_table()
+            schema = self.plan.dataflow.types[sink].schema.text
+            return self._endpoint.session().createDataFrame([], schema).toArrow()
         return pa.Table.from_batches(batches)
 
     def sink_tail(self, sink: str, positions: dict[str, int]) -> Iterator[pa.RecordBatch]:
@@ -235,7 +242,9 @@ class Deployment:
         else:
             writer = compiled.frame.writeStream.format("headwater_sink").queryName(self._query_name(unit))
             writer = writer.option("config", sink_config(EPOCH, compiled.outlets)).outputMode("append")
-            query = writer.option("checkpointLocation", checkpoint).trigger(processingTime=self._trigger).start()
+            query = (
+                writer.option("checkpointLocation", checkpoint).trigger(processingTime=self._trigger).start()
+            )
         self._running[unit.id] = Running(query)
         self._running[unit.id].wait_until_ready()
 
@@ -245,13 +254,15 @@ class Deployment:
     def _start_bridges(self, unit: Unit) -> None:
         for id_ in unit.operators:
             source = self.plan.dataflow[id_]
-            if not isinstance(source, ops.MqttSource):
+            if not isinstance(source, sources.MqttSource):
                 continue
             from headwater.runtime.mqtt import MqttBridge
 
             for location in unit.locations if source.per_location else unit.locations[:1]:
                 spool = self.layout.spool(source.id, self.plan.dataflow.keys[source.id], location)
-                write_atomically(spool / "members.json", json.dumps({"writers": {spool.name: str(spool / "log")}}))
+                write_atomically(
+                    spool / "members.json", json.dumps({"writers": {spool.name: str(spool / "log")}})
+                )
                 log = FileLog(spool / "log")
                 log.create()
                 bridge = MqttBridge(source, location=location, log=log, epoch=EPOCH)
@@ -292,7 +303,7 @@ class Deployment:
             paced = [
                 s
                 for i in unit.operators
-                if isinstance(s := self.plan.dataflow[i], ops.SensorSource) and s.rows is not None
+                if isinstance(s := self.plan.dataflow[i], sources.SensorSource) and s.rows is not None
             ]
             running.observe()
             wanted = sum((s.rows or 0) * len(unit.locations) for s in paced)
@@ -319,7 +330,9 @@ class Deployment:
 
     def _unit_progress(self, unit: Unit, stats: dict[str, Any]) -> UnitProgress:
         running = self._running.get(unit.id)
-        status: Status = "finished" if unit.id in self._finished else "stopped" if self._stopped else "running"
+        status: Status = (
+            "finished" if unit.id in self._finished else "stopped" if self._stopped else "running"
+        )
         error = None
         if running is not None and unit.id not in self._finished and self._endpoint.alive:
             if not self._stopped:
@@ -383,7 +396,9 @@ class Deployment:
             return
         except ValueError as error:
             raise DeploymentError(
-                f"the stored plan cannot be read: {error}", where=str(self.layout.plan), hint="begin anew with --fresh"
+                f"the stored plan cannot be read: {error}",
+                where=str(self.layout.plan),
+                hint="begin anew with --fresh",
             ) from error
         if json.loads(json.dumps(wanted)) != stored:
             raise DeploymentError(
@@ -415,8 +430,10 @@ class Deployment:
         write_atomically(self.layout.state(unit), json.dumps(totals))
 
 
-def _ends(source: ops.Source) -> bool:
-    return isinstance(source, ops.FileSource) or (isinstance(source, ops.SensorSource) and source.rows is not None)
+def _ends(source: sources.Source) -> bool:
+    return isinstance(source, sources.FileSource) or (
+        isinstance(source, sources.SensorSource) and source.rows is not None
+    )
 
 
 def _files_rows(path: Path, name: str | None = None) -> int:

@@ -136,7 +136,12 @@ class LocalEndpoint:
         endpoint = cls(directory, port, token, process.pid, cores)
         endpoint._process = process
         endpoint._again = lambda: cls.start(
-            directory, cores=cores, memory_mb=memory_mb, extra_conf=extra_conf, python_path=python_path, quick=quick
+            directory,
+            cores=cores,
+            memory_mb=memory_mb,
+            extra_conf=extra_conf,
+            python_path=python_path,
+            quick=quick,
         )
         endpoint._record().write_text(json.dumps({"pid": process.pid, "port": port}))
         endpoint._wait(time.monotonic() + START_SECONDS)
@@ -191,7 +196,9 @@ class LocalEndpoint:
     def restart(self) -> LocalEndpoint:
         """Start a server again as this one was started."""
         if self._again is None:
-            raise RuntimeFailure("this server was not started here", where=str(self.directory), hint="start another")
+            raise RuntimeFailure(
+                "this server was not started here", where=str(self.directory), hint="start another"
+            )
         return self._again()
 
     def log_tail(self, lines: int = 20) -> str:
@@ -288,7 +295,9 @@ def _java_version(home: Path) -> int | None:
         text = next(line for line in release.splitlines() if line.startswith("JAVA_VERSION=")).split('"')[1]
     except (OSError, StopIteration, IndexError):
         try:
-            shown = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=True)
+            shown = subprocess.run(
+                [str(java), "-version"], capture_output=True, text=True, timeout=30, check=True
+            )
             text = shown.stderr.split('"')[1]
         except (OSError, IndexError, subprocess.SubprocessError):
             return None
@@ -309,7 +318,9 @@ def _is_ours(pid: int, directory: Path) -> bool:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
         try:  # no /proc (macOS)
-            shown = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, timeout=10)
+            shown = subprocess.run(
+                ["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, timeout=10
+            )
             command = shown.stdout
         except (OSError, subprocess.SubprocessError):
             return False

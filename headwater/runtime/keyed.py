@@ -37,7 +37,9 @@ def order_key(columns: Sequence[str]) -> Callable[[dict[str, Any]], Any]:
     return key
 
 
-def fold_rows(fold: Fold, state: Any, rows: list[dict[str, Any]], *, where: str) -> tuple[Any, list[dict[str, Any]]]:
+def fold_rows(
+    fold: Fold, state: Any, rows: list[dict[str, Any]], *, where: str
+) -> tuple[Any, list[dict[str, Any]]]:
     """Fold rows into a state; an exception of the user's function names operator and row."""
     out: list[dict[str, Any]] = []
     for row in rows:
@@ -65,7 +67,8 @@ def _micros(time: Any) -> int:
 
     aware = time.replace(tzinfo=UTC) if time.tzinfo is None else time
     delta = aware - datetime(1970, 1, 1, tzinfo=UTC)
-    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + int(delta.microseconds)
+    micros: int = (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+    return micros
 
 
 class ScanProcessor(StatefulProcessor):
@@ -94,10 +97,10 @@ class ScanProcessor(StatefulProcessor):
         self._state = handle.getValueState("state", "json string")
         self._waiting = handle.getListState("waiting", "rows binary") if self._event_time else None
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
         """Fold at once, or set rows aside until the watermark has passed them."""
         fresh = [row.asDict(recursive=True) for row in rows]
-        if self._waiting is None:
+        if self._waiting is None or self._event_time is None:
             return self._fold(fresh)
         if fresh:
             self._waiting.appendValue((pickle.dumps(fresh),))
@@ -121,13 +124,16 @@ class ScanProcessor(StatefulProcessor):
         if not rows:
             return iter(())
         rows.sort(key=order_key(self._order))
-        state = json.loads(self._state.get()[0] if self._state.exists() else self._initial)
+        stored = self._state.get()
+        state = json.loads(stored[0] if stored else self._initial)
         state, out = fold_rows(self._function, state, rows, where=self._where)
         try:
             self._state.update((json.dumps(state),))
         except (TypeError, ValueError) as error:
             raise UserCodeError(
-                f"the state cannot be stored as JSON: {error}", where=self._where, hint="use numbers, text, lists, dicts"
+                f"the state cannot be stored as JSON: {error}",
+                where=self._where,
+                hint="use numbers, text, lists, dicts",
             ) from error
         return iter([Row(**{c: r.get(c) for c in self._columns}) for r in out])
 
@@ -172,7 +178,7 @@ class CountWindowProcessor(StatefulProcessor):
         self._open = handle.getValueState("open", "rows binary")
         self._waiting = handle.getListState("waiting", "rows binary") if self._event_time else None
 
-    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:
         """Cut windows at once, or set rows aside until the watermark has passed them."""
         import pandas as pd
 
@@ -206,7 +212,7 @@ class CountWindowProcessor(StatefulProcessor):
 
     def _deadlines(self, rows: pd.DataFrame) -> np.ndarray[Any, Any]:
         micros = rows[f"{ORDER}0"].to_numpy(dtype="datetime64[us]").astype("int64")
-        return -(-micros // 1000)  # type: ignore[no-any-return]
+        return -(-micros // 1000)
 
     def _cut(self, key: Any, rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
         import pandas as pd
@@ -214,9 +220,12 @@ class CountWindowProcessor(StatefulProcessor):
         if not len(rows):
             return iter(())
         ties = sorted(c for c in rows.columns if not c.startswith(ORDER))
-        rows = rows.sort_values([f"{ORDER}{i}" for i in range(self._orders)] + ties, kind="stable", na_position="first")
-        if self._open.exists():
-            rows = pd.concat([pickle.loads(self._open.get()[0]), rows], ignore_index=True)
+        rows = rows.sort_values(
+            [f"{ORDER}{i}" for i in range(self._orders)] + ties, kind="stable", na_position="first"
+        )
+        kept = self._open.get()
+        if kept:
+            rows = pd.concat([pickle.loads(kept[0]), rows], ignore_index=True)
         count = max(0, (len(rows) - self._size) // self._slide + 1)
         self._open.update((pickle.dumps(rows.iloc[count * self._slide :]),))
         if not count:
@@ -225,7 +234,9 @@ class CountWindowProcessor(StatefulProcessor):
         for i, function in enumerate(self._functions):
             values = rows[f"{VALUE}{i}"].to_numpy()
             nulls = rows[f"{NULL}{i}"].to_numpy(dtype=bool)
-            out[f"__g{i}"] = aggregate(function, windows(values, self._size, self._slide), windows(nulls, self._size, self._slide))
+            out[f"__g{i}"] = aggregate(
+                function, windows(values, self._size, self._slide), windows(nulls, self._size, self._slide)
+            )
         return iter([pd.DataFrame(out)])
 
     def close(self) -> None:
@@ -250,13 +261,17 @@ def aggregate(function: str, values: np.ndarray[Any, Any], nulls: np.ndarray[Any
         at = 0 if function == "first" else -1
         return [None if n else _plain(v) for v, n in zip(values[:, at], nulls[:, at], strict=True)]
     if values.dtype == object or values.dtype.kind in "Mb" or nulls.any():
-        return [_one(function, [_plain(v) for v, n in zip(vs, ns, strict=True) if not n]) for vs, ns in zip(values, nulls, strict=True)]
+        return [
+            _one(function, [_plain(v) for v, n in zip(vs, ns, strict=True) if not n])
+            for vs, ns in zip(values, nulls, strict=True)
+        ]
     if function == "sum" and values.dtype.kind == "i":
         values = values.astype("int64")
         if np.abs(values.astype("float64")).sum(axis=1).max() >= 2.0**63:
             return [_one("sum", [int(v) for v in vs]) for vs in values]
-    result = {"sum": np.sum, "avg": np.mean, "min": np.min, "max": np.max}[function](values, axis=1)
-    return result.tolist()  # type: ignore[no-any-return]
+    reductions: dict[str, Any] = {"sum": np.sum, "avg": np.mean, "min": np.min, "max": np.max}
+    found: list[Any] = reductions[function](values, axis=1).tolist()
+    return found
 
 
 def _plain(value: Any) -> Any:
@@ -269,7 +284,9 @@ def _one(function: str, values: list[Any]) -> Any:
     if function == "sum":
         total = sum(values)
         if isinstance(total, int) and abs(total) >= 2**63:
-            raise UserCodeError("sum of bigint overflows", where="count_window", hint="sum(cast(v AS decimal(38,0)))")
+            raise UserCodeError(
+                "sum of bigint overflows", where="count_window", hint="sum(cast(v AS decimal(38,0)))"
+            )
         return total
     if function == "avg":
         return float(sum(values)) / len(values)

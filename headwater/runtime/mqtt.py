@@ -33,7 +33,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
-from headwater.dataflow.operators import MqttSource
+from headwater.dataflow.sources import MqttSource
 from headwater.errors import ChannelFull, DataflowError, HeadwaterError, Unavailable
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.credentials import from_environment

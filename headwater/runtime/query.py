@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headwater.errors import RuntimeFailure, UserCodeError
 
 if TYPE_CHECKING:
-    from pyspark.sql.connect.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 IDLE_SECONDS = 30.0
 READY_SECONDS = 30.0
@@ -55,10 +55,15 @@ class Running:
             # Files with malformed records are scanned twice: once for rows, once for dead letters.
             for source in {s["description"]: s for s in progress["sources"]}.values():
                 self._take(source)
-            self.late_rows += sum(int(o.get("numRowsDroppedByWatermark", 0)) for o in progress["stateOperators"])
+            self.late_rows += sum(
+                int(o.get("numRowsDroppedByWatermark", 0)) for o in progress["stateOperators"]
+            )
             self.watermark = (progress.get("eventTime") or {}).get("watermark", self.watermark)
             if rows:
-                self.recent_ms = [*self.recent_ms[-19:], float(progress["durationMs"].get("triggerExecution", 0))]
+                self.recent_ms = [
+                    *self.recent_ms[-19:],
+                    float(progress["durationMs"].get("triggerExecution", 0)),
+                ]
                 self.recent_rate = [*self.recent_rate[-19:], float(progress.get("inputRowsPerSecond") or 0.0)]
 
     def _take(self, source: Any) -> None:
@@ -104,6 +109,8 @@ def translated(text: str, unit: str) -> RuntimeFailure:
         story = found["text"].strip()
         what, _, hint = story.partition("\n  -> ")
         cls = UserCodeError if found[1] == "UserCodeError" else RuntimeFailure
-        return cls(what.strip(), where=f"unit {unit}", hint=hint.strip().splitlines()[0] if hint.strip() else None)
+        return cls(
+            what.strip(), where=f"unit {unit}", hint=hint.strip().splitlines()[0] if hint.strip() else None
+        )
     first = next((line for line in text.splitlines() if line.strip()), "the query ended without a word")
     return RuntimeFailure(first.strip()[:2000], where=f"unit {unit}", hint="see the Spark log of its zone")

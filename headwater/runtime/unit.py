@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headwater.dataflow import operators as ops
+from headwater.dataflow import sources
 from headwater.dataflow.rewrite import substitute
 from headwater.dataflow.sinks import CallbackSink, FileSink, JdbcSink, KafkaSink, Sink
 from headwater.dataflow.types import StreamType
@@ -25,7 +26,13 @@ from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.pieces import trunk
 from headwater.runtime import compile
 from headwater.runtime.layout import Layout
-from headwater.runtime.sources import CORRUPT, can_be_malformed, dead_letter_columns, source_frame, well_formed
+from headwater.runtime.sources import (
+    CORRUPT,
+    can_be_malformed,
+    dead_letter_columns,
+    source_frame,
+    well_formed,
+)
 from headwater.runtime.writer import TAG, tag_column
 
 WATERMARK = "__wm"
@@ -53,7 +60,13 @@ class UnitCompiler:
     """Builds the query of one unit."""
 
     def __init__(
-        self, plan: DeploymentPlan, unit: Unit, spark: SparkSession, layout: Layout, channel: dict[str, Any], parallelism: int
+        self,
+        plan: DeploymentPlan,
+        unit: Unit,
+        spark: SparkSession,
+        layout: Layout,
+        channel: dict[str, Any],
+        parallelism: int,
     ) -> None:
         self._plan = plan
         self._flow = plan.dataflow
@@ -82,7 +95,7 @@ class UnitCompiler:
         operator = self._flow[id_]
         if id_ not in self._unit.operators:
             frame = self._read_channel(id_)
-        elif isinstance(operator, ops.Source):
+        elif isinstance(operator, sources.Source):
             frame = self._read_source(operator)
         elif isinstance(operator, ops.Watermark):
             frame = self._watermark(operator, self._frame(operator.inputs[0], done))
@@ -93,10 +106,10 @@ class UnitCompiler:
         done[id_] = frame
         return frame
 
-    def _locations(self, source: ops.Source) -> tuple[str, ...]:
+    def _locations(self, source: sources.Source) -> tuple[str, ...]:
         return self._unit.locations if source.per_location else self._unit.locations[:1]
 
-    def _raw_sources(self, source: ops.Source, prefix: str = "s") -> list[tuple[str, DataFrame]]:
+    def _raw_sources(self, source: sources.Source, prefix: str = "s") -> list[tuple[str, DataFrame]]:
         """Give the source's stream at each location the unit covers, malformed records included."""
         found = []
         for location in self._locations(source):
@@ -106,7 +119,7 @@ class UnitCompiler:
             found.append((location, source_frame(self._spark, source, location, name=name, spool=spool)))
         return found
 
-    def _read_source(self, source: ops.Source) -> DataFrame:
+    def _read_source(self, source: sources.Source) -> DataFrame:
         frames = [f for _, f in self._raw_sources(source)]
         if can_be_malformed(source):
             frames = [well_formed(f, source.schema()) for f in frames]
@@ -201,8 +214,8 @@ class UnitCompiler:
                 frame = frame.unionByName(self._dead(source, location, raw), allowMissingColumns=True)
         return frame, outlets
 
-    def _sources(self) -> list[ops.Source]:
-        return [o for i in self._unit.operators if isinstance(o := self._flow[i], ops.Source)]
+    def _sources(self) -> list[sources.Source]:
+        return [o for i in self._unit.operators if isinstance(o := self._flow[i], sources.Source)]
 
     def _fan_out(self) -> DataFrame:
         """Tag the rows of each output, computed from the trunk in one pass."""
@@ -241,7 +254,7 @@ class UnitCompiler:
                 columns = {name: substitute(text, columns, schema) for name, text in step.columns}
         return " AND ".join(conditions), list(columns.items())
 
-    def _one_pass(self, texts: list[ops.Source]) -> DataFrame | None:
+    def _one_pass(self, texts: list[sources.Source]) -> DataFrame | None:
         """Route rows and malformed records of a lone text source in one scan, where only filters follow it."""
         outputs = self._unit.outputs
         if len(texts) != 1 or len(self._sources()) != 1 or len(outputs) != 1:
@@ -270,7 +283,9 @@ class UnitCompiler:
         current = output
         while current != source:
             operator = self._flow[current]
-            if len(operator.inputs) != 1 or not isinstance(operator, (*ops.STATELESS_SQL, ops.Watermark, Sink)):
+            if len(operator.inputs) != 1 or not isinstance(
+                operator, (*ops.STATELESS_SQL, ops.Watermark, Sink)
+            ):
                 return False
             current = operator.inputs[0]
         return True
@@ -281,12 +296,14 @@ class UnitCompiler:
     def _direct_time(self) -> bool:
         """Tell whether the newest row written tells how far event time is: one input, nothing kept back."""
         sources = self._sources()
-        channels = {i for o in self._unit.operators for i in self._flow[o].inputs if i not in self._unit.operators}
+        channels = {
+            i for o in self._unit.operators for i in self._flow[o].inputs if i not in self._unit.operators
+        }
         writers = sum(len(self._locations(s)) for s in sources)
         writers += sum(c.operator in channels for c in self._plan.inputs(self._unit))
         return not self._needs_state() and writers == 1
 
-    def _dead(self, source: ops.Source, location: str, raw: DataFrame) -> DataFrame:
+    def _dead(self, source: sources.Source, location: str, raw: DataFrame) -> DataFrame:
         tag = len(self._unit.outputs)
         every = " OR ".join(f"to_json(struct(`{n}`)) IS NULL" for n in source.schema().names)
         bad = raw.where(f"`{CORRUPT}` IS NOT NULL AND (spark_partition_id() >= 0 OR {every})")

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headwater.dataflow.operators import MqttSource
+from headwater.dataflow.sources import MqttSource
 from headwater.errors import DataflowError, RuntimeFailure, Unavailable
 from headwater.runtime.channels.base import Limits
 from headwater.runtime.channels.filelog import FileLog
@@ -233,7 +233,7 @@ def test_what_was_not_stored_comes_again(
 
 _BRIDGE = """
 import sys, time
-from headwater.dataflow.operators import MqttSource
+from headwater.dataflow.sources import MqttSource
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.mqtt import MqttBridge
 path, broker, topic = sys.argv[1:]

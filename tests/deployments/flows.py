@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import headwater as hw
-from headwater.dataflow.stream import DataflowBuilder, Stream
+from headwater.dataflow.builder import DataflowBuilder
+from headwater.dataflow.stream import Stream
 
 CONTINUUM = """
 name: test
@@ -63,7 +64,9 @@ def stateless(path: str) -> DataflowBuilder:
     low = clean.where("v < 20").select("id", "location", "'low' AS kind", "v * 2 AS w")
     high = clean.where("v >= 20").to_layer("site").select("id", "location", "'high' AS kind", "v AS w")
     low.to_layer("site").union(high).to_layer("cloud").write.memory("merged")
-    clean.to_layer("site").explode("tags", "tag", position="at").select("id", "tag", "at").write.memory("tags")
+    clean.to_layer("site").explode("tags", "tag", position="at").select("id", "tag", "at").write.memory(
+        "tags"
+    )
     return builder
 
 
@@ -78,7 +81,9 @@ def acme(path: str) -> DataflowBuilder:
         .named("ad")
     )
     cloud = means.to_layer("cloud")
-    cloud.group_by(hw.window("window", "1 minute"), "location").agg(n="sum(n)", peak="max(mean)").write.memory("ml")
+    cloud.group_by(hw.window("window", "1 minute"), "location").agg(
+        n="sum(n)", peak="max(mean)"
+    ).write.memory("ml")
     cloud.top_k(2, "n").write.memory("top")
     return builder
 
@@ -89,7 +94,13 @@ def keyed(path: str) -> DataflowBuilder:
 
     def trend(state: Any, row: Mapping[str, Any]) -> Any:
         level = row["v"] if state is None else 0.8 * state + 0.2 * row["v"]
-        return level, {"id": row["id"], "ts": row["ts"], "location": row["location"], "k": row["k"], "level": level}
+        return level, {
+            "id": row["id"],
+            "ts": row["ts"],
+            "location": row["location"],
+            "k": row["k"],
+            "level": level,
+        }
 
     unique = stream.where("v IS NOT NULL").with_watermark("ts", "5 seconds").drop_duplicates("location", "id")
     levels = unique.to_layer("site").scan(
@@ -122,7 +133,9 @@ def joined(path: str) -> DataflowBuilder:
     site.join(
         right.to_layer("site"), ["location", "k"], between=("-1 second", "2 seconds"), how="left"
     ).to_layer("cloud").write.memory("left")
-    site.to_layer("cloud").group_by(hw.session_window("ts", "3 seconds"), "k").agg(n="count(*)").write.memory("sessions")
+    site.to_layer("cloud").group_by(hw.session_window("ts", "3 seconds"), "k").agg(n="count(*)").write.memory(
+        "sessions"
+    )
     return builder
 
 
@@ -144,9 +157,15 @@ def python(path: str) -> DataflowBuilder:
 
         return frame.withColumn("word", F.concat(F.lit("#"), F.col("id").cast("string")))
 
-    doubled = stream.with_watermark("ts", "5 seconds").map_batches(double, "id bigint, ts timestamp, v double")
-    doubled.to_layer("cloud").transform(shout, "id bigint, ts timestamp, v double, word string").write.memory("words")
-    doubled.to_layer("cloud").group_by(hw.window("ts", "30 seconds", "10 seconds")).agg(s="sum(v)").write.memory("sums")
+    doubled = stream.with_watermark("ts", "5 seconds").map_batches(
+        double, "id bigint, ts timestamp, v double"
+    )
+    doubled.to_layer("cloud").transform(shout, "id bigint, ts timestamp, v double, word string").write.memory(
+        "words"
+    )
+    doubled.to_layer("cloud").group_by(hw.window("ts", "30 seconds", "10 seconds")).agg(
+        s="sum(v)"
+    ).write.memory("sums")
     return builder
 
 

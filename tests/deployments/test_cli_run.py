@@ -24,8 +24,9 @@ FLOW = """
 import headwater as hw
 from words import step
 f = hw.flow("counted", locations=["here"])
-rows = f.read.csv("INPUT/{location}", "id int, ts timestamp").with_watermark("ts", "0 seconds").to_layer("cloud")
-counts = rows.scan(step, "id int, n int", keys=["id"], order_by="ts", initial=0).named("count")
+rows = f.read.csv("INPUT/{location}", "id int, ts timestamp").with_watermark("ts", "0 seconds")
+cloud = rows.to_layer("cloud")
+counts = cloud.scan(step, "id int, n int", keys=["id"], order_by="ts", initial=0).named("count")
 counts.write.json("RESULT").named("result")
 """
 STEP = """

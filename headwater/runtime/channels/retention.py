@@ -77,7 +77,9 @@ class Retention:
     def _file(self, reader: str) -> Path:
         if not _READER.fullmatch(reader):
             raise ChannelError(
-                f"{reader!r} is no reader id", where=str(self._log), hint="use letters, digits and _ . @ - only"
+                f"{reader!r} is no reader id",
+                where=str(self._log),
+                hint="use letters, digits and _ . @ - only",
             )
         return self.directory / f"{reader}.json"
 

@@ -1,0 +1,173 @@
+"""Where writing a dataflow begins: its sources, and the immutable graph at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from headwater.dataflow import operators as ops
+from headwater.dataflow import sources
+from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.hoist import hoist_watermarks
+from headwater.dataflow.stream import Stream, schema_text
+from headwater.errors import DataflowError
+
+
+def flow(name: str, *, locations: Sequence[str] = ()) -> DataflowBuilder:
+    """Begin a dataflow that is to run for these locations of the continuum."""
+    return DataflowBuilder(name, tuple(locations))
+
+
+class DataflowBuilder:
+    """Collects the streams that are written to sinks; ``build()`` gives the immutable Dataflow."""
+
+    def __init__(self, name: str, locations: tuple[str, ...]) -> None:
+        self.name = name
+        self.locations = locations
+        self._sinks: list[Stream] = []
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def read(self) -> Reader:
+        """Sources, as in ``spark.readStream``."""
+        return Reader(self)
+
+    def build(self) -> Dataflow:
+        """Validate the whole and give it as a value."""
+        found: dict[str, ops.Operator] = {}
+        seen: set[int] = set()
+        doubled: list[str] = []
+
+        def collect(stream: Stream) -> None:
+            if id(stream.operator) in seen:
+                return
+            seen.add(id(stream.operator))
+            for parent in stream.parents:
+                collect(parent)
+            if stream.operator.id in found:
+                doubled.append(stream.operator.id)
+            found[stream.operator.id] = stream.operator
+
+        for sink in self._sinks:
+            collect(sink)
+        if doubled:
+            raise DataflowError(
+                f"two operators are called '{doubled[0]}'",
+                where=f"dataflow '{self.name}'",
+                hint="give each its own name; name a stream before it is used twice, not between",
+            )
+        return Dataflow(self.name, hoist_watermarks(tuple(found.values())), self.locations)
+
+    def new_id(self, kind: str) -> str:
+        """Give the next free name for an operator of ``kind``."""
+        self._counts[kind] += 1
+        count = self._counts[kind]
+        return kind if count == 1 else f"{kind}-{count}"
+
+    def add_sink(self, stream: Stream) -> None:
+        self._sinks.append(stream)
+
+    def replace_sink(self, old: Stream, new: Stream) -> None:
+        self._sinks[self._sinks.index(old)] = new
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Sources of a dataflow. ``{location}`` in a path or topic is filled in for every location."""
+
+    builder: DataflowBuilder
+
+    def files(
+        self,
+        path: str,
+        schema: str,
+        *,
+        format: Literal["csv", "json", "parquet"],
+        location_as: str | None = None,
+        **options: str,
+    ) -> Stream:
+        """Read files that appear in a directory, or match a glob; ``options`` are Spark's for the format."""
+        text = schema_text(schema, f"read.files('{path}')")
+        settings = tuple(sorted((k, str(v)) for k, v in options.items()))
+        return self._source(
+            sources.FileSource,
+            path=path,
+            format=format,
+            schema_text=text,
+            options=settings,
+            location_as=location_as,
+        )
+
+    def csv(self, path: str, schema: str, *, location_as: str | None = None, **options: str) -> Stream:
+        """Read CSV files; Spark's options (``header``, ``sep``, ``timestampFormat`` ...) by name."""
+        return self.files(path, schema, format="csv", location_as=location_as, **options)
+
+    def json(self, path: str, schema: str, *, location_as: str | None = None, **options: str) -> Stream:
+        """Read files of JSON lines."""
+        return self.files(path, schema, format="json", location_as=location_as, **options)
+
+    def parquet(self, path: str, schema: str, *, location_as: str | None = None) -> Stream:
+        """Read Parquet files."""
+        return self.files(path, schema, format="parquet", location_as=location_as)
+
+    def rate(self, rows_per_second: int = 1, *, location_as: str | None = None) -> Stream:
+        """Count upwards: columns ``timestamp`` and ``value`` (Spark's rate source)."""
+        return self._source(sources.RateSource, rows_per_second=rows_per_second, location_as=location_as)
+
+    def sensors(
+        self,
+        *,
+        seed: int = 0,
+        machines: int = 1,
+        interval: str = "5 minutes",
+        rows_per_second: float = 10.0,
+        rows: int | None = None,
+        location_as: str | None = None,
+    ) -> Stream:
+        """Generate machine temperatures with labelled anomalies: the same for the same seed.
+
+        ``rows`` bounds the stream (per location); ``rows_per_second=0`` is as fast as it goes.
+        """
+        return self._source(
+            sources.SensorSource,
+            seed=seed,
+            machines=machines,
+            interval=interval,
+            rows_per_second=rows_per_second,
+            rows=rows,
+            location_as=location_as,
+        )
+
+    def mqtt(
+        self,
+        broker: str,
+        topic: str,
+        schema: str,
+        *,
+        qos: int = 1,
+        username_env: str | None = None,
+        password_env: str | None = None,
+        tls: bool = False,
+        location_as: str | None = None,
+    ) -> Stream:
+        """Read JSON messages of an MQTT topic. ``broker`` is host or host:port.
+
+        Name and password are read from the environment variables named, in the zone.
+        """
+        return self._source(
+            sources.MqttSource,
+            broker=broker,
+            topic=topic,
+            schema_text=schema_text(schema, f"read.mqtt('{topic}')"),
+            qos=qos,
+            username_env=username_env,
+            password_env=password_env,
+            tls=tls,
+            location_as=location_as,
+        )
+
+    def _source(self, cls: type[sources.Source], **settings: Any) -> Stream:
+        operator = cls(id=self.builder.new_id(cls.kind), **settings)
+        return Stream(self.builder, operator, (), operator.output(()))

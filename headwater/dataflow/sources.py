@@ -1,0 +1,120 @@
+"""Where streams are born, as frozen data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from headwater.dataflow.operators import Operator
+from headwater.dataflow.schema import Column, DataType, Schema
+from headwater.dataflow.types import StreamType
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(Operator):
+    """Where a stream is born. ``location_as`` adds the location's name as a column."""
+
+    arity: ClassVar[tuple[int, int | None]] = (0, 0)
+    bounded: ClassVar[bool] = False
+
+    location_as: str | None = None
+
+    def schema(self) -> Schema:
+        raise NotImplementedError
+
+    @property
+    def per_location(self) -> bool:
+        """Tell whether each location has its own data (so the source runs once per location)."""
+        return True
+
+    def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
+        schema = self.schema()
+        if self.location_as is None:
+            return StreamType(schema)
+        if self.location_as.lower() in {n.lower() for n in schema.names}:
+            raise self.error(
+                f"location_as='{self.location_as}' names a column that the data has already",
+                "choose another name",
+            )
+        columns = (*schema.columns, Column(self.location_as, DataType.parse("string")))
+        return StreamType(Schema(columns), located_by=frozenset({self.location_as}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSource(Source):
+    """Files of CSV, JSON lines or Parquet that appear below ``path`` ('{location}' is filled in)."""
+
+    kind: ClassVar[str] = "files"
+    bounded: ClassVar[bool] = True
+
+    path: str
+    format: Literal["csv", "json", "parquet"]
+    schema_text: str
+    options: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def per_location(self) -> bool:
+        return "{location}" in self.path
+
+    def schema(self) -> Schema:
+        return Schema.parse(self.schema_text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateSource(Source):
+    """Spark's rate source: ``timestamp`` and a counting ``value``, so many rows per second."""
+
+    kind: ClassVar[str] = "rate"
+    rows_per_second: int = 1
+
+    def schema(self) -> Schema:
+        if self.rows_per_second < 1:
+            raise self.error(f"rows_per_second is {self.rows_per_second}", "give at least 1")
+        return Schema.parse("timestamp timestamp, value bigint")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SensorSource(Source):
+    """A seeded generator of machine temperatures with labelled anomalies (``headwater.sensors``)."""
+
+    kind: ClassVar[str] = "sensors"
+
+    seed: int = 0
+    machines: int = 1
+    interval: str = "5 minutes"
+    rows_per_second: float = 10.0
+    rows: int | None = None
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.rows is not None
+
+    def schema(self) -> Schema:
+        if self.machines < 1 or self.rows_per_second < 0 or (self.rows is not None and self.rows < 0):
+            raise self.error("machines, rows_per_second and rows must not be negative", "correct them")
+        self.duration(self.interval, "interval")
+        return Schema.parse("machine string, ts timestamp, temperature double, label boolean, seq bigint")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MqttSource(Source):
+    """Messages of an MQTT topic ('{location}' is filled in), each one JSON object."""
+
+    kind: ClassVar[str] = "mqtt"
+
+    broker: str
+    topic: str
+    schema_text: str
+    qos: int = 1
+    username_env: str | None = None
+    password_env: str | None = None
+    tls: bool = False
+
+    @property
+    def per_location(self) -> bool:
+        return "{location}" in self.topic or "{location}" in self.broker
+
+    def schema(self) -> Schema:
+        if self.qos not in (0, 1, 2):
+            raise self.error(f"qos is {self.qos}", "MQTT has 0, 1 and 2")
+        return Schema.parse(self.schema_text)

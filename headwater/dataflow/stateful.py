@@ -1,0 +1,288 @@
+"""Operators that remember: windows, duplicates, joins, folds over the rows of a key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from headwater.dataflow.expressions import check_aggregate
+from headwater.dataflow.function import PythonFunction
+from headwater.dataflow.operators import (
+    Operator,
+    checked_schema,
+    column_named,
+    opaque_output,
+    require_deterministic,
+)
+from headwater.dataflow.rewrite import row_aggregates
+from headwater.dataflow.schema import Column, DataType
+from headwater.dataflow.types import EventTime, StreamType, is_time
+
+WINDOW_TYPE = DataType.parse("struct<start:timestamp,end:timestamp>")
+
+
+@dataclass(frozen=True)
+class TimeWindow:
+    """Windows of ``size``, a new one every ``slide`` (``slide`` = None: tumbling)."""
+
+    column: str
+    size: str
+    slide: str | None = None
+
+
+@dataclass(frozen=True)
+class SessionWindow:
+    """Windows that end when a key was silent for ``gap``."""
+
+    column: str
+    gap: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aggregate(Operator):
+    """Aggregates per window and keys; a window's row comes out once, when the watermark passes its end."""
+
+    kind: ClassVar[str] = "aggregate"
+    stateful: ClassVar[bool] = True
+    window: TimeWindow | SessionWindow | None = None
+    keys: tuple[str, ...] = ()
+    aggregates: tuple[tuple[str, str], ...]
+
+    def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
+        (source,) = inputs
+        time = source.event_time
+        if time is None:
+            raise self.error(
+                "an aggregate over a stream never ends without a watermark",
+                ".with_watermark(<timestamp column>, '10 seconds') before .group_by(...)",
+            )
+        columns: list[Column] = []
+        if self.window is None:
+            if time.column.lower() not in {k.lower() for k in self.keys}:
+                raise self.error(
+                    f"group_by has no window and not the event time '{time.column}', so no group ever ends",
+                    f"add hw.window('{time.column}', '1 minute') or '{time.column}' to group_by(...)",
+                )
+            out = time
+        else:
+            if self.window.column.lower() != time.column.lower():
+                raise self.error(
+                    f"the window is over '{self.window.column}', but the event time is '{time.column}'",
+                    f"use hw.window('{time.column}', ...)",
+                )
+            name = self._check_window(self.window)
+            columns.append(Column(name, WINDOW_TYPE))
+            out = EventTime(name, 0.0)
+        columns += [source.schema.column(self._key(k, source)) for k in self.keys]
+        columns += aggregate_columns(self, self.aggregates, source)
+        located = frozenset(k for k in self.keys if k.lower() in {c.lower() for c in source.located_by})
+        return StreamType(checked_schema(self, columns), event_time=out, located_by=located)
+
+    def _check_window(self, window: TimeWindow | SessionWindow) -> str:
+        if isinstance(window, SessionWindow):
+            gap = self.duration(window.gap, "the session's gap")
+            if gap <= 0:
+                raise self.error("the session's gap is not positive", "write it as '5 minutes'")
+            return "session_window"
+        size = self.duration(window.size, "the window's size")
+        slide = self.duration(window.slide, "the window's slide") if window.slide else size
+        if size <= 0 or not 0 < slide <= size:
+            raise self.error(f"window of {window.size} every {window.slide}", "0 < slide <= size")
+        return "window"
+
+    def _key(self, key: str, source: StreamType) -> str:
+        return column_named(self, key, source.schema)
+
+    def partition_keys(self) -> tuple[str, ...] | None:
+        return self.keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dedup(Operator):
+    """Drop rows whose keys were seen before within the watermark's delay."""
+
+    kind: ClassVar[str] = "dedup"
+    stateful: ClassVar[bool] = True
+    keys: tuple[str, ...]
+
+    def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
+        (source,) = inputs
+        if source.event_time is None:
+            raise self.error(
+                "dropping duplicates needs a watermark, or every key ever seen must be remembered",
+                ".with_watermark(<timestamp column>, '10 seconds') before .drop_duplicates(...)",
+            )
+        if not self.keys:
+            raise self.error("no columns to compare", "name them: .drop_duplicates('id')")
+        for key in self.keys:
+            column_named(self, key, source.schema)
+        return source
+
+    def partition_keys(self) -> tuple[str, ...] | None:
+        return self.keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class Join(Operator):
+    """Pair rows of two streams with equal keys and event times within bounds.
+
+    ``earliest`` and ``latest`` bound right event time - left event time.
+    """
+
+    kind: ClassVar[str] = "join"
+    arity: ClassVar[tuple[int, int | None]] = (2, 2)
+    stateful: ClassVar[bool] = True
+    on: tuple[str, ...]
+    earliest: str
+    latest: str
+    how: Literal["inner", "left"] = "inner"
+
+    def bounds(self) -> tuple[float, float]:
+        """Give the bounds in seconds."""
+        low = self.duration(self.earliest.removeprefix("-"), "the join's bound")
+        high = self.duration(self.latest.removeprefix("-"), "the join's bound")
+        low = -low if self.earliest.startswith("-") else low
+        high = -high if self.latest.startswith("-") else high
+        if low > high:
+            raise self.error(f"no time is between {self.earliest} and {self.latest}", "swap the bounds")
+        return low, high
+
+    def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
+        left, right = inputs
+        low, high = self.bounds()
+        for side, stream in (("left", left), ("right", right)):
+            if stream.event_time is None:
+                raise self.error(
+                    f"the {side} stream has no watermark, so its rows must be remembered for ever",
+                    f".with_watermark(<timestamp column>, '10 seconds') on the {side} stream",
+                )
+            if not is_time(stream.schema.column(stream.event_time.column).type):
+                raise self.error(
+                    f"the {side} stream's event time is a window",
+                    "select window_time(window) AS t, and the other columns, first",
+                )
+        assert left.event_time is not None and right.event_time is not None
+        if not self.on:
+            raise self.error("a join of streams needs key columns", "join(other, on='id', within='1 minute')")
+        for key in self.on:
+            a = left.schema.column(column_named(self, key, left.schema)).type
+            b = right.schema.column(column_named(self, key, right.schema)).type
+            if a != b:
+                raise self.error(
+                    f"'{key}' is {a.text} on the left and {b.text} on the right", "cast one side"
+                )
+        keys = {k.lower() for k in self.on}
+        rest = [c for c in right.schema.columns if c.name.lower() not in keys]
+        clash = {c.name.lower() for c in rest} & {c.name.lower() for c in left.schema.columns}
+        if clash:
+            raise self.error(
+                f"both streams have: {', '.join(sorted(clash))}",
+                "rename them on one side: .select('ts AS right_ts', ...)",
+            )
+        # A joined row may come as late as its older side waited for the younger one.
+        delay = max(left.event_time.delay, right.event_time.delay) + max(abs(low), abs(high))
+        located = frozenset(k for k in left.located_by if k.lower() in keys and k in right.located_by)
+        schema = checked_schema(self, [*left.schema.columns, *rest])
+        return StreamType(schema, EventTime(left.event_time.column, delay), located)
+
+    def partition_keys(self) -> tuple[str, ...] | None:
+        return self.on
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountWindow(Operator):
+    """Aggregates over every ``size`` rows of a key, a new window every ``slide`` rows."""
+
+    kind: ClassVar[str] = "count_window"
+    stateful: ClassVar[bool] = True
+    keys: tuple[str, ...]
+    order_by: tuple[str, ...]
+    size: int
+    slide: int | None = None
+    aggregates: tuple[tuple[str, str], ...]
+
+    def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
+        (source,) = inputs
+        if self.size < 1 or (self.slide is not None and not 1 <= self.slide <= self.size):
+            raise self.error(f"window of {self.size} rows every {self.slide}", "1 <= slide <= size")
+        order_columns(self, source)
+        columns = [source.schema.column(column_named(self, k, source.schema)) for k in self.keys]
+        columns += aggregate_columns(self, self.aggregates, source)
+        row_aggregates(self.aggregates, source.schema, where=self.where)
+        located = frozenset(k for k in self.keys if k in source.located_by)
+        return StreamType(checked_schema(self, columns), None, located)
+
+    def partition_keys(self) -> tuple[str, ...] | None:
+        return self.keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scan(Operator):
+    """Per key, in order: ``state, out = function(state, row)``; every row gives one output row.
+
+    ``function`` takes the state (``initial`` as JSON first) and the row as a dict, and returns
+    the new state and a dict of the columns of ``schema_text``, or None for no output row.
+    """
+
+    kind: ClassVar[str] = "scan"
+    stateful: ClassVar[bool] = True
+    keys: tuple[str, ...]
+    order_by: tuple[str, ...]
+    function: PythonFunction
+    initial: str
+    schema_text: str
+
+    def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
+        (source,) = inputs
+        order_columns(self, source)
+        for key in self.keys:
+            column_named(self, key, source.schema)
+        out = opaque_output(self, source, self.schema_text)
+        for key in self.keys:
+            name = key.lower()
+            if name in {n.lower() for n in out.schema.names} and out.schema.column(
+                key
+            ) != source.schema.column(key):
+                raise self.error(f"the key '{key}' has another type in the output", "keep keys as they are")
+        return out
+
+    def partition_keys(self) -> tuple[str, ...] | None:
+        return self.keys
+
+
+def aggregate_columns(
+    operator: Operator, aggregates: tuple[tuple[str, str], ...], source: StreamType
+) -> list[Column]:
+    """Check aggregates and give the columns they make."""
+    columns = []
+    for alias, text in aggregates:
+        aggregate = check_aggregate(text, source.schema, where=operator.where)
+        require_deterministic(operator, aggregate)
+        columns.append(Column(alias, aggregate.type))
+    if not columns:
+        raise operator.error("agg() computes nothing", "name an aggregate: .agg(n='count(*)')")
+    return columns
+
+
+def order_columns(operator: CountWindow | Scan, source: StreamType) -> tuple[str, ...]:
+    """Check ``order_by`` and give the columns as declared in the stream."""
+    if not operator.order_by:
+        raise operator.error(
+            "rows of a key have no order without order_by",
+            "order_by='ts' (the event time: exact wherever it runs) or a counter the rows carry",
+        )
+    columns = tuple(column_named(operator, c, source.schema) for c in operator.order_by)
+    time = source.event_time
+    if time is not None and columns[0] == time.column and not is_time(source.schema.column(columns[0]).type):
+        raise operator.error(
+            f"'{columns[0]}' is a window, not a time",
+            "select('*', 'window_time(window) AS t') and order by t",
+        )
+    return columns
+
+
+def by_event_time(operator: CountWindow | Scan, source: StreamType) -> str | None:
+    """Give the event-time column if the operator works in its order, so that arrival does not matter."""
+    first = order_columns(operator, source)[0]
+    time = source.event_time
+    return first if time is not None and time.column.lower() == first.lower() else None
