@@ -107,7 +107,11 @@ def run_demo(
     outcome = service.run(
         plan,
         service.RunSettings(
-            directory=directory / "deployment", until_drained=True, fresh=True, trigger="1 second"
+            directory=directory / "deployment",
+            until_drained=True,
+            fresh=True,
+            trigger="1 second",
+            every=2.0,
         ),
         stop=stop,
         observe=observe,
