@@ -125,7 +125,7 @@ def _parts(value: Any, *, seen: set[int]) -> Iterator[str]:
     elif isinstance(value, types.MethodType):
         yield from _parts(value.__func__, seen=seen)
         yield from _parts(value.__self__, seen=seen)
-    elif isinstance(value, type) or isinstance(value, types.BuiltinFunctionType):
+    elif isinstance(value, (type, types.BuiltinFunctionType)):
         seen.add(id(value))
         yield f"{value.__module__}.{value.__qualname__}"
         module = sys.modules.get(value.__module__ or "")

@@ -29,7 +29,8 @@ KINDS: Mapping[str, type[ops.Operator]] = {
         sources.FileSource, sources.RateSource, sources.SensorSource, sources.MqttSource,
         ops.Where, ops.Select, ops.Explode, ops.Union, ops.MapBatches, ops.Transform, ops.Watermark,
         stateful.Aggregate, stateful.Dedup, stateful.Join, stateful.CountWindow, stateful.Scan,
-        sinks.FileSink, sinks.ConsoleSink, sinks.MemorySink, sinks.CallbackSink, sinks.KafkaSink, sinks.JdbcSink,
+        sinks.FileSink, sinks.ConsoleSink, sinks.MemorySink, sinks.CallbackSink, sinks.KafkaSink,
+        sinks.JdbcSink,
     )
 }  # fmt: skip
 

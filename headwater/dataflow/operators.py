@@ -250,7 +250,7 @@ def require_deterministic(operator: Operator, expression: Any) -> None:
     if not expression.deterministic:
         raise operator.error(
             f"{expression.text} gives another value each time it is computed",
-            "take the value from the data: after a failure a batch is computed again and must come out the same",
+            "take the value from the data: a batch computed again after a failure must come out the same",
         )
 
 

@@ -56,7 +56,7 @@ def _mapped(node: Node, change: Callable[[Node, frozenset[str]], Node | None], b
 
 @dataclass(frozen=True)
 class RowAggregates:
-    """Aggregates taken apart: ``calls`` of (function, argument) and ``outputs`` of (alias, text over ``__g<i>``)."""
+    """Aggregates taken apart: ``calls`` (function, argument), ``outputs`` (alias, text over ``__g<i>``)."""
 
     calls: tuple[tuple[str, str], ...]
     types: tuple[DataType, ...]

@@ -20,7 +20,7 @@ class Sink(Operator):
 
 @dataclass(frozen=True, kw_only=True)
 class FileSink(Sink):
-    """Files of CSV, JSON lines or Parquet below ``path`` ('{zone}' is filled in), each whole when it appears."""
+    """CSV, JSON lines or Parquet files below ``path`` ('{zone}' is filled in), each whole when it appears."""
 
     kind: ClassVar[str] = "write_files"
     path: str

@@ -184,7 +184,7 @@ class Stream:
         return Counted(self, size, slide, _tuple(keys), _tuple(order_by))
 
     def drop_duplicates(self, *columns: str) -> Stream:
-        """Drop rows equal in these columns to one seen within the watermark's delay (all columns if none named)."""
+        """Drop rows equal in these columns (all if none named) to one seen within the watermark's delay."""
         return self._then(stateful.Dedup, keys=columns or tuple(self.columns))
 
     drop_duplicates_within_watermark = drop_duplicates
@@ -213,9 +213,9 @@ class Stream:
         return self._then(stateful.Join, (other,), on=_tuple(on), earliest=earliest, latest=latest, how=how)
 
     def top_k(self, k: int, by: str, *, per: Columns = "window", rank: str = "rank") -> Stream:
-        """Keep the ``k`` rows with the highest ``by`` per window (and other columns); ties by the other columns.
+        """Keep the ``k`` rows with the highest ``by`` per window (and other columns).
 
-        The order of equal ``by`` is that of the remaining columns, highest first, so it is the same everywhere.
+        Rows of equal ``by`` are ordered by the remaining columns, highest first: the same everywhere.
         """
         keys = _tuple(per)
         names = {c.lower(): c for c in self.columns}
@@ -279,7 +279,7 @@ class Stream:
         order_by: Columns,
         initial: Any = None,
     ) -> Stream:
-        """Keep a row if ``keep(state, row)``, then set the state to ``step(state, row)`` with every row, kept or not."""
+        """Keep a row if ``keep(state, row)``; kept or not, the next state is ``step(state, row)``."""
 
         def filter_acc(state: Any, row: dict[str, Any]) -> tuple[Any, dict[str, Any] | None]:
             return step(state, row), row if keep(state, row) else None
@@ -408,7 +408,7 @@ class Writer:
         return self._sink(sinks.MemorySink).named(name)
 
     def for_each_batch(self, function: Callable[..., Any]) -> Written:
-        """Call ``function(pyarrow.Table, batch_number)`` for every batch; after a failure one batch may come again."""
+        """Call ``function(pyarrow.Table, batch_number)`` per batch; after a failure one may come again."""
         captured = self.stream._function(function, 2, "for_each_batch")
         return self._sink(sinks.CallbackSink, function=captured)
 

@@ -113,7 +113,7 @@ def _direction_problems(
         PlacementError(
             f"runs in layer {layers[id_]}, below its input '{parent}' in layer {layers[parent]}",
             where=dataflow[id_].where,
-            hint=f"data moves only up the tree: put '{id_}' in {layers[parent]} or higher, or '{parent}' lower",
+            hint=f"data moves up: put '{id_}' in {layers[parent]} or higher, or '{parent}' lower",
         )
         for id_ in dataflow.order
         for parent in dataflow[id_].inputs
@@ -160,7 +160,7 @@ def _zones(
             PlacementError(
                 f"no zone of layer {layer} covers location {location}",
                 where=dataflow[first].where,
-                hint=f"add the location to a zone of layer {layer}, or leave it out of the dataflow's locations",
+                hint=f"add the location to a zone of layer {layer}, or drop it from the dataflow's locations",
             )
             for location, zone in covering.items()
             if zone is None
@@ -171,7 +171,8 @@ def _zones(
         if not source.per_location and len(zones[source.id]) > 1:
             problems.append(
                 PlacementError(
-                    f"the same input would be read in {len(zones[source.id])} zones: {', '.join(zones[source.id])}",
+                    f"the same input would be read in {len(zones[source.id])} zones: "
+                    f"{', '.join(zones[source.id])}",
                     where=source.where,
                     hint="put {location} into its path, or read it in a layer that has one zone",
                 )
@@ -197,7 +198,8 @@ def _replication_problems(
             by = f"the keys ({', '.join(keys)}) do" if keys else "it has no keys, which does"
             problems.append(
                 PlacementError(
-                    f"runs in {len(zones[id_])} zones ({', '.join(zones[id_])}), but {by} not tell the location apart",
+                    f"runs in {len(zones[id_])} zones ({', '.join(zones[id_])}), "
+                    f"but {by} not tell the location apart",
                     where=operator.where,
                     hint=(
                         f"add the location column to its keys ({', '.join(sorted(located))})"
@@ -309,8 +311,9 @@ def _warnings(dataflow: Dataflow, continuum: Continuum, channels: tuple[Channel,
     for consumer, id_ in sorted(merged):
         if dataflow.types[id_].event_time is None and _watermark_after(dataflow, id_):
             warnings.append(
-                f"{consumer} reads '{id_}' from several zones before its event time is declared: rows of a slow "
-                "zone may come too late for their windows. Declare with_watermark before the layers change."
+                f"{consumer} reads '{id_}' from several zones before its event time is declared: "
+                "rows of a slow zone may come too late for their windows. "
+                "Declare with_watermark before the layers change."
             )
     return tuple(warnings)
 

@@ -17,7 +17,7 @@ Edge = tuple[str, str]
 
 @dataclass(frozen=True)
 class Deployment:
-    """What is decided about a dataflow: each operator's layer, and the edges made durable beyond layer changes."""
+    """What is decided about a dataflow: each operator's layer, and edges cut beyond layer changes."""
 
     layers: Mapping[str, str]
     cuts: frozenset[Edge] = frozenset()

@@ -135,14 +135,28 @@ def _cuts_for_hosts(
     return cuts
 
 
+def _cuts_of_shared_state(dataflow: Dataflow, piece: tuple[str, ...], inner: set[Edge]) -> set[Edge]:
+    """Cut after an operator that two branches share when state lies behind it: each would keep a copy."""
+    kept: set[str] = set()
+    cuts: set[Edge] = set()
+    for id_ in piece:
+        if dataflow[id_].stateful or any(p in kept for p, c in inner if c == id_):
+            kept.add(id_)
+        edges = {e for e in inner if e[0] == id_}
+        if id_ in kept and len(edges) > 1:
+            cuts |= edges
+    return cuts
+
+
 def _cuts_for_outputs(dataflow: Dataflow, found: tuple[tuple[str, ...], ...]) -> set[Edge]:
     """Cut after the operators at which the way to several outputs parts, where one pass cannot serve them."""
     cuts: set[Edge] = set()
     for piece in found:
         outputs = outputs_of(dataflow, piece)
-        if len(outputs) < 2:
-            continue
         inner = _inner(dataflow, piece)
+        if len(outputs) < 2:
+            cuts |= _cuts_of_shared_state(dataflow, piece, inner)
+            continue
         own = {(p, c) for p, c in inner if isinstance(dataflow[c], OWN_QUERY)}
         if own:
             cuts |= own

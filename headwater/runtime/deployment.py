@@ -6,6 +6,7 @@ however that one ended.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -23,7 +24,7 @@ from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.layout import Layout, write_atomically
 from headwater.runtime.query import Running
-from headwater.runtime.unit import END_OF_TIME, WATERMARK, UnitCompiler, sink_config
+from headwater.runtime.unit import END_OF_TIME, WATERMARK, UnitCompiler, channel_readers, sink_config
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,10 +82,11 @@ class Deployment:
         for channel in self.plan.channels:
             log = FileLog(self.layout.channel(channel))
             log.create()
+            known = log.readers()
             for consumer in channel.consumers:
-                unit = self.plan.unit(consumer)
-                if unit.checkpoint not in log.readers():
-                    log.register(unit.checkpoint)
+                for reader in channel_readers(self.plan, self.plan.unit(consumer))[channel.operator]:
+                    if reader not in known:
+                        log.register(reader)
         for unit in self.plan.units:
             self._write_members(unit)
         starting: list[Unit] = []
@@ -245,7 +247,7 @@ class Deployment:
             query = (
                 writer.option("checkpointLocation", checkpoint).trigger(processingTime=self._trigger).start()
             )
-        self._running[unit.id] = Running(query)
+        self._running[unit.id] = Running(query, scans=compiled.scans)
         self._running[unit.id].wait_until_ready()
 
     def _query_name(self, unit: Unit) -> str:
@@ -316,10 +318,8 @@ class Deployment:
         done = threading.Event()
 
         def wait() -> None:
-            try:
+            with contextlib.suppress(Exception):  # what happened is asked of the query itself
                 running.query.processAllAvailable()
-            except Exception:
-                pass  # what happened is asked of the query itself
             done.set()
 
         threading.Thread(target=wait, daemon=True, name=f"settle {unit.id}").start()

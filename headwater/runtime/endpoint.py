@@ -7,6 +7,7 @@ only clients that know its token.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -177,10 +178,8 @@ class LocalEndpoint:
     def stop(self) -> None:
         """End the server; queries that still run are cut off in the middle of a batch."""
         if self._session is not None:
-            try:
+            with contextlib.suppress(Exception):  # the server is gone or going: nothing is left to release
                 self._session.stop()
-            except Exception:
-                pass  # the server is gone or going: nothing is left to release
             self._session = None
         _end(self.pid, self.directory, self._process)
         self._record().unlink(missing_ok=True)

@@ -2,8 +2,9 @@
 
 Tasks write whole files into ``<path>/.headwater/staging``, which every reader skips. A commit
 records the batch in ``.headwater/log`` and then renames its files to their visible names,
-``[<name>-]part-<batch>-<n>-<epoch>.<ext>``. Several writers share a directory by name. The record decides what counts: a crash before the rename is
-rolled forward by whoever comes next, and a replayed batch finds its record and adds nothing.
+``[<name>-]part-<batch>-<n>-<epoch>.<ext>``. Several writers share a directory by
+name. The record decides what counts: a crash before the rename is rolled forward by whoever comes
+next, and a replayed batch finds its record and adds nothing.
 Spark's own ``_spark_metadata`` cannot do this: its batches must begin at 0.
 """
 

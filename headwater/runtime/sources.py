@@ -35,7 +35,8 @@ def source_frame(
 ) -> DataFrame:
     """Read a source at a location: a stream of that name, or in one batch when ``name`` is None.
 
-    Where records can be malformed, ``__corrupt`` holds the text of those that are, ``__origin`` where they stood.
+    Where records can be malformed, ``__corrupt`` holds the text of those that are and ``__origin``
+    where they stood.
     """
     match source:
         case FileSource():

@@ -10,6 +10,7 @@ the frontier is the end of time, and every window closes.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,8 @@ class CompiledUnit:
     spark_sink: KafkaSink | JdbcSink | None
     controlled: bool
     """Whether the end of its input must be told through its control directory."""
+    scans: int
+    """How often it reads each of its sources."""
 
 
 def source_name(text: str) -> str:
@@ -76,46 +79,55 @@ class UnitCompiler:
         self._channel = channel
         self._parallelism = parallelism
         self._controlled = False
+        self._reads: Counter[str] = Counter()
 
     def compile(self) -> CompiledUnit:
         """Compile inputs, operators and outputs."""
         outputs = self._unit.outputs
         last = self._flow[outputs[0]]
         if isinstance(last, (KafkaSink, JdbcSink)):
-            return CompiledUnit(self._frame(last.inputs[0], {}), (), last, self._controlled)
+            return CompiledUnit(self._frame(last.inputs[0]), (), last, self._controlled, self._scans())
         frame, outlets = self._routed()
-        return CompiledUnit(frame, tuple(outlets), None, self._controlled)
+        return CompiledUnit(frame, tuple(outlets), None, self._controlled, self._scans())
+
+    def _scans(self) -> int:
+        return max((self._reads[s.id] for s in self._sources()), default=1)
 
     # ------------------------------------------------------------ inputs and operators
 
-    def _frame(self, id_: str, done: dict[str, DataFrame]) -> DataFrame:
-        """Give the stream of an operator, inside the unit or from a channel."""
-        if id_ in done:
-            return done[id_]
+    def _frame(self, id_: str) -> DataFrame:
+        """Give the stream of an operator, inside the unit or from a channel.
+
+        Where two branches meet again, each has its own copy of what they share, down to the reads:
+        a Spark query over Connect cannot use one read twice.
+        """
         operator = self._flow[id_]
         if id_ not in self._unit.operators:
-            frame = self._read_channel(id_)
-        elif isinstance(operator, sources.Source):
-            frame = self._read_source(operator)
-        elif isinstance(operator, ops.Watermark):
-            frame = self._watermark(operator, self._frame(operator.inputs[0], done))
-        else:
-            frames = [self._frame(i, done) for i in operator.inputs]
-            types = [self._flow.types[i] for i in operator.inputs]
-            frame = compile.apply(operator, frames, types, streaming=True)
-        done[id_] = frame
-        return frame
+            return self._read_channel(id_)
+        if isinstance(operator, sources.Source):
+            return self._read_source(operator)
+        if isinstance(operator, ops.Watermark):
+            return self._watermark(operator, self._frame(operator.inputs[0]))
+        frames = [self._frame(i) for i in operator.inputs]
+        types = [self._flow.types[i] for i in operator.inputs]
+        return compile.apply(operator, frames, types, streaming=True)
+
+    def _again(self, id_: str) -> str:
+        """Count another read of a source or channel; give what tells its name from the first one's."""
+        self._reads[id_] += 1
+        return "" if self._reads[id_] == 1 else f"_{self._reads[id_]}"
 
     def _locations(self, source: sources.Source) -> tuple[str, ...]:
         return self._unit.locations if source.per_location else self._unit.locations[:1]
 
-    def _raw_sources(self, source: sources.Source, prefix: str = "s") -> list[tuple[str, DataFrame]]:
+    def _raw_sources(self, source: sources.Source) -> list[tuple[str, DataFrame]]:
         """Give the source's stream at each location the unit covers, malformed records included."""
         found = []
+        again = self._again(source.id)
         for location in self._locations(source):
             key = self._flow.keys[source.id]
             spool = self._layout.spool(source.id, key, location) / "members.json"
-            name = source_name(f"{prefix}_{key[:8]}_{location}")
+            name = source_name(f"s_{key[:8]}_{location}{again}")
             found.append((location, source_frame(self._spark, source, location, name=name, spool=spool)))
         return found
 
@@ -130,12 +142,13 @@ class UnitCompiler:
 
     def _read_channel(self, id_: str) -> DataFrame:
         type_ = self._flow.types[id_]
+        again = self._again(id_)
         punctuate = type_.event_time is not None and self._needs_watermark()
         reader = (
-            self._spark.readStream.name(source_name(f"c_{self._flow.keys[id_][:8]}"))
+            self._spark.readStream.name(source_name(f"c_{self._flow.keys[id_][:8]}{again}"))
             .format("headwater_filelog")
             .option("members", str(self._layout.members(self._unit, id_)))
-            .option("reader", self._unit.checkpoint)
+            .option("reader", f"{self._unit.checkpoint}{again}")
             .option("schema", type_.schema.text)
             .option("parallelism", str(self._parallelism))
             .option("punctuate", str(punctuate).lower())
@@ -153,7 +166,9 @@ class UnitCompiler:
         directory = self._layout.control(self._unit)
         directory.mkdir(parents=True, exist_ok=True)
         end = (
-            self._spark.readStream.name(source_name(f"e_{self._flow.keys[operator.id][:8]}"))
+            self._spark.readStream.name(
+                source_name(f"e_{self._flow.keys[operator.id][:8]}{self._again(operator.id)}")
+            )
             .schema(f"`{WATERMARK}` timestamp")
             .json(str(directory))
         )
@@ -204,13 +219,13 @@ class UnitCompiler:
                 }
             )
         if len(outlets) == 1:
-            return self._frame(outputs[0], {}), outlets
+            return self._frame(outputs[0]), outlets
         one_pass = self._one_pass(texts) if texts else None
         if one_pass is not None:
             return one_pass, outlets
         frame = self._fan_out()
         for source in texts:
-            for location, raw in self._raw_sources(source, "d"):
+            for location, raw in self._raw_sources(source):
                 frame = frame.unionByName(self._dead(source, location, raw), allowMissingColumns=True)
         return frame, outlets
 
@@ -222,9 +237,9 @@ class UnitCompiler:
         outputs = self._unit.outputs
         root = trunk(self._flow, self._unit.operators)
         if len(outputs) == 1 or root is None:
-            frame = self._frame(outputs[0], {})
+            frame = self._frame(outputs[0])
             return frame.select(F.lit(0).alias(TAG), _whole(frame.columns).alias(tag_column(0)))
-        base = self._frame(root, {})
+        base = self._frame(root)
         entries = []
         for tag, id_ in enumerate(outputs):
             condition, columns = self._path(root, id_)
@@ -238,7 +253,7 @@ class UnitCompiler:
         return routed.select(f"r.{TAG}", *(f"r.{tag_column(t)}" for t in range(len(outputs))))
 
     def _path(self, root: str, output: str) -> tuple[str, list[tuple[str, str]]]:
-        """Write the filters and projections between trunk and output as one condition and columns of the trunk."""
+        """Write filters and projections from trunk to output as one condition and columns of the trunk."""
         steps: list[ops.Operator] = []
         current = output
         while current != root:
@@ -255,7 +270,7 @@ class UnitCompiler:
         return " AND ".join(conditions), list(columns.items())
 
     def _one_pass(self, texts: list[sources.Source]) -> DataFrame | None:
-        """Route rows and malformed records of a lone text source in one scan, where only filters follow it."""
+        """Route rows and malformed records of a lone text source in one scan, if only filters follow it."""
         outputs = self._unit.outputs
         if len(texts) != 1 or len(self._sources()) != 1 or len(outputs) != 1:
             return None
@@ -331,6 +346,26 @@ class UnitCompiler:
             else:
                 outlet["offsets"] = str(self._layout.checkpoint(self._unit) / "offsets")
         return outlet
+
+
+def channel_readers(plan: DeploymentPlan, unit: Unit) -> dict[str, list[str]]:
+    """Give for each operator whose channels a unit reads the ids it reads them by."""
+    flow, reads = plan.dataflow, Counter[str]()
+    outputs = unit.outputs
+    root = (trunk(flow, unit.operators) if len(outputs) > 1 else None) or outputs[0]
+
+    def count(id_: str) -> None:
+        if id_ not in unit.operators:
+            reads[id_] += 1
+            return
+        for parent in flow[id_].inputs:
+            count(parent)
+
+    count(root)
+    return {
+        id_: [unit.checkpoint, *(f"{unit.checkpoint}_{n}" for n in range(2, times + 1))]
+        for id_, times in reads.items()
+    }
 
 
 def _whole(columns: list[str]) -> Any:

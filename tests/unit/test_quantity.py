@@ -141,7 +141,8 @@ def test_exact_bandwidth_and_duration_are_read_back(value: float) -> None:
 @given(st.floats(1e-8, 1e12))
 def test_shown_is_within_three_digits(value: float) -> None:
     assert parse_duration(format_duration(value)) == pytest.approx(value, rel=5.1e-3)
-    assert parse_size(format_size(value + 1)) == pytest.approx(value + 1, rel=5.1e-3, abs=0.51)
+    # A mean of sizes may be shown as 10.5B; sizes are read as whole bytes, so it is rounded twice.
+    assert parse_size(format_size(value + 1)) == pytest.approx(value + 1, rel=5.1e-3, abs=0.551)
 
 
 @given(st.text(max_size=30))
