@@ -1,13 +1,8 @@
-"""Fixtures shared by all tests: one real Spark Connect server for the session."""
+"""Fixtures shared by all tests: one real Spark for the whole session."""
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,16 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pyspark.sql.connect.session import SparkSession
+    from pyspark.sql import SparkSession
 
-_STREAMING = "spark.sql.streaming"
-_CONF = {
-    "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.session.timeZone": "UTC",
-    f"{_STREAMING}.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
-    "FileSystemBasedCheckpointFileManager",
-}
+    from headwater.runtime.endpoint import LocalEndpoint
+
+CONF = {"spark.sql.shuffle.partitions": "1"}
 
 
 def free_port() -> int:
@@ -34,73 +24,27 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start_connect_server(directory: Path, **conf: str) -> tuple[subprocess.Popen[bytes], int]:
-    """Start a Connect server with two cores; return it and its port."""
-    import pyspark
+def start_endpoint(directory: Path) -> LocalEndpoint:
+    """Start a zone's Spark as the tests want it."""
+    from headwater.runtime.endpoint import LocalEndpoint
 
-    home = os.path.dirname(pyspark.__file__)
-    port = free_port()
     root = str(Path(__file__).resolve().parent.parent)
-    env = {
-        **os.environ,
-        "SPARK_HOME": home,
-        "SPARK_NO_DAEMONIZE": "1",
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])),
-    }
-    command = [f"{home}/bin/spark-submit", "--master", "local[2]", "--driver-memory", "1g"]
-    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
-    settings = {**_CONF, **conf, "spark.connect.grpc.binding.port": str(port)}
-    for key, value in settings.items():
-        command += ["--conf", f"{key}={value}"]
-    with open(directory / "server.log", "wb") as log:
-        server = subprocess.Popen(
-            command, env=env, stdout=log, stderr=subprocess.STDOUT, cwd=directory, start_new_session=True
-        )
-    deadline = time.monotonic() + 90
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            break
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return server, port
-        time.sleep(0.2)
-    stop_server(server)
-    raise RuntimeError("Spark Connect did not start:\n" + (directory / "server.log").read_text()[-3000:])
-
-
-def stop_server(server: subprocess.Popen[bytes]) -> None:
-    """End a server that this test session started, and its Python workers with it."""
-    if server.poll() is None:
-        server.send_signal(signal.SIGTERM)
-        try:
-            server.wait(20)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait(10)
+    return LocalEndpoint.start(
+        directory, cores=2, memory_mb=1536, extra_conf=CONF, python_path=(root,), quick=True
+    )
 
 
 @pytest.fixture(scope="session")
-def connect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Give the address of the session's Connect server."""
-    server, port = start_connect_server(tmp_path_factory.mktemp("spark"))
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint]:
+    """Give the session's Spark, as a zone's endpoint."""
+    started = start_endpoint(tmp_path_factory.mktemp("spark"))
     try:
-        yield f"sc://127.0.0.1:{port}"
+        yield started
     finally:
-        stop_server(server)
+        started.stop()
 
 
 @pytest.fixture(scope="session")
-def spark(connect_url: str) -> Iterator[SparkSession]:
-    """Give a session with Headwater's source and sink registered."""
-    from pyspark.sql.connect.session import SparkSession
-
-    from headwater.runtime.channels.filelog_spark import FilelogSource
-    from headwater.runtime.writer import HeadwaterSink
-
-    session = SparkSession.builder.remote(connect_url).create()
-    session.dataSource.register(FilelogSource)
-    session.dataSource.register(HeadwaterSink)
-    yield session
-    session.stop()
+def spark(endpoint: LocalEndpoint) -> SparkSession:
+    """Give a session with Headwater's sources and sink registered."""
+    return endpoint.session()

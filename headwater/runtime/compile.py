@@ -318,7 +318,9 @@ def _count_window(
         [f"`{f.name}` {f.dataType.simpleString()}" for f in rows.schema.fields if f.name in keys]
         + [f"`__g{i}` {t.text}" for i, t in enumerate(parts.types)]
     )
+    ready = rows.select(*filled)
     processor = CountWindowProcessor(
+        columns=tuple(ready.columns),
         keys=keys,
         orders=len(operator.order_by),
         functions=tuple(function for function, _ in parts.calls),
@@ -326,15 +328,11 @@ def _count_window(
         slide=slide,
         event_time=event_time is not None,
     )
-    result = (
-        rows.select(*filled)
-        .groupBy(*(F.col(f"`{k}`") for k in keys))
-        .transformWithStateInPandas(
-            statefulProcessor=processor,
-            outputStructType=schema,
-            outputMode="Append",
-            timeMode="EventTime" if event_time else "None",
-        )
+    result = ready.groupBy(*(F.col(f"`{k}`") for k in keys)).transformWithStateInPandas(
+        statefulProcessor=processor,
+        outputStructType=schema,
+        outputMode="Append",
+        timeMode="EventTime" if event_time else "None",
     )
     return result.select(*outputs)
 

@@ -158,6 +158,7 @@ class CountWindowProcessor(StatefulProcessor):
     def __init__(
         self,
         *,
+        columns: tuple[str, ...],
         keys: tuple[str, ...],
         orders: int,
         functions: tuple[str, ...],
@@ -165,6 +166,7 @@ class CountWindowProcessor(StatefulProcessor):
         slide: int,
         event_time: bool,
     ) -> None:
+        self._columns = columns
         self._keys = keys
         self._orders = orders
         self._functions = functions
@@ -182,7 +184,8 @@ class CountWindowProcessor(StatefulProcessor):
         """Cut windows at once, or set rows aside until the watermark has passed them."""
         import pandas as pd
 
-        parts = [part.drop(columns=list(self._keys)) for part in rows]
+        # PySpark renames columns that begin with an underscore; their order it keeps.
+        parts = [part.set_axis(list(self._columns), axis=1).drop(columns=list(self._keys)) for part in rows]
         fresh = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
         if self._waiting is None:
             return self._cut(key, fresh)

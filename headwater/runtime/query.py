@@ -24,8 +24,8 @@ class Running:
     """A unit's query, and what its progress has told so far."""
 
     query: StreamingQuery
-    rows_in: int = 0
-    """Rows from sources; those from channels follow from its positions."""
+    scans: int = 1
+    """How often the query reads each of its sources."""
     late_rows: int = 0
     last_batch: int = -1
     watermark: str | None = None
@@ -34,6 +34,12 @@ class Running:
     positions: dict[str, int] = field(default_factory=dict)
     """How far it has read each channel."""
     error: RuntimeFailure | None = None
+    _scanned: int = 0
+
+    @property
+    def rows_in(self) -> int:
+        """Rows from sources; those from channels follow from its positions."""
+        return self._scanned // self.scans
 
     def wait_until_ready(self) -> None:
         """Wait until the query has its sources, or has failed."""
@@ -73,7 +79,7 @@ class Running:
         if isinstance(end, dict) and end and all("@" in key for key in end):
             self.positions.update({key: int(position) for key, position in end.items()})
         elif "/control]" not in source["description"]:
-            self.rows_in += int(source["numInputRows"] or 0)
+            self._scanned += int(source["numInputRows"] or 0)
 
     @property
     def batch_ms(self) -> float | None:
