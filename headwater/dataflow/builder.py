@@ -40,18 +40,18 @@ class DataflowBuilder:
         seen: set[int] = set()
         doubled: list[str] = []
 
-        def collect(stream: Stream) -> None:
-            if id(stream.operator) in seen:
-                return
-            seen.add(id(stream.operator))
-            for parent in stream.parents:
-                collect(parent)
-            if stream.operator.id in found:
-                doubled.append(stream.operator.id)
-            found[stream.operator.id] = stream.operator
-
-        for sink in self._sinks:
-            collect(sink)
+        # Parents first, without recursion: a dataflow may be longer than Python's stack.
+        todo = [(sink, False) for sink in reversed(self._sinks)]
+        while todo:
+            stream, parents_done = todo.pop()
+            if parents_done:
+                if stream.operator.id in found:
+                    doubled.append(stream.operator.id)
+                found[stream.operator.id] = stream.operator
+            elif id(stream.operator) not in seen:
+                seen.add(id(stream.operator))
+                todo.append((stream, True))
+                todo += [(parent, False) for parent in reversed(stream.parents)]
         if doubled:
             raise DataflowError(
                 f"two operators are called '{doubled[0]}'",

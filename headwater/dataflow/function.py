@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import base64
+import dis
+import functools
 import hashlib
 import inspect
 import linecache
@@ -17,7 +19,7 @@ import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 
@@ -27,6 +29,8 @@ from headwater.errors import DataflowError
 @dataclass(frozen=True, slots=True)
 class PythonFunction:
     """A function by name, fingerprint of its content, and base64 of its pickled form."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     name: str
     fingerprint: str
@@ -76,6 +80,11 @@ def _is_users(module: types.ModuleType) -> bool:
     if module.__name__ == "__main__" or file is None:
         return False  # cloudpickle sends __main__ by value anyway; built-ins never
     return "site-packages" not in file and not file.startswith(sys.base_prefix) and not _is_ours(module)
+
+
+def _is_users_type(cls: type) -> bool:
+    module = sys.modules.get(cls.__module__ or "")
+    return cls.__module__ == "__main__" or (module is not None and _is_users(module))
 
 
 def _is_ours(module: types.ModuleType) -> bool:
@@ -128,29 +137,37 @@ def _parts(value: Any, *, seen: set[int]) -> Iterator[str]:
     elif isinstance(value, (type, types.BuiltinFunctionType)):
         seen.add(id(value))
         yield f"{value.__module__}.{value.__qualname__}"
-        module = sys.modules.get(value.__module__ or "")
-        if (
-            isinstance(value, type)
-            and module is not None
-            and (_is_users(module) or value.__module__ == "__main__")
-        ):
+        if isinstance(value, type) and _is_users_type(value):
+            for base in value.__bases__:
+                yield from _parts(base, seen=seen)
             for name, member in sorted(vars(value).items()):
-                if isinstance(member, types.FunctionType):
+                for part in _members(name, member):
                     yield name
-                    yield from _parts(member, seen=seen)
+                    yield from _parts(part, seen=seen)
     elif value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
         yield f"{type(value).__name__} {value!r}"
     elif isinstance(value, (list, tuple)):
         yield type(value).__name__
+        seen.add(id(value))  # for as long as it is looked into: it may hold itself
         for item in value:
             yield from _parts(item, seen=seen)
+        seen.discard(id(value))
     elif isinstance(value, (set, frozenset)):
         yield type(value).__name__ + repr(sorted(map(repr, value)))
     elif isinstance(value, dict):
         yield "dict"
+        seen.add(id(value))
         for key in sorted(value, key=repr):
             yield repr(key)
             yield from _parts(value[key], seen=seen)
+        seen.discard(id(value))
+    elif isinstance(value, functools.partial):
+        yield "partial"
+        yield from _parts((value.func, value.args, value.keywords), seen=seen)
+    elif hasattr(value, "__dict__") and _is_users_type(type(value)):
+        seen.add(id(value))
+        yield from _parts(type(value), seen=seen)
+        yield from _parts(vars(value), seen=seen)
     else:
         seen.add(id(value))
         yield from _parts(type(value), seen=seen)
@@ -158,6 +175,18 @@ def _parts(value: Any, *, seen: set[int]) -> Iterator[str]:
             yield hashlib.sha256(cloudpickle.dumps(value)).hexdigest()
         except Exception:
             yield "opaque"
+
+
+def _members(name: str, member: Any) -> list[Any]:
+    """Give what of a class's member is behaviour: functions, and values that are not Python's own."""
+    if isinstance(member, (staticmethod, classmethod)):
+        return [member.__func__]
+    if isinstance(member, property):
+        return [f for f in (member.fget, member.fset) if f is not None]
+    plain = isinstance(member, (bool, int, float, str, bytes, list, tuple, dict)) and not name.startswith(
+        "__"
+    )
+    return [member] if plain or isinstance(member, types.FunctionType) else []
 
 
 def _global_names(code: types.CodeType) -> set[str]:
@@ -170,12 +199,26 @@ def _global_names(code: types.CodeType) -> set[str]:
 
 def _code_text(code: types.CodeType) -> str:
     node = _syntax(code)
-    return ast.dump(node) if node is not None else _byte_code(code)
+    if node is None:
+        return _byte_code(code)
+    for inner in ast.walk(node):  # docstrings are not behaviour
+        if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            first = inner.body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                inner.body = inner.body[1:] or [ast.Pass()]
+    return ast.dump(node)
 
 
 def _byte_code(code: types.CodeType) -> str:
-    constants = [_byte_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
-    return repr((code.co_code.hex(), constants, code.co_names, code.co_varnames))
+    steps = [(step.opname, _constant(step.argval)) for step in dis.get_instructions(code)]
+    return repr((steps, code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]))
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, types.CodeType):
+        return _byte_code(value)
+    # The order of a set is another in every process.
+    return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
 
 
 def _syntax(code: types.CodeType) -> ast.AST | None:
@@ -193,9 +236,6 @@ def _syntax(code: types.CodeType) -> ast.AST | None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
             if first == place:
-                body = node.body
-                if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-                    node.body = body[1:] or [ast.Pass()]  # the docstring is not behaviour
                 found.append(node)
         elif isinstance(node, ast.Lambda) and code.co_name == "<lambda>" and node.lineno == place:
             found.append(node)

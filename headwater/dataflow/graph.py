@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import networkx as nx
@@ -95,7 +95,8 @@ class Dataflow:
             parents = [keys[i] for i in operator.inputs]
             if not operator.ordered_inputs:
                 parents.sort()
-            content = json.dumps([operator.kind, _content(operator.config()), parents], sort_keys=True)
+            config = _content(operator.content(tuple(self.types[i] for i in operator.inputs)))
+            content = json.dumps([operator.kind, config, parents], sort_keys=True)
             keys[id_] = hashlib.sha256(content.encode()).hexdigest()
         return keys
 
@@ -158,7 +159,11 @@ class Dataflow:
     @classmethod
     def from_data(cls, data: Any) -> Dataflow:
         """Build a graph from ``to_data``'s form; unknown kinds, settings and types are refused."""
-        if not isinstance(data, dict) or data.get("headwater") != FORMAT:
+        if (
+            not isinstance(data, dict)
+            or type(data.get("headwater")) is not int
+            or data["headwater"] != FORMAT
+        ):
             raise DataflowError(
                 "not a Headwater dataflow of format 1", hint='the top level needs {"headwater": 1, ...}'
             )
@@ -210,10 +215,18 @@ def _operator(entry: dict[str, Any]) -> ops.Operator:
             "'requires' is not text", where=where, hint="write it as 'gpu = true and n_cpu >= 4'"
         )
     try:
-        operator: ops.Operator = TypeAdapter(cls).validate_python(settings)
+        # Strict as JSON: "5" and true are no numbers, an array is a tuple.
+        operator: ops.Operator = _reader(cls.kind).validate_json(json.dumps(settings), strict=True)
     except ValidationError as error:
         raise DataflowError(_first(error), where=where, hint="correct this setting") from error
-    return replace(operator, requires=Requirement.parse(requires))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DataflowError(f"not JSON: {error}", where=where, hint="use JSON values only") from error
+    return replace(operator, requires=Requirement.parse(requires, where=where))
+
+
+@cache
+def _reader(kind: str) -> TypeAdapter[Any]:
+    return TypeAdapter(KINDS[kind])
 
 
 def _first(error: ValidationError) -> str:

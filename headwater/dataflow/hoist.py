@@ -21,7 +21,8 @@ def hoist_watermarks(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
         if step is None:
             return tuple(by_id.values())
         mark, parent = step
-        moved = replace(mark, column=_before(parent, mark.column), inputs=parent.inputs, layer=parent.layer)
+        moved = replace(mark, column=_before(parent, mark.column), inputs=parent.inputs)
+        moved = replace(moved, layer=parent.layer, requires=parent.requires)
         by_id = {
             id_: moved if id_ == mark.id
             else replace(parent, inputs=(mark.id,)) if id_ == parent.id
@@ -49,5 +50,13 @@ def _before(parent: Operator, column: str) -> str:
     """Name ``column`` as it is called before ``parent``; '' where it is computed there."""
     if not isinstance(parent, Select):
         return column
-    text = dict((name.lower(), text) for name, text in parent.columns).get(column.lower(), "")
-    return plain_column(text) or ""
+    wanted = (plain_column(column) or column).lower()
+    # Of two names for one column, the first takes the event time on.
+    names: dict[str, str] = {}
+    for name, text in parent.columns:
+        origin = plain_column(text)
+        if origin is not None:
+            names.setdefault(origin.lower(), name.lower())
+            if name.lower() == wanted:
+                return origin if names[origin.lower()] == wanted else ""
+    return ""

@@ -43,6 +43,10 @@ class Operator:
         """Check the operator against its inputs' types and give its output's type."""
         raise NotImplementedError
 
+    def content(self, inputs: tuple[StreamType, ...]) -> dict[str, Any]:
+        """Give ``config()`` with expressions in canonical spelling: what the operator's key is made of."""
+        return self.config()
+
     @property
     def where(self) -> str:
         """The operator as error messages name it."""
@@ -87,6 +91,9 @@ class Where(Operator):
         require_deterministic(self, check_condition(self.condition, inputs[0].schema, where=self.where))
         return inputs[0]
 
+    def content(self, inputs: tuple[StreamType, ...]) -> dict[str, Any]:
+        return {"condition": check(self.condition, inputs[0].schema, where=self.where).text}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Select(Operator):
@@ -97,6 +104,8 @@ class Select(Operator):
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         (source,) = inputs
+        if not self.columns:
+            raise self.error("no columns are left", "keep or compute at least one")
         columns: list[Column] = []
         kept: dict[str, str] = {}  # input column -> the name it goes on under
         for name, text in self.columns:
@@ -115,6 +124,12 @@ class Select(Operator):
         located = frozenset(kept[c.lower()] for c in source.located_by if c.lower() in kept)
         return StreamType(checked_schema(self, columns), event_time=time, located_by=located)
 
+    def content(self, inputs: tuple[StreamType, ...]) -> dict[str, Any]:
+        schema = inputs[0].schema
+        return {
+            "columns": [[name, check(text, schema, where=self.where).text] for name, text in self.columns]
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class Explode(Operator):
@@ -129,6 +144,7 @@ class Explode(Operator):
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         (source,) = inputs
         value = check(self.expression, source.schema, where=self.where)
+        require_deterministic(self, value)
         if not isinstance(value.type, ArrayType):
             raise self.error(
                 f"explode needs an array, but {self.expression} is {value.type.text}",
@@ -141,6 +157,10 @@ class Explode(Operator):
         return StreamType(
             checked_schema(self, columns), event_time=source.event_time, located_by=source.located_by
         )
+
+    def content(self, inputs: tuple[StreamType, ...]) -> dict[str, Any]:
+        value = check(self.expression, inputs[0].schema, where=self.where)
+        return {**self.config(), "expression": value.text}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +192,10 @@ class Union(Operator):
             time = EventTime(times[0].column, max(t.delay for t in times if t))  # type: ignore[union-attr]
         located = frozenset.intersection(*(t.located_by for t in inputs))
         return StreamType(first.schema, event_time=time, located_by=located)
+
+    def content(self, inputs: tuple[StreamType, ...]) -> dict[str, Any]:
+        # The inputs' order makes no difference, unless the order of the columns comes with it.
+        return {"columns": list(inputs[0].schema.names)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +244,11 @@ class Watermark(Operator):
                 f"select to_timestamp({self.column}) AS {self.column} first",
             )
         seconds = self.duration(self.delay, "the watermark's delay")
-        return StreamType(source.schema, EventTime(self.column, seconds), source.located_by)
+        (name,) = column.columns
+        return StreamType(source.schema, EventTime(name, seconds), source.located_by)
+
+    def content(self, inputs: tuple[StreamType, ...]) -> dict[str, Any]:
+        return {**self.config(), "column": column_named(self, self.column, inputs[0].schema)}
 
 
 STATELESS_SQL = (Where, Select)

@@ -27,6 +27,8 @@ class FileSink(Sink):
     format: Literal["csv", "json", "parquet"]
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
+        if self.format not in ("csv", "json", "parquet"):
+            raise self.error(f"no files of format '{self.format}' can be written", "csv, json or parquet")
         if self.format == "csv":
             for column in inputs[0].schema.columns:
                 if column.type.text.startswith(("struct", "array", "map")):
@@ -43,6 +45,11 @@ class ConsoleSink(Sink):
 
     kind: ClassVar[str] = "console"
     rows: int = 20
+
+    def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
+        if self.rows < 1:
+            raise self.error(f"console of {self.rows} rows", "give at least 1")
+        return inputs[0]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from headwater.dataflow.operators import Operator
+from headwater.dataflow.operators import Operator, checked_schema
 from headwater.dataflow.schema import Column, DataType, Schema
 from headwater.dataflow.types import StreamType
+from headwater.errors import DataflowError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,10 @@ class Source(Operator):
         return True
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
-        schema = self.schema()
+        try:
+            schema = self.schema()
+        except DataflowError as error:
+            raise self.error(error.what, error.hint or "write the schema as 'id bigint, v double'") from error
         if self.location_as is None:
             return StreamType(schema)
         if self.location_as.lower() in {n.lower() for n in schema.names}:
@@ -37,7 +42,7 @@ class Source(Operator):
                 "choose another name",
             )
         columns = (*schema.columns, Column(self.location_as, DataType.parse("string")))
-        return StreamType(Schema(columns), located_by=frozenset({self.location_as}))
+        return StreamType(checked_schema(self, [*columns]), located_by=frozenset({self.location_as}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +62,8 @@ class FileSource(Source):
         return "{location}" in self.path
 
     def schema(self) -> Schema:
+        if self.format not in ("csv", "json", "parquet"):
+            raise self.error(f"no files of format '{self.format}' can be read", "csv, json or parquet")
         return Schema.parse(self.schema_text)
 
 
@@ -90,7 +97,8 @@ class SensorSource(Source):
         return self.rows is not None
 
     def schema(self) -> Schema:
-        if self.machines < 1 or self.rows_per_second < 0 or (self.rows is not None and self.rows < 0):
+        rate = self.rows_per_second
+        if self.machines < 1 or not 0 <= rate < math.inf or (self.rows is not None and self.rows < 0):
             raise self.error("machines, rows_per_second and rows must not be negative", "correct them")
         self.duration(self.interval, "interval")
         return Schema.parse("machine string, ts timestamp, temperature double, label boolean, seq bigint")

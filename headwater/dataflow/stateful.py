@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from headwater.dataflow.expressions import check_aggregate
 from headwater.dataflow.function import PythonFunction
@@ -25,6 +26,8 @@ WINDOW_TYPE = DataType.parse("struct<start:timestamp,end:timestamp>")
 class TimeWindow:
     """Windows of ``size``, a new one every ``slide`` (``slide`` = None: tumbling)."""
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
     column: str
     size: str
     slide: str | None = None
@@ -33,6 +36,8 @@ class TimeWindow:
 @dataclass(frozen=True)
 class SessionWindow:
     """Windows that end when a key was silent for ``gap``."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     column: str
     gap: str
@@ -77,6 +82,9 @@ class Aggregate(Operator):
         columns += aggregate_columns(self, self.aggregates, source)
         located = frozenset(k for k in self.keys if k.lower() in {c.lower() for c in source.located_by})
         return StreamType(checked_schema(self, columns), event_time=out, located_by=located)
+
+    def content(self, inputs: tuple[StreamType, ...]) -> dict[str, Any]:
+        return {**self.config(), **_canonical(self, inputs[0])}
 
     def _check_window(self, window: TimeWindow | SessionWindow) -> str:
         if isinstance(window, SessionWindow):
@@ -150,6 +158,8 @@ class Join(Operator):
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         left, right = inputs
         low, high = self.bounds()
+        if self.how not in ("inner", "left"):
+            raise self.error(f"no join is called '{self.how}'", "how='inner', or 'left' (swap the streams)")
         for side, stream in (("left", left), ("right", right)):
             if stream.event_time is None:
                 raise self.error(
@@ -212,6 +222,9 @@ class CountWindow(Operator):
         located = frozenset(k for k in self.keys if k in source.located_by)
         return StreamType(checked_schema(self, columns), None, located)
 
+    def content(self, inputs: tuple[StreamType, ...]) -> dict[str, Any]:
+        return {**self.config(), **_canonical(self, inputs[0])}
+
     def partition_keys(self) -> tuple[str, ...] | None:
         return self.keys
 
@@ -237,6 +250,10 @@ class Scan(Operator):
         order_columns(self, source)
         for key in self.keys:
             column_named(self, key, source.schema)
+        try:
+            json.loads(self.initial)
+        except (ValueError, RecursionError) as error:
+            raise self.error(f"the initial state is not JSON: {error}", "write it as JSON text") from error
         out = opaque_output(self, source, self.schema_text)
         for key in self.keys:
             name = key.lower()
@@ -248,6 +265,16 @@ class Scan(Operator):
 
     def partition_keys(self) -> tuple[str, ...] | None:
         return self.keys
+
+
+def _canonical(operator: Aggregate | CountWindow, source: StreamType) -> dict[str, Any]:
+    return {
+        "keys": [column_named(operator, k, source.schema) for k in operator.keys],
+        "aggregates": [
+            [alias, check_aggregate(text, source.schema, where=operator.where).text]
+            for alias, text in operator.aggregates
+        ],
+    }
 
 
 def aggregate_columns(

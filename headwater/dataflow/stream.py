@@ -116,6 +116,12 @@ class Stream:
     def with_columns(self, **columns: str) -> Stream:
         """Add columns, or replace those of the same name: ``with_columns(twice="v * 2")``."""
         given = {k.lower(): (k, v) for k, v in columns.items()}
+        if len(given) < len(columns):
+            raise DataflowError(
+                "two columns differ only by case",
+                where=f"with_columns after '{self.operator.id}'",
+                hint="case makes no difference: name each once",
+            )
         pairs = [given.pop(c.lower(), (c, f"`{c}`")) for c in self.columns]
         return self._then(ops.Select, columns=tuple((*pairs, *given.values())))
 
@@ -141,6 +147,10 @@ class Stream:
 
     def union(self, *others: Stream) -> Stream:
         """All rows of this stream and the others, columns matched by name."""
+        if not others:
+            raise DataflowError(
+                "union with nothing", where=f"union after '{self.operator.id}'", hint="a.union(b, ...)"
+            )
         return self._then(ops.Union, others)
 
     merge = union
@@ -153,13 +163,15 @@ class Stream:
         return self._then(
             ops.MapBatches,
             function=self._function(function, 1, "map_batches"),
-            schema_text=schema_text(schema),
+            schema_text=schema_text(schema, f"map_batches after '{self.operator.id}'"),
         )
 
     def transform(self, function: Callable[..., Any], schema: str) -> Stream:
         """Apply ``function(DataFrame) -> DataFrame``: stateless PySpark that Headwater does not look into."""
         return self._then(
-            ops.Transform, function=self._function(function, 1, "transform"), schema_text=schema_text(schema)
+            ops.Transform,
+            function=self._function(function, 1, "transform"),
+            schema_text=schema_text(schema, f"transform after '{self.operator.id}'"),
         )
 
     # ------------------------------------------------------------ with state
@@ -267,7 +279,7 @@ class Stream:
             order_by=_tuple(order_by),
             function=self._function(function, 2, "scan"),
             initial=begin,
-            schema_text=schema_text(schema),
+            schema_text=schema_text(schema, f"scan after '{self.operator.id}'"),
         )
 
     def filter_acc(
