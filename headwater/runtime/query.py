@@ -58,8 +58,7 @@ class Running:
                 continue
             self.last_batch = batch
             rows = sum(int(s["numInputRows"] or 0) for s in progress["sources"])
-            # Files with malformed records are scanned twice: once for rows, once for dead letters.
-            for source in {s["description"]: s for s in progress["sources"]}.values():
+            for source in progress["sources"]:
                 self._take(source)
             self.late_rows += sum(
                 int(o.get("numRowsDroppedByWatermark", 0)) for o in progress["stateOperators"]
