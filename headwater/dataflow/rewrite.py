@@ -24,8 +24,12 @@ _SAME = {"mean": "avg", "first_value": "first", "last_value": "last"}
 def substitute(text: str, definitions: Mapping[str, str], schema: Schema) -> str:
     """Put each column's definition in its place; ``schema`` is that of the definitions' columns."""
     nodes = {name.lower(): parse(definition) for name, definition in definitions.items()}
+    placed = frozenset[str]().union(*map(_names, nodes.values()))
 
     def place(node: Node, bound: frozenset[str]) -> Node | None:
+        if isinstance(node, Lambda) and placed & {p.lower() for p in node.parameters}:
+            # A column in a definition must not fall to the lambda's variable of the same name.
+            return _mapped(_renamed(node, placed), place, bound)
         if not isinstance(node, Name) or node.parts[0].lower() in bound:
             return None
         found = nodes.get(node.parts[0].lower())
@@ -36,6 +40,42 @@ def substitute(text: str, definitions: Mapping[str, str], schema: Schema) -> str
         return found
 
     return Inference(schema, place="scalar").walk(_mapped(parse(text), place, frozenset())).text
+
+
+def _names(node: Node) -> frozenset[str]:
+    """Give all names that occur in a tree, columns' and variables', in lower case."""
+    found: set[str] = set()
+
+    def see(node: Node, bound: frozenset[str]) -> None:
+        if isinstance(node, Name):
+            found.add(node.parts[0].lower())
+        elif isinstance(node, Lambda):
+            found.update(p.lower() for p in node.parameters)
+
+    _mapped(node, see, frozenset())
+    return frozenset(found)
+
+
+def _renamed(node: Lambda, taken: frozenset[str]) -> Lambda:
+    """Give the lambda with other names for those of its variables that are taken."""
+    used = taken | _names(node)
+    new: dict[str, str] = {}
+    for parameter in node.parameters:
+        name = parameter.lower()
+        if name in taken:
+            while name in used:
+                name += "_"
+            used |= {name}
+            new[parameter.lower()] = name
+
+    def rename(inner: Node, bound: frozenset[str]) -> Node | None:
+        if not isinstance(inner, Name) or inner.parts[0].lower() in bound:
+            return None
+        name = new.get(inner.parts[0].lower())
+        return None if name is None else Name((name, *inner.parts[1:]))
+
+    parameters = tuple(new.get(p.lower(), p) for p in node.parameters)
+    return replace(node, parameters=parameters, body=_mapped(node.body, rename, frozenset()))
 
 
 def _mapped(node: Node, change: Callable[[Node, frozenset[str]], Node | None], bound: frozenset[str]) -> Node:
