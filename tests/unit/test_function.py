@@ -1,0 +1,244 @@
+"""Python functions as values: what changes their fingerprint and what does not, and how they travel."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.dataflow.function import PythonFunction, accepts, fingerprint
+from headwater.errors import DataflowError
+
+TEXT = '''
+import functools
+import math
+
+K = 3
+
+
+def called(x):
+    """Add one."""
+    return x + 1
+
+
+class Base:
+    FACTOR = 2
+
+    def scaled(self, x):
+        return x * self.FACTOR
+
+
+class Model(Base):
+    def __init__(self, weight):
+        self.weight = weight
+
+    def __call__(self, x):
+        return called(x) * self.weight + self.scaled(x)
+
+    @staticmethod
+    def still():
+        return 11
+
+
+def outer(n):
+    def inner(x, extra=1, *, other=5):
+        """Inside."""
+        # a comment
+        return x * n + K + called(x) + extra + math.floor(2.5)
+
+    return inner
+
+
+f = outer(2)
+model = Model(4)
+bound = model.scaled
+part = functools.partial(called, 1)
+
+
+def uses_model(x):
+    return model(x)
+
+
+def nested(x):
+    def within(y):
+        "Text."
+        return y
+
+    return [within(i) + K for i in x]
+
+
+def fact(n):
+    return 1 if n < 2 else n * fact(n - 1)
+
+
+ring = []
+ring.append(ring)
+
+
+def uses_ring(x):
+    return ring
+'''
+NAMES = ["bound", "called", "f", "fact", "model", "nested", "part", "uses_model", "uses_ring"]
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Give a function that imports a text as a user's module, each time from a file of its own."""
+    counts = iter(range(100))
+
+    def load(text: str) -> Any:
+        path = tmp_path / str(next(counts)) / "users_code.py"
+        path.parent.mkdir()
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location("users_code", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "users_code", module)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+def fingerprints(module: Any) -> dict[str, str]:
+    return {name: fingerprint(getattr(module, name)) for name in NAMES}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        ("K = 3", "K = 3  # three", []),
+        ('    """Add one."""\n', "", []),
+        ("Add one.", "Add 1.", []),
+        ("Inside.", "Within.", []),
+        ("Text.", "Other text.", []),
+        ("# a comment\n", "\n\n\n        # another\n", []),
+        ("return x + 1", "return (x   +\n        1)", []),
+        ("import math", "import os\nimport math", []),
+        ("x + 1", "x + 2", ["bound", "called", "f", "model", "part", "uses_model"]),
+        ("K = 3", "K = 4", ["f", "nested"]),
+        ("outer(2)", "outer(3)", ["f"]),
+        ("extra=1", "extra=2", ["f"]),
+        ("other=5", "other=6", ["f"]),
+        ("math.floor", "math.ceil", ["f"]),
+        ("Model(4)", "Model(5)", ["bound", "model", "uses_model"]),
+        ("* self.weight", "- self.weight", ["bound", "model", "uses_model"]),
+        ("x * self.FACTOR", "x / self.FACTOR", ["bound", "model", "uses_model"]),
+        ("FACTOR = 2", "FACTOR = 3", ["bound", "model", "uses_model"]),
+        ("return 11", "return 12", ["bound", "model", "uses_model"]),
+        ("partial(called, 1)", "partial(called, 2)", ["part"]),
+        ("n < 2", "n < 3", ["fact"]),
+        ("ring.append(ring)", "ring.append(1)", ["uses_ring"]),
+    ],
+)
+def test_what_changes_a_fingerprint(
+    load: Callable[[str], Any], old: str, new: str, changed: list[str]
+) -> None:
+    assert TEXT.count(old) == 1
+    before = fingerprints(load(TEXT))
+    after = fingerprints(load(TEXT.replace(old, new)))
+    assert [name for name in NAMES if before[name] != after[name]] == changed
+
+
+def test_functions_on_one_line_differ(load: Callable[[str], Any]) -> None:
+    module = load(
+        "a, b = lambda x: x + 1, lambda x: x + 2\n"
+        "c, d = (lambda: 1), (lambda: 2)\n"
+        "e, f = (lambda a, b=(lambda: 1): a), (lambda a: (lambda z: a))\n"
+    )
+    found = [fingerprint(getattr(module, name)) for name in "abcdef"]
+    assert len(set(found)) == 6
+
+
+def test_the_same_lambda_elsewhere_is_the_same(load: Callable[[str], Any]) -> None:
+    first = load("a = lambda x: x + 1\n").a
+    again = load("\n\nb, a = None, (lambda x: x  + 1)\n").a
+    assert fingerprint(first) == fingerprint(again)
+
+
+def run(text: str) -> Callable[..., Any]:
+    """Define ``f`` as a REPL does: its source is nowhere."""
+    names: dict[str, Any] = {}
+    exec(text, names)
+    found: Callable[..., Any] = names["f"]
+    return found
+
+
+def test_functions_of_a_repl() -> None:
+    plain = run("def f(x, y=1):\n    return x + y")
+    assert PythonFunction.of(plain, where="here").load()(2) == 3
+    same = [
+        "\n\ndef f(x, y=1):\n    # comment\n    return x  + y",
+        "def f(x, y=1):\n    'Text.'\n    return x + y",
+    ]
+    assert {fingerprint(run(text)) for text in same} == {fingerprint(plain)}
+    others = [
+        "def f(x, y=2):\n    return x + y",
+        "def f(x, y=1):\n    return x - y",
+        "def f(x, y=1):\n    return [x + y for _ in x]",
+        "K = 1\ndef f(x, y=1):\n    return x + K",
+        "K = 2\ndef f(x, y=1):\n    return x + K",
+        "f = lambda x: x",
+        "f = lambda x: -x",
+    ]
+    found = {fingerprint(run(text)) for text in others}
+    assert len(found) == len(others) and fingerprint(plain) not in found
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_fingerprint_is_the_same_in_every_process(seed: str) -> None:
+    text = "def f(x):\n    return x in {'a', 'b', 'c', 'd'}, S\nS = frozenset({'p', 'q', 'r'})"
+    code = f"from headwater.dataflow.function import fingerprint\nn = {{}}\nexec({text!r}, n)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code + "print(fingerprint(n['f']))"],
+        env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == fingerprint(run(text))
+
+
+def test_users_modules_travel_by_value(load: Callable[[str], Any], tmp_path: Path) -> None:
+    carried = PythonFunction.of(load(TEXT).f, where="here")
+    code = f"import pickle, base64; print(pickle.loads(base64.b64decode({carried.pickled!r}))(10))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "37"  # 20 + K + 11 + 1 + 2
+    assert carried.name == "outer.<locals>.inner"
+
+
+def test_builtins_and_partials() -> None:
+    assert PythonFunction.of(len, where="x").load() is len
+    assert fingerprint(len) != fingerprint(max)
+    assert fingerprint(functools.partial(max, 1)) == fingerprint(functools.partial(max, 1))
+    assert fingerprint(functools.partial(max, 1)) != fingerprint(functools.partial(min, 1))
+
+
+def test_what_cannot_travel() -> None:
+    lock = threading.Lock()
+    with pytest.raises(DataflowError, match="cannot be sent to another host") as caught:
+        PythonFunction.of(lambda: lock, where="map after 'x'")
+    assert caught.value.where == "map after 'x'" and "inside the function" in str(caught.value.hint)
+    with pytest.raises(DataflowError, match="not a function"):
+        PythonFunction.of(3, where="x")  # type: ignore[arg-type]
+
+
+def test_what_is_no_function_when_loaded() -> None:
+    import base64
+    import pickle
+
+    carried = PythonFunction("f", "x", base64.b64encode(pickle.dumps(3)).decode())
+    with pytest.raises(DataflowError, match="'f' is not a function"):
+        carried.load()
+
+
+def test_accepts() -> None:
+    assert accepts(lambda a, b=1: a, 1) and accepts(lambda *a: a, 5) and accepts(len, 1)
+    assert not accepts(lambda a: a, 2) and not accepts(lambda *, a: a, 0)
