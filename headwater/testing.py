@@ -237,10 +237,10 @@ def run_to_end(
     source: BoundedSource | None = None,
     trigger: str = "100 milliseconds",
     max_rows_per_batch: int | None = None,
-) -> tuple[dict[str, pa.Table], LocalEndpoint]:
+) -> dict[str, pa.Table]:
     """Run a plan until its sources are used up, with the failures that ``source`` holds.
 
-    Gives the rows of every memory and file sink, and the endpoint, which a Kill has replaced.
+    Gives the rows of every memory and Parquet sink. A Kill ends ``endpoint`` and starts it again.
     """
     from headwater.runtime.deployment import ChannelSettings, Deployment
 
@@ -266,10 +266,10 @@ def run_to_end(
                 deployment = begin()
             elif isinstance(event, Kill):
                 endpoint.kill()
-                endpoint = endpoint.restart()
+                endpoint.restart()
                 deployment = begin()
         deployment.drain()
-        return {s.id: _sink_table(deployment, s) for s in plan.dataflow.sinks}, endpoint
+        return {s.id: _sink_table(deployment, s) for s in plan.dataflow.sinks}
     finally:
         deployment.stop()
 
@@ -302,7 +302,7 @@ def check_equivalent(
     """Hold a deployment against the batch run; raise NotEquivalent with examples where they differ."""
     plan = build(dataflow, continuum, decision)
     shutil.rmtree(directory, ignore_errors=True)
-    tables, endpoint = run_to_end(
+    tables = run_to_end(
         plan, directory, endpoint, source=source, trigger=trigger, max_rows_per_batch=max_rows_per_batch
     )
     expected = batch_result(endpoint.session(), dataflow, continuum)

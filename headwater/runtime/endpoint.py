@@ -192,13 +192,15 @@ class LocalEndpoint:
         if self._process is not None:
             self._process.wait(STOP_SECONDS)
 
-    def restart(self) -> LocalEndpoint:
-        """Start a server again as this one was started."""
+    def restart(self) -> None:
+        """Start the server again, as it was started; its directory stays, its port and token change."""
         if self._again is None:
             raise RuntimeFailure(
                 "this server was not started here", where=str(self.directory), hint="start another"
             )
-        return self._again()
+        self.stop()
+        again = self._again()
+        self.port, self.token, self.pid, self._process = again.port, again.token, again.pid, again._process
 
     def log_tail(self, lines: int = 20) -> str:
         """Give the end of the server's log."""

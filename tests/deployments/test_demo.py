@@ -72,7 +72,7 @@ def test_the_taxi_query_equals_one_batch_run(endpoint: LocalEndpoint, tmp_path: 
         str(tmp_path / "in"), None, name="taxi", window="10 minutes", slide="5 minutes", ranking=ranking
     )
     continuum = Continuum.from_yaml(Path(taxi_flow.__file__).with_name("continuum.yaml"))
-    tables, _ = run_to_end(plan(dataflow, continuum), tmp_path / "run", endpoint)
+    tables = run_to_end(plan(dataflow, continuum), tmp_path / "run", endpoint)
     expected = batch_result(endpoint.session(), dataflow, continuum)
     difference = compare(expected["result"], tables["result"])
     assert not difference, difference.examples

@@ -23,7 +23,9 @@ ROWS = {"flowunits": 700}
 @pytest.mark.parametrize("decision", list(DECISIONS))
 @pytest.mark.parametrize("name", list(FLOWS))
 def test_equals_one_batch_run(name: str, decision: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
-    source = BoundedSource(tmp_path / "in", rows(ROWS.get(name, 60), seed=7), rows_per_file=ROWS.get(name, 60) // 3)
+    source = BoundedSource(
+        tmp_path / "in", rows(ROWS.get(name, 60), seed=7), rows_per_file=ROWS.get(name, 60) // 3
+    )
     source.release_all()
     flow = FLOWS[name](source.path).build()
     continuum = Continuum.from_text(CONTINUUM)

@@ -1,0 +1,159 @@
+"""What goes wrong loses nothing: malformed records, killed Spark, stops in mid-stream, links that merge unevenly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import headwater as hw
+from headwater.continuum import Continuum
+from headwater.errors import DeploymentError, UserCodeError
+from headwater.plan.build import build, one_unit
+from headwater.runtime.deployment import Deployment
+from headwater.runtime.endpoint import LocalEndpoint
+from headwater.testing import KILL, PAUSE, STOP, BoundedSource, batch_result, check_equivalent, compare
+from tests.conftest import start_endpoint
+from tests.deployments.flows import CONTINUUM, FLOWS, LOCATIONS, rows
+
+GOOD = 30
+
+
+@pytest.fixture
+def own_endpoint(tmp_path: Path) -> Iterator[LocalEndpoint]:
+    """Give a Spark that a test may kill."""
+    started = start_endpoint(tmp_path / "spark")
+    yield started
+    started.stop()
+
+
+def malformed_input(directory: Path) -> list[str]:
+    """Write CSV of which some lines do not fit ``id bigint, ts timestamp, v double``; give these."""
+    bad = [
+        "x,2026-01-01T00:00:00Z,1.0",
+        "7,not a time,1.0",
+        "8,2026-01-01T00:00:08Z,hot",
+        "9,2026-01-01T00:00:09Z",
+    ]
+    for location in LOCATIONS:
+        lines = [f"{i},2026-01-01T00:00:{i:02d}Z,{i}.5" for i in range(GOOD)]
+        (directory / location).mkdir(parents=True)
+        (directory / location / "a.csv").write_text("\n".join([*lines[:10], *bad, *lines[10:]]) + "\n")
+    return bad
+
+
+@pytest.mark.parametrize("stateful", [False, True], ids=["one scan", "beside state"])
+def test_malformed_records_become_dead_letters(
+    stateful: bool, endpoint: LocalEndpoint, tmp_path: Path
+) -> None:
+    bad = malformed_input(tmp_path / "in")
+    builder = hw.flow("bad", locations=LOCATIONS)
+    stream = builder.read.csv(
+        str(tmp_path / "in/{location}"), "id bigint, ts timestamp, v double", location_as="at"
+    )
+    stream = stream.with_watermark("ts", "5 seconds").where("v >= 0")
+    if stateful:
+        stream = stream.drop_duplicates("at", "id")
+    # v is not read: a record is malformed whether or not the query uses the field that is.
+    stream.select("id", "at").to_layer("cloud").write.memory("out")
+    flow = builder.build()
+    continuum = Continuum.from_text(CONTINUUM)
+    deployment = Deployment(build(flow, continuum), tmp_path / "run", endpoint, trigger="200 milliseconds")
+    deployment.start()
+    try:
+        deployment.drain()
+        table = deployment.sink_rows("out")
+        letters = list(deployment.dead_letters())
+        progress = deployment.progress()
+    finally:
+        deployment.stop()
+    assert table.num_rows == GOOD * len(LOCATIONS)
+    assert not compare(batch_result(endpoint.session(), flow, continuum)["out"], table)
+    assert sorted(x["record"] for x in letters) == sorted(bad * len(LOCATIONS))
+    assert all(x["reason"] and x["operator"] == "files" and x["source"].endswith("a.csv") for x in letters)
+    assert {x["line"] for x in letters} == {11, 12, 13, 14}
+    assert sum(u.dead_letters for u in progress.units) == len(letters)
+
+
+def test_an_exception_stops_its_unit_only(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    source = BoundedSource(tmp_path / "in", rows(30, seed=3))
+    source.release_all()
+
+    def fussy(batches):  # type: ignore[no-untyped-def]
+        for batch in batches:
+            for row in batch.to_pylist():
+                if row["id"] == 12:
+                    raise ValueError("twelve is too many")
+            yield batch
+
+    builder = hw.flow("fussy", locations=LOCATIONS)
+    stream = builder.read.json(source.path, "id bigint, v double").named("in")
+    stream.to_layer("site").map_batches(fussy, "id bigint, v double").named("fuss").write.memory("out")
+    plan = build(builder.build(), Continuum.from_text(CONTINUUM))
+    deployment = Deployment(plan, tmp_path / "run", endpoint, trigger="200 milliseconds")
+    deployment.start()
+    try:
+        with pytest.raises(UserCodeError, match=r"(?s)fuss.*twelve is too many.*'id': 12"):
+            deployment.drain()
+        status = {u.unit: u.status for u in deployment.progress().units}
+    finally:
+        deployment.stop()
+    failed = {unit for unit, state in status.items() if state == "failed"}
+    assert failed == {"out@S1"}, "L1's row 12 is in S1; nothing else may stop"
+    assert all(status[f"in@{zone}"] == "finished" for zone in ("E1", "E2", "E4"))
+
+
+def test_a_finished_deployment_is_not_resumed(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    source = BoundedSource(tmp_path / "in", rows(10, seed=3))
+    source.release_all()
+    builder = hw.flow("short", locations=LOCATIONS)
+    builder.read.json(source.path, "id bigint").write.memory("out")
+    flow, continuum = builder.build(), Continuum.from_text(CONTINUUM)
+    plan = build(flow, continuum)
+    first = Deployment(plan, tmp_path / "run", endpoint, trigger="200 milliseconds")
+    first.start()
+    first.drain()
+    first.stop()
+    with pytest.raises(DeploymentError, match="finished"):
+        Deployment(plan, tmp_path / "run", endpoint).start()
+    with pytest.raises(DeploymentError, match="another plan"):
+        Deployment(build(flow, continuum, one_unit(flow, continuum)), tmp_path / "run", endpoint).start()
+    assert json.loads((tmp_path / "run" / "plan.json").read_text())["dataflow"] == "short"
+
+
+def disturbed(count: int, *events: object) -> dict[str, list[object]]:
+    """Put the events between the rows of the first location, evenly."""
+    found: dict[str, list[object]] = {k: list(v) for k, v in rows(count, seed=11).items()}
+    first = found[LOCATIONS[0]]
+    for n, event in enumerate(events):
+        first.insert((n + 1) * len(first) // (len(events) + 1), event)
+    return found
+
+
+def test_stopped_and_resumed_in_mid_stream(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    source = BoundedSource(tmp_path / "in", disturbed(60, PAUSE, STOP), rows_per_file=10)  # type: ignore[arg-type]
+    flow = FLOWS["acme"](source.path).build()
+    outcome = check_equivalent(
+        flow, Continuum.from_text(CONTINUUM), endpoint, tmp_path / "run", source=source
+    )
+    assert all(outcome.rows.values())
+
+
+def test_killed_in_mid_stream(own_endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    source = BoundedSource(tmp_path / "in", disturbed(60, PAUSE, KILL), rows_per_file=10)  # type: ignore[arg-type]
+    flow = FLOWS["acme"](source.path).build()
+    outcome = check_equivalent(
+        flow, Continuum.from_text(CONTINUUM), own_endpoint, tmp_path / "run", source=source
+    )
+    assert all(outcome.rows.values())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["stateless", "keyed", "joined", "flowunits"])
+def test_killed_again_and_again(name: str, own_endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    events = (KILL, PAUSE, KILL, STOP, KILL)
+    source = BoundedSource(tmp_path / "in", disturbed(120, *events), rows_per_file=10)  # type: ignore[arg-type]
+    flow = FLOWS[name](source.path).build()
+    check_equivalent(flow, Continuum.from_text(CONTINUUM), own_endpoint, tmp_path / "run", source=source)
