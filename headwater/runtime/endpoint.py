@@ -177,17 +177,25 @@ class LocalEndpoint:
 
     def stop(self) -> None:
         """End the server; queries that still run are cut off in the middle of a batch."""
-        if self._session is not None:
-            with contextlib.suppress(Exception):  # the server is gone or going: nothing is left to release
-                self._session.stop()
-            self._session = None
+        self._leave(gracefully=self.alive)
         _end(self.pid, self.directory, self._process)
         self._record().unlink(missing_ok=True)
         shutil.rmtree(self.directory / "scratch", ignore_errors=True)
 
+    def _leave(self, *, gracefully: bool) -> None:
+        """Part from the server; a client that is not closed tries for minutes to reach a dead one at exit."""
+        session, self._session = self._session, None
+        if session is None:
+            return
+        with contextlib.suppress(Exception):  # the server is gone or going: nothing is left to release
+            if gracefully:
+                session.stop()
+        with contextlib.suppress(Exception):
+            session.client.close()
+
     def kill(self) -> None:
         """End the server as a power cut would (for tests of recovery)."""
-        self._session = None
+        self._leave(gracefully=False)
         os.killpg(self.pid, signal.SIGKILL)
         if self._process is not None:
             self._process.wait(STOP_SECONDS)
