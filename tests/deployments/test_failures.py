@@ -1,4 +1,4 @@
-"""What goes wrong loses nothing: malformed records, killed Spark, stops in mid-stream, links that merge unevenly."""
+"""What goes wrong loses nothing: malformed records, exceptions, stops and kills in mid-stream."""
 
 from __future__ import annotations
 
