@@ -22,7 +22,7 @@ from headwater.errors import DeploymentError, RuntimeFailure
 from headwater.metrics import ChannelProgress, LinkProgress, Progress, Status, UnitProgress
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.layout import Layout, write_atomically
+from headwater.runtime.layout import Layout, full_path, write_atomically
 from headwater.runtime.query import Running
 from headwater.runtime.unit import END_OF_TIME, WATERMARK, UnitCompiler, channel_readers, sink_config
 
@@ -59,7 +59,7 @@ class Deployment:
         max_rows_per_batch: int | None = None,
     ) -> None:
         self.plan = plan
-        self.layout = Layout(directory)
+        self.layout = Layout(directory.resolve())
         self._endpoint = endpoint
         self._trigger = trigger
         self._channel: dict[str, Any] = asdict(channel or ChannelSettings())
@@ -376,7 +376,7 @@ class Deployment:
         for id_ in unit.outputs:
             sink = self.plan.dataflow[id_]
             if isinstance(sink, FileSink):
-                path = Path(sink.path.replace("{zone}", unit.zone))
+                path = Path(full_path(sink.path.replace("{zone}", unit.zone)))
                 rows += _files_rows(path, f"{unit.zone}-{self.plan.dataflow.keys[id_][:8]}")
             elif isinstance(sink, Sink) and not isinstance(sink, CallbackSink):
                 log = FileLog(self.layout.sink(id_, self.plan.dataflow.keys[id_], unit.zone))

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from headwater.dataflow.schema import Schema
 from headwater.dataflow.sources import FileSource, MqttSource, RateSource, SensorSource, Source
 from headwater.errors import RuntimeFailure
+from headwater.runtime.layout import full_path
 
 CORRUPT = "__corrupt"
 ORIGIN = "__origin"
@@ -82,7 +83,7 @@ def dead_letter_columns(source: Source, location: str) -> list[str]:
 
 
 def _files(spark: SparkSession, source: FileSource, location: str, name: str | None) -> DataFrame:
-    path = source.path.replace("{location}", location)
+    path = full_path(source.path.replace("{location}", location))
     reader: Any = spark.read if name is None else spark.readStream.name(name)
     schema = source.schema().text
     if name is not None:

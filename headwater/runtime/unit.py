@@ -26,7 +26,7 @@ from headwater.errors import RuntimeFailure
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.pieces import trunk
 from headwater.runtime import compile
-from headwater.runtime.layout import Layout
+from headwater.runtime.layout import Layout, full_path
 from headwater.runtime.sources import (
     CORRUPT,
     can_be_malformed,
@@ -329,7 +329,7 @@ class UnitCompiler:
         """Describe where an output's rows go."""
         operator, key = self._flow[id_], self._flow.keys[id_]
         if isinstance(operator, FileSink):
-            path = operator.path.replace("{zone}", self._unit.zone)
+            path = full_path(operator.path.replace("{zone}", self._unit.zone))
             name = f"{self._unit.zone}-{key[:8]}"
             return {"tag": tag, "kind": "files", "format": operator.format, "path": path, "name": name}
         scratch = str(self._layout.sink(id_, key, self._unit.zone))

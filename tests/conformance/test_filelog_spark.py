@@ -249,7 +249,7 @@ def test_a_bad_members_file_is_named(site: Site, text: str) -> None:
 
 
 def source(spark: SparkSession, site: Site, **more: object) -> DataFrame:
-    return spark.readStream.format("headwater_filelog").options(**site.options(**more)).load()  # type: ignore[return-value]
+    return spark.readStream.name("source").format("headwater_filelog").options(**site.options(**more)).load()  # type: ignore[return-value]
 
 
 def start(

@@ -45,11 +45,11 @@ def stored(folder: Path) -> pa.Table:
 def offsets(checkpoint: Path) -> list[dict[str, int]]:
     """Return the end offset of each batch that the query planned."""
     files = sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda file: int(file.name))
-    return [json.loads(file.read_text().splitlines()[-1]) for file in files]
+    return [json.loads(file.read_text().splitlines()[-1].removeprefix("source:")) for file in files]
 
 
 def started(spark: Any, folder: Path, *, options: dict[str, str], trigger: dict[str, Any]) -> Any:
-    frame = spark.readStream.format(NAME).options(**OPTIONS, **options).load()
+    frame = spark.readStream.name("source").format(NAME).options(**OPTIONS, **options).load()
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
     return writer.trigger(**trigger).start(str(folder / "rows"))
 

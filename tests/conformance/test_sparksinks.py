@@ -52,7 +52,7 @@ class Table:
 
     def run(self, *, checkpoint: str = "checkpoint", **settings: Any) -> None:
         """Write what there is, one file a batch."""
-        reader = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        reader = self.spark.readStream.name("source").schema(SCHEMA).option("maxFilesPerTrigger", 1)
         query = start_sink(
             self.sink(**settings),
             reader.json(str(self.input)),
@@ -204,7 +204,7 @@ def kafka_sink(**settings: Any) -> KafkaSink:
 
 
 def test_a_missing_kafka_connector_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    frame = spark.readStream.format("rate").load().selectExpr("value AS v", "'k' AS k")
+    frame = spark.readStream.name("source").format("rate").load().selectExpr("value AS v", "'k' AS k")
     for sink in (kafka_sink(), kafka_sink(key="k", value="k")):
         with pytest.raises(Unavailable, match="Spark has no Kafka connector") as error:
             start_sink(sink, frame, checkpoint=str(tmp_path / "c"), query_name="kafka", trigger="1 second")
