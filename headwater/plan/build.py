@@ -18,7 +18,7 @@ from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.errors import ErrorList, HeadwaterError, PlacementError
 from headwater.plan.model import Channel, Deployment, DeploymentPlan, Edge, Unit
-from headwater.plan.pieces import pieces
+from headwater.plan.pieces import outputs_of, pieces
 from headwater.requirement import Requirement
 
 
@@ -77,7 +77,7 @@ def build(dataflow: Dataflow, continuum: Continuum, deployment: Deployment | Non
     member: dict[str, int] = {id_: n for n, group in enumerate(groups) for id_ in group}
     units: dict[tuple[int, str], Unit] = {}
     for number, group in enumerate(groups):
-        outputs = _outputs(dataflow, group)
+        outputs = outputs_of(dataflow, group)
         requirement = Requirement.all_of(dataflow[i].requires for i in group)
         for zone in zones[group[0]]:
             hosts = continuum.eligible_hosts(zone, requirement)
@@ -221,15 +221,6 @@ def _cuts(dataflow: Dataflow, deployment: Deployment) -> set[Edge]:
         for p, c in edges
         if layers[p] != layers[c] or ((p, c) in deployment.cuts and not isinstance(dataflow[c], Watermark))
     }
-
-
-def _outputs(dataflow: Dataflow, group: tuple[str, ...]) -> tuple[str, ...]:
-    inside = set(group)
-    return tuple(
-        id_
-        for id_ in group
-        if isinstance(dataflow[id_], Sink) or any(c not in inside for c in dataflow.consumers[id_])
-    )
 
 
 def _one_host(

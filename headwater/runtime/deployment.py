@@ -450,6 +450,3 @@ def _difference(stored: dict[str, Any], wanted: dict[str, Any]) -> str:
     if changed:
         return f"changed: {', '.join(sorted(changed)[:5])}"
     return "the same operators, placed otherwise"
-
-
-__all__ = ["Channel", "ChannelSettings", "Deployment", "RuntimeFailure"]
