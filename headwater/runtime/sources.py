@@ -58,14 +58,18 @@ def source_frame(
 
 
 def well_formed(frame: DataFrame, schema: Schema) -> DataFrame:
-    """Keep the records that fit, whichever of their columns are used later.
+    """Keep the records that fit, whichever of their columns are used later."""
+    return frame.where(f"`{CORRUPT}` IS NULL AND {every_field_parsed(schema)}").drop(CORRUPT, ORIGIN)
+
+
+def every_field_parsed(schema: Schema) -> str:
+    """Give a condition that always holds and makes Spark parse all fields of a record.
 
     Spark parses only columns that the query uses, so a malformed unused one would go unnoticed,
-    or not, depending on the cuts. The second half of the condition is never evaluated, but names them all.
+    or not, depending on the cuts. What stands after OR is never evaluated, but names them all.
     """
     used = " OR ".join(f"to_json(struct(`{n}`)) IS NULL" for n in schema.names)
-    kept = frame.where(f"`{CORRUPT}` IS NULL AND (spark_partition_id() >= 0 OR {used})")
-    return kept.drop(CORRUPT, ORIGIN)
+    return f"(spark_partition_id() >= 0 OR {used})"
 
 
 def dead_letter_columns(source: Source, location: str) -> list[str]:

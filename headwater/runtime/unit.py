@@ -31,6 +31,7 @@ from headwater.runtime.sources import (
     CORRUPT,
     can_be_malformed,
     dead_letter_columns,
+    every_field_parsed,
     source_frame,
     well_formed,
 )
@@ -283,8 +284,8 @@ class UnitCompiler:
             row = f"named_struct({', '.join(f'{_quoted(n)}, {t}' for n, t in columns)})"
             dead = f"struct({', '.join(dead_letter_columns(source, location))})"
             good = f"`{CORRUPT}` IS NULL"
-            every = " OR ".join(f"to_json(struct(`{n}`)) IS NULL" for n in source.schema().names)
-            kept = raw.where(f"(spark_partition_id() >= 0 OR {every}) AND (NOT ({good}) OR ({condition}))")
+            every = every_field_parsed(source.schema())
+            kept = raw.where(f"{every} AND (NOT ({good}) OR ({condition}))")
             frame = kept.selectExpr(
                 f"IF({good}, 0, 1) AS {TAG}",
                 f"IF({good}, {row}, NULL) AS {tag_column(0)}",
@@ -320,8 +321,8 @@ class UnitCompiler:
 
     def _dead(self, source: sources.Source, location: str, raw: DataFrame) -> DataFrame:
         tag = len(self._unit.outputs)
-        every = " OR ".join(f"to_json(struct(`{n}`)) IS NULL" for n in source.schema().names)
-        bad = raw.where(f"`{CORRUPT}` IS NOT NULL AND (spark_partition_id() >= 0 OR {every})")
+        every = every_field_parsed(source.schema())
+        bad = raw.where(f"`{CORRUPT}` IS NOT NULL AND {every}")
         row = f"struct({', '.join(dead_letter_columns(source, location))})"
         return bad.selectExpr(f"{tag} AS {TAG}", f"{row} AS {tag_column(tag)}")
 
