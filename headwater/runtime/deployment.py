@@ -10,8 +10,8 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -132,30 +132,36 @@ class Deployment:
                 where="--until-drained",
                 hint="run without it and stop with Ctrl-C",
             )
-        failed: set[str] = set()
-        for unit in self.plan.units:
-            if unit.id in self._finished:
-                continue
-            if any(c.producer in failed for c in self.plan.inputs(unit)):
-                failed.add(unit.id)
-                continue
-            if not self._finish(unit, stop):
-                if stop.is_set():
-                    return
-                failed.add(unit.id)
+        self._downstream(lambda unit: unit.id in self._finished or self._finish(unit, stop))
         first = next((r.error for r in self._running.values() if r.error is not None), None)
-        if first is not None:
+        if first is not None and not stop.is_set():
             raise first
 
     def settle(self) -> None:
         """Wait until what has arrived so far has gone through every unit."""
-        for unit in self.plan.units:
-            if unit.id not in self._finished and not self._settled(
-                unit, self._running[unit.id], threading.Event()
-            ):
-                raise self._running[unit.id].failure(unit.id) or RuntimeFailure(
-                    "stopped", where=f"unit {unit.id}"
-                )
+
+        def settled(unit: Unit) -> bool:
+            if unit.id in self._finished or self._settled(unit, self._running[unit.id], threading.Event()):
+                return True
+            raise self._running[unit.id].failure(unit.id) or RuntimeFailure(
+                "stopped", where=f"unit {unit.id}"
+            )
+
+        self._downstream(settled)
+
+    def _downstream(self, step: Callable[[Unit], bool]) -> None:
+        """Do a step for every unit once all that feed it have done it; not where one of them could not."""
+
+        def after(feeding: list[Future[bool]], unit: Unit) -> bool:
+            return all(f.result() for f in feeding) and step(unit)
+
+        done: dict[str, Future[bool]] = {}
+        with ThreadPoolExecutor(min(32, len(self.plan.units))) as pool:
+            for unit in self.plan.units:  # those that feed come first, so none waits for one not begun
+                feeding = [done[c.producer] for c in self.plan.inputs(unit)]
+                done[unit.id] = pool.submit(after, feeding, unit)
+        for future in done.values():
+            future.result()
 
     # ------------------------------------------------------------ what is seen
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import RuntimeFailure, Unavailable
+from headwater.runtime.zygote import supported, write_launcher
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,22 +121,19 @@ class LocalEndpoint:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_NO_DAEMONIZE": "1",
             "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
-            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_PYTHON": str(write_launcher(directory)) if supported() else sys.executable,
             "PYTHONPATH": os.pathsep.join(p for p in paths if p),
             "TZ": "UTC",
             "OMP_NUM_THREADS": "1",
+            "PYTHONHASHSEED": "0",
         }
-        with (directory / "spark.log").open("ab") as log:
-            process = subprocess.Popen(
-                arguments,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        process = _spawn(arguments, environment, directory)
+        zygote = None
+        if supported():
+            serve = [sys.executable, "-m", "headwater.runtime.zygote", str(directory), str(process.pid)]
+            zygote = _spawn(serve, environment, directory)
         endpoint = cls(directory, port, token, process.pid, cores)
-        endpoint._process = process
+        endpoint._process, endpoint._zygote = process, zygote
         endpoint._again = lambda: cls.start(
             directory,
             cores=cores,
@@ -150,6 +148,7 @@ class LocalEndpoint:
 
     def __post_init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._zygote: subprocess.Popen[bytes] | None = None
         self._again: Callable[[], LocalEndpoint] | None = None
         self._session: SparkSession | None = None
 
@@ -179,6 +178,7 @@ class LocalEndpoint:
         """End the server; queries that still run are cut off in the middle of a batch."""
         self._leave(gracefully=self.alive)
         _end(self.pid, self.directory, self._process)
+        self._end_zygote()
         self._record().unlink(missing_ok=True)
         shutil.rmtree(self.directory / "scratch", ignore_errors=True)
 
@@ -199,6 +199,16 @@ class LocalEndpoint:
         os.killpg(self.pid, signal.SIGKILL)
         if self._process is not None:
             self._process.wait(STOP_SECONDS)
+        self._end_zygote()
+
+    def _end_zygote(self) -> None:
+        """Wait for the end of the zygote, which follows the server's; it must not meet the next one."""
+        if self._zygote is not None:
+            try:
+                self._zygote.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._zygote.kill()
+                self._zygote.wait(STOP_SECONDS)
 
     def restart(self) -> None:
         """Start the server again, as it was started; its directory stays, its port and token change."""
@@ -208,7 +218,8 @@ class LocalEndpoint:
             )
         self.stop()
         again = self._again()
-        self.port, self.token, self.pid, self._process = again.port, again.token, again.pid, again._process
+        self.port, self.token, self.pid = again.port, again.token, again.pid
+        self._process, self._zygote = again._process, again._zygote
 
     def log_tail(self, lines: int = 20) -> str:
         """Give the end of the server's log."""
@@ -238,6 +249,19 @@ class LocalEndpoint:
             f"Spark did not come up within {START_SECONDS:.0f} s",
             where=str(self.directory / "spark.log"),
             hint="try again; a slow disk or too little memory are the usual causes",
+        )
+
+
+def _spawn(arguments: list[str], environment: Mapping[str, str], directory: Path) -> subprocess.Popen[bytes]:
+    """Start a process of its own session that writes to the server's log."""
+    with (directory / "spark.log").open("ab") as log:
+        return subprocess.Popen(
+            arguments,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
 
 

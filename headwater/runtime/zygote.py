@@ -1,0 +1,236 @@
+"""Make Spark's Python processes by forking one that has everything loaded.
+
+Spark starts a new Python for every query's source, sink, commit and tasks, and each loads
+PySpark, pandas and Arrow anew: several seconds of processor time a query. Here one process per
+Spark loads them once, and every Python that Spark asks for is a fork of it: some 20 ms and,
+until it writes, no memory of its own. It ends with the Spark server it serves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import shlex
+import signal
+import socket
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any, NoReturn
+
+from headwater.runtime.handover import SOCKET
+
+PRELOADED = (
+    "pandas",
+    "pyarrow.compute",
+    "pyarrow.ipc",
+    "pyspark.daemon",
+    "pyspark.worker",
+    "pyspark.sql.streaming.python_streaming_source_runner",
+    "pyspark.sql.streaming.transform_with_state_driver_worker",
+    "pyspark.sql.worker.commit_data_source_write",
+    "pyspark.sql.worker.create_data_source",
+    "pyspark.sql.worker.data_source_pushdown_filters",
+    "pyspark.sql.worker.lookup_data_sources",
+    "pyspark.sql.worker.plan_data_source_read",
+    "pyspark.sql.worker.python_streaming_sink_runner",
+    "pyspark.sql.worker.write_into_data_source",
+    "headwater.runtime.channels.filelog_spark",
+    "headwater.runtime.compile",
+    "headwater.runtime.fileoutlet",
+    "headwater.runtime.deadletters",
+    "headwater.runtime.keyed",
+    "headwater.runtime.sensor_source",
+    "headwater.runtime.writer",
+)
+_MOST = 1 << 22  # bytes of a request
+
+
+def supported() -> bool:
+    """Tell whether forking a loaded Python is safe here: on macOS its libraries do not bear it."""
+    return sys.platform == "linux"
+
+
+def write_launcher(directory: Path) -> Path:
+    """Write the command that Spark is to start as Python."""
+    script = Path(__file__).with_name("handover.py")
+    words = [sys.executable, "-IS", str(script), sys.executable, str(directory)]
+    launcher = directory / "python"
+    launcher.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    launcher.chmod(0o700)
+    return launcher
+
+
+class Zygote:
+    """Serve requests until the Spark server is gone."""
+
+    def __init__(self, directory: Path, server: int) -> None:
+        os.chdir(directory)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(SOCKET)
+        self._listener = socket.socket(socket.AF_UNIX)
+        old = os.umask(0o077)
+        try:
+            self._listener.bind(SOCKET)
+        finally:
+            os.umask(old)
+        self._listener.listen(128)
+        self._server = os.pidfd_open(server)
+        self._wake, self._woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._woken)
+        self._waiting: dict[int, socket.socket] = {}
+        """Who waits for the end of which process."""
+
+    def serve(self) -> None:
+        """Fork for every request, tell every end; return when the server is gone."""
+        while True:
+            poller = select.poll()
+            for fd in (self._server, self._wake, self._listener.fileno()):
+                poller.register(fd, select.POLLIN)
+            asking = {c.fileno(): pid for pid, c in self._waiting.items()}
+            for fd in asking:
+                poller.register(fd, select.POLLIN)
+            ready = {fd for fd, _ in poller.poll()}
+            if self._server in ready:
+                break
+            if self._wake in ready:
+                os.read(self._wake, 4096)
+                self._reap()
+            for fd in ready & asking.keys():
+                self._part(asking[fd])
+            if self._listener.fileno() in ready:
+                self._answer(self._listener.accept()[0])
+        for pid in self._waiting:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        os.unlink(SOCKET)
+
+    def _answer(self, connection: socket.socket) -> None:
+        connection.settimeout(10)
+        fds: list[int] = []
+        try:
+            head, fds, _, _ = socket.recv_fds(connection, 4, 3)
+            size = int.from_bytes(head, "big")
+            if len(fds) != 3 or not 0 < size <= _MOST:
+                raise ValueError(f"a request of {size} bytes with {len(fds)} streams")
+            request = json.loads(_received(connection, size))
+            pid = os.fork()
+            if pid == 0:
+                self._become(request, fds, connection)
+            self._waiting[pid] = connection
+        except (OSError, ValueError) as error:
+            print(f"zygote: {error}", file=sys.stderr, flush=True)
+            connection.close()
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _become(self, request: dict[str, Any], fds: list[int], connection: socket.socket) -> NoReturn:
+        """Turn this fork into the Python that was asked for."""
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number, fd in enumerate(fds):
+                os.dup2(fd, number)
+                os.close(fd)
+            for other in (connection, self._listener, *self._waiting.values()):
+                other.close()
+            for fd in (self._server, self._wake, self._woken):
+                os.close(fd)
+            _run(request["argv"], request["env"], request["cwd"])
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code & 0xFF)
+
+    def _reap(self) -> None:
+        """Tell who waits how its process has ended."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            connection = self._waiting.pop(pid, None)
+            if connection is not None:
+                code = os.waitstatus_to_exitcode(status)
+                with connection, contextlib.suppress(OSError):
+                    connection.send(bytes([code & 0xFF]))
+
+    def _part(self, pid: int) -> None:
+        """End a process whose stand-in Spark has ended."""
+        connection = self._waiting.pop(pid, None)
+        if connection is not None:
+            connection.close()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
+
+def _received(connection: socket.socket, size: int) -> bytes:
+    parts = b""
+    while len(parts) < size:
+        part = connection.recv(size - len(parts))
+        if not part:
+            raise ValueError("a request that breaks off")
+        parts += part
+    return parts
+
+
+def _run(argv: list[str], env: dict[str, str], cwd: str) -> None:
+    """Do what ``python ARGV`` would."""
+    if len(argv) < 2 or argv[0] != "-m":
+        os.execve(sys.executable, [sys.executable, *argv], env)
+    os.environ.clear()
+    os.environ.update(env)
+    time.tzset()
+    os.chdir(cwd)
+    added = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p and p not in sys.path]
+    sys.path[:1] = [cwd, *added]
+    sys.argv = [argv[1], *argv[2:]]
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()  # a fork would draw its siblings' numbers
+    warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
+    runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+
+
+def preload() -> None:
+    """Load what Spark's Python processes use, and keep the collector from touching it."""
+    for name in PRELOADED:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            print(f"zygote: {name} is not there to be loaded: {error}", file=sys.stderr, flush=True)
+    gc.collect()
+    gc.freeze()
+
+
+def main() -> int:
+    """Serve: ``python -m headwater.runtime.zygote DIRECTORY SERVER_PID``."""
+    directory, server = Path(sys.argv[1]), int(sys.argv[2])
+    try:
+        preload()
+        Zygote(directory, server).serve()
+    except ProcessLookupError:
+        return 0  # the server is gone already
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

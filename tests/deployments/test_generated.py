@@ -1,0 +1,83 @@
+"""The law on dataflows that nobody thought of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from headwater.continuum import Continuum
+from headwater.plan.build import build
+from headwater.runtime.endpoint import LocalEndpoint
+from headwater.testing import BoundedSource, check_equivalent
+from tests.deployments.flows import CONTINUUM, rows
+from tests.deployments.generated import dataflows
+from tests.deployments.test_oracle import DECISIONS
+
+
+def law(examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Ask for so many dataflows, the same ones every time; a failing one is shown, not shrunk for hours."""
+    return settings(
+        max_examples=examples,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def repeated(source: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Send every ninth row once more, two rows later."""
+    return {
+        at: [r for n, row in enumerate(made) for r in ((row, made[n - 2]) if n % 9 == 2 else (row,))]
+        for at, made in source.items()
+    }
+
+
+def hold(data: st.DataObject, endpoint: LocalEndpoint, place: Path) -> None:
+    """Draw a dataflow and hold it against its batch run, cut in each way."""
+    number = len(list(place.iterdir()))
+    source = BoundedSource(place / f"{number}" / "in", repeated(rows(40, seed=number)), rows_per_file=25)
+    source.release_all()
+    flow = data.draw(dataflows(source.path)).build()
+    continuum = Continuum.from_text(CONTINUUM)
+    decision = data.draw(st.sampled_from(sorted(DECISIONS)))
+    outcome = check_equivalent(
+        flow, continuum, endpoint, place / f"{number}" / "run", decision=DECISIONS[decision](flow, continuum)
+    )
+    assert set(outcome.rows) == {s.id for s in flow.sinks}
+
+
+@law(200)
+@given(data=st.data())
+def test_any_dataflow_can_be_planned_in_every_way(data: st.DataObject) -> None:
+    flow = data.draw(dataflows("/data/{location}")).build()
+    continuum = Continuum.from_text(CONTINUUM)
+    for decide in DECISIONS.values():
+        plan = build(flow, continuum, decide(flow, continuum))
+        assert {o for unit in plan.units for o in unit.operators} == set(flow.order)
+
+
+def test_made_up_dataflows_equal_one_batch_run(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    @law(6)
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        hold(data, endpoint, tmp_path)
+
+    check()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_many_made_up_dataflows_equal_one_batch_run(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    @law(100)
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        hold(data, endpoint, tmp_path)
+
+    check()
