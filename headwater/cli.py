@@ -46,10 +46,10 @@ class _Commands(TyperGroup):
         except HeadwaterError as error:
             from rich.console import Console
 
-            from headwater.render import exit_code, print_error
+            from headwater.render import print_error
 
             print_error(error, Console(stderr=True, highlight=False))
-            raise typer.Exit(exit_code(error)) from error
+            raise typer.Exit(error.exit_code) from error
 
 
 class WhenFull(StrEnum):

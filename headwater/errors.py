@@ -39,10 +39,11 @@ def _rebuild(cls: type[HeadwaterError], what: str, where: str | None, hint: str 
 
 
 class ErrorList(HeadwaterError):
-    """Several errors found in one pass, shown together."""
+    """Several errors found in one pass, shown together; the exit code is the first one's."""
 
     def __init__(self, errors: Sequence[HeadwaterError]) -> None:
         self.errors = tuple(errors)
+        self.exit_code = next((e.exit_code for e in errors), 1)
         super().__init__("\n".join(str(e) for e in errors))
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -206,11 +206,3 @@ def print_error(error: HeadwaterError, console: Console) -> None:
     if error.hint:
         lines.append(f"\n  -> {error.hint}")
     console.print(lines, soft_wrap=True)
-
-
-def exit_code(error: HeadwaterError) -> int:
-    """Give the code to exit with: of a list, its first member's."""
-    if isinstance(error, ErrorList) and error.errors:
-        first = error.errors[0]
-        return exit_code(first) if isinstance(first, HeadwaterError) else 1
-    return error.exit_code

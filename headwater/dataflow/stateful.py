@@ -182,6 +182,8 @@ class Join(Operator):
                     f"'{key}' is {a.text} on the left and {b.text} on the right", "cast one side"
                 )
         keys = {k.lower() for k in self.on}
+        if len(keys) < len(self.on):
+            raise self.error(f"a key twice: {', '.join(self.on)}", "case makes no difference: name each once")
         rest = [c for c in right.schema.columns if c.name.lower() not in keys]
         clash = {c.name.lower() for c in rest} & {c.name.lower() for c in left.schema.columns}
         if clash:

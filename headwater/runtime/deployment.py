@@ -22,7 +22,8 @@ from headwater.errors import DeploymentError, RuntimeFailure
 from headwater.metrics import ChannelProgress, LinkProgress, Progress, Status, UnitProgress
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.layout import Layout, full_path, write_atomically
+from headwater.runtime.durable import write_atomically
+from headwater.runtime.layout import Layout, full_path
 from headwater.runtime.query import Running
 from headwater.runtime.unit import END_OF_TIME, WATERMARK, UnitCompiler, channel_readers, sink_config
 
@@ -171,10 +172,9 @@ class Deployment:
         units = tuple(self._unit_progress(u, stats) for u in self.plan.units)
         links: dict[str, list[int]] = {link.name: [0, 0] for c in self.plan.channels for link in c.links}
         for channel in self.plan.channels:
-            for route in channel.routes.values():
-                for link in route:
-                    links[link.name][0] += stats[channel.id].rows
-                    links[link.name][1] += stats[channel.id].bytes
+            for link in channel.links:  # once, however many read it at the far end
+                links[link.name][0] += stats[channel.id].rows
+                links[link.name][1] += stats[channel.id].bytes
         return Progress(
             seconds=time.monotonic() - self._began,
             units=units,
@@ -273,7 +273,9 @@ class Deployment:
                 )
                 log = FileLog(spool / "log")
                 log.create()
-                bridge = MqttBridge(source, location=location, log=log, epoch=EPOCH)
+                bridge = MqttBridge(
+                    source, location=location, log=log, epoch=EPOCH, dataflow=self.plan.dataflow.name
+                )
                 bridge.start()
                 self._bridges.append(bridge)
 

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.errors import ChannelError
-from headwater.runtime.channels.journal import Journal, sweep, sync_directory
+from headwater.runtime.channels.journal import Journal
 from headwater.runtime.channels.segments import Segment, conform, normal_schema
+from headwater.runtime.durable import sweep, sync_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa

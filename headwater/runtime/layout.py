@@ -61,11 +61,3 @@ class Layout:
 def full_path(path: str) -> str:
     """Make a user's relative path whole: Spark's processes have other working directories than the user."""
     return path if "://" in path else os.path.abspath(path)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a small file so that a reader sees the old or the new one, never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_text(text)
-    scratch.replace(path)

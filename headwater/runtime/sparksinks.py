@@ -34,8 +34,8 @@ from urllib.parse import unquote, urlsplit
 from headwater.dataflow.lexer import quote_name
 from headwater.dataflow.sinks import JdbcSink, KafkaSink, Sink
 from headwater.errors import DataflowError, DeploymentError, RuntimeFailure, Unavailable
-from headwater.runtime.channels.journal import sync_directory
 from headwater.runtime.credentials import from_environment
+from headwater.runtime.durable import sync_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -217,6 +217,7 @@ class UnitCompiler:
                     "path": str(self._layout.dead_letters(self._unit)),
                     "unit": self._unit.id,
                     "zone": self._unit.zone,
+                    "options": {s.id: dict(s.options) for s in texts if isinstance(s, sources.FileSource)},
                 }
             )
         if len(outlets) == 1:

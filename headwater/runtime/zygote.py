@@ -46,7 +46,6 @@ PRELOADED = (
     "headwater.runtime.compile",
     "headwater.runtime.fileoutlet",
     "headwater.runtime.deadletters",
-    "headwater.runtime.keyed",
     "headwater.runtime.sensor_source",
     "headwater.runtime.writer",
 )

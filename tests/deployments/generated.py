@@ -190,7 +190,13 @@ def _windows(draw: Draw, part: Part) -> Part:
 def _counted(draw: Draw, part: Part) -> Part:
     size, slide = draw(st.sampled_from([(4, None), (5, 2), (1, None)]))
     made = part.stream.count_window(size, slide, keys=_keys(draw, part, "k"), order_by=["ts", "id"]).agg(
-        n="count(v)", first="first(id)", mean="avg(v)", least="min(id)"
+        n="count(v)",
+        first="first(id)",
+        mean="avg(v)",
+        least="min(v)",
+        most="max(k)",
+        total="sum(if(k = 'k1', NULL, id))",
+        last="max(ts)",
     )
     return part.then(made)
 

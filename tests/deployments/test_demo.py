@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,15 +19,6 @@ from headwater.testing import batch_result, compare, run_to_end
 
 KEYS = {"zones", "units", "rows_in", "rows_out", "lost", "duplicated", "anomalies"}
 KEYS |= {"link_bytes", "link_bytes_all_to_cloud"}
-
-
-@pytest.fixture(scope="module")
-def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint]:
-    started = LocalEndpoint.start(tmp_path_factory.mktemp("zone"), cores=2)
-    try:
-        yield started
-    finally:
-        started.stop()
 
 
 def test_the_demo_equals_one_batch_run(endpoint: LocalEndpoint, tmp_path: Path) -> None:

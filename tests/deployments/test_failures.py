@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import headwater as hw
@@ -29,7 +30,7 @@ def own_endpoint(tmp_path: Path) -> Iterator[LocalEndpoint]:
     started.stop()
 
 
-def malformed_input(directory: Path) -> list[str]:
+def malformed_input(directory: Path, sep: str) -> list[str]:
     """Write CSV of which some lines do not fit ``id bigint, ts timestamp, v double``; give these."""
     bad = [
         "x,2026-01-01T00:00:00Z,1.0",
@@ -40,18 +41,20 @@ def malformed_input(directory: Path) -> list[str]:
     for location in LOCATIONS:
         lines = [f"{i},2026-01-01T00:00:{i:02d}Z,{i}.5" for i in range(GOOD)]
         (directory / location).mkdir(parents=True)
-        (directory / location / "a.csv").write_text("\n".join([*lines[:10], *bad, *lines[10:]]) + "\n")
-    return bad
+        text = "\n".join([*lines[:10], *bad, *lines[10:]]) + "\n"
+        (directory / location / "a.csv").write_text(text.replace(",", sep))
+    return [line.replace(",", sep) for line in bad]
 
 
 @pytest.mark.parametrize("stateful", [False, True], ids=["one scan", "beside state"])
 def test_malformed_records_become_dead_letters(
     stateful: bool, endpoint: LocalEndpoint, tmp_path: Path
 ) -> None:
-    bad = malformed_input(tmp_path / "in")
+    sep = ";" if stateful else ","
+    bad = malformed_input(tmp_path / "in", sep)
     builder = hw.flow("bad", locations=LOCATIONS)
     stream = builder.read.csv(
-        str(tmp_path / "in/{location}"), "id bigint, ts timestamp, v double", location_as="at"
+        str(tmp_path / "in/{location}"), "id bigint, ts timestamp, v double", location_as="at", sep=sep
     )
     stream = stream.with_watermark("ts", "5 seconds").where("v >= 0")
     if stateful:
@@ -74,6 +77,8 @@ def test_malformed_records_become_dead_letters(
     assert sorted(x["record"] for x in letters) == sorted(bad * len(LOCATIONS))
     assert all(x["reason"] and x["operator"] == "files" and x["source"].endswith("a.csv") for x in letters)
     assert {x["line"] for x in letters} == {11, 12, 13, 14}
+    reasons = {x["record"].split(sep)[0]: x["reason"] for x in letters}
+    assert all(column in reasons[first] for first, column in (("x", "id"), ("7", "ts"), ("8", "v"))), reasons
     assert sum(u.dead_letters for u in progress.units) == len(letters)
 
 
@@ -105,17 +110,21 @@ def test_an_exception_stops_its_unit_only(endpoint: LocalEndpoint, tmp_path: Pat
     assert all(status[f"in@{zone}"] == "finished" for zone in ("E1", "E2", "E4"))
 
 
-def test_a_finished_deployment_is_not_resumed(endpoint: LocalEndpoint, tmp_path: Path) -> None:
-    source = BoundedSource(tmp_path / "in", rows(10, seed=3))
+def test_a_finished_deployment_is_not_resumed(
+    endpoint: LocalEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # relative paths are the user's, not those of Spark's processes
+    source = BoundedSource(Path("in"), rows(10, seed=3))
     source.release_all()
     builder = hw.flow("short", locations=LOCATIONS)
-    builder.read.json(source.path, "id bigint").write.memory("out")
+    builder.read.json(source.path, "id bigint").write.parquet("out")
     flow, continuum = builder.build(), Continuum.from_text(CONTINUUM)
     plan = build(flow, continuum)
     first = Deployment(plan, tmp_path / "run", endpoint, trigger="200 milliseconds")
     first.start()
     first.drain()
     first.stop()
+    assert sum(pq.read_table(f).num_rows for f in Path("out").glob("**/part*.parquet")) == 30
     with pytest.raises(DeploymentError, match="finished"):
         Deployment(plan, tmp_path / "run", endpoint).start()
     with pytest.raises(DeploymentError, match="another plan"):

@@ -109,8 +109,8 @@ def test_wrong_options_are_refused_before_spark(tmp_path: Path) -> None:
 
 
 def test_exit_code_of_a_list_is_its_first_members() -> None:
-    assert render.exit_code(ErrorList([PlacementError("a"), DataflowError("b")])) == 4
-    assert render.exit_code(ErrorList([])) == 1
+    assert ErrorList([PlacementError("a"), DataflowError("b")]).exit_code == 4
+    assert ErrorList([]).exit_code == 1
 
 
 @pytest.mark.parametrize(("text", "wanted"), [("1g", 1024), ("512m", 512), ("2GiB", 2048)])

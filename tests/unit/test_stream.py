@@ -270,6 +270,7 @@ WRONG: list[tuple[Callable[[], Any], str, str, str]] = [
     (lambda: (s := timed()).join(other(s), "id", within="1 s", between=("0 s", "1 s")),
      "join", "bound", "not"),
     (lambda: (s := timed()).join(other(s), [], within="1 s"), "'join'", "key columns", "on='id'"),
+    (lambda: (s := timed()).join(other(s), ["id", "ID"], within="1 s"), "'join'", "a key twice", "once"),
     (lambda: (s := timed()).join(other(s), "v", within="1 s"), "'join'", "'v'", "the columns are"),
     (lambda: (s := timed()).join(s.select("k AS id", "ts AS at"), "id", within="1 s"),
      "'join'", "string", "cast"),

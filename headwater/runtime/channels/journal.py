@@ -7,7 +7,6 @@ entry. Entries are contiguous; the oldest may be discarded, the newest never is.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import uuid
@@ -17,66 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from headwater.errors import ChannelError
+from headwater.runtime.durable import sync_directory, write_atomically
 
 _CACHED = 2048  # entries never change, so they may be kept; this bounds how many are
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def write_atomic(path: Path, text: str, *, scratch: Path, fsync: bool) -> None:
-    """Replace a small file so that a reader sees the old or the new text, never a part."""
-    temp = scratch / f"{path.name}.{uuid.uuid4().hex}"
-    try:
-        with open(temp, "w", encoding="utf-8") as out:
-            out.write(text)
-            if fsync:
-                out.flush()
-                os.fsync(out.fileno())
-        os.replace(temp, path)
-    except BaseException:
-        temp.unlink(missing_ok=True)
-        raise
-    if fsync:
-        sync_directory(path.parent)
-
-
-def read_object(path: Path) -> dict[str, Any] | None:
-    """Read a small JSON object; None when there is no such file."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    except UnicodeDecodeError:
-        text = ""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise ChannelError(
-            f"not readable as JSON ({len(text)} characters)",
-            where=str(path),
-            hint="the file was damaged outside Headwater: restore it from a backup",
-        )
-    return value
-
-
-def sweep(directory: Path, before: float | None) -> None:
-    """Delete a directory's files last written before a time by its own clock; None deletes none."""
-    if before is None:
-        return
-    with os.scandir(directory) as files:
-        for file in files:
-            with contextlib.suppress(FileNotFoundError):
-                if file.stat().st_mtime < before:
-                    os.unlink(file.path)
 
 
 def _checksum(body: Mapping[str, Any]) -> int:
@@ -182,7 +124,7 @@ class Journal:
         if self.fsync:
             sync_directory(self.directory)
         self._last = number
-        write_atomic(self._hint, str(number), scratch=self.scratch, fsync=False)
+        write_atomically(self._hint, str(number), scratch=self.scratch, fsync=False)
         return True
 
     def discard(self, first: int, stop: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from headwater.errors import ChannelError
-from headwater.runtime.channels.journal import read_object, write_atomic
+from headwater.runtime.durable import read_object, write_atomically
 
 _READER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
 
@@ -60,7 +60,9 @@ class Retention:
 
     def write_floor(self, floor: Floor, *, fsync: bool) -> None:
         """Replace the floor."""
-        write_atomic(self._log / "floor.json", json.dumps(asdict(floor)), scratch=self.directory, fsync=fsync)
+        write_atomically(
+            self._log / "floor.json", json.dumps(asdict(floor)), scratch=self.directory, fsync=fsync
+        )
 
     def readers(self) -> dict[str, int]:
         """Return every registered reader's position."""
@@ -97,4 +99,4 @@ class Retention:
         """Record where a reader stands."""
         # Not synced: a position that falls back only keeps more.
         text = f'{{"position": {position}}}'
-        write_atomic(self._file(reader), text, scratch=self.directory, fsync=False)
+        write_atomically(self._file(reader), text, scratch=self.directory, fsync=False)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headwater.errors import ChannelError
-from headwater.runtime.channels.journal import read_object, sync_directory
 from headwater.runtime.channels.segments import normal_schema
+from headwater.runtime.durable import read_object, sync_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa

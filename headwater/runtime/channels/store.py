@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from headwater.errors import ChannelError
 from headwater.runtime.channels.base import OnCorrupt
-from headwater.runtime.channels.journal import read_object, sweep, sync_directory, write_atomic
 from headwater.runtime.channels.segments import CorruptSegment, Segment, read_segment
+from headwater.runtime.durable import read_object, sweep, sync_directory, write_atomically
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,4 +110,4 @@ class SegmentStore:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(directory / name, self._quarantine / name)
         record = {"seq": seq, "rows": segment.rows, "problem": problem, "found": time.time()}
-        write_atomic(note, json.dumps(record), scratch=self._quarantine, fsync=self._fsync)
+        write_atomically(note, json.dumps(record), scratch=self._quarantine, fsync=self._fsync)

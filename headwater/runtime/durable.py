@@ -1,0 +1,76 @@
+"""Small files that survive: replaced in one step, on disk when they must be, read back or refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+from headwater.errors import ChannelError
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_atomically(path: Path, text: str, *, scratch: Path | None = None, fsync: bool = True) -> None:
+    """Replace a small file so that a reader sees the old or the new text, never a part.
+
+    ``scratch`` is a directory on the same disk; without one the new text is written beside the file,
+    under a hidden name, and the file's directory is made if it is not there.
+    """
+    if scratch is None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    temp = (scratch or path.parent) / f".{path.name}.{uuid.uuid4().hex}"
+    try:
+        with open(temp, "w", encoding="utf-8") as out:
+            out.write(text)
+            if fsync:
+                out.flush()
+                os.fsync(out.fileno())
+        os.replace(temp, path)
+    except BaseException:
+        temp.unlink(missing_ok=True)
+        raise
+    if fsync:
+        sync_directory(path.parent)
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """Read a small JSON object; None when there is no such file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        text = ""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise ChannelError(
+            f"not readable as JSON ({len(text)} characters)",
+            where=str(path),
+            hint="the file was damaged outside Headwater: restore it from a backup",
+        )
+    return value
+
+
+def sweep(directory: Path, before: float | None) -> None:
+    """Delete a directory's files last written before a time by its own clock; None deletes none."""
+    if before is None:
+        return
+    with os.scandir(directory) as files:
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):
+                if file.stat().st_mtime < before:
+                    os.unlink(file.path)
