@@ -304,9 +304,9 @@ def aggregate(function: str, values: np.ndarray[Any, Any], nulls: np.ndarray[Any
     if function in ("sum", "avg"):
         if nulls is not None:
             values = np.where(nulls, values.dtype.type(0), values)
-        if function == "avg":
-            return _column(values.sum(axis=1, dtype="float64") / np.maximum(present, 1), empty)
-        return _column(_sum(values), empty)
+        with np.errstate(invalid="ignore", over="ignore"):  # infinities: NaN and infinity are right
+            total = _sum(values) if function == "sum" else values.sum(axis=1, dtype="float64")
+        return _column(total if function == "sum" else total / np.maximum(present, 1), empty)
     return _column(_extreme(function, values, nulls), empty)
 
 
