@@ -385,7 +385,7 @@ def main() -> int:
     try:
         endpoint = LocalEndpoint.start(place / "spark", memory_mb=3072, extra_conf=partitions, quick=False)
         by_size = throughput(endpoint, place, sizes, repeats)
-        hops = latency(endpoint, place, seconds=10 if options.quick else 60, trigger=options.trigger)
+        hops = latency(endpoint, place, seconds=6 if options.quick else 60, trigger=options.trigger)
     finally:
         if endpoint is not None:
             endpoint.stop()

@@ -1,21 +1,13 @@
-"""The examples for real: the Acme demonstration on a few days of data, the taxi query on generated trips."""
+"""The demonstration for real, on a few days of data."""
 
 from __future__ import annotations
 
 import json
 import threading
-from itertools import pairwise
 from pathlib import Path
 
-import pytest
-
-from examples.taxi import flow as taxi_flow
-from examples.taxi.generate import write_files
-from headwater.continuum import Continuum
 from headwater.demo.run import DemoSettings, run_demo, summary_view
 from headwater.runtime.endpoint import LocalEndpoint
-from headwater.service import plan
-from headwater.testing import batch_result, compare, run_to_end
 
 KEYS = {"zones", "units", "rows_in", "rows_out", "lost", "duplicated", "anomalies"}
 KEYS |= {"link_bytes", "link_bytes_all_to_cloud"}
@@ -52,25 +44,3 @@ def test_a_stopped_demo_gives_no_summary(endpoint: LocalEndpoint, tmp_path: Path
     stop = threading.Event()
     stop.set()
     assert run_demo(DemoSettings(days=2, files=1), tmp_path, stop=stop, endpoint=endpoint) is None
-
-
-@pytest.mark.parametrize("ranking", ["most frequent", "most profitable"])
-def test_the_taxi_query_equals_one_batch_run(endpoint: LocalEndpoint, tmp_path: Path, ranking: str) -> None:
-    for _ in write_files(tmp_path / "in" / "nyc", 3000, seed=5, per_file=1500):
-        pass
-    dataflow = taxi_flow.taxi(
-        str(tmp_path / "in"), None, name="taxi", window="10 minutes", slide="5 minutes", ranking=ranking
-    )
-    continuum = Continuum.from_yaml(Path(taxi_flow.__file__).with_name("continuum.yaml"))
-    tables = run_to_end(plan(dataflow, continuum), tmp_path / "run", endpoint)
-    expected = batch_result(endpoint.session(), dataflow, continuum)
-    difference = compare(expected["result"], tables["result"])
-    assert not difference, difference.examples
-    lists = sorted(tables["result"].to_pylist(), key=lambda row: row["ts"])
-    assert len(lists) > 1
-    assert all(taxi_flow.only_routes(a["top"]) != taxi_flow.only_routes(b["top"]) for a, b in pairwise(lists))
-    for row in lists:
-        top = json.loads(row["top"])
-        scores = [route["score"] for route in top]
-        assert len(top) <= 10
-        assert scores == sorted(scores, reverse=True)
