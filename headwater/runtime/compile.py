@@ -81,10 +81,12 @@ def mark(frame: DataFrame, type_: StreamType) -> DataFrame:
     columns = []
     for column in type_.schema.columns:
         name = f"`{column.name}`"
+        window = {WINDOW_MARK: True} if column.type == stateful.WINDOW_TYPE else {}
         if column.name.lower() == time:
-            window = {WINDOW_MARK: True} if column.type == stateful.WINDOW_TYPE else {}
             columns.append(F.col(name).alias(column.name, metadata={MARK: 0, **window}))
-        elif column.type.text == "timestamp" or column.type == stateful.WINDOW_TYPE:
+        elif window:
+            columns.append(F.col(name).alias(column.name, metadata=window))
+        elif column.type.text == "timestamp":
             columns.append(F.col(name).alias(column.name, metadata={"headwater": 1}))
         else:
             columns.append(F.col(name))

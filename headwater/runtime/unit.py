@@ -157,7 +157,7 @@ class UnitCompiler:
         if "max_rows_per_batch" in self._channel:
             reader = reader.option("max_rows_per_batch", str(self._channel["max_rows_per_batch"]))
         frame = reader.load()
-        return self._timed(frame, type_, "0 seconds") if punctuate else frame
+        return self._timed(frame, type_, "0 seconds") if punctuate else compile.mark(frame, type_)
 
     def _watermark(self, operator: ops.Watermark, frame: DataFrame) -> DataFrame:
         """Take the watermark from the rows' own event time, and from the word that input has ended."""

@@ -45,7 +45,7 @@ def dataflows(draw: Draw, path: str, name: str = "generated") -> DataflowBuilder
         part = _hop(draw, draw(st.sampled_from(STATELESS))(draw, part))
     part = _hop(draw, part.then(part.stream.with_watermark("ts", "5 seconds"), timed=True))
     tapped = None
-    for _ in range(draw(st.integers(1, 3))):
+    for _ in range(draw(st.integers(1, 4))):
         if tapped is None and draw(st.booleans()):
             tapped = part
         part = _hop(draw, draw(st.sampled_from(_possible(part)))(draw, part))
@@ -131,8 +131,8 @@ STATELESS = (_where, _compute, _branches, _explode, _batches)
 
 
 def _unique(draw: Draw, part: Part) -> Part:
-    whole = [c for c in ("location", "id", "k", "v", "ts") if c in part.has]
-    return part.then(part.stream.drop_duplicates(*whole))
+    # Whole rows: which of several that differ would stay is up to their arrival.
+    return part.then(part.stream.drop_duplicates())
 
 
 def _fold(draw: Draw, part: Part) -> Part:
@@ -228,7 +228,15 @@ def _best(draw: Draw, part: Part) -> Part:
     return part.then(part.stream.top_k(draw(st.integers(1, 3)), "n", per=per))
 
 
-WINDOWED = (_many, _wider, _best)
+def _points(draw: Draw, part: Part) -> Part:
+    """Take each window as a row at its end."""
+    columns = ["newest AS id", "window_time(window) AS ts", "top AS v"]
+    columns.append("location" if "location" in part.has else "'everywhere' AS location")
+    columns.append("k" if "k" in part.has else "'all' AS k")
+    return part.then(part.stream.select(*columns))
+
+
+WINDOWED = (_wider, _points, _best, _many)
 
 
 def _count_filter(draw: Draw, part: Part) -> Part:

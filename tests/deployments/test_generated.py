@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 from headwater.continuum import Continuum
@@ -45,6 +45,9 @@ def hold(data: st.DataObject, endpoint: LocalEndpoint, place: Path) -> None:
     source = BoundedSource(place / f"{number}" / "in", repeated(rows(40, seed=number)), rows_per_file=25)
     source.release_all()
     flow = data.draw(dataflows(source.path)).build()
+    for id_ in flow.order:  # what a failure is about
+        config = {k: v for k, v in flow[id_].config().items() if k not in ("function", "schema_text")}
+        note(f"{id_}: {flow[id_].kind} of {flow[id_].inputs} in {flow[id_].layer}: {config}")
     continuum = Continuum.from_text(CONTINUUM)
     expected = batch_result(endpoint.session(), flow, continuum)
     for n, decide in enumerate(DECISIONS.values()):
