@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from headwater.continuum import Continuum
     from headwater.dataflow.builder import flow
     from headwater.dataflow.graph import Dataflow
-    from headwater.dataflow.stream import Stream, session_window, window
+    from headwater.dataflow.stateful import session_window, window
+    from headwater.dataflow.stream import Stream
     from headwater.errors import HeadwaterError
 
 __version__ = "0.1.0"
@@ -25,8 +26,8 @@ _HOMES = {
     "HeadwaterError": "headwater.errors",
     "Stream": "headwater.dataflow.stream",
     "flow": "headwater.dataflow.builder",
-    "session_window": "headwater.dataflow.stream",
-    "window": "headwater.dataflow.stream",
+    "session_window": "headwater.dataflow.stateful",
+    "window": "headwater.dataflow.stateful",
 }
 
 

@@ -115,6 +115,7 @@ def run(
     """
     from headwater.runtime.deployment import ChannelSettings, Deployment
     from headwater.runtime.endpoint import LocalEndpoint
+    from headwater.runtime.jdbc import packages_for
 
     stop = stop or threading.Event()
     begun = time.monotonic()
@@ -127,6 +128,7 @@ def run(
             cores=settings.cores,
             memory_mb=settings.memory_mb,
             python_path=settings.python_path,
+            packages=packages_for(plan.dataflow),
         )
         try:
             deployment = Deployment(

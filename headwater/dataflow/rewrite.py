@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from headwater.dataflow.expressions import check
 from headwater.dataflow.functions import AGGREGATES
 from headwater.dataflow.inference import Inference
+from headwater.dataflow.lexer import quote_name, quote_string
 from headwater.dataflow.parser import parse
 from headwater.dataflow.schema import Column, DataType, Schema
 from headwater.dataflow.special import AGGREGATE_RULES
@@ -92,6 +93,11 @@ def _mapped(node: Node, change: Callable[[Node, frozenset[str]], Node | None], b
         return tuple(value(i) for i in item) if isinstance(item, tuple) else item
 
     return replace(node, **{f.name: value(getattr(node, f.name)) for f in fields(node) if f.init})
+
+
+def row_struct(columns: Iterable[str]) -> str:
+    """Write a struct of columns, each under its own name."""
+    return f"named_struct({', '.join(f'{quote_string(c)}, {quote_name(c)}' for c in columns)})"
 
 
 @dataclass(frozen=True)

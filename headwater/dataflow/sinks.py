@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from headwater.dataflow.function import PythonFunction
-from headwater.dataflow.operators import Operator, column_named
+from headwater.dataflow.operators import Operator
 from headwater.dataflow.types import StreamType
 
 
@@ -73,21 +73,38 @@ class CallbackSink(Sink):
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSink(Sink):
-    """A Kafka topic. Without ``value`` each row is one JSON object. At least once (Spark's own sink)."""
+    """A Kafka topic: rows of ``value`` and perhaps ``key``, text or binary.
+
+    Every batch is a transaction and written once; readers need ``isolation.level=read_committed``.
+    ``delivery="at_least_once"`` goes without transactions: a failure may write a batch again.
+    ``options`` are librdkafka's.
+    """
 
     kind: ClassVar[str] = "kafka"
     bootstrap_servers: str
     topic: str
-    key: str | None = None
-    value: str | None = None
+    delivery: Literal["exactly_once", "at_least_once"] = "exactly_once"
+    user_env: str | None = None
+    password_env: str | None = None
     options: tuple[tuple[str, str], ...] = ()
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
-        for name in (self.key, self.value):
-            if name is not None:
-                column = column_named(self, name, inputs[0].schema)
-                if inputs[0].schema.column(column).type.text not in ("string", "binary"):
-                    raise self.error(f"Kafka takes string or binary, not '{name}'", f"cast({name} AS string)")
+        columns = {c.name.lower(): c.type.text for c in inputs[0].schema.columns}
+        if "value" not in columns or not columns.keys() <= {"key", "value"}:
+            raise self.error(
+                f"Kafka takes columns 'value' and perhaps 'key', not {', '.join(columns)}",
+                "write.kafka(broker, topic, key='...', value='...') makes them of any stream",
+            )
+        for name, type_ in columns.items():
+            if type_ not in ("string", "binary"):
+                raise self.error(f"Kafka takes text or binary, and '{name}' is {type_}", "cast it to string")
+        if self.delivery not in ("exactly_once", "at_least_once"):
+            raise self.error(f"no delivery is called '{self.delivery}'", "exactly_once or at_least_once")
+        for name, _ in self.options:
+            if any(word in name for word in ("password", "secret", "jaas", "key.pem")):
+                raise self.error(
+                    f"'{name}' would be stored with the dataflow", "name it: password_env='VARIABLE'"
+                )
         return inputs[0]
 
 

@@ -43,6 +43,16 @@ class SessionWindow:
     gap: str
 
 
+def window(time_column: str, size: str, slide: str | None = None) -> TimeWindow:
+    """Tumbling windows of ``size``, or sliding ones every ``slide``, for ``group_by``."""
+    return TimeWindow(time_column, size, slide)
+
+
+def session_window(time_column: str, gap: str) -> SessionWindow:
+    """Windows that a silence of ``gap`` ends, for ``group_by``."""
+    return SessionWindow(time_column, gap)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Aggregate(Operator):
     """Aggregates per window and keys; a window's row comes out once, when the watermark passes its end."""

@@ -14,22 +14,13 @@ from headwater.dataflow import operators as ops
 from headwater.dataflow import sinks, stateful
 from headwater.dataflow.expressions import parse_projection
 from headwater.dataflow.function import PythonFunction, accepts
+from headwater.dataflow.rewrite import row_struct
 from headwater.dataflow.schema import Schema
 from headwater.dataflow.types import StreamType
 from headwater.errors import DataflowError
 from headwater.requirement import Requirement
 
 Columns = str | Sequence[str]
-
-
-def window(time_column: str, size: str, slide: str | None = None) -> stateful.TimeWindow:
-    """Tumbling windows of ``size``, or sliding ones every ``slide``, for ``group_by``."""
-    return stateful.TimeWindow(time_column, size, slide)
-
-
-def session_window(time_column: str, gap: str) -> stateful.SessionWindow:
-    """Windows that a silence of ``gap`` ends, for ``group_by``."""
-    return stateful.SessionWindow(time_column, gap)
 
 
 class Registry(Protocol):
@@ -244,8 +235,7 @@ class Stream:
             names[by.lower()],
             *(c for c in self.columns if c.lower() not in grouped and c.lower() != by.lower()),
         ]
-        fields = ", ".join(f"'{c}', `{c}`" for c in rest)
-        best = f"slice(sort_array(collect_list(named_struct({fields})), false), 1, {k})"
+        best = f"slice(sort_array(collect_list({row_struct(rest)}), false), 1, {k})"
         ranked = self.group_by(*keys).agg(best=best).explode("best", "item", position="position")
         outputs = [c if c.lower() in grouped else f"item.`{c}` AS `{c}`" for c in self.columns]
         return ranked.select(*outputs, f"position + 1 AS `{rank}`")
@@ -431,17 +421,26 @@ class Writer:
         *,
         key: str | None = None,
         value: str | None = None,
+        delivery: Literal["exactly_once", "at_least_once"] = "exactly_once",
+        user_env: str | None = None,
+        password_env: str | None = None,
         **options: str,
     ) -> Written:
-        """Write to a Kafka topic: columns ``key`` and ``value``, or each row as one JSON object."""
-        settings = tuple(sorted((k.replace("_", "."), str(v)) for k, v in options.items()))
-        return self._sink(
+        """Write to a Kafka topic: expressions ``key`` and ``value``, or each row as one JSON object.
+
+        ``options`` are librdkafka's, with ``_`` for ``.``: ``compression_type="zstd"``. User and password
+        come from the environment variables named.
+        """
+        columns = [f"{value or f'to_json({row_struct(self.stream.columns)})'} AS value"]
+        columns += [f"{key} AS key"] if key is not None else []
+        return Writer(self.stream.select(*columns))._sink(
             sinks.KafkaSink,
             bootstrap_servers=bootstrap_servers,
             topic=topic,
-            key=key,
-            value=value,
-            options=settings,
+            delivery=delivery,
+            user_env=user_env,
+            password_env=password_env,
+            options=tuple(sorted((k.replace("_", "."), str(v)) for k, v in options.items())),
         )
 
     def jdbc(

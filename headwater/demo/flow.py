@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.dataflow.builder import flow
 from headwater.dataflow.graph import Dataflow
-from headwater.dataflow.stream import Stream, window
+from headwater.dataflow.stateful import window
+from headwater.dataflow.stream import Stream
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,10 +8,10 @@ import networkx as nx
 
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import STATELESS_SQL, Watermark
-from headwater.dataflow.sinks import JdbcSink, KafkaSink, Sink
+from headwater.dataflow.sinks import JdbcSink, Sink
 from headwater.plan.model import Edge
 
-OWN_QUERY = (KafkaSink, JdbcSink)
+OWN_QUERY = (JdbcSink,)
 """Sinks that Spark itself writes: they cannot share a query with other outputs."""
 
 

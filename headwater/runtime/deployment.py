@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.dataflow import sources
-from headwater.dataflow.sinks import CallbackSink, ConsoleSink, FileSink, MemorySink, Sink
+from headwater.dataflow.sinks import CallbackSink, ConsoleSink, FileSink, KafkaSink, MemorySink, Sink
 from headwater.errors import DeploymentError, RuntimeFailure
 from headwater.metrics import ChannelProgress, LinkProgress, Progress, Status, UnitProgress
 from headwater.plan.model import Channel, DeploymentPlan, Unit
@@ -238,7 +238,7 @@ class Deployment:
             self._controlled.add(unit.id)
         checkpoint = str(self.layout.checkpoint(unit))
         if compiled.spark_sink is not None:
-            from headwater.runtime.sparksinks import start_sink
+            from headwater.runtime.jdbc import start_sink
 
             query = start_sink(
                 compiled.spark_sink,
@@ -386,7 +386,7 @@ class Deployment:
             if isinstance(sink, FileSink):
                 path = Path(full_path(sink.path.replace("{zone}", unit.zone)))
                 rows += _files_rows(path, f"{unit.zone}-{self.plan.dataflow.keys[id_][:8]}")
-            elif isinstance(sink, Sink) and not isinstance(sink, CallbackSink):
+            elif isinstance(sink, Sink) and not isinstance(sink, (CallbackSink, KafkaSink)):
                 log = FileLog(self.layout.sink(id_, self.plan.dataflow.keys[id_], unit.zone))
                 rows += int(log.stats().rows)
         return rows

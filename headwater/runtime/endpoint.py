@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,8 +83,11 @@ class LocalEndpoint:
         extra_conf: Mapping[str, str] | None = None,
         python_path: tuple[str, ...] = (),
         quick: bool = False,
+        packages: Sequence[str] = (),
     ) -> LocalEndpoint:
         """Start a server whose log, scratch files and record are kept in ``directory``.
+
+        ``packages`` are Maven coordinates that Spark fetches before it starts.
 
         ``quick`` compiles the JVM's code only lightly: about half the processor time for starting,
         at the price of throughput later; right for short runs.
@@ -106,6 +109,7 @@ class LocalEndpoint:
             "spark.local.dir": str(directory / "scratch"),
             "spark.sql.warehouse.dir": str(directory / "warehouse"),
             "spark.driver.extraJavaOptions": _java_options(directory, quick=quick),
+            **({"spark.jars.packages": ",".join(packages)} if packages else {}),
             **(extra_conf or {}),
         }
         arguments = [str(home / "bin" / "spark-submit"), "--master", f"local[{cores}]"]
@@ -141,6 +145,7 @@ class LocalEndpoint:
             extra_conf=extra_conf,
             python_path=python_path,
             quick=quick,
+            packages=packages,
         )
         endpoint._record().write_text(json.dumps({"pid": process.pid, "port": port}))
         endpoint._wait(time.monotonic() + START_SECONDS)

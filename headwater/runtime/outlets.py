@@ -7,7 +7,9 @@ so when a crash falls between two outlets' commits, the replayed batch heals the
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +19,12 @@ from headwater.errors import ChannelError, UserCodeError
 from headwater.runtime.channels.base import Limits
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.channels.segments import Segment, SegmentWriter, read_segment
+from headwater.runtime.durable import sweep
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_STALE = 3600.0  # seconds after which nobody will come for a segment in a scratch directory
 
 
 class OutletTask(Protocol):
@@ -66,10 +71,14 @@ def open_outlet(spec: Mapping[str, Any], epoch: int) -> Outlet:
         return DeadLettersOutlet(spec, epoch)
     if kind == "callback":
         return CallbackOutlet(spec)
+    if kind == "kafka":
+        from headwater.runtime.kafkaoutlet import KafkaOutlet
+
+        return KafkaOutlet(spec, epoch)
     raise ChannelError(
         f"unknown outlet kind {kind!r}",
         where="sink config",
-        hint="use filelog, files, deadletters or callback",
+        hint="use filelog, files, deadletters, kafka or callback",
     )
 
 
@@ -143,21 +152,43 @@ class _LogTask:
             self._segment.abandon()
 
 
-class CallbackOutlet:
-    """Call a Python function with every batch: ``function`` (cloudpickle, base64), ``path``, ``operator``.
-
-    At-least-once, like foreachBatch: after a crash it is called again with the same batch id.
-    ``path`` is a scratch directory that tasks and driver share. A batch without rows is no call.
-    """
+class StagedOutlet:
+    """Keep a batch's rows in ``path``, a directory that tasks and driver share, until it is committed."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
-        self._function: str = spec["function"]
-        self._operator: str = spec.get("operator", "callback")
         self._scratch = Path(spec["path"])
 
     def open(self) -> OutletTask:
         """Start a segment in the scratch directory."""
         return SegmentWriter(self._scratch, fsync=False)
+
+    def batches(self, pieces: Sequence[Segment]) -> list[pa.RecordBatch]:
+        """Read back what the tasks have left."""
+        return [b for p in pieces for b in read_segment(self._scratch / str(p.file), p)]
+
+    def abort(self, pieces: Sequence[Segment]) -> None:
+        """Delete the segments."""
+        for piece in pieces:
+            if piece.file:
+                (self._scratch / piece.file).unlink(missing_ok=True)
+
+    def recover(self) -> None:
+        """Delete what killed processes left: a batch that is done again writes its segments anew."""
+        with contextlib.suppress(FileNotFoundError):
+            sweep(self._scratch, time.time() - _STALE)
+
+
+class CallbackOutlet(StagedOutlet):
+    """Call a Python function with every batch: ``function`` (cloudpickle, base64), ``operator``.
+
+    At-least-once, like foreachBatch: after a crash it is called again with the same batch id.
+    A batch without rows is no call.
+    """
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        super().__init__(spec)
+        self._function: str = spec["function"]
+        self._operator: str = spec.get("operator", "callback")
 
     def commit(self, pieces: Sequence[Segment], batch: int) -> None:
         """Call the function with the whole batch."""
@@ -170,9 +201,8 @@ class CallbackOutlet:
         if not files:
             return
         try:
-            parts = [b for p in files for b in read_segment(self._scratch / str(p.file), p)]
             function = cloudpickle.loads(base64.b64decode(self._function))
-            function(pa.Table.from_batches(parts), batch)
+            function(pa.Table.from_batches(self.batches(files)), batch)
         except Exception as error:
             raise UserCodeError(
                 f"the sink function raised {type(error).__name__}: {error}",
@@ -180,12 +210,3 @@ class CallbackOutlet:
                 hint="fix the function and restart: the batch is given to it again with the same id",
             ) from error
         self.abort(files)
-
-    def abort(self, pieces: Sequence[Segment]) -> None:
-        """Delete the segments."""
-        for piece in pieces:
-            if piece.file:
-                (self._scratch / piece.file).unlink(missing_ok=True)
-
-    def recover(self) -> None:
-        """Do nothing: a replayed batch writes its segments anew."""

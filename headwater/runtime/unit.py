@@ -26,6 +26,7 @@ from headwater.errors import RuntimeFailure
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.pieces import trunk
 from headwater.runtime import compile
+from headwater.runtime.checkpoint import checkpoint_number
 from headwater.runtime.layout import Layout, full_path
 from headwater.runtime.sources import (
     CORRUPT,
@@ -48,7 +49,7 @@ class CompiledUnit:
 
     frame: DataFrame
     outlets: tuple[dict[str, Any], ...]
-    spark_sink: KafkaSink | JdbcSink | None
+    spark_sink: JdbcSink | None
     controlled: bool
     """Whether the end of its input must be told through its control directory."""
     scans: int
@@ -86,7 +87,7 @@ class UnitCompiler:
         """Compile inputs, operators and outputs."""
         outputs = self._unit.outputs
         last = self._flow[outputs[0]]
-        if isinstance(last, (KafkaSink, JdbcSink)):
+        if isinstance(last, JdbcSink):
             return CompiledUnit(self._frame(last.inputs[0]), (), last, self._controlled, self._scans())
         frame, outlets = self._routed()
         return CompiledUnit(frame, tuple(outlets), None, self._controlled, self._scans())
@@ -338,6 +339,21 @@ class UnitCompiler:
         if isinstance(operator, CallbackSink):
             code = operator.function.pickled
             return {"tag": tag, "kind": "callback", "function": code, "operator": id_, "path": scratch}
+        if isinstance(operator, KafkaSink):
+            number = checkpoint_number(str(self._layout.checkpoint(self._unit)), where=operator.where)
+            servers = {"bootstrap.servers": operator.bootstrap_servers}
+            return {
+                "tag": tag,
+                "kind": "kafka",
+                "path": scratch,
+                "operator": id_,
+                "topic": operator.topic,
+                "settings": {**dict(operator.options), **servers},
+                "id": f"headwater-{number}-{key[:8]}",
+                "delivery": operator.delivery,
+                "user_env": operator.user_env,
+                "password_env": operator.password_env,
+            }
         if isinstance(operator, Sink):
             return {"tag": tag, "kind": "filelog", "path": scratch, "fsync": self._channel.get("fsync", True)}
         channel = next(c for c in self._plan.outputs(self._unit) if c.operator == id_)

@@ -292,19 +292,23 @@ def test_fan_out_over_more_than_filters_is_cut() -> None:
     assert all(trunk(dataflow, p) is not None for p in found)
 
 
-@pytest.mark.parametrize("kind", ["kafka", "jdbc"])
-def test_sinks_that_spark_writes_have_a_unit_of_their_own(kind: str) -> None:
+def test_a_sink_that_spark_writes_has_a_unit_of_its_own() -> None:
     def write(rows: Stream) -> None:
         rows.write.memory("x")
-        if kind == "kafka":
-            rows.write.kafka("b:9092", "t").named("own")
-        else:
-            rows.write.jdbc("jdbc:x:y", "t").named("own")
+        rows.write.jdbc("jdbc:x:y", "t").named("own")
 
     assert cut(flow_of(write)) == ["s+x", "own"]
     builder, rows = begin()
-    rows.named("s").write.kafka("b:9092", "t").named("own")
+    rows.named("s").write.jdbc("jdbc:x:y", "t").named("own")
     assert cut(builder.build()) == ["s+own"]  # alone it shares the query
+
+
+def test_a_topic_shares_the_query() -> None:
+    def write(rows: Stream) -> None:
+        rows.write.memory("x")
+        rows.write.kafka("b:9092", "t").named("topic")
+
+    assert cut(flow_of(write)) == ["s+select+topic+x"]
 
 
 def test_channel_of_a_unit_read_twice() -> None:
@@ -374,7 +378,7 @@ def dataflows(draw: st.DrawFn) -> Dataflow:
     for n, (stream, _) in enumerate(streams):
         if n not in used or draw(st.booleans()):
             if draw(st.integers(0, 5)) == 0:
-                stream.write.kafka("b:9092", "t").named(f"out{n}")
+                stream.write.jdbc("jdbc:x:y", "t").named(f"out{n}")
             else:
                 stream.write.memory(f"out{n}")
     return builder.build()

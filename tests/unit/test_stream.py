@@ -131,7 +131,7 @@ SINKS: list[Callable[[Stream], Any]] = [
     lambda s: s.write.console(5),
     lambda s: s.write.memory("rows"),
     lambda s: s.write.for_each_batch(lambda table, number: None),
-    lambda s: s.write.kafka("b:9092", "t", key="k", value="k", acks="all", max_block_ms="5"),
+    lambda s: s.write.kafka("b:9092", "t", key="k", value="k", acks="all", linger_ms="5"),
     lambda s: s.write.jdbc("jdbc:x:y", "t", user_env="U", password_env="P", fetchsize="5"),
 ]
 
@@ -313,8 +313,11 @@ WRONG: list[tuple[Callable[[], Any], str, str, str]] = [
     (lambda: read().write.files("/o", format="orc"),
      "'write_files'", "'orc'", "parquet"),  # type: ignore[arg-type]
     (lambda: read().write.console(0), "'console'", "0 rows", "at least 1"),
-    (lambda: read().write.kafka("b", "t", key="v"), "'kafka'", "'v'", "cast(v AS string)"),
-    (lambda: read().write.kafka("b", "t", value="z"), "'kafka'", "'z'", "the columns are"),
+    (lambda: read().write.kafka("b", "t", key="v"), "'kafka'", "'key' is double", "cast it"),
+    (lambda: read().write.kafka("b", "t", value="z"), "select after", "'z'", "the columns are"),
+    (lambda: read().write.kafka("b", "t", delivery="twice"),  # type: ignore[arg-type]
+     "'kafka'", "'twice'", "at_least_once"),
+    (lambda: read().write.kafka("b", "t", sasl_password="x"), "'kafka'", "sasl.password", "password_env"),
     (lambda: read().write.for_each_batch(lambda table: None), "for_each_batch", "2 arg", ""),
     (lambda: read().require("gpu"), "require after", "gpu", "gpu = true"),
     (lambda: hw.flow("f").read.rate(0), "'rate'", "0", "at least 1"),

@@ -1,4 +1,4 @@
-"""Sinks that Spark's connectors write: a real database (Derby, part of Spark) and Kafka's errors."""
+"""Tables as the end of a stream: a real database (Derby, part of Spark)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headwater as hw
-from headwater.dataflow.sinks import JdbcSink, KafkaSink
-from headwater.errors import DataflowError, DeploymentError, Unavailable
-from headwater.runtime.sparksinks import (
-    AVAILABLE_NOW,
-    checkpoint_number,
-    kafka_rows,
-    packages_for,
-    start_sink,
-)
+from headwater.dataflow.sinks import JdbcSink
+from headwater.errors import DataflowError, DeploymentError
+from headwater.runtime.checkpoint import checkpoint_number
+from headwater.runtime.jdbc import AVAILABLE_NOW, packages_for, start_sink
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -194,31 +189,6 @@ def test_only_local_checkpoints_have_numbers(tmp_path: Path) -> None:
         checkpoint_number(str(tmp_path / "a b"))
 
 
-# -- Kafka -----------------------------------------------------------------------------------
-
-PORT = 9  # nobody listens
-
-
-def kafka_sink(**settings: Any) -> KafkaSink:
-    return KafkaSink(id="kafka_1", bootstrap_servers=f"127.0.0.1:{PORT}", topic="t", **settings)
-
-
-def test_a_missing_kafka_connector_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    frame = spark.readStream.name("source").format("rate").load().selectExpr("value AS v", "'k' AS k")
-    for sink in (kafka_sink(), kafka_sink(key="k", value="k")):
-        with pytest.raises(Unavailable, match="Spark has no Kafka connector") as error:
-            start_sink(sink, frame, checkpoint=str(tmp_path / "c"), query_name="kafka", trigger="1 second")
-        assert "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4." in str(error.value)
-
-
-def test_what_kafka_gets(spark: SparkSession) -> None:
-    frame = spark.sql("SELECT 1 AS `my id`, 'k' AS k, CAST(NULL AS int) AS n")
-    (row,) = kafka_rows(kafka_sink(), frame).collect()
-    assert row.asDict() == {"value": '{"my id":1,"k":"k"}'}
-    (row,) = kafka_rows(kafka_sink(key="k", value="k"), frame).collect()
-    assert row.asDict() == {"value": "k", "key": "k"}
-
-
 def test_packages_that_a_dataflow_needs() -> None:
     def packages(sink: Callable[[Any], Any]) -> list[str]:
         flow = hw.flow("f")
@@ -228,4 +198,4 @@ def test_packages_that_a_dataflow_needs() -> None:
     assert packages(lambda s: s.write.console()) == []
     assert packages(lambda s: s.write.jdbc("jdbc:derby:x", "t")) == []
     assert packages(lambda s: s.write.jdbc("jdbc:postgresql://db/x", "t")) == ["postgresql"]
-    assert packages(lambda s: s.write.kafka("host:9092", "t")) == ["spark-sql-kafka-0-10_2.13"]
+    assert packages(lambda s: s.write.kafka("host:9092", "t")) == []

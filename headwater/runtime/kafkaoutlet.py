@@ -1,0 +1,201 @@
+"""The Kafka outlet: every batch is one Kafka transaction, which also says that the batch is there.
+
+Kafka has no place for "batch 7 is written" but the offsets of a consumer group, and these can be
+part of a transaction. So each outlet has a group of its own in which the offset of the topic's
+partition 0 is the number of the next batch. A batch that Spark repeats after a crash is found
+there and left out. A second writer with the same id, a process thought dead, is fenced by Kafka.
+
+What this asks of others: consumers read with ``isolation.level=read_committed`` (librdkafka's default,
+not the Java client's). Kafka forgets a group's offsets some days after its last commit
+(``offsets.retention.minutes``, 7 days): a crash between a commit and Spark's note of it, mended
+only later than that, would repeat one batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headwater.errors import ChannelError, RuntimeFailure, Unavailable
+from headwater.runtime.channels.segments import Segment
+from headwater.runtime.credentials import from_environment
+from headwater.runtime.outlets import StagedOutlet
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SECONDS = 60.0
+"""How long a broker may take to answer."""
+
+_TRIES = 3
+
+
+class KafkaOutlet(StagedOutlet):
+    """Write to a topic: ``topic``, ``settings`` of librdkafka, ``id`` (of this outlet alone), ``delivery``.
+
+    Rows have columns ``value`` and perhaps ``key``. ``user_env`` and ``password_env`` name environment
+    variables of the process that writes. With ``delivery`` "at_least_once" there are no transactions.
+    """
+
+    def __init__(self, spec: Mapping[str, Any], epoch: int) -> None:
+        super().__init__(spec)
+        self._epoch = epoch
+        self._topic = str(spec["topic"])
+        self._where = f"operator {spec.get('operator', 'kafka')!r}"
+        self._id = str(spec["id"])
+        self._exact = spec.get("delivery") != "at_least_once"
+        self._settings = {"linger.ms": "5", **dict(spec["settings"])}
+        for setting, name in (("sasl.username", "user_env"), ("sasl.password", "password_env")):
+            value = from_environment(spec.get(name), where=self._where)
+            if value is not None:
+                self._settings[setting] = value
+
+    def commit(self, pieces: Sequence[Segment], batch: int) -> None:
+        """Write a batch unless the topic has it; see the module for how that is known."""
+        from confluent_kafka import KafkaException
+
+        files = [p for p in pieces if p.file]
+        if not files:
+            return
+        tables = self.batches(files)
+        if self._exact:
+            self._transact(tables, batch)
+        else:
+            try:
+                self._settled(_producer(self._where, self._settings), tables)
+            except KafkaException as error:
+                raise self._failed(error.args[0]) from error
+        self.abort(files)
+
+    def _transact(self, tables: list[pa.RecordBatch], batch: int) -> None:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        with _marker(self._where, self._settings, self._id) as marker:
+            for left in reversed(range(_TRIES)):
+                # Its start ends whatever a process before left open.
+                producer = _producer(self._where, {**self._settings, "transactional.id": self._id})
+                try:
+                    producer.init_transactions(SECONDS)
+                    if self._has(marker, batch):
+                        return
+                    producer.begin_transaction()
+                    try:
+                        self._settled(producer, tables)
+                        done = TopicPartition(self._topic, 0, batch + 1, metadata=f"epoch {self._epoch}")
+                        producer.send_offsets_to_transaction(
+                            [done], marker.consumer_group_metadata(), SECONDS
+                        )
+                        producer.commit_transaction(SECONDS)
+                        return
+                    except BaseException:
+                        with contextlib.suppress(KafkaException):
+                            producer.abort_transaction(SECONDS)
+                        raise
+                except KafkaException as error:
+                    problem = error.args[0]
+                    if (
+                        left == 0
+                        or problem.fatal()
+                        or not (problem.retriable() or problem.txn_requires_abort())
+                    ):
+                        raise self._failed(problem) from error
+
+    def _has(self, marker: Any, batch: int) -> bool:
+        """Tell whether the topic has a batch; raise ChannelError where a newer writer has the topic."""
+        from confluent_kafka import TopicPartition
+
+        (found,) = marker.committed([TopicPartition(self._topic, 0)], timeout=SECONDS)
+        if found.error is not None or found.offset < 0:
+            return False
+        epoch = int((found.metadata or "epoch 0").split()[-1])
+        if epoch > self._epoch:
+            raise ChannelError(
+                f"a newer writer (epoch {epoch}) has this output, this is epoch {self._epoch}",
+                where=self._where,
+                hint="this process was replaced: end it",
+            )
+        return bool(found.offset > batch)
+
+    def _settled(self, producer: Any, tables: list[pa.RecordBatch]) -> None:
+        """Send all rows and wait until the broker has them."""
+        from confluent_kafka import KafkaException
+
+        problems: list[Any] = []
+
+        def delivered(error: Any, message: Any) -> None:
+            if error is not None and not problems:
+                problems.append(error)
+
+        for table in tables:
+            values = table.column("value").to_pylist()
+            names = table.schema.names
+            keys = table.column("key").to_pylist() if "key" in names else [None] * len(values)
+            for key, value in zip(keys, values, strict=True):
+                while True:
+                    try:
+                        producer.produce(self._topic, value=value, key=key, on_delivery=delivered)
+                        break
+                    except BufferError:
+                        producer.poll(0.1)
+                if problems:
+                    raise KafkaException(problems[0])
+            producer.poll(0)
+        if producer.flush(SECONDS):
+            raise Unavailable(
+                f"the broker took not all rows within {SECONDS:.0f} s",
+                where=self._where,
+                hint="the batch is written again when the unit starts again",
+            )
+        if problems:
+            raise KafkaException(problems[0])
+
+    def _failed(self, error: Any) -> RuntimeFailure | Unavailable:
+        from confluent_kafka import KafkaError
+
+        away = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "_MSG_TIMED_OUT")
+        if error.code() in {getattr(KafkaError, name) for name in away}:
+            return Unavailable(
+                f"no Kafka broker at {self._settings['bootstrap.servers']}: {error.str()}",
+                where=self._where,
+                hint="see that the broker runs and that this machine reaches it; the batch waits",
+            )
+        return RuntimeFailure(
+            f"Kafka refuses: {error.str()}",
+            where=self._where,
+            hint="the batch is written again when the unit starts again",
+        )
+
+
+def _producer(where: str, settings: Mapping[str, str]) -> Any:
+    return _client("Producer", where, settings)
+
+
+@contextlib.contextmanager
+def _marker(where: str, settings: Mapping[str, str], group: str) -> Any:
+    """Open the consumer whose group's offset tells how far the output is; it reads nothing."""
+    known = {
+        k: v for k, v in settings.items() if not k.startswith(("linger", "compression", "batch", "acks"))
+    }
+    consumer = _client("Consumer", where, {**known, "group.id": group, "enable.auto.commit": "false"})
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def _client(kind: str, where: str, settings: Mapping[str, str]) -> Any:
+    try:
+        import confluent_kafka
+    except ImportError:
+        raise Unavailable(
+            "confluent-kafka is not installed", where=where, hint="pip install headwater[kafka]"
+        ) from None
+    try:
+        return getattr(confluent_kafka, kind)(dict(settings))
+    except confluent_kafka.KafkaException as error:
+        raise RuntimeFailure(
+            f"a setting of Kafka is wrong: {error.args[0].str()}",
+            where=where,
+            hint="see librdkafka's settings",
+        ) from None
