@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.dataflow import sources
 from headwater.dataflow.sinks import CallbackSink, ConsoleSink, FileSink, KafkaSink, MemorySink, Sink
-from headwater.errors import DeploymentError, RuntimeFailure
+from headwater.errors import DeploymentError, RuntimeFailure, Unavailable
 from headwater.metrics import ChannelProgress, LinkProgress, Progress, Status, UnitProgress
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.runtime.channels.filelog import FileLog
@@ -167,7 +167,9 @@ class Deployment:
     # ------------------------------------------------------------ what is seen
 
     def progress(self) -> Progress:
-        """Give the deployment's state now."""
+        """Give the deployment's state now; raise Unavailable if its Spark has ended by itself."""
+        if self._running and not self._stopped:
+            self._need_spark()
         stats = {c.id: FileLog(self.layout.channel(c)).stats() for c in self.plan.channels}
         units = tuple(self._unit_progress(u, stats) for u in self.plan.units)
         links: dict[str, list[int]] = {link.name: [0, 0] for c in self.plan.channels for link in c.links}
@@ -332,9 +334,19 @@ class Deployment:
 
         threading.Thread(target=wait, daemon=True, name=f"settle {unit.id}").start()
         while not done.wait(_LOOK):
+            self._need_spark()
             if stop.is_set() or running.failure(unit.id) is not None:
                 return False
+        self._need_spark()
         return running.failure(unit.id) is None and not stop.is_set()
+
+    def _need_spark(self) -> None:
+        if not self._endpoint.alive:
+            raise Unavailable(
+                "Spark has ended",
+                where=str(self._endpoint.directory / "spark.log"),
+                hint="read the log; run again: it goes on where it stopped",
+            )
 
     def _unit_progress(self, unit: Unit, stats: dict[str, Any]) -> UnitProgress:
         running = self._running.get(unit.id)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 START_SECONDS = 120.0
 STOP_SECONDS = 20.0
 JAVA = 17
+_RETRIES = 5  # of a request, in some 15 seconds
 
 STREAMING_CONF: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
@@ -63,6 +64,12 @@ SERVER_CONF: Mapping[str, str] = {
 }
 
 
+QUICK_CONF: Mapping[str, str] = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+
 @dataclass
 class LocalEndpoint:
     """A Spark Connect server process on this machine, and the way to reach it."""
@@ -89,8 +96,8 @@ class LocalEndpoint:
 
         ``packages`` are Maven coordinates that Spark fetches before it starts.
 
-        ``quick`` compiles the JVM's code only lightly: about half the processor time for starting,
-        at the price of throughput later; right for short runs.
+        ``quick`` compiles the JVM's code only lightly and the queries not at all: about half the
+        processor time for starting, at the price of throughput later; right for short runs.
         Raises Unavailable where Java is missing or the server does not come up.
         """
         import pyspark
@@ -109,6 +116,7 @@ class LocalEndpoint:
             "spark.local.dir": str(directory / "scratch"),
             "spark.sql.warehouse.dir": str(directory / "warehouse"),
             "spark.driver.extraJavaOptions": _java_options(directory, quick=quick),
+            **(QUICK_CONF if quick else {}),
             **({"spark.jars.packages": ",".join(packages)} if packages else {}),
             **(extra_conf or {}),
         }
@@ -161,6 +169,7 @@ class LocalEndpoint:
         """Give the client session, with Headwater's data sources registered."""
         if self._session is None:
             from pyspark.sql import SparkSession
+            from pyspark.sql.connect.client.retries import DefaultPolicy
 
             # The token must not be in the URL, which clients print in errors.
             os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = self.token
@@ -168,6 +177,8 @@ class LocalEndpoint:
                 session = SparkSession.builder.remote(f"sc://localhost:{self.port}").create()
             finally:
                 del os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"]
+            # A local server that does not answer is gone; the default is to try for ten minutes.
+            session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
             register_sources(session)
             self._session = session
         return self._session
@@ -288,7 +299,8 @@ def _lean_home(directory: Path, full: Path) -> Path:
 
 def _java_options(directory: Path, *, quick: bool) -> str:
     options = f"-Dheadwater.endpoint={directory} -XX:+UseSerialGC -Duser.timezone=UTC"
-    return f"{options} -XX:TieredStopAtLevel=1" if quick else options
+    # Lightly compiled code gets a small cache of its own by default, which some dozens of queries fill.
+    return f"{options} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m" if quick else options
 
 
 def register_sources(session: Any) -> None:

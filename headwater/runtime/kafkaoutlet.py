@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from headwater.errors import ChannelError, RuntimeFailure, Unavailable
 from headwater.runtime.channels.segments import Segment
 from headwater.runtime.credentials import from_environment
-from headwater.runtime.outlets import StagedOutlet
+from headwater.runtime.staged import StagedOutlet
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,9 +7,7 @@ so when a crash falls between two outlets' commits, the replayed batch heals the
 
 from __future__ import annotations
 
-import contextlib
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headwater.errors import ChannelError, UserCodeError
 from headwater.runtime.channels.base import Limits
 from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.channels.segments import Segment, SegmentWriter, read_segment
-from headwater.runtime.durable import sweep
+from headwater.runtime.channels.segments import Segment, SegmentWriter
+from headwater.runtime.staged import StagedOutlet
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_STALE = 3600.0  # seconds after which nobody will come for a segment in a scratch directory
 
 
 class OutletTask(Protocol):
@@ -150,32 +146,6 @@ class _LogTask:
     def abandon(self) -> None:
         if self._segment:
             self._segment.abandon()
-
-
-class StagedOutlet:
-    """Keep a batch's rows in ``path``, a directory that tasks and driver share, until it is committed."""
-
-    def __init__(self, spec: Mapping[str, Any]) -> None:
-        self._scratch = Path(spec["path"])
-
-    def open(self) -> OutletTask:
-        """Start a segment in the scratch directory."""
-        return SegmentWriter(self._scratch, fsync=False)
-
-    def batches(self, pieces: Sequence[Segment]) -> list[pa.RecordBatch]:
-        """Read back what the tasks have left."""
-        return [b for p in pieces for b in read_segment(self._scratch / str(p.file), p)]
-
-    def abort(self, pieces: Sequence[Segment]) -> None:
-        """Delete the segments."""
-        for piece in pieces:
-            if piece.file:
-                (self._scratch / piece.file).unlink(missing_ok=True)
-
-    def recover(self) -> None:
-        """Delete what killed processes left: a batch that is done again writes its segments anew."""
-        with contextlib.suppress(FileNotFoundError):
-            sweep(self._scratch, time.time() - _STALE)
 
 
 class CallbackOutlet(StagedOutlet):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 
 import headwater as hw
 from headwater.continuum import Continuum
-from headwater.errors import DeploymentError, UserCodeError
+from headwater.errors import DeploymentError, Unavailable, UserCodeError
 from headwater.plan.build import build, one_unit
 from headwater.runtime.deployment import Deployment
 from headwater.runtime.endpoint import LocalEndpoint
@@ -22,10 +24,10 @@ from tests.deployments.flows import CONTINUUM, FLOWS, LOCATIONS, rows
 GOOD = 30
 
 
-@pytest.fixture
-def own_endpoint(tmp_path: Path) -> Iterator[LocalEndpoint]:
-    """Give a Spark that a test may kill."""
-    started = start_endpoint(tmp_path / "spark")
+@pytest.fixture(scope="module")
+def own_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint]:
+    """Give a Spark that tests may kill, and then start again."""
+    started = start_endpoint(tmp_path_factory.mktemp("spark"))
     yield started
     started.stop()
 
@@ -124,7 +126,7 @@ def test_a_finished_deployment_is_not_resumed(
     first.start()
     first.drain()
     first.stop()
-    assert sum(pq.read_table(f).num_rows for f in Path("out").glob("**/part*.parquet")) == 30
+    assert sum(pq.read_table(f).num_rows for f in Path("out").glob("[!.]*.parquet")) == 30
     with pytest.raises(DeploymentError, match="finished"):
         Deployment(plan, tmp_path / "run", endpoint).start()
     with pytest.raises(DeploymentError, match="another plan"):
@@ -157,6 +159,28 @@ def test_killed_in_mid_stream(own_endpoint: LocalEndpoint, tmp_path: Path) -> No
         flow, Continuum.from_text(CONTINUUM), own_endpoint, tmp_path / "run", source=source
     )
     assert all(outcome.rows.values())
+
+
+@pytest.mark.timeout(120)
+def test_a_spark_that_ends_is_missed(own_endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    source = BoundedSource(tmp_path / "in", rows(20, seed=3))
+    source.release_all()
+    builder = hw.flow("bereft", locations=LOCATIONS)
+    builder.read.json(source.path, "id bigint").to_layer("cloud").write.memory("out")
+    plan = build(builder.build(), Continuum.from_text(CONTINUUM))
+    deployment = Deployment(plan, tmp_path / "run", own_endpoint, trigger="200 milliseconds")
+    deployment.start()
+    os.killpg(own_endpoint.pid, signal.SIGKILL)
+    for ask in (deployment.drain, deployment.settle, deployment.progress):
+        with pytest.raises(Unavailable, match="Spark has ended"):
+            ask()
+    deployment.stop()
+    own_endpoint.restart()
+    again = Deployment(plan, tmp_path / "run", own_endpoint, trigger="200 milliseconds")
+    again.start()
+    again.drain()
+    assert again.sink_rows("out").num_rows == 60
+    again.stop()
 
 
 @pytest.mark.long
