@@ -47,3 +47,17 @@ def checkpoint_number(checkpoint: str, *, where: str | None = None) -> int:
     number = secrets.randbelow(2**31 - 1) + 1
     write_atomically(file, json.dumps({"number": number}))
     return number
+
+
+def sweep_torn(directory: Path) -> None:
+    """Delete what a killed query left half written in its logs of offsets and commits.
+
+    Spark refuses to begin a first batch beside such a file.
+    """
+    for log in (directory / "offsets", directory / "commits"):
+        if not log.is_dir():
+            continue
+        for file in log.iterdir():
+            number = file.name[1:].removesuffix(".crc")
+            if file.name.startswith(".") and not (number.isdigit() and (log / number).exists()):
+                file.unlink(missing_ok=True)

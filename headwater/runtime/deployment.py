@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.dataflow import sources
 from headwater.dataflow.sinks import CallbackSink, ConsoleSink, FileSink, KafkaSink, MemorySink, Sink
-from headwater.errors import DeploymentError, RuntimeFailure, Unavailable
+from headwater.errors import DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
 from headwater.metrics import ChannelProgress, LinkProgress, Progress, Status, UnitProgress
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.runtime.channels.filelog import FileLog
+from headwater.runtime.checkpoint import sweep_torn
 from headwater.runtime.durable import write_atomically
 from headwater.runtime.layout import Layout, full_path
 from headwater.runtime.query import Running
@@ -171,7 +172,8 @@ class Deployment:
         if self._running and not self._stopped:
             self._need_spark()
         stats = {c.id: FileLog(self.layout.channel(c)).stats() for c in self.plan.channels}
-        units = tuple(self._unit_progress(u, stats) for u in self.plan.units)
+        with self._asking_spark():
+            units = tuple(self._unit_progress(u, stats) for u in self.plan.units)
         links: dict[str, list[int]] = {link.name: [0, 0] for c in self.plan.channels for link in c.links}
         for channel in self.plan.channels:
             for link in channel.links:  # once, however many read it at the far end
@@ -238,6 +240,7 @@ class Deployment:
         compiled = compiler.compile()
         if compiled.controlled:
             self._controlled.add(unit.id)
+        sweep_torn(self.layout.checkpoint(unit))
         checkpoint = str(self.layout.checkpoint(unit))
         if compiled.spark_sink is not None:
             from headwater.runtime.jdbc import start_sink
@@ -333,12 +336,24 @@ class Deployment:
             done.set()
 
         threading.Thread(target=wait, daemon=True, name=f"settle {unit.id}").start()
-        while not done.wait(_LOOK):
+        with self._asking_spark():
+            while not done.wait(_LOOK):
+                self._need_spark()
+                if stop.is_set() or running.failure(unit.id) is not None:
+                    return False
             self._need_spark()
-            if stop.is_set() or running.failure(unit.id) is not None:
-                return False
-        self._need_spark()
-        return running.failure(unit.id) is None and not stop.is_set()
+            return running.failure(unit.id) is None and not stop.is_set()
+
+    @contextlib.contextmanager
+    def _asking_spark(self) -> Iterator[None]:
+        """Say what it means when requests fail because the server has gone."""
+        try:
+            yield
+        except HeadwaterError:
+            raise
+        except Exception:
+            self._need_spark()
+            raise
 
     def _need_spark(self) -> None:
         if not self._endpoint.alive:
