@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 START_SECONDS = 120.0
 STOP_SECONDS = 20.0
 JAVA = 17
-_RETRIES = 5  # of a request, in some 15 seconds
+_RETRIES = 4  # of a request, in some 5 seconds
 
 STREAMING_CONF: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
