@@ -278,9 +278,7 @@ class Deployment:
                 )
                 log = FileLog(spool / "log")
                 log.create()
-                bridge = MqttBridge(
-                    source, location=location, log=log, epoch=EPOCH, dataflow=self.plan.dataflow.name
-                )
+                bridge = MqttBridge(source, location=location, log=log, epoch=EPOCH)
                 bridge.start()
                 self._bridges.append(bridge)
 
