@@ -22,6 +22,7 @@ import sys
 import time
 import traceback
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -50,6 +51,8 @@ PRELOADED = (
     "headwater.runtime.writer",
 )
 _MOST = 1 << 22  # bytes of a request
+IDLE = 60.0
+"""Seconds after which a daemon without workers ends."""
 
 
 def supported() -> bool:
@@ -70,7 +73,8 @@ def write_launcher(directory: Path) -> Path:
 class Zygote:
     """Serve requests until the Spark server is gone."""
 
-    def __init__(self, directory: Path, server: int) -> None:
+    def __init__(self, directory: Path, server: int, idle: float) -> None:
+        self._idle_seconds = idle
         os.chdir(directory)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(SOCKET)
@@ -87,6 +91,8 @@ class Zygote:
         signal.set_wakeup_fd(self._woken)
         self._waiting: dict[int, socket.socket] = {}
         """Who waits for the end of which process."""
+        self._idle: dict[int, _Idle | None] = {}
+        """Spark's daemons, and since when those without workers have had none."""
 
     def serve(self) -> None:
         """Fork for every request, tell every end; return when the server is gone."""
@@ -97,7 +103,8 @@ class Zygote:
             asking = {c.fileno(): pid for pid, c in self._waiting.items()}
             for fd in asking:
                 poller.register(fd, select.POLLIN)
-            ready = {fd for fd, _ in poller.poll()}
+            ready = {fd for fd, _ in poller.poll(self._idle_seconds / 3 * 1000)}
+            self._end_idle(time.monotonic())
             if self._server in ready:
                 break
             if self._wake in ready:
@@ -125,6 +132,8 @@ class Zygote:
             if pid == 0:
                 self._become(request, fds, connection)
             self._waiting[pid] = connection
+            if request["argv"][1:2] == ["pyspark.daemon"]:
+                self._idle[pid] = None
         except (OSError, ValueError) as error:
             print(f"zygote: {error}", file=sys.stderr, flush=True)
             connection.close()
@@ -167,10 +176,30 @@ class Zygote:
             if pid == 0:
                 return
             connection = self._waiting.pop(pid, None)
+            self._idle.pop(pid, None)
             if connection is not None:
                 code = os.waitstatus_to_exitcode(status)
                 with connection, contextlib.suppress(OSError):
                     connection.send(bytes([code & 0xFF]))
+
+    def _end_idle(self, now: float) -> None:
+        """End daemons that nobody uses.
+
+        Spark makes some for every query and keeps them all: servers that live long would fill with
+        them. One that is wanted after all Spark starts again, as it does with one that has crashed.
+        """
+        for pid, idle in self._idle.items():
+            files = _idle_files(pid)
+            if files is None:
+                self._idle[pid] = None
+            elif idle is None or idle.files != files:
+                self._idle[pid] = _Idle(now, files)
+            elif now - idle.since > self._idle_seconds:
+                # Stopped, it cannot take up a request while we look; one that waits is answered by its
+                # end with a reset, upon which Spark asks anew.
+                os.kill(pid, signal.SIGSTOP)
+                unused = _idle_files(pid) == files
+                os.kill(pid, signal.SIGKILL if unused else signal.SIGCONT)
 
     def _part(self, pid: int) -> None:
         """End a process whose stand-in Spark has ended."""
@@ -179,6 +208,24 @@ class Zygote:
             connection.close()
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
+
+
+@dataclass(frozen=True)
+class _Idle:
+    """Since when a daemon has no workers, and how many open files it has had all that time."""
+
+    since: float
+    files: int
+
+
+def _idle_files(pid: int) -> int | None:
+    """Count a daemon's open files; None when it has workers, or is gone."""
+    try:
+        if Path(f"/proc/{pid}/task/{pid}/children").read_text().strip():
+            return None
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return None
 
 
 def _received(connection: socket.socket, size: int) -> bytes:
@@ -221,11 +268,12 @@ def preload() -> None:
 
 
 def main() -> int:
-    """Serve: ``python -m headwater.runtime.zygote DIRECTORY SERVER_PID``."""
+    """Serve: ``python -m headwater.runtime.zygote DIRECTORY SERVER_PID [IDLE_SECONDS]``."""
     directory, server = Path(sys.argv[1]), int(sys.argv[2])
+    idle = float(sys.argv[3]) if len(sys.argv) > 3 else IDLE
     try:
         preload()
-        Zygote(directory, server).serve()
+        Zygote(directory, server, idle).serve()
     except ProcessLookupError:
         return 0  # the server is gone already
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -192,3 +193,36 @@ def test_killed_again_and_again(name: str, own_endpoint: LocalEndpoint, tmp_path
     source = BoundedSource(tmp_path / "in", disturbed(120, *events), rows_per_file=10)  # type: ignore[arg-type]
     flow = FLOWS[name](source.path).build()
     check_equivalent(flow, Continuum.from_text(CONTINUUM), own_endpoint, tmp_path / "run", source=source)
+
+
+@pytest.mark.long
+def test_a_unit_goes_on_after_a_long_silence(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    """By then Spark has ended the unit's Python workers, and the zygote their daemons."""
+
+    def same(batches):  # type: ignore[no-untyped-def]
+        yield from batches
+
+    source = BoundedSource(tmp_path / "in", disturbed(40, PAUSE), rows_per_file=10)  # type: ignore[arg-type]
+    builder = hw.flow("silent", locations=LOCATIONS)
+    stream = builder.read.json(source.path, "id bigint").map_batches(same, "id bigint")
+    stream.to_layer("cloud").write.memory("out")
+    plan = build(builder.build(), Continuum.from_text(CONTINUUM))
+    deployment = Deployment(plan, tmp_path / "run", endpoint, trigger="200 milliseconds")
+    deployment.start()
+    try:
+        for event in source.release():
+            if event is PAUSE:
+                deployment.settle()
+                before = _daemons(endpoint)
+                time.sleep(200)
+                assert _daemons(endpoint) < before
+        deployment.drain()
+        assert deployment.sink_rows("out").num_rows == 120
+    finally:
+        deployment.stop()
+
+
+def _daemons(endpoint: LocalEndpoint) -> int:
+    """Count the stand-ins of daemons that the zygote serves."""
+    commands = [p.read_bytes().split(b"\0") for p in Path("/proc").glob("[0-9]*/cmdline") if p.is_file()]
+    return sum(str(endpoint.directory).encode() in c and b"pyspark.daemon" in c for c in commands)

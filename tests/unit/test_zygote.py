@@ -65,6 +65,7 @@ class Place:
         self.launcher = write_launcher(self.directory)
         self.server = subprocess.Popen(["sleep", "120"])
         serve = [sys.executable, "-m", "headwater.runtime.zygote", str(self.directory), str(self.server.pid)]
+        serve += ["0.3"]  # seconds after which an idle daemon ends
         self.log = (directory / "log").open("wb")
         self.zygote = subprocess.Popen(serve, stderr=self.log)
         assert until(lambda: (self.directory / SOCKET).exists())
@@ -141,6 +142,22 @@ def test_bears_requests_that_are_none(place: Place, sent: bytes) -> None:
             connection.sendall(sent)
     out, _ = start(place, "after").communicate("", timeout=30)
     assert json.loads(out)["argv"] == ["after"]
+
+
+def test_a_daemon_ends_when_it_has_had_no_workers_for_a_while(place: Place) -> None:
+    environment = {**os.environ, "PYTHON_WORKER_FACTORY_SECRET": "x"}
+    with subprocess.Popen(
+        [str(place.launcher), "-m", "pyspark.daemon", "pyspark.worker"],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as daemon:
+        assert daemon.stdout is not None
+        port = int.from_bytes(daemon.stdout.read(4), "big")
+        with socket.create_connection(("127.0.0.1", port), 10):  # a worker, for as long as this is open
+            time.sleep(1.5)
+            assert daemon.poll() is None
+        assert until(lambda: daemon.poll() is not None)
 
 
 def test_nobody_else_may_ask(place: Place) -> None:
