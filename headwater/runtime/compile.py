@@ -19,6 +19,7 @@ from headwater.dataflow.sinks import Sink
 from headwater.dataflow.types import StreamType
 from headwater.errors import RuntimeFailure, UserCodeError
 from headwater.runtime import countwindow, scan
+from headwater.runtime.sparktypes import spark_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +54,7 @@ def apply(
             return frame
         case ops.MapBatches():
             schema = Schema.parse(operator.schema_text)
-            return frame.mapInArrow(guarded(operator), schema.text)
+            return frame.mapInArrow(guarded(operator), spark_schema(schema.columns))
         case ops.Transform():
             return _transform(operator, frame)
         case stateful.Aggregate():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
@@ -17,14 +18,17 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from headwater.dataflow import stateful
 from headwater.dataflow.expressions import check
 from headwater.dataflow.rewrite import row_aggregates
+from headwater.dataflow.schema import INT, Column
 from headwater.dataflow.types import StreamType
 from headwater.errors import UserCodeError
 from headwater.runtime.scan import ALL
+from headwater.runtime.sparktypes import spark_schema
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
 
 VALUE = "__v"
 MASK = "__n"
@@ -58,8 +62,8 @@ def apply(
         return _batch(rows, keys, calls, len(values), size, slide).select(*outputs)
     named = [F.col(f"`{k}`") for k in keys]
     ready = rows.select(*named, *_filled(types), *_masks(len(values)))
-    key_types = {f.name: f.dataType.simpleString() for f in ready.schema.fields}
-    made = [f"`{k}` {key_types[k]}" for k in keys] + [f"`__g{i}` {t.text}" for i, t in enumerate(parts.types)]
+    made = [replace(schema.column(k), name=k) for k in operator.keys] or [Column(ALL, INT)]
+    made += [Column(f"__g{i}", t) for i, t in enumerate(parts.types)]
     processor = CountWindowProcessor(
         columns=tuple(ready.columns),
         keys=keys,
@@ -71,14 +75,14 @@ def apply(
     )
     windows = ready.groupBy(*named).transformWithStateInPandas(
         statefulProcessor=processor,
-        outputStructType=", ".join(made),
+        outputStructType=spark_schema(made),
         outputMode="Append",
         timeMode="EventTime" if event_time else "None",
     )
     return windows.select(*outputs)
 
 
-def _filled(types: Sequence[str]) -> list[Column]:
+def _filled(types: Sequence[str]) -> list[Expression]:
     columns = []
     for n, type_ in enumerate(types):
         value = F.col(f"{VALUE}{n}")
@@ -88,7 +92,7 @@ def _filled(types: Sequence[str]) -> list[Column]:
     return columns
 
 
-def _masks(count: int) -> list[Column]:
+def _masks(count: int) -> list[Expression]:
     masks = []
     for first in range(0, count, _BITS):
         bits = [

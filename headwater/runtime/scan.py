@@ -17,12 +17,12 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.types import _parse_datatype_string
 
 from headwater.dataflow import stateful
 from headwater.dataflow.schema import Schema
 from headwater.dataflow.types import StreamType
 from headwater.errors import UserCodeError
+from headwater.runtime.sparktypes import spark_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +38,7 @@ def apply(operator: stateful.Scan, frame: DataFrame, type_: StreamType, *, strea
     """Fold the rows of each key, in a stream or a batch. Watermarks are the caller's affair."""
     event_time = stateful.by_event_time(operator, type_)
     schema = Schema.parse(operator.schema_text)
+    target = spark_schema(schema.columns)
     if event_time is not None:
         frame = frame.where(f"`{event_time}` IS NOT NULL")
     function, initial, order, where = (
@@ -60,21 +61,21 @@ def apply(operator: stateful.Scan, frame: DataFrame, type_: StreamType, *, strea
         )
         return frame.groupBy(*grouped_by).transformWithState(
             statefulProcessor=processor,
-            outputStructType=schema.text,
+            outputStructType=target,
             outputMode="Append",
             timeMode="EventTime" if event_time else "None",
         )
     names = list(schema.names)
-    target = to_arrow_schema(_parse_datatype_string(schema.text), timezone="UTC")  # type: ignore[arg-type]
+    arrow = to_arrow_schema(target, timezone="UTC")
 
     def whole(group: pa.Table) -> pa.Table:
         import pyarrow as pa
 
         rows = sorted((_naive(row) for row in group.to_pylist()), key=order_key(order))
         _, out = fold_rows(function, json.loads(initial), rows, where=where)
-        return pa.Table.from_pylist([{n: r.get(n) for n in names} for r in out], schema=target)
+        return pa.Table.from_pylist([{n: r.get(n) for n in names} for r in out], schema=arrow)
 
-    return frame.groupBy(*grouped_by).applyInArrow(whole, schema.text)
+    return frame.groupBy(*grouped_by).applyInArrow(whole, target)
 
 
 def _naive(value: Any) -> Any:

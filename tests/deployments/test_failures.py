@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -224,5 +225,9 @@ def test_a_unit_goes_on_after_a_long_silence(endpoint: LocalEndpoint, tmp_path: 
 
 def _daemons(endpoint: LocalEndpoint) -> int:
     """Count the stand-ins of daemons that the zygote serves."""
-    commands = [p.read_bytes().split(b"\0") for p in Path("/proc").glob("[0-9]*/cmdline") if p.is_file()]
-    return sum(str(endpoint.directory).encode() in c and b"pyspark.daemon" in c for c in commands)
+    found = 0
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has just ended
+            command = file.read_bytes().split(b"\0")
+            found += str(endpoint.directory).encode() in command and b"pyspark.daemon" in command
+    return found

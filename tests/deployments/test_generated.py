@@ -83,7 +83,7 @@ def test_made_up_dataflows_equal_one_batch_run(endpoint: LocalEndpoint, tmp_path
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_many_made_up_dataflows_equal_one_batch_run(endpoint: LocalEndpoint, tmp_path: Path) -> None:
-    @law(30)
+    @law(20)
     @given(data=st.data())
     def check(data: st.DataObject) -> None:
         hold(data, endpoint, tmp_path)
