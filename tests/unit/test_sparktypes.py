@@ -8,12 +8,15 @@ from headwater.dataflow.schema import DataType, Schema
 from headwater.runtime.sparktypes import spark_schema, spark_type
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["tinyint", "smallint", "int", "bigint", "float", "double", "string", "boolean", "binary", "date"]
-    + ["timestamp", "timestamp_ntz", "decimal(12,3)", "array<map<string,int>>"]
-    + ["struct<start:timestamp,end:timestamp>", "array<struct<a:int,b:array<double>>>"],
-)
+ATOMIC = "tinyint smallint int bigint float double string boolean binary date timestamp timestamp_ntz"
+NESTED = [
+    "array<map<string,int>>",
+    "struct<start:timestamp,end:timestamp>",
+    "array<struct<a:int,b:array<double>>>",
+]
+
+
+@pytest.mark.parametrize("text", [*ATOMIC.split(), "decimal(12,3)", *NESTED])
 def test_a_type_is_the_same_in_pyspark(text: str) -> None:
     assert spark_type(DataType.parse(text)).simpleString() == text
 
