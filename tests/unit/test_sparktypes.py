@@ -7,7 +7,6 @@ import pytest
 from headwater.dataflow.schema import DataType, Schema
 from headwater.runtime.sparktypes import spark_schema, spark_type
 
-
 ATOMIC = "tinyint smallint int bigint float double string boolean binary date timestamp timestamp_ntz"
 NESTED = [
     "array<map<string,int>>",
