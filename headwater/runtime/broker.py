@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwater.errors import Unavailable
-from headwater.runtime.endpoint import find_java
+from headwater.runtime.endpoint import find_java, free_ports
 
 KAFKA = "3.9.1"
 LOGGING = ("org.slf4j", "slf4j-nop", "1.7.36")
@@ -48,7 +48,7 @@ class LocalBroker:
         directory.mkdir(parents=True, exist_ok=True)
         jars = fetch_jars()
         ports = [port] if port is not None else []
-        ports += _free_ports(2 - len(ports))
+        ports += free_ports(2 - len(ports))
         config = directory / "server.properties"
         config.write_text(_properties(directory / "data", *ports))
         java = [str(find_java() / "bin" / "java"), f"-Xmx{memory_mb}m", "-XX:+UseSerialGC"]
@@ -161,11 +161,3 @@ def _properties(data: Path, port: int, controller: int) -> str:
         "group.initial.rebalance.delay.ms": "0",
     }
     return "".join(f"{k}={v}\n" for k, v in settings.items())
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as open_:
-        probes = [open_.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]

@@ -1,7 +1,7 @@
 """From operators to DataFrames: one match over the core operators, for streams and for one batch.
 
 The batch form is the oracle's: what it does with state it does another way (window functions,
-applyInPandas), so that the two can be held against each other.
+applyInArrow), so that the two can be held against each other.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class LocalEndpoint:
         directory.mkdir(parents=True, exist_ok=True)
         end_stale(directory)
         cores = cores or os.cpu_count() or 1
-        port, token = _free_port(), secrets.token_urlsafe(24)
+        port, token = free_ports(1)[0], secrets.token_urlsafe(24)
         home = _lean_home(directory, Path(pyspark.__file__).parent)
         conf = {
             **SERVER_CONF,
@@ -356,10 +356,13 @@ def _java_version(home: Path) -> int | None:
     return int(number) if number.isdigit() else None
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_ports(count: int) -> list[int]:
+    """Give ports of this machine that nobody listens on."""
+    with contextlib.ExitStack() as open_:
+        probes = [open_.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def _is_ours(pid: int, directory: Path) -> bool:

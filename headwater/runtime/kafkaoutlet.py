@@ -63,7 +63,7 @@ class KafkaOutlet(StagedOutlet):
             self._transact(tables, batch)
         else:
             try:
-                self._settled(_producer(self._where, self._settings), tables)
+                self._settled(_client("Producer", self._where, self._settings), tables)
             except KafkaException as error:
                 raise self._failed(error.args[0]) from error
         self.abort(files)
@@ -74,7 +74,7 @@ class KafkaOutlet(StagedOutlet):
         with _marker(self._where, self._settings, self._id) as marker:
             for left in reversed(range(_TRIES)):
                 # Its start ends whatever a process before left open.
-                producer = _producer(self._where, {**self._settings, "transactional.id": self._id})
+                producer = _client("Producer", self._where, {**self._settings, "transactional.id": self._id})
                 try:
                     producer.init_transactions(SECONDS)
                     if self._has(marker, batch):
@@ -165,10 +165,6 @@ class KafkaOutlet(StagedOutlet):
             where=self._where,
             hint="the batch is written again when the unit starts again",
         )
-
-
-def _producer(where: str, settings: Mapping[str, str]) -> Any:
-    return _client("Producer", where, settings)
 
 
 @contextlib.contextmanager
