@@ -91,7 +91,8 @@ def build(dataflow: Dataflow, continuum: Continuum, deployment: Deployment | Non
                 outputs=outputs,
                 locations=_covered(dataflow, continuum, zone),
                 hosts=tuple(h.name for h in hosts),
-                key=_unit_key(dataflow, group),
+                key=(key := _unit_key(dataflow, group)),
+                tag=tag_of(key),
             )
     if problems:
         raise ErrorList(problems)
@@ -102,6 +103,7 @@ def build(dataflow: Dataflow, continuum: Continuum, deployment: Deployment | Non
         deployment,
         tuple(units.values()),
         channels,
+        {id_: tag_of(key) for id_, key in dataflow.keys.items()},
         _warnings(dataflow, continuum, channels),
     )
 
@@ -263,6 +265,11 @@ def _covered(dataflow: Dataflow, continuum: Continuum, zone: str) -> tuple[str, 
     return tuple(found)
 
 
+def tag_of(key: str) -> str:
+    """Shorten a key to what is put into names of files."""
+    return key[:8]
+
+
 def _unit_key(dataflow: Dataflow, group: tuple[str, ...]) -> str:
     return hashlib.sha256("\n".join(sorted(dataflow.keys[i] for i in group)).encode()).hexdigest()
 
@@ -281,7 +288,7 @@ def _channels(
                 if other in readers and _feeds(continuum, unit, consumer):
                     routes[consumer.id] = continuum.links_up(zone, upper)
             event_time = dataflow.types[id_].event_time
-            channels.append(Channel(id_, zone, dataflow.keys[id_], unit.id, routes, event_time))
+            channels.append(Channel(id_, zone, tag_of(dataflow.keys[id_]), unit.id, routes, event_time))
     return tuple(channels)
 
 

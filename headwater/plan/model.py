@@ -36,7 +36,11 @@ class Unit:
     locations: tuple[str, ...]
     hosts: tuple[str, ...]
     key: str
-    """Hash of what it computes; with the zone it names the unit's checkpoint."""
+    """Hash of what it computes."""
+    tag: str
+    """With name and zone it names the unit's checkpoint: of its key, or of the unit it goes on from."""
+    epoch: int = 1
+    """Counts the writers of its outputs: whoever takes its place gets a higher one."""
 
     @property
     def id(self) -> str:
@@ -45,7 +49,7 @@ class Unit:
     @property
     def checkpoint(self) -> str:
         """The name of the unit's checkpoint directory."""
-        return f"{self.name}-{self.key[:8]}@{self.zone}"
+        return f"{self.name}-{self.tag}@{self.zone}"
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,8 @@ class Channel:
 
     operator: str
     zone: str
-    key: str
+    tag: str
+    """With operator and zone it names what is stored: see ``DeploymentPlan.tags``."""
     producer: str
     routes: Mapping[str, tuple[Link, ...]]
     """For each unit that reads it, the links its data crosses, lowest first; none inside a zone."""
@@ -62,7 +67,7 @@ class Channel:
 
     @property
     def id(self) -> str:
-        return f"{self.operator}-{self.key[:8]}@{self.zone}"
+        return f"{self.operator}-{self.tag}@{self.zone}"
 
     @property
     def consumers(self) -> tuple[str, ...]:
@@ -83,6 +88,9 @@ class DeploymentPlan:
     deployment: Deployment
     units: tuple[Unit, ...]
     channels: tuple[Channel, ...]
+    tags: Mapping[str, str]
+    """For each operator what its channels, sinks and a checkpoint's sources are named by: the start of its
+    key, or of the key that it had when they were made."""
     warnings: tuple[str, ...] = ()
 
     @cached_property
@@ -116,6 +124,8 @@ class DeploymentPlan:
                     "locations": list(u.locations),
                     "hosts": list(u.hosts),
                     "key": u.key,
+                    "tag": u.tag,
+                    "epoch": u.epoch,
                     "reads": [c.id for c in self.inputs(u)],
                     "writes": [c.id for c in self.outputs(u)],
                     "sinks": [o for o in u.outputs if o in {s.id for s in self.dataflow.sinks}],

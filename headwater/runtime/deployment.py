@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from headwater.runtime.endpoint import LocalEndpoint
 
-EPOCH = 1
 _LOOK = 0.1  # seconds between two looks at a query that is to finish
 
 
@@ -221,9 +220,9 @@ class Deployment:
             positions[str(log.path)] = end
 
     def _sink_logs(self, sink: str) -> list[FileLog]:
-        key = self.plan.dataflow.keys[sink]
+        tag = self.plan.tags[sink]
         zones = [u.zone for u in self.plan.units if sink in u.operators]
-        return [FileLog(self.layout.sink(sink, key, zone)) for zone in zones]
+        return [FileLog(self.layout.sink(sink, tag, zone)) for zone in zones]
 
     def dead_letters(self) -> Iterator[dict[str, Any]]:
         """Give the records that did not fit their source's schema."""
@@ -254,7 +253,7 @@ class Deployment:
             )
         else:
             writer = compiled.frame.writeStream.format("headwater_sink").queryName(self._query_name(unit))
-            writer = writer.option("config", sink_config(EPOCH, compiled.outlets)).outputMode("append")
+            writer = writer.option("config", sink_config(unit.epoch, compiled.outlets)).outputMode("append")
             query = (
                 writer.option("checkpointLocation", checkpoint).trigger(processingTime=self._trigger).start()
             )
@@ -272,13 +271,13 @@ class Deployment:
             from headwater.runtime.mqtt import MqttBridge
 
             for location in unit.locations if source.per_location else unit.locations[:1]:
-                spool = self.layout.spool(source.id, self.plan.dataflow.keys[source.id], location)
+                spool = self.layout.spool(source.id, self.plan.tags[source.id], location)
                 write_atomically(
                     spool / "members.json", json.dumps({"writers": {spool.name: str(spool / "log")}})
                 )
                 log = FileLog(spool / "log")
                 log.create()
-                bridge = MqttBridge(source, location=location, log=log, epoch=EPOCH)
+                bridge = MqttBridge(source, location=location, log=log, epoch=unit.epoch)
                 bridge.start()
                 self._bridges.append(bridge)
 
@@ -303,7 +302,7 @@ class Deployment:
         running.stop()
         running.observe()
         for channel in self.plan.outputs(unit):
-            FileLog(self.layout.channel(channel)).end(EPOCH)
+            FileLog(self.layout.channel(channel)).end(unit.epoch)
         self._finished.add(unit.id)
         self._save(unit)
         return True
@@ -410,9 +409,9 @@ class Deployment:
             sink = self.plan.dataflow[id_]
             if isinstance(sink, FileSink):
                 path = Path(full_path(sink.path.replace("{zone}", unit.zone)))
-                rows += _files_rows(path, f"{unit.zone}-{self.plan.dataflow.keys[id_][:8]}")
+                rows += _files_rows(path, f"{unit.zone}-{self.plan.tags[id_]}")
             elif isinstance(sink, Sink) and not isinstance(sink, (CallbackSink, KafkaSink)):
-                log = FileLog(self.layout.sink(id_, self.plan.dataflow.keys[id_], unit.zone))
+                log = FileLog(self.layout.sink(id_, self.plan.tags[id_], unit.zone))
                 rows += int(log.stats().rows)
         return rows
 

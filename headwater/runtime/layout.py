@@ -27,9 +27,9 @@ class Layout:
     def channel(self, channel: Channel) -> Path:
         return self.root / "channels" / channel.id
 
-    def spool(self, operator: str, key: str, location: str) -> Path:
+    def spool(self, operator: str, tag: str, location: str) -> Path:
         """The log in which messages of a broker wait."""
-        return self.root / "channels" / f"{operator}-{key[:8]}@{location}"
+        return self.root / "channels" / f"{operator}-{tag}@{location}"
 
     def members(self, unit: Unit, operator: str) -> Path:
         """The file that tells a unit the logs of one input."""
@@ -46,9 +46,9 @@ class Layout:
     def checkpoint(self, unit: Unit) -> Path:
         return self.root / "checkpoints" / unit.checkpoint
 
-    def sink(self, sink: str, key: str, zone: str) -> Path:
+    def sink(self, sink: str, tag: str, zone: str) -> Path:
         """The log of a sink that is read back, and the scratch directory of one that calls a function."""
-        return self.root / "sinks" / f"{sink}-{key[:8]}@{zone}"
+        return self.root / "sinks" / f"{sink}-{tag}@{zone}"
 
     def dead_letters(self, unit: Unit) -> Path:
         return self.root / "deadletters" / unit.checkpoint

@@ -127,9 +127,9 @@ class UnitCompiler:
         found = []
         again = self._again(source.id)
         for location in self._locations(source):
-            key = self._flow.keys[source.id]
-            spool = self._layout.spool(source.id, key, location) / "members.json"
-            name = source_name(f"s_{key[:8]}_{location}{again}")
+            tag = self._plan.tags[source.id]
+            spool = self._layout.spool(source.id, tag, location) / "members.json"
+            name = source_name(f"s_{tag}_{location}{again}")
             found.append((location, source_frame(self._spark, source, location, name=name, spool=spool)))
         return found
 
@@ -147,7 +147,7 @@ class UnitCompiler:
         again = self._again(id_)
         punctuate = type_.event_time is not None and self._needs_watermark()
         reader = (
-            self._spark.readStream.name(source_name(f"c_{self._flow.keys[id_][:8]}{again}"))
+            self._spark.readStream.name(source_name(f"c_{self._plan.tags[id_]}{again}"))
             .format("headwater_filelog")
             .option("members", str(self._layout.members(self._unit, id_)))
             .option("reader", f"{self._unit.checkpoint}{again}")
@@ -169,7 +169,7 @@ class UnitCompiler:
         directory.mkdir(parents=True, exist_ok=True)
         end = (
             self._spark.readStream.name(
-                source_name(f"e_{self._flow.keys[operator.id][:8]}{self._again(operator.id)}")
+                source_name(f"e_{self._plan.tags[operator.id]}{self._again(operator.id)}")
             )
             .schema(f"`{WATERMARK}` timestamp")
             .json(str(directory))
@@ -330,12 +330,12 @@ class UnitCompiler:
 
     def _outlet(self, tag: int, id_: str) -> dict[str, Any]:
         """Describe where an output's rows go."""
-        operator, key = self._flow[id_], self._flow.keys[id_]
+        operator, stored = self._flow[id_], self._plan.tags[id_]
         if isinstance(operator, FileSink):
             path = full_path(operator.path.replace("{zone}", self._unit.zone))
-            name = f"{self._unit.zone}-{key[:8]}"
+            name = f"{self._unit.zone}-{stored}"
             return {"tag": tag, "kind": "files", "format": operator.format, "path": path, "name": name}
-        scratch = str(self._layout.sink(id_, key, self._unit.zone))
+        scratch = str(self._layout.sink(id_, stored, self._unit.zone))
         if isinstance(operator, CallbackSink):
             code = operator.function.pickled
             return {"tag": tag, "kind": "callback", "function": code, "operator": id_, "path": scratch}
@@ -349,7 +349,7 @@ class UnitCompiler:
                 "operator": id_,
                 "topic": operator.topic,
                 "settings": {**dict(operator.options), **servers},
-                "id": f"headwater-{number}-{key[:8]}",
+                "id": f"headwater-{number}-{stored}",
                 "delivery": operator.delivery,
                 "user_env": operator.user_env,
                 "password_env": operator.password_env,
