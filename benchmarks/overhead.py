@@ -35,6 +35,7 @@ from headwater.plan.model import DeploymentPlan
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.deployment import Deployment
 from headwater.runtime.endpoint import LocalEndpoint
+from headwater.runtime.settings import UnitSettings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -232,7 +233,7 @@ def run_units(shape: str) -> Callable[[LocalEndpoint, Path, Path], Run]:
         decision = one_unit(dataflow, continuum) if shape == "one_unit" else None
         plan = build(dataflow, continuum, decision)
         assert len(plan.units) == (1 if shape == "one_unit" else 3)
-        deployment = Deployment(plan, directory / "deployment", endpoint, trigger=TRIGGER)
+        deployment = Deployment(plan, directory / "deployment", endpoint, UnitSettings(trigger=TRIGGER))
         deployment.start()
         try:
             deployment.settle()
@@ -332,7 +333,9 @@ def latency(endpoint: LocalEndpoint, place: Path, *, seconds: float, trigger: st
     source = place / f"feed-{trigger.replace(' ', '')}"
     source.mkdir()
     plan = two_hops(source)
-    deployment = Deployment(plan, place / f"twohops-{trigger.replace(' ', '')}", endpoint, trigger=trigger)
+    deployment = Deployment(
+        plan, place / f"twohops-{trigger.replace(' ', '')}", endpoint, UnitSettings(trigger=trigger)
+    )
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     feeder = context.Process(target=feed, args=(str(source), stop), daemon=True)
@@ -347,7 +350,7 @@ def latency(endpoint: LocalEndpoint, place: Path, *, seconds: float, trigger: st
         stop.set()
         feeder.join(10)
         deployment.stop()
-    log = FileLog(deployment.layout.sink("arrived", plan.dataflow.keys["arrived"], "C1"))
+    log = FileLog(deployment.layout.sink("arrived", plan.tags["arrived"], "C1"))
     samples, rows = [], 0
     for entry in log.entries(log.earliest(), log.latest()):
         if begun <= entry.written <= ended and entry.rows:

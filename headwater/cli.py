@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 import threading
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from headwater.cli_zone import zone
 from headwater.errors import HeadwaterError, RuntimeFailure
 
 if TYPE_CHECKING:
@@ -130,10 +130,10 @@ def run(
 ) -> None:
     """Run a dataflow, or go on where it was stopped."""
     from headwater import service
-    from headwater.quantity import parse_duration, parse_size
+    from headwater.quantity import parse_duration, parse_heap, parse_size
 
     parse_duration(trigger)
-    memory_mb, buffer = _memory_mb(memory), parse_size(max_buffer)
+    memory_mb, buffer = parse_heap(memory), parse_size(max_buffer)
     loaded = service.load_dataflow(flow)
     service.check_trust(loaded, trust_code=trust_code)
     planned = service.plan(loaded.dataflow, service.load_continuum(continuum))
@@ -181,6 +181,9 @@ def deadletters(
             typer.echo(f"  {letter.get('record')!r}" + (f"  ({origin})" if origin else ""))
     if not as_json:
         _say(f"{count} dead letters")
+
+
+app.command()(zone)
 
 
 @app.command()
@@ -354,16 +357,6 @@ def _tell_end(outcome: Outcome, loaded: LoadedDataflow, settings: RunSettings) -
         _say(f"all input is used up, after {outcome.seconds:.0f} s")
         return
     _say(f"stopped at a batch boundary; run the same command again to go on (state in {settings.directory})")
-
-
-def _memory_mb(text: str) -> int:
-    """Read a heap size as Spark writes it (1g, 512m), or as any size (1GiB)."""
-    from headwater.quantity import parse_size
-
-    short = re.fullmatch(r"(\d+)([gGmM])", text)
-    if short:
-        return int(short[1]) * (1024 if short[2] in "gG" else 1)
-    return max(1, parse_size(text) // 2**20)
 
 
 def _print_json(data: object, *, indent: int | None = None) -> None:

@@ -59,6 +59,11 @@ class Zone:
     hosts: tuple[Host, ...]
     locations: tuple[str, ...] = ()
     link: Link | None = None
+    at: str | None = None
+    """Where the zone's agent listens: ``host:port``, or ``grpc+tls://host:port``; None: on this machine."""
+    spark: str | None = None
+    """``sc://host:port`` of a Spark Connect server or ``spark://host:port`` of a master; None: started by
+    the agent."""
 
     @property
     def parent(self) -> str | None:
@@ -240,6 +245,8 @@ def _zone(draft: ZoneDraft) -> Zone:
         hosts=tuple(Host(name, draft.name, capabilities) for name, capabilities in draft.hosts.items()),
         locations=tuple(str(leaf.value) for leaf in draft.locations),
         link=None if above is None else Link(draft.name, above, draft.bandwidth, draft.latency),
+        at=draft.at,
+        spark=draft.spark,
     )
 
 
@@ -252,6 +259,10 @@ def _zone_data(zone: Zone) -> dict[str, object]:
         if zone.link.latency:
             link["latency"] = format_duration(zone.link.latency, exact=True)
         data |= {"parent": zone.link.upper} | ({"link": link} if link else {})
+    if zone.at is not None:
+        data["at"] = zone.at
+    if zone.spark is not None:
+        data["spark"] = zone.spark
     if zone.locations:
         data["locations"] = list(zone.locations)
     return data | {"hosts": {host.name: dict(host.capabilities) for host in zone.hosts}}

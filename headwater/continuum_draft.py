@@ -21,6 +21,9 @@ DEFAULT_NAME = "continuum"
 # Names become names of files: no separators, nothing hidden, nothing that reads as an option.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _NAME_HINT = "use 1 to 100 of A-Z a-z 0-9 _ . - and do not begin with . or -"
+_PLACE = r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5}"
+_AT = re.compile(rf"(?:grpc\+tls://)?{_PLACE}")
+_SPARK = re.compile(rf"sc://{_PLACE}(?:/[^\s]*)?|spark://{_PLACE}(?:,{_PLACE})*|local")
 # YAML 1.2 reads these as text, people do not.
 _TRUTHS = {"yes": True, "no": False}
 
@@ -39,6 +42,8 @@ class ZoneDraft:
     hosts: dict[str, Capabilities] = field(default_factory=dict)
     bandwidth: float | None = None
     latency: float = 0.0
+    at: str | None = None
+    spark: str | None = None
 
     @property
     def parent_name(self) -> str | None:
@@ -141,7 +146,11 @@ class _Declarations:
             # Nothing is known of it: neither a root nor a child of anything.
             zone.has_parent = True
             return zone
-        fields = self._known(node, ("layer", "parent", "locations", "link", "hosts"), of=of)
+        fields = self._known(node, ("layer", "parent", "locations", "link", "hosts", "at", "spark"), of=of)
+        zone.at = self._address(fields.get("at"), f"at of {of}", _AT, "at: 10.0.0.7:7070")
+        zone.spark = self._address(
+            fields.get("spark"), f"spark of {of}", _SPARK, "spark: sc://10.0.0.7:15002"
+        )
         self._layer(zone, fields.get("layer"), layers=layers)
         self._parent(zone, fields.get("parent"))
         self._locations(zone, fields.get("locations"))
@@ -243,6 +252,14 @@ class _Declarations:
         self._problems.add(
             f"{of}: {what} {node} has no unit", where=node.where, hint=f"write {what}: {example}"
         )
+        return None
+
+    def _address(self, node: Node | None, of: str, form: re.Pattern[str], example: str) -> str | None:
+        if node is None or (isinstance(node, Leaf) and node.value is None):
+            return None
+        if isinstance(node, Leaf) and isinstance(node.value, str) and form.fullmatch(node.value):
+            return node.value
+        self._problems.add(f"{of} is {node}, not an address", where=node.where, hint=f"write {example}")
         return None
 
     def _host(self, zone: ZoneDraft, key: Leaf, node: Node) -> None:

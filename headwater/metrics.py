@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Status = Literal["starting", "running", "failed", "finished", "stopped"]
+
+
+_GROWTH_SECONDS = 5.0
+"""Samples must span this before they tell a rate."""
+
+
+def forecast(samples: Sequence[tuple[float, int]], limit: int) -> float | None:
+    """Tell in how many seconds a buffer reaches ``limit`` bytes; None while it does not grow.
+
+    ``samples`` are (seconds, bytes that wait), oldest first. The rate is that between first and last.
+
+    >>> forecast([(0.0, 0), (10.0, 1000)], 5000)
+    40.0
+    """
+    if len(samples) < 2:
+        return None
+    (begin, before), (end, now) = samples[0], samples[-1]
+    if end - begin < _GROWTH_SECONDS or now <= before:
+        return None
+    return max(0.0, (limit - now) * (end - begin) / (now - before))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,16 +53,25 @@ class UnitProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkProgress:
-    """Rows and bytes (compressed, as stored) that have crossed a link upwards."""
+    """Rows and bytes (compressed, as stored) that were written to cross a link upwards.
+
+    ``up`` is what its upper end sees of it, for ``since_s`` seconds now; None where nobody looks.
+    """
 
     link: str
     rows: int = 0
     bytes: int = 0
+    up: bool | None = None
+    since_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelProgress:
-    """A channel: what was written, what waits, what was lost by policy or damage."""
+    """A channel: what was written, what waits, what was lost by policy or damage.
+
+    ``lasts_s`` forecasts in how many seconds ``unread_bytes`` will have reached ``limit_bytes`` at the
+    rate of the last minute; None while it does not grow.
+    """
 
     channel: str
     rows: int = 0
@@ -49,6 +79,9 @@ class ChannelProgress:
     unread: int = 0
     dropped: int = 0
     lost: int = 0
+    unread_bytes: int = 0
+    limit_bytes: int | None = None
+    lasts_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +102,36 @@ class Progress:
         """Tell whether every unit has used up its input."""
         return all(u.status == "finished" for u in self.units)
 
+    def joined(self, other: Progress) -> Progress:
+        """Put the progress of two parts of a deployment together; a link's two ends become one."""
+        links = {link.link: link for link in self.links}
+        for link in other.links:
+            one = links.get(link.link, LinkProgress(link=link.link))
+            known = link if one.up is None else one if link.up is None or not one.up else link
+            links[link.link] = LinkProgress(
+                link=link.link,
+                rows=one.rows + link.rows,
+                bytes=one.bytes + link.bytes,
+                up=known.up,
+                since_s=known.since_s,
+            )
+        return Progress(
+            seconds=max(self.seconds, other.seconds),
+            units=(*self.units, *other.units),
+            links=tuple(links.values()),
+            channels=(*self.channels, *other.channels),
+        )
+
     def to_data(self) -> dict[str, Any]:
-        """Give the progress as JSON-able data."""
+        """Give the progress as JSON-able data; ``from_data`` gives it back."""
         return asdict(self)
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Progress:
+        """Read what ``to_data`` gave."""
+        return cls(
+            seconds=data["seconds"],
+            units=tuple(UnitProgress(**u) for u in data["units"]),
+            links=tuple(LinkProgress(**x) for x in data["links"]),
+            channels=tuple(ChannelProgress(**c) for c in data["channels"]),
+        )

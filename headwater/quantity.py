@@ -72,6 +72,18 @@ def parse_size(text: str) -> int:
     return _round_half_up(numerator * int(scale), denominator)
 
 
+def parse_heap(text: str) -> int:
+    """Return the MiB of a heap, written as Spark does (1g, 512m) or as any size.
+
+    >>> parse_heap("2g"), parse_heap("512m"), parse_heap("1GiB")
+    (2048, 512, 1024)
+    """
+    short = re.fullmatch(r"(\d+)([gGmM])", text)
+    if short:
+        return int(short[1]) * (1024 if short[2] in "gG" else 1)
+    return max(1, parse_size(text) // 2**20)
+
+
 def parse_bandwidth(text: str) -> float:
     """Return the bits per second that `text` stands for.
 

@@ -113,9 +113,10 @@ def run(
     A given ``endpoint`` is used and left running.
     Raises the failed unit's error, DeploymentError if the directory is in use or holds another plan.
     """
-    from headwater.runtime.deployment import ChannelSettings, Deployment
+    from headwater.runtime.deployment import Deployment
     from headwater.runtime.endpoint import LocalEndpoint
     from headwater.runtime.jdbc import packages_for
+    from headwater.runtime.settings import ChannelSettings, UnitSettings
 
     stop = stop or threading.Event()
     begun = time.monotonic()
@@ -135,8 +136,7 @@ def run(
                 plan,
                 settings.directory.resolve(),
                 spark,
-                trigger=settings.trigger,
-                channel=channel,
+                UnitSettings(trigger=settings.trigger, channel=channel),
             )
             drained = False
             if not stop.is_set():

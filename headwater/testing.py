@@ -242,17 +242,15 @@ def run_to_end(
 
     Gives the rows of every memory and Parquet sink. A Kill ends ``endpoint`` and starts it again.
     """
-    from headwater.runtime.deployment import ChannelSettings, Deployment
+    from headwater.runtime.deployment import Deployment
+    from headwater.runtime.settings import ChannelSettings, UnitSettings
+
+    settings = UnitSettings(
+        trigger=trigger, channel=ChannelSettings(fsync=False), max_rows_per_batch=max_rows_per_batch
+    )
 
     def begin() -> Deployment:
-        deployment = Deployment(
-            plan,
-            directory,
-            endpoint,
-            trigger=trigger,
-            channel=ChannelSettings(fsync=False),
-            max_rows_per_batch=max_rows_per_batch,
-        )
+        deployment = Deployment(plan, directory, endpoint, settings)
         deployment.start()
         return deployment
 

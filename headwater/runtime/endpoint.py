@@ -17,10 +17,11 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.errors import RuntimeFailure, Unavailable
 from headwater.runtime.zygote import supported, write_launcher
@@ -70,6 +71,21 @@ QUICK_CONF: Mapping[str, str] = {
 }
 
 
+class Endpoint(Protocol):
+    """A Spark that units run on."""
+
+    directory: Path
+    cores: int
+    attached: bool
+
+    def session(self) -> SparkSession:
+        """Give the client session, with Headwater's data sources registered."""
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether it is there."""
+
+
 @dataclass
 class LocalEndpoint:
     """A Spark Connect server process on this machine, and the way to reach it."""
@@ -79,6 +95,28 @@ class LocalEndpoint:
     token: str
     pid: int
     cores: int
+    session_id: str
+    attached: bool = False
+    """Whether it was found running, perhaps with queries."""
+
+    @classmethod
+    def attach(cls, directory: Path) -> LocalEndpoint | None:
+        """Find the server that runs in a directory, whoever started it; None when none does."""
+        record = _read_record(directory)
+        if record is None or not _is_ours(int(record["pid"]), directory):
+            return None
+        found = cls(
+            directory,
+            int(record["port"]),
+            str(record["token"]),
+            int(record["pid"]),
+            int(record["cores"]),
+            str(record["session"]),
+            attached=True,
+        )
+        start = dict(record["start"])
+        found._again = lambda: cls.start(directory, **start)
+        return found
 
     @classmethod
     def start(
@@ -106,7 +144,7 @@ class LocalEndpoint:
         directory.mkdir(parents=True, exist_ok=True)
         end_stale(directory)
         cores = cores or os.cpu_count() or 1
-        port, token = free_ports(1)[0], secrets.token_urlsafe(24)
+        port, token, session = free_ports(1)[0], secrets.token_urlsafe(24), str(uuid.uuid4())
         home = _lean_home(directory, Path(pyspark.__file__).parent)
         conf = {
             **SERVER_CONF,
@@ -120,7 +158,8 @@ class LocalEndpoint:
             **({"spark.jars.packages": ",".join(packages)} if packages else {}),
             **(extra_conf or {}),
         }
-        arguments = [str(home / "bin" / "spark-submit"), "--master", f"local[{cores}]"]
+        # A task that fails is tried once more: Spark itself has races that fail one now and then.
+        arguments = [str(home / "bin" / "spark-submit"), "--master", f"local[{cores},2]"]
         arguments += ["--driver-memory", f"{memory_mb}m"]
         arguments += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
         for key, value in conf.items():
@@ -144,18 +183,19 @@ class LocalEndpoint:
         if supported():
             serve = [sys.executable, "-m", "headwater.runtime.zygote", str(directory), str(process.pid)]
             zygote = _spawn(serve, environment, directory)
-        endpoint = cls(directory, port, token, process.pid, cores)
+        endpoint = cls(directory, port, token, process.pid, cores, session)
         endpoint._process, endpoint._zygote = process, zygote
-        endpoint._again = lambda: cls.start(
-            directory,
-            cores=cores,
-            memory_mb=memory_mb,
-            extra_conf=extra_conf,
-            python_path=python_path,
-            quick=quick,
-            packages=packages,
-        )
-        endpoint._record().write_text(json.dumps({"pid": process.pid, "port": port}))
+        start: dict[str, Any] = {
+            "cores": cores,
+            "memory_mb": memory_mb,
+            "extra_conf": dict(extra_conf or {}),
+            "python_path": tuple(python_path),
+            "quick": quick,
+            "packages": list(packages),
+        }
+        endpoint._again = lambda: cls.start(directory, **start)
+        known = {"pid": process.pid, "port": port, "token": token, "session": session, "cores": cores}
+        _write_record(directory, {**known, "start": start})
         endpoint._wait(time.monotonic() + START_SECONDS)
         return endpoint
 
@@ -174,7 +214,8 @@ class LocalEndpoint:
             # The token must not be in the URL, which clients print in errors.
             os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = self.token
             try:
-                session = SparkSession.builder.remote(f"sc://localhost:{self.port}").create()
+                url = f"sc://localhost:{self.port}/;session_id={self.session_id}"
+                session = SparkSession.builder.remote(url).create()
             finally:
                 del os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"]
             # A local server that does not answer is gone; the default is to try for ten minutes.
@@ -195,7 +236,7 @@ class LocalEndpoint:
         self._leave(gracefully=self.alive)
         _end(self.pid, self.directory, self._process)
         self._end_zygote()
-        self._record().unlink(missing_ok=True)
+        (self.directory / "server.json").unlink(missing_ok=True)
         shutil.rmtree(self.directory / "scratch", ignore_errors=True)
 
     def _leave(self, *, gracefully: bool) -> None:
@@ -235,6 +276,7 @@ class LocalEndpoint:
         self.stop()
         again = self._again()
         self.port, self.token, self.pid = again.port, again.token, again.pid
+        self.session_id, self.attached = again.session_id, False
         self._process, self._zygote = again._process, again._zygote
 
     def log_tail(self, lines: int = 20) -> str:
@@ -243,9 +285,6 @@ class LocalEndpoint:
             return "\n".join((self.directory / "spark.log").read_text(errors="replace").splitlines()[-lines:])
         except OSError:
             return ""
-
-    def _record(self) -> Path:
-        return self.directory / "server.json"
 
     def _wait(self, deadline: float) -> None:
         while time.monotonic() < deadline:
@@ -266,6 +305,24 @@ class LocalEndpoint:
             where=str(self.directory / "spark.log"),
             hint="try again; a slow disk or too little memory are the usual causes",
         )
+
+
+def _write_record(directory: Path, record: Mapping[str, Any]) -> None:
+    """Note how the server is reached; the note holds its token, so only its owner may read it."""
+    file = directory / "server.json"
+    draft = directory / f".server.{os.getpid()}"
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
+        json.dump(record, out)
+    draft.rename(file)
+
+
+def _read_record(directory: Path) -> dict[str, Any] | None:
+    try:
+        record = json.loads((directory / "server.json").read_text())
+    except (OSError, ValueError):
+        return None
+    wanted = {"pid", "port", "token", "session", "cores", "start"}
+    return record if isinstance(record, dict) and wanted <= set(record) else None
 
 
 def _spawn(arguments: list[str], environment: Mapping[str, str], directory: Path) -> subprocess.Popen[bytes]:
@@ -401,11 +458,7 @@ def _end(pid: int, directory: Path, process: subprocess.Popen[bytes] | None) -> 
 
 def end_stale(directory: Path) -> None:
     """End the server that a killed run left behind in this directory."""
-    record = directory / "server.json"
-    try:
-        pid = int(json.loads(record.read_text())["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return
-    if _is_ours(pid, directory):
-        _end(pid, directory, None)
-    record.unlink(missing_ok=True)
+    record = _read_record(directory)
+    if record is not None and _is_ours(int(record["pid"]), directory):
+        _end(int(record["pid"]), directory, None)
+    (directory / "server.json").unlink(missing_ok=True)

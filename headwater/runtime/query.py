@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headwater.errors import RuntimeFailure, UserCodeError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 IDLE_SECONDS = 30.0
@@ -104,6 +105,11 @@ class Running:
                 break
             time.sleep(0.02)
         self.query.stop()
+
+
+def running_query(spark: SparkSession, name: str) -> StreamingQuery | None:
+    """Find a query that runs under a name in this session, whoever started it."""
+    return next((q for q in spark.streams.active if q.name == name), None)
 
 
 def translated(text: str, unit: str) -> RuntimeFailure:

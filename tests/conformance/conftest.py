@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,10 +12,34 @@ import pytest
 
 from headwater.runtime.channels.base import Channel
 from headwater.runtime.channels.filelog import FileLog
+from headwater.runtime.channels.flight import FlightLog
+from headwater.runtime.logserver import LogServer
+from headwater.runtime.wire import Credentials, Wire
 
-KINDS: dict[str, Callable[[Path], Channel]] = {
-    "filelog": lambda path: FileLog(path / "log", event_time="ts", fsync=False),
-}
+Open = Callable[[], Channel]
+
+
+@contextlib.contextmanager
+def filelog(path: Path) -> Iterator[Open]:
+    """Give a log on this disk."""
+    yield lambda: FileLog(path / "log", event_time="ts", fsync=False)
+
+
+@contextlib.contextmanager
+def flight(path: Path) -> Iterator[Open]:
+    """Give a log that another process would serve."""
+    server = LogServer(
+        "127.0.0.1:0",
+        token="secret",
+        find=lambda name: FileLog(path / name, event_time="ts", fsync=False),
+    )
+    try:
+        yield lambda: FlightLog(Wire(f"127.0.0.1:{server.port}", Credentials("secret")), "log")
+    finally:
+        server.shutdown()
+
+
+KINDS: dict[str, Callable[[Path], AbstractContextManager[Open]]] = {"filelog": filelog, "flight": flight}
 
 TS = pa.timestamp("us", tz="UTC")
 
@@ -31,13 +57,13 @@ def ids(channel: Channel, start: int | None = None, end: int | None = None) -> l
 
 
 @pytest.fixture(params=sorted(KINDS))
-def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Channel]:
+def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """Give a function that opens the same channel anew, as another process would."""
-    make = KINDS[request.param]
-    return lambda: make(tmp_path)
+    with KINDS[request.param](tmp_path) as opened:
+        yield opened
 
 
 @pytest.fixture
-def channel(reopen: Callable[[], Channel]) -> Channel:
+def channel(reopen: Open) -> Channel:
     """Give an empty channel."""
     return reopen()

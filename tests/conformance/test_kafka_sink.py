@@ -26,6 +26,7 @@ from headwater.runtime.channels.segments import Segment
 from headwater.runtime.deployment import Deployment
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.runtime.outlets import open_outlet
+from headwater.runtime.settings import UnitSettings
 from headwater.testing import BoundedSource
 from tests.deployments.flows import CONTINUUM, LOCATIONS, rows
 
@@ -193,7 +194,7 @@ def test_a_dataflow_ends_in_a_topic(
     stream.where("id % 2 = 0").write.memory("even")  # beside it, in the same query
     plan = build(builder.build(), Continuum.from_text(CONTINUUM))
     assert len(plan.units) == 4
-    deployment = Deployment(plan, tmp_path / "run", endpoint, trigger="200 milliseconds")
+    deployment = Deployment(plan, tmp_path / "run", endpoint, UnitSettings(trigger="200 milliseconds"))
     deployment.start()
     try:
         deployment.drain()

@@ -19,6 +19,7 @@ from headwater.errors import DeploymentError, Unavailable, UserCodeError
 from headwater.plan.build import build, one_unit
 from headwater.runtime.deployment import Deployment
 from headwater.runtime.endpoint import LocalEndpoint
+from headwater.runtime.settings import UnitSettings
 from headwater.testing import KILL, PAUSE, STOP, BoundedSource, batch_result, check_equivalent, compare
 from tests.conftest import start_endpoint
 from tests.deployments.flows import CONTINUUM, FLOWS, LOCATIONS, rows
@@ -67,7 +68,9 @@ def test_malformed_records_become_dead_letters(
     stream.select("id", "at").to_layer("cloud").write.memory("out")
     flow = builder.build()
     continuum = Continuum.from_text(CONTINUUM)
-    deployment = Deployment(build(flow, continuum), tmp_path / "run", endpoint, trigger="200 milliseconds")
+    deployment = Deployment(
+        build(flow, continuum), tmp_path / "run", endpoint, UnitSettings(trigger="200 milliseconds")
+    )
     deployment.start()
     try:
         deployment.drain()
@@ -101,7 +104,7 @@ def test_an_exception_stops_its_unit_only(endpoint: LocalEndpoint, tmp_path: Pat
     stream = builder.read.json(source.path, "id bigint, v double").named("in")
     stream.to_layer("site").map_batches(fussy, "id bigint, v double").named("fuss").write.memory("out")
     plan = build(builder.build(), Continuum.from_text(CONTINUUM))
-    deployment = Deployment(plan, tmp_path / "run", endpoint, trigger="200 milliseconds")
+    deployment = Deployment(plan, tmp_path / "run", endpoint, UnitSettings(trigger="200 milliseconds"))
     deployment.start()
     try:
         with pytest.raises(UserCodeError, match=r"(?s)fuss.*twelve is too many.*'id': 12"):
@@ -124,7 +127,7 @@ def test_a_finished_deployment_is_not_resumed(
     builder.read.json(source.path, "id bigint").write.parquet("out")
     flow, continuum = builder.build(), Continuum.from_text(CONTINUUM)
     plan = build(flow, continuum)
-    first = Deployment(plan, tmp_path / "run", endpoint, trigger="200 milliseconds")
+    first = Deployment(plan, tmp_path / "run", endpoint, UnitSettings(trigger="200 milliseconds"))
     first.start()
     first.drain()
     first.stop()
@@ -170,7 +173,7 @@ def test_a_spark_that_ends_is_missed(own_endpoint: LocalEndpoint, tmp_path: Path
     builder = hw.flow("bereft", locations=LOCATIONS)
     builder.read.json(source.path, "id bigint").to_layer("cloud").write.memory("out")
     plan = build(builder.build(), Continuum.from_text(CONTINUUM))
-    deployment = Deployment(plan, tmp_path / "run", own_endpoint, trigger="200 milliseconds")
+    deployment = Deployment(plan, tmp_path / "run", own_endpoint, UnitSettings(trigger="200 milliseconds"))
     deployment.start()
     os.killpg(own_endpoint.pid, signal.SIGKILL)
     for ask in (deployment.drain, deployment.settle, deployment.progress):
@@ -180,7 +183,7 @@ def test_a_spark_that_ends_is_missed(own_endpoint: LocalEndpoint, tmp_path: Path
     own_endpoint.restart()
     for log in (tmp_path / "run" / "checkpoints").glob("*/offsets"):
         (log / ".0.1234.tmp").touch()  # as a kill in the middle of its writing leaves it
-    again = Deployment(plan, tmp_path / "run", own_endpoint, trigger="200 milliseconds")
+    again = Deployment(plan, tmp_path / "run", own_endpoint, UnitSettings(trigger="200 milliseconds"))
     again.start()
     again.drain()
     assert again.sink_rows("out").num_rows == 60
@@ -208,7 +211,7 @@ def test_a_unit_goes_on_after_a_long_silence(endpoint: LocalEndpoint, tmp_path: 
     stream = builder.read.json(source.path, "id bigint").map_batches(same, "id bigint")
     stream.to_layer("cloud").write.memory("out")
     plan = build(builder.build(), Continuum.from_text(CONTINUUM))
-    deployment = Deployment(plan, tmp_path / "run", endpoint, trigger="200 milliseconds")
+    deployment = Deployment(plan, tmp_path / "run", endpoint, UnitSettings(trigger="200 milliseconds"))
     deployment.start()
     try:
         for event in source.release():

@@ -15,6 +15,7 @@ from headwater import cli, render
 from headwater.demo.flow import PERSISTENCE, WARM_UP, watch
 from headwater.errors import DataflowError, ErrorList, PlacementError
 from headwater.metrics import LinkProgress, Progress, UnitProgress
+from headwater.quantity import parse_heap
 
 ROOT = Path(__file__).parents[2]
 ACME = [str(ROOT / "examples/acme/flow.py"), "-c", str(ROOT / "examples/acme/continuum.yaml")]
@@ -115,7 +116,7 @@ def test_exit_code_of_a_list_is_its_first_members() -> None:
 
 @pytest.mark.parametrize(("text", "wanted"), [("1g", 1024), ("512m", 512), ("2GiB", 2048)])
 def test_memory_in_both_spellings(text: str, wanted: int) -> None:
-    assert cli._memory_mb(text) == wanted
+    assert parse_heap(text) == wanted
 
 
 def test_progress_as_table_line_and_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -215,6 +215,34 @@ class FileLog:
                 hint="stop this writer; its unit runs elsewhere by now",
             )
 
+    # -- being a replica ----------------------------------------------------------------------
+
+    def begin_at(self, floor: Floor) -> None:
+        """Let a replica go on at another log's floor: what lies before it is not to be had any more."""
+        self.create()
+        with self._keep.lock():
+            if floor.seq > self.latest():
+                self._keep.write_floor(replace(floor, swept=floor.seq), fsync=self.fsync)
+
+    def mirror(self, entry: Entry) -> None:
+        """Store the next entry of another log under its own number; its segments are in staging already."""
+        if entry.seq < self.latest():
+            return
+        if entry.seq > self.latest():
+            raise ChannelError(
+                f"entry {entry.seq} comes after {self.latest() - 1}",
+                where=str(self.path),
+                hint="the log it is copied from was replaced: remove this copy",
+            )
+        if self.fsync:
+            self._store.sync()
+        if self._journal.publish(entry.seq, asdict(entry)):
+            self._store.promote(entry.segments)
+
+    def segment_file(self, segment: Segment) -> Path | None:
+        """Tell where a segment lies; None when it is lost or has no rows."""
+        return self._store.find(segment)
+
     # -- bounds ------------------------------------------------------------------------------
 
     def _full(self, last: Entry | None, size: int) -> str | None:
@@ -352,7 +380,12 @@ class FileLog:
 
     def latest(self) -> int:
         """Return the position after the newest entry."""
-        return self._journal.last() + 1
+        newest = self._journal.last()
+        return newest + 1 if newest >= 0 else self._keep.floor().seq
+
+    def floor(self) -> Floor:
+        """Return the first readable position and the totals before it."""
+        return self._keep.floor()
 
     def entries(self, start: int, end: int) -> Iterator[Entry]:
         """Give the entries from ``start`` to before ``end`` that are not reclaimed or dropped."""

@@ -45,6 +45,14 @@ class SegmentStore:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self._staging / str(segment.file), self._data / str(segment.file))
 
+    def find(self, segment: Segment) -> Path | None:
+        """Tell where a segment lies; None when it is nowhere."""
+        if segment.file is None:
+            return None
+        # data again at last: it may move from staging in between
+        places = (self._data, self._staging, self._data)
+        return next((p / segment.file for p in places if (p / segment.file).exists()), None)
+
     def discard(self, segments: Sequence[Segment]) -> None:
         """Delete the segments of an attempt that was given up."""
         for segment in segments:

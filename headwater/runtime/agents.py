@@ -1,0 +1,248 @@
+"""The way to a zone's agent, and agents on this machine: start them, find them again, end them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from headwater.continuum import Zone
+from headwater.errors import DeploymentError, Unavailable
+from headwater.metrics import Progress
+from headwater.plan.document import digest, to_document
+from headwater.plan.model import DeploymentPlan
+from headwater.runtime.channels.flight import FlightLog
+from headwater.runtime.wire import CA_ENV, TOKEN_ENV, Credentials, Wire
+
+LONG_SECONDS = 300.0
+"""For requests that may have to start a Spark first."""
+
+START_SECONDS = 30.0
+STOP_SECONDS = 60.0
+
+
+class AgentClient:
+    """A zone, as its agent tells it: check, prepare, start, feed, stop, drained, finish, forget units."""
+
+    def __init__(self, zone: str, wire: Wire, peers: Mapping[str, str]) -> None:
+        self.zone = zone
+        self._wire = wire
+        self._peers = peers
+        self._documents: dict[int, tuple[DeploymentPlan, str, dict[str, Any]]] = {}
+
+    def check(self, plan: DeploymentPlan, unit: str) -> None:
+        """Compile a unit in the zone without starting it; raise what is wrong with it."""
+        self._ask("check", plan, unit)
+
+    def prepare(self, plan: DeploymentPlan, unit: str) -> None:
+        """Make its channels, register their readers, set its inputs up."""
+        self._ask("prepare", plan, unit)
+
+    def start(self, plan: DeploymentPlan, unit: str) -> None:
+        """Start a unit, or adopt it when it runs under this tag and epoch already."""
+        self._ask("start", plan, unit)
+
+    def feed(self, plan: DeploymentPlan, unit: str) -> None:
+        """Give a running unit the inputs of this plan."""
+        self._ask("feed", plan, unit)
+
+    def stop(self, plan: DeploymentPlan, unit: str) -> None:
+        """Stop a unit at a batch boundary."""
+        self._ask("stop", plan, unit)
+
+    def drained(self, plan: DeploymentPlan, unit: str) -> bool:
+        """Tell whether a unit has read all that its inputs hold."""
+        return bool(self._ask("drained", plan, unit))
+
+    def finish(self, plan: DeploymentPlan, unit: str) -> bool:
+        """Let a unit use up its input and end its channels; True once that is done."""
+        return bool(self._ask("finish", plan, unit))
+
+    def forget(self, plan: DeploymentPlan, unit: str) -> bool:
+        """Delete what is stored of a unit; False while somebody has still to read its channels."""
+        return bool(self._ask("forget", plan, unit))
+
+    def progress(self, deployment: str) -> Progress:
+        """Give the state of a deployment's part in this zone."""
+        found: dict[str, Any] = self._wire.ask("progress", {"deployment": deployment}, seconds=60.0)
+        return Progress.from_data(found)
+
+    def dead_letters(self, deployment: str) -> list[dict[str, Any]]:
+        """Give the first malformed records of this zone."""
+        return list(self._wire.ask("dead_letters", {"deployment": deployment}, seconds=60.0))
+
+    def sink(self, plan: DeploymentPlan, sink: str) -> FlightLog:
+        """Give the log of a memory or console sink in this zone."""
+        name = f"{sink}-{plan.tags[sink]}@{self.zone}"
+        return FlightLog(self._wire, f"{plan.dataflow.name}/sinks/{name}")
+
+    def hello(self) -> dict[str, Any]:
+        """Ask whether the agent is there; raise Unavailable if not, DeploymentError if another is."""
+        found: dict[str, Any] = self._wire.ask("hello", {}, seconds=5.0)
+        if found["zone"] != self.zone:
+            raise DeploymentError(
+                f"the agent at {self._wire.address} is that of zone {found['zone']}",
+                where=f"zone {self.zone}",
+                hint="correct `at:` in the continuum",
+            )
+        return found
+
+    def _ask(self, call: str, plan: DeploymentPlan, unit: str) -> Any:
+        name, document = self._document(plan)
+        lower = {c.zone for c in plan.inputs(plan.unit(unit))} - {self.zone}
+        peers = {zone: self._peers[zone] for zone in lower if zone in self._peers}
+        if peers:
+            self._wire.ask("peers", {"peers": peers})
+        body = {"deployment": plan.dataflow.name, "digest": name, "unit": unit}
+        with contextlib.suppress(_PlanUnknown):
+            return self._told(call, body)
+        self._wire.ask("hold", {"document": document}, seconds=60.0)
+        return self._told(call, body)
+
+    def _told(self, call: str, body: Mapping[str, Any]) -> Any:
+        try:
+            return self._wire.ask(call, body, seconds=LONG_SECONDS)
+        except DeploymentError as error:
+            if error.what in ("no such plan here", "is not here"):
+                raise _PlanUnknown(error.what) from error
+            raise
+
+    def _document(self, plan: DeploymentPlan) -> tuple[str, dict[str, Any]]:
+        known = self._documents.get(id(plan))
+        if known is None or known[0] is not plan:
+            document = to_document(plan)
+            known = self._documents[id(plan)] = (plan, digest(document), document)
+        return known[1], known[2]
+
+
+class _PlanUnknown(DeploymentError):
+    """The agent has to be given the plan first."""
+
+
+# ---------------------------------------------------------------- agents of this machine
+
+
+class Agents:
+    """The zones' agents: those that the continuum gives addresses, and the others on this machine.
+
+    Those of this machine are kept below ``home``: started when they are needed, found again by the
+    next who asks, alive until they are ended.
+    """
+
+    def __init__(self, home: Path, *, options: tuple[str, ...] = ()) -> None:
+        self.home = home.resolve()
+        self._options = options
+        self._clients: dict[str, tuple[str, AgentClient]] = {}
+        self._peers: dict[str, str] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def open(self, zone: Zone) -> AgentClient:
+        """Give the way to a zone, its agent started if it is to run here and does not.
+
+        Raises Unavailable when it cannot be reached.
+        """
+        address = zone.at or self._here(zone.name)
+        known = self._clients.get(zone.name)
+        if known is None or known[0] != address:
+            wire = Wire(address, self._credentials(zone))
+            known = self._clients[zone.name] = (address, AgentClient(zone.name, wire, self._peers))
+            self._peers[zone.name] = address
+            known[1].hello()
+        return known[1]
+
+    def _credentials(self, zone: Zone) -> Credentials:
+        if zone.at is not None or os.environ.get(TOKEN_ENV):
+            return Credentials.from_environment()
+        return Credentials(self._token())
+
+    def _token(self) -> str:
+        """Give the token of this machine's agents, made when first asked for."""
+        if os.environ.get(TOKEN_ENV):
+            return os.environ[TOKEN_ENV]
+        file = self.home / "token"
+        self.home.mkdir(parents=True, exist_ok=True)
+        draft = self.home / f".token.{os.getpid()}"
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
+            out.write(secrets.token_urlsafe(24))
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, file)
+        draft.unlink()
+        return file.read_text()
+
+    def _here(self, zone: str) -> str:
+        """Give the address of an agent on this machine."""
+        directory = self.home / "zones" / zone
+        found = running_agent(directory)
+        return found["address"] if found else self._start(zone, directory)
+
+    def _start(self, zone: str, directory: Path) -> str:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "agent.json").unlink(missing_ok=True)
+        environment = {**os.environ, TOKEN_ENV: self._token(), "PYTHONUNBUFFERED": "1"}
+        environment.pop(CA_ENV, None)
+        roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(p for p in roots if p)
+        command = [sys.executable, "-m", "headwater", "zone", zone, "--dir", str(directory)]
+        with (directory / "agent.log").open("ab") as log:
+            process = subprocess.Popen(
+                [*command, "--listen", "127.0.0.1:0", *self._options],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._processes[zone] = process
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and process.poll() is None:
+            found = running_agent(directory)
+            if found:
+                return str(found["address"])
+            time.sleep(0.05)
+        raise Unavailable(
+            f"the agent of zone {zone} did not come up",
+            where=str(directory / "agent.log"),
+            hint="read its log",
+        )
+
+    def end(self) -> list[str]:
+        """End all agents below ``home`` with their units and Sparks; give the zones they were of."""
+        ended = []
+        for zone, process, directory in list(self._running()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGTERM)
+            deadline = time.monotonic() + STOP_SECONDS
+            while running_agent(directory) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            child = self._processes.pop(zone, None)
+            if child is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(1.0)
+            ended.append(zone)
+        return ended
+
+    def _running(self) -> Iterator[tuple[str, int, Path]]:
+        zones = self.home / "zones"
+        for directory in sorted(zones.iterdir()) if zones.is_dir() else ():
+            found = running_agent(directory)
+            if found:
+                yield directory.name, int(found["pid"]), directory
+
+
+def running_agent(directory: Path) -> dict[str, Any] | None:
+    """Give the record of the agent that runs in a directory; None when none does."""
+    try:
+        record = json.loads((directory / "agent.json").read_text())
+        pid = int(record["pid"])
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return dict(record) if str(directory).encode() in command else None

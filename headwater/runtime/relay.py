@@ -1,0 +1,216 @@
+"""Pull a log of another zone into a replica here: same entries, same numbers, same bytes.
+
+The queries of this zone read the replica alone, so a link that fails, comes back or is slow is
+nothing to them; what has crossed the link once does not cross it again. Everything is written
+down before the other side is told that it may reclaim it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from headwater.errors import ChannelError, HeadwaterError
+from headwater.runtime.channels.entry import Entry
+from headwater.runtime.channels.filelog import FileLog
+from headwater.runtime.channels.flight import SIGN_OF_LIFE, Bytes, FlightLog, Follower
+from headwater.runtime.channels.retention import Floor
+from headwater.runtime.wire import Wire
+
+_LOG = logging.getLogger(__name__)
+_SILENCE = 5 * SIGN_OF_LIFE
+"""After this without a word the link counts as down."""
+
+_ACKNOWLEDGE = 0.5  # seconds between two words to the other side on how far this one is
+_RETRY, _RETRY_MOST = 0.2, 2.0
+
+
+@dataclass(frozen=True)
+class RelayState:
+    """What is known of a relay: when it last heard the other side (monotonic), how far that is."""
+
+    up: bool
+    since: float
+    error: str | None
+    bytes: int
+
+
+class Relay:
+    """Keep a replica up with its original, for as long as it is not stopped."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Wire],
+        name: str,
+        replica: FileLog,
+        *,
+        reader: str,
+        max_bytes: int | None = None,
+        link: str = "",
+    ) -> None:
+        self.name = name
+        self.link = link
+        self.replica = replica
+        self._connect = connect
+        self._reader = reader
+        self._max_bytes = max_bytes
+        self._stop = threading.Event()
+        self._follower: Follower | None = None
+        self._acknowledged = -1
+        self._wire: Wire | None = None
+        self._state = RelayState(False, time.monotonic(), None, 0)
+        self._threads = [
+            threading.Thread(target=self._pull, name=f"relay {name}", daemon=True),
+            threading.Thread(target=self._watch, name=f"relay {name} (watch)", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Begin to pull."""
+        self.replica.create()
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End; what has come is kept, and a next relay goes on from there."""
+        self._stop.set()
+        if self._follower is not None:
+            self._follower.cancel()
+        for thread in self._threads:
+            thread.join(_SILENCE)
+
+    @property
+    def state(self) -> RelayState:
+        return self._state
+
+    # ------------------------------------------------------------ pulling
+
+    def _pull(self) -> None:
+        wait = _RETRY
+        while not self._stop.is_set():
+            wire = self._connect()
+            try:
+                remote = FlightLog(wire, self.name)
+                self._acknowledged = remote.register(self._reader)
+                self._wire = wire
+                self._note(up=True)
+                wait = _RETRY
+                while not self._stop.is_set():
+                    self._follow(remote)
+            except HeadwaterError as error:
+                self._note(up=False, error=error)
+            except Exception as error:  # a relay must not die of what nobody thought of
+                _LOG.exception("relay %s", self.name)
+                self._note(up=False, error=error)
+            finally:
+                self._wire = None
+                wire.close()
+            self._stop.wait(wait)
+            wait = min(_RETRY_MOST, wait * 2)
+
+    def _follow(self, remote: FlightLog) -> None:
+        """Take in one stream to its end."""
+        seq = self.replica.latest()
+        piece, offset = self._partial(seq)
+        self._follower = follower = remote.follow(seq, piece, offset)
+        try:
+            for item in follower:
+                if self._stop.is_set():
+                    return
+                self._note(up=True)
+                if isinstance(item, Floor):
+                    self._discard(seq)
+                    self.replica.begin_at(item)
+                    seq = item.seq
+                elif isinstance(item, Bytes):
+                    self._keep(seq, item)
+                elif isinstance(item, Entry):
+                    self._publish(item)
+                    seq = item.seq + 1
+                    self._wait_for_room(follower)
+        finally:
+            self._follower = None
+            follower.cancel()
+
+    def _wait_for_room(self, follower: Follower) -> None:
+        """Stop pulling while the readers here are too far behind: the original's bound then counts."""
+        if self._max_bytes is None:
+            return
+        while not self._stop.is_set():
+            unread = self.replica.stats().unread.values()
+            if max((b.bytes for b in unread), default=0) < self._max_bytes:
+                return
+            follower.heard = time.monotonic()
+            self._stop.wait(0.1)
+
+    # ------------------------------------------------------------ half an entry
+
+    def _part(self, seq: int, piece: int) -> Path:
+        return self.replica.path / "incoming" / f"{seq:012d}.{piece}"
+
+    def _partial(self, seq: int) -> tuple[int, int]:
+        """Tell how much of an entry is here already: its last piece begun and that one's length."""
+        directory = self.replica.path / "incoming"
+        directory.mkdir(parents=True, exist_ok=True)
+        found = (0, 0)
+        for file in sorted(directory.iterdir()):
+            number, _, piece = file.name.partition(".")
+            if int(number) != seq:
+                file.unlink()
+            else:
+                found = max(found, (int(piece), file.stat().st_size))
+        return found
+
+    def _keep(self, seq: int, part: Bytes) -> None:
+        with open(self._part(seq, part.piece), "ab") as out:
+            out.truncate(part.offset)
+            out.write(part.data)
+        self._state = RelayState(True, time.monotonic(), None, self._state.bytes + part.data.size)
+
+    def _publish(self, entry: Entry) -> None:
+        if any(s.file is not None and s.file != Path(s.file).name for s in entry.segments):
+            raise ChannelError(
+                "an entry names a file elsewhere", where=self.name, hint="the other side is not to be trusted"
+            )
+        for piece, segment in enumerate(entry.segments):
+            part = self._part(entry.seq, piece)
+            if segment.file is None or not part.exists():
+                continue  # lost at the other side: readers here will find and count it as well
+            if self.replica.fsync:
+                with open(part, "rb") as file:
+                    os.fsync(file.fileno())
+            os.replace(part, self.replica.path / "staging" / segment.file)
+        self.replica.mirror(entry)
+
+    def _discard(self, seq: int) -> None:
+        for file in (self.replica.path / "incoming").glob(f"{seq:012d}.*"):
+            file.unlink()
+
+    # ------------------------------------------------------------ the other side
+
+    def _watch(self) -> None:
+        """Tell the other side how far we are, and give a stream up that has fallen silent."""
+        while not self._stop.wait(_ACKNOWLEDGE):
+            follower, wire = self._follower, self._wire
+            if follower is not None and time.monotonic() - follower.heard > _SILENCE:
+                follower.cancel()
+                continue
+            latest = self.replica.latest()
+            if wire is None or follower is None or latest <= self._acknowledged:
+                continue
+            with contextlib.suppress(HeadwaterError):  # said again when the link is back
+                FlightLog(wire, self.name).advance(self._reader, latest)
+                self._acknowledged = latest
+
+    def _note(self, *, up: bool, error: Exception | None = None) -> None:
+        now = time.monotonic()
+        since = now if up != self._state.up else self._state.since
+        text = None if error is None else str(error).splitlines()[0]
+        if up != self._state.up:
+            _LOG.info("relay %s is %s%s", self.name, "up" if up else "down", f": {text}" if text else "")
+        self._state = RelayState(up, since, text, self._state.bytes)

@@ -1,0 +1,32 @@
+"""How units are run: time between batches, and what a channel may hold."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ChannelSettings:
+    """How much a channel may hold (bytes, seconds) and what happens when it is full."""
+
+    max_bytes: int = 2**30
+    max_age: float | None = None
+    when_full: str = "block"
+    fsync: bool = True
+
+
+@dataclass(frozen=True)
+class UnitSettings:
+    """What all units of a deployment have in common: ``trigger`` is the time between two batches."""
+
+    trigger: str = "500 milliseconds"
+    channel: ChannelSettings = field(default_factory=ChannelSettings)
+    max_rows_per_batch: int | None = None
+
+    def channel_options(self) -> dict[str, Any]:
+        """Give what the writers and readers of channels are told."""
+        options = asdict(self.channel)
+        if self.max_rows_per_batch is not None:
+            options["max_rows_per_batch"] = self.max_rows_per_batch
+        return options

@@ -1,0 +1,405 @@
+"""One deployment in one zone: what its agent was told last of each unit, and the way it is kept true."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from headwater.errors import ChannelError, DeploymentError, RuntimeFailure, UserCodeError
+from headwater.metrics import LinkProgress, Progress
+from headwater.plan.document import digest, from_document
+from headwater.plan.model import DeploymentPlan, Unit
+from headwater.runtime.channels.filelog import FileLog
+from headwater.runtime.durable import write_atomically
+from headwater.runtime.endpoint import LocalEndpoint
+from headwater.runtime.layout import Layout
+from headwater.runtime.relay import Relay
+from headwater.runtime.settings import UnitSettings
+from headwater.runtime.sparks import Sparks
+from headwater.runtime.units import Units, Work, relay_reader
+from headwater.runtime.watch import Meters, progress_of
+from headwater.runtime.wire import Credentials, Wire
+
+_LOG = logging.getLogger(__name__)
+_AGAIN, _AGAIN_MOST = 1.0, 60.0  # seconds before a failed unit is started again
+_CALM = 300.0  # seconds after which a unit's failures are forgotten
+
+Wanted = Literal["prepared", "running", "stopped", "finished"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is wanted of a unit, and by which plan."""
+
+    unit: str
+    digest: str
+    wanted: Wanted
+
+
+@dataclass
+class _Failures:
+    """How often a unit has failed of late, and when it is to be tried again."""
+
+    count: int = 0
+    last: float = 0.0
+    due: float = 0.0
+    error: RuntimeFailure | None = None
+
+
+@dataclass
+class _Finishing:
+    """A unit that is using up its input, in a thread."""
+
+    thread: threading.Thread
+    stop: threading.Event = field(default_factory=threading.Event)
+    done: bool = False
+    error: Exception | None = None
+
+
+class Deployed:
+    """Units of a zone under their plans; every request may be repeated."""
+
+    def __init__(
+        self,
+        name: str,
+        zone: str,
+        directory: Path,
+        sparks: Sparks,
+        peers: Mapping[str, str],
+        credentials: Credentials,
+        settings: UnitSettings | None = None,
+    ) -> None:
+        self.name = name
+        self.zone = zone
+        self.layout = Layout(directory)
+        self._sparks = sparks
+        self._peers = peers
+        self._credentials = credentials
+        self._settings = settings or UnitSettings()
+        self._lock = threading.RLock()
+        self._plans: dict[str, DeploymentPlan] = {}
+        self._tasks: dict[str, Task] = {}
+        self._units: dict[int, Units] = {}
+        self._relays: dict[str, Relay] = {}
+        self._failures: dict[str, _Failures] = {}
+        self._finishing: dict[str, _Finishing] = {}
+        self._meters = Meters()
+        self._began = time.monotonic()
+        for entry in _entries(self._file):
+            self._tasks[entry["unit"]] = Task(**entry)
+        for task in self._tasks.values():
+            self._feed_relays(self.plan(task.digest), self.plan(task.digest).unit(task.unit))
+
+    # ------------------------------------------------------------ plans and tasks
+
+    def hold(self, document: Mapping[str, Any], plan: DeploymentPlan) -> str:
+        """Store a plan; give its digest."""
+        name = digest(document)
+        self._plans[name] = plan
+        file = self.layout.root / "plans" / f"{name}.json"
+        if not file.exists():
+            write_atomically(file, json.dumps(document))
+        return name
+
+    def plan(self, name: str) -> DeploymentPlan:
+        """Give a stored plan."""
+        with self._lock:
+            if name not in self._plans:
+                file = self.layout.root / "plans" / f"{name}.json"
+                if not name.isalnum() or not file.exists():
+                    raise DeploymentError("no such plan here", where=f"zone {self.zone}: {name[:12]}")
+                self._plans[name] = from_document(json.loads(file.read_text()))
+            return self._plans[name]
+
+    @property
+    def _file(self) -> Path:
+        return self.layout.root / "tasks.json"
+
+    def _want(self, plan: DeploymentPlan, unit: Unit, wanted: Wanted) -> None:
+        name = next(n for n, p in self._plans.items() if p is plan)
+        task = Task(unit.id, name, wanted)
+        if self._tasks.get(unit.id) != task:
+            self._tasks[unit.id] = task
+            self._write()
+
+    def _write(self) -> None:
+        write_atomically(self._file, json.dumps({"tasks": [asdict(t) for t in self._tasks.values()]}))
+
+    # ------------------------------------------------------------ requests
+
+    def check(self, plan: DeploymentPlan, unit: Unit) -> None:
+        """Compile a unit without starting it; raise what is wrong with it."""
+        self._on(self._sparks.of(plan, unit)).compile(plan, unit)
+
+    def prepare(self, plan: DeploymentPlan, unit: Unit) -> None:
+        """Make its channels, register their readers, begin to pull its inputs."""
+        with self._lock:
+            self._on(self._sparks.of(plan, unit)).prepare(plan, unit)
+            task = self._tasks.get(unit.id)
+            if task is None or task.wanted not in ("running", "finished"):
+                self._want(plan, unit, "prepared")
+            self._feed_relays(plan, unit)
+
+    def start(self, plan: DeploymentPlan, unit: Unit) -> None:
+        """Start a unit, or leave it as it runs under this tag and epoch already."""
+        with self._lock:
+            self._want(plan, unit, "running")
+            self._failures.pop(unit.id, None)
+            self._start(plan, unit)
+
+    def _start(self, plan: DeploymentPlan, unit: Unit) -> None:
+        units = self._on(self._sparks.of(plan, unit))
+        work = units.get(unit.id)
+        runs = work is not None and work.running is not None and work.running.failure(unit.id) is None
+        if work is not None and runs and (work.unit.tag, work.unit.epoch) == (unit.tag, unit.epoch):
+            units.feed(plan, unit)
+            return
+        self._stop(unit.id)
+        units.prepare(plan, unit)
+        units.start(plan, unit)
+
+    def feed(self, plan: DeploymentPlan, unit: Unit) -> None:
+        """Give a unit the inputs of a plan, without restarting it."""
+        with self._lock:
+            task = self._tasks.get(unit.id)
+            self._on(self._sparks.of(plan, unit)).prepare(plan, unit)
+            self._want(plan, unit, task.wanted if task else "prepared")
+            self._feed_relays(plan, unit)
+
+    def stop(self, unit: Unit) -> None:
+        """Stop a unit at a batch boundary; it stays stopped."""
+        with self._lock:
+            task = self._tasks.get(unit.id)
+            if task is not None and task.wanted != "finished":
+                self._tasks[unit.id] = Task(unit.id, task.digest, "stopped")
+                self._write()
+            self._stop(unit.id)
+
+    def _stop(self, unit: str) -> None:
+        finishing = self._finishing.pop(unit, None)
+        if finishing is not None:
+            finishing.stop.set()
+            finishing.thread.join()
+        for units in self._units.values():
+            if units.get(unit) is not None:
+                units.stop(unit)
+                units.forget(units[unit].unit)
+
+    def drained(self, plan: DeploymentPlan, unit: Unit) -> bool:
+        """Tell whether a unit has read all that its inputs hold, those taken from it included."""
+        with self._lock:
+            units = self._on(self._sparks.of(plan, unit))
+            work = units.get(unit.id)
+            if work is None or work.running is None:
+                return False
+            work.running.observe()
+            logs = {c.id: FileLog(self.layout.channel(c)) for c in plan.inputs(unit)} | units.retired(unit)
+            return all(_read_up(work, id_, log) for id_, log in logs.items())
+
+    def finish(self, plan: DeploymentPlan, unit: Unit) -> bool:
+        """Let a unit use up its input and end its channels; True once that is done."""
+        with self._lock:
+            units = self._on(self._sparks.of(plan, unit))
+            work = units.get(unit.id)
+            if work is None:
+                work = units.enter(plan, unit)
+            if work.finished:
+                self._want(plan, unit, "finished")
+                self._finishing.pop(unit.id, None)
+                return True
+            going = self._finishing.get(unit.id)
+            if going is None or (not going.thread.is_alive() and not going.done):
+                if going is not None and going.error is not None:
+                    del self._finishing[unit.id]
+                    raise going.error
+                self._begin_to_finish(units, unit)
+            return False
+
+    def _begin_to_finish(self, units: Units, unit: Unit) -> None:
+        def run() -> None:
+            try:
+                going.done = units.finish(unit.id, going.stop)
+            except Exception as error:  # told when it is asked for again
+                going.error = error
+
+        going = _Finishing(threading.Thread(target=run, name=f"finish {unit.id}", daemon=True))
+        self._finishing[unit.id] = going
+        going.thread.start()
+
+    def forget(self, plan: DeploymentPlan, unit: Unit) -> bool:
+        """Delete what is stored of a unit; False while somebody has still to read its channels."""
+        with self._lock:
+            logs = [FileLog(self.layout.channel(c)) for c in plan.outputs(unit)]
+            if any(b.entries for log in logs for b in log.stats().unread.values()):
+                return False
+            self.stop(unit)
+            self._tasks.pop(unit.id, None)
+            self._write()
+            self._drop_unused_relays()
+            for log in logs:
+                shutil.rmtree(log.path, ignore_errors=True)
+            for place in (self.layout.checkpoint(unit), self.layout.state(unit).parent):
+                shutil.rmtree(place, ignore_errors=True)
+            return True
+
+    # ------------------------------------------------------------ relays
+
+    def _feed_relays(self, plan: DeploymentPlan, unit: Unit) -> None:
+        """Pull what a unit reads from other zones."""
+        for channel in plan.inputs(unit):
+            if channel.zone == self.zone or channel.id in self._relays:
+                continue
+            self._relays[channel.id] = relay = Relay(
+                partial(self._connect, channel.zone),
+                f"{self.name}/{channel.id}",
+                FileLog(self.layout.channel(channel), fsync=self._settings.channel.fsync),
+                reader=relay_reader(self.zone),
+                max_bytes=self._settings.channel.max_bytes,
+                link=next(iter(channel.links)).name if channel.links else channel.zone,
+            )
+            relay.start()
+
+    def _drop_unused_relays(self) -> None:
+        used = {
+            c.id
+            for task in self._tasks.values()
+            for c in self.plan(task.digest).inputs(self.plan(task.digest).unit(task.unit))
+        }
+        for id_ in [i for i in self._relays if i not in used]:
+            self._relays.pop(id_).stop()
+
+    def _connect(self, zone: str) -> Wire:
+        address = self._peers.get(zone)
+        if address is None:
+            raise ChannelError(
+                f"the address of zone {zone} is not known",
+                where=f"zone {self.zone}",
+                hint="give it `at: host:port` in the continuum",
+            )
+        return Wire(address, self._credentials)
+
+    # ------------------------------------------------------------ keeping it true
+
+    def look(self) -> None:
+        """Start again what has ended by itself; take note of what is written."""
+        with self._lock:
+            for endpoint in self._sparks.revive():
+                _LOG.warning("Spark had ended and was started again: %s", endpoint.directory)
+                for units in [u for u in self._units.values() if u.endpoint is endpoint]:
+                    units.lose()
+            now = time.monotonic()
+            for task in list(self._tasks.values()):
+                if task.wanted == "running":
+                    self._keep_running(task, now)
+            for task in self._tasks.values():
+                plan = self.plan(task.digest)
+                for channel in plan.outputs(plan.unit(task.unit)):
+                    self._meters.note(channel.id, FileLog(self.layout.channel(channel)).stats(), now)
+
+    def _keep_running(self, task: Task, now: float) -> None:
+        plan = self.plan(task.digest)
+        unit = plan.unit(task.unit)
+        work = next((w for u in self._units.values() if (w := u.get(unit.id)) is not None), None)
+        failures = self._failures.setdefault(unit.id, _Failures())
+        if work is not None and work.running is not None:
+            error = work.running.failure(unit.id)
+            if error is None:
+                if failures.count and now - failures.last > _CALM:
+                    self._failures[unit.id] = _Failures()
+                return
+            if error is not failures.error:
+                wait = min(_AGAIN_MOST, _AGAIN * 2**failures.count)
+                self._failures[unit.id] = failures = _Failures(failures.count + 1, now, now + wait, error)
+                _LOG.warning("unit %s failed: %s", unit.id, error)
+            if isinstance(error, UserCodeError) or now < failures.due:
+                return  # the user's own code fails in the same way again: it waits for a new one
+        elif work is not None and work.finished:
+            return
+        self._start(plan, unit)
+
+    def save(self) -> None:
+        """Note the totals of what runs."""
+        with self._lock:
+            for units in self._units.values():
+                units.save()
+
+    def leave(self, *, stop: bool) -> None:
+        """End this side of it; the queries too with ``stop``."""
+        with self._lock:
+            for relay in self._relays.values():
+                relay.stop()
+            self._relays.clear()
+            if stop:
+                for unit in list(self._tasks):
+                    self._stop(unit)
+            else:
+                self.save()
+
+    # ------------------------------------------------------------ what is seen
+
+    def progress(self) -> Progress:
+        """Give the state of this zone's units, channels and links."""
+        with self._lock:
+            works = [self._work(task) for task in self._tasks.values()]
+            seen = progress_of(
+                works,
+                seconds=time.monotonic() - self._began,
+                meters=self._meters,
+                limit=self._settings.channel.max_bytes,
+            )
+            down = {
+                r.link: LinkProgress(link=r.link, up=r.state.up, since_s=time.monotonic() - r.state.since)
+                for r in self._relays.values()
+            }
+            return seen.joined(Progress(seconds=0.0, links=tuple(down.values())))
+
+    def _work(self, task: Task) -> tuple[Units, Work]:
+        plan = self.plan(task.digest)
+        unit = plan.unit(task.unit)
+        for units in self._units.values():
+            if (work := units.get(unit.id)) is not None:
+                return units, work
+        units = self._on(self._sparks.of(plan, unit))
+        return units, units.enter(plan, unit)
+
+    def dead_letters(self, most: int) -> list[dict[str, Any]]:
+        """Give the first malformed records of this zone."""
+        from headwater.runtime.deadletters import read_dead_letters
+
+        return list(itertools.islice(read_dead_letters(self.layout.all_dead_letters), most))
+
+    def _on(self, endpoint: LocalEndpoint) -> Units:
+        with self._lock:
+            if id(endpoint) not in self._units:
+                self._units[id(endpoint)] = Units(self.layout, endpoint, self._settings, home=self.zone)
+            return self._units[id(endpoint)]
+
+
+def _read_up(work: Work, channel: str, log: FileLog) -> bool:
+    """Tell whether a unit's finished batches hold all of a log."""
+    assert work.running is not None
+    at = work.running.positions.get(channel)
+    if at is None:
+        waiting = log.stats().unread.get(work.unit.checkpoint)
+        return waiting is None or waiting.entries == 0
+    return at >= log.latest()
+
+
+def _entries(file: Path) -> list[dict[str, Any]]:
+    try:
+        return list(json.loads(file.read_text())["tasks"])
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError) as error:
+        raise DeploymentError(
+            f"damaged: {error!r}", where=str(file), hint="restore it, or delete it and apply again"
+        ) from error

@@ -1,0 +1,461 @@
+"""Units at work: their queries on one Spark, their channels and state in one directory.
+
+Every unit is under the plan it was started by: while a deployment is changed, some are still
+under the old one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwater.dataflow import sources
+from headwater.dataflow.sinks import CallbackSink, FileSink, KafkaSink, Sink
+from headwater.errors import DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
+from headwater.metrics import Status, UnitProgress
+from headwater.plan.model import Channel, DeploymentPlan, Unit
+from headwater.runtime.channels.base import ChannelStats
+from headwater.runtime.channels.filelog import FileLog
+from headwater.runtime.checkpoint import sweep_torn
+from headwater.runtime.durable import write_atomically
+from headwater.runtime.layout import Layout, full_path
+from headwater.runtime.query import Running, running_query
+from headwater.runtime.settings import UnitSettings
+from headwater.runtime.unit import (
+    END_OF_TIME,
+    WATERMARK,
+    CompiledUnit,
+    UnitCompiler,
+    channel_readers,
+    sink_config,
+)
+
+if TYPE_CHECKING:
+    from headwater.runtime.endpoint import Endpoint
+
+_LOOK = 0.1  # seconds between two looks at a query that is to finish
+
+
+@dataclass
+class Work:
+    """One unit: what it is to do, and its query where there is one."""
+
+    plan: DeploymentPlan
+    unit: Unit
+    running: Running | None = None
+    controlled: bool = False
+    """Whether the end of its input must be told through its control directory."""
+    finished: bool = False
+    rows_before: int = 0
+    late_before: int = 0
+
+    @property
+    def rows_in(self) -> int:
+        """Rows from sources since the unit was first started."""
+        return self.rows_before + (self.running.rows_in if self.running else 0)
+
+    @property
+    def late_rows(self) -> int:
+        return self.late_before + (self.running.late_rows if self.running else 0)
+
+    @property
+    def error(self) -> RuntimeFailure | None:
+        return self.running.error if self.running else None
+
+
+class Units:
+    """Prepare, start, watch and stop units.
+
+    ``home`` is the zone whose directory this is: other zones reach its channels by a relay of
+    their own. Without it all zones of the plan share the directory.
+    """
+
+    def __init__(
+        self, layout: Layout, endpoint: Endpoint, settings: UnitSettings, *, home: str | None = None
+    ) -> None:
+        self.layout = layout
+        self.endpoint = endpoint
+        self.settings = settings
+        self._home = home
+        self._work: dict[str, Work] = {}
+        self._bridges: dict[str, list[Any]] = {}
+
+    def __getitem__(self, unit: str) -> Work:
+        return self._work[unit]
+
+    def get(self, unit: str) -> Work | None:
+        return self._work.get(unit)
+
+    def all(self) -> tuple[Work, ...]:
+        return tuple(self._work.values())
+
+    # ------------------------------------------------------------ before a unit runs
+
+    def enter(self, plan: DeploymentPlan, unit: Unit) -> Work:
+        """Take a unit in, with what is remembered of it."""
+        saved = _saved(self.layout.state(unit))
+        work = Work(
+            plan,
+            unit,
+            finished=bool(saved.get("finished")),
+            rows_before=int(saved.get("rows_in", 0)),
+            late_before=int(saved.get("late_rows", 0)),
+        )
+        self._work[unit.id] = work
+        return work
+
+    def prepare(self, plan: DeploymentPlan, unit: Unit) -> None:
+        """Make a unit's output channels with their readers, and tell it its inputs."""
+        for channel in plan.outputs(unit):
+            log = FileLog(self.layout.channel(channel))
+            log.create()
+            _register(log, self._readers(plan, channel))
+        for channel in plan.inputs(unit):
+            log = FileLog(self.layout.channel(channel))
+            log.create()
+            _register(log, channel_readers(plan, unit)[channel.operator])
+        self.feed(plan, unit)
+
+    def _readers(self, plan: DeploymentPlan, channel: Channel) -> list[str]:
+        """Name those that read a channel here: units, and the relays of other zones."""
+        found: dict[str, None] = {}
+        for consumer in map(plan.unit, channel.consumers):
+            if self._home is None or consumer.zone == self._home:
+                found.update(dict.fromkeys(channel_readers(plan, consumer)[channel.operator]))
+            else:
+                found[relay_reader(consumer.zone)] = None
+        return list(found)
+
+    def feed(self, plan: DeploymentPlan, unit: Unit) -> None:
+        """Tell a unit which logs each of its inputs is made of; those taken out are read to their end."""
+        inputs: dict[str, dict[str, str]] = {}
+        for channel in plan.inputs(unit):
+            inputs.setdefault(channel.operator, {})[channel.id] = str(self.layout.channel(channel))
+        for operator, writers in inputs.items():
+            file = self.layout.members(unit, operator)
+            before = _saved(file)
+            known = {**before.get("retired", {}), **before.get("writers", {})}
+            retired = {id_: path for id_, path in known.items() if id_ not in writers and Path(path).exists()}
+            write_atomically(file, json.dumps({"writers": writers, "retired": retired}))
+        work = self._work.get(unit.id)
+        if work is not None:
+            work.plan, work.unit = plan, unit
+
+    def retired(self, unit: Unit) -> dict[str, FileLog]:
+        """Give the logs that a unit still reads although they are no input of it any more."""
+        logs: dict[str, FileLog] = {}
+        for file in self.layout.members(unit, "x").parent.glob("*.members.json"):
+            logs |= {id_: FileLog(path) for id_, path in _saved(file).get("retired", {}).items()}
+        return logs
+
+    # ------------------------------------------------------------ starting and stopping
+
+    def compile(self, plan: DeploymentPlan, unit: Unit) -> CompiledUnit:
+        """Compile a unit; raise what is wrong with it. Nothing is started."""
+        options = self.settings.channel_options()
+        spark = self.endpoint.session()
+        return UnitCompiler(plan, unit, spark, self.layout, options, self.endpoint.cores).compile()
+
+    def start(self, plan: DeploymentPlan, unit: Unit) -> None:
+        """Start a unit's query where it stopped last, or adopt it when it runs already."""
+        work = self.enter(plan, unit)
+        if work.finished:
+            return
+        adopted = self._adopt(work)
+        self._start_bridges(work)
+        if adopted:
+            return
+        compiled = self.compile(plan, unit)
+        work.controlled = compiled.controlled
+        checkpoint = self.layout.checkpoint(unit)
+        sweep_torn(checkpoint)
+        name, trigger = query_name(plan, unit), self.settings.trigger
+        if compiled.spark_sink is not None:
+            from headwater.runtime.jdbc import start_sink
+
+            query = start_sink(
+                compiled.spark_sink,
+                compiled.frame,
+                checkpoint=str(checkpoint),
+                query_name=name,
+                trigger=trigger,
+            )
+        else:
+            writer = compiled.frame.writeStream.format("headwater_sink").queryName(name).outputMode("append")
+            writer = writer.option("config", sink_config(unit.epoch, compiled.outlets))
+            writer = writer.option("checkpointLocation", str(checkpoint))
+            query = writer.trigger(processingTime=trigger).start()
+        work.running = Running(query, scans=compiled.scans)
+        self._save(work)
+        work.running.wait_until_ready()
+
+    def _adopt(self, work: Work) -> bool:
+        """Take over the query of this unit that runs already, if it is under the same key and epoch."""
+        name = query_name(work.plan, work.unit)
+        query = running_query(self.endpoint.session(), name) if self.endpoint.attached else None
+        if query is None:
+            return False
+        saved = _saved(self.layout.state(work.unit))
+        if saved.get("runs") != _runs(work.unit):
+            query.stop()  # an older one that was to be stopped
+            return False
+        work.controlled = bool(saved.get("controlled"))
+        work.running = Running(
+            query, scans=int(saved.get("scans", 1)), last_batch=int(saved.get("batch", -1))
+        )
+        return True
+
+    def stop(self, unit: str) -> None:
+        """End a unit's query at a batch boundary and remember its totals."""
+        for bridge in self._bridges.pop(unit, []):
+            bridge.stop()
+        work = self._work.get(unit)
+        if work is None or work.running is None or work.finished or not self.endpoint.alive:
+            return
+        work.running.stop()
+        work.running.observe()
+        self._save(work)
+
+    def lose(self) -> None:
+        """Take note that Spark has ended, and every query with it."""
+        self.save()
+        for work in self.all():
+            work.running = None
+
+    def forget(self, unit: Unit) -> None:
+        """Drop what is held in memory of a unit."""
+        self._work.pop(unit.id, None)
+
+    def _start_bridges(self, work: Work) -> None:
+        for id_ in work.unit.operators:
+            source = work.plan.dataflow[id_]
+            if not isinstance(source, sources.MqttSource):
+                continue
+            from headwater.runtime.mqtt import MqttBridge
+
+            for location in work.unit.locations if source.per_location else work.unit.locations[:1]:
+                spool = self.layout.spool(source.id, work.plan.tags[source.id], location)
+                members = {"writers": {spool.name: str(spool / "log")}}
+                write_atomically(spool / "members.json", json.dumps(members))
+                log = FileLog(spool / "log")
+                log.create()
+                bridge = MqttBridge(source, location=location, log=log, epoch=work.unit.epoch)
+                bridge.start()
+                self._bridges.setdefault(work.unit.id, []).append(bridge)
+
+    # ------------------------------------------------------------ the end of input
+
+    def finish(self, unit: str, stop: threading.Event) -> bool:
+        """Let a unit use up its input, close its windows and end its channels; False when it could not."""
+        work = self._work[unit]
+        if work.finished:
+            return True
+        running = self._running(work)
+        if not self._ended(work, stop) or not self._used_up(work, running, stop):
+            return False
+        if work.controlled:
+            write_atomically(
+                self.layout.control(work.unit) / "end.json", json.dumps({WATERMARK: END_OF_TIME})
+            )
+            if not self._settled(work, running, stop):
+                return False
+        running.stop()
+        running.observe()
+        for channel in work.plan.outputs(work.unit):
+            FileLog(self.layout.channel(channel)).end(work.unit.epoch)
+        work.finished = True
+        self._save(work)
+        return True
+
+    def settle(self, unit: str) -> None:
+        """Wait until what has arrived so far has gone through a unit; raise what ended it."""
+        work = self._work[unit]
+        if work.finished or self._settled(work, self._running(work), threading.Event()):
+            return
+        raise self._running(work).failure(unit) or RuntimeFailure("stopped", where=f"unit {unit}")
+
+    def _running(self, work: Work) -> Running:
+        if work.running is None:
+            raise DeploymentError("is not running", where=f"unit {work.unit.id}", hint="start it first")
+        return work.running
+
+    def _ended(self, work: Work, stop: threading.Event) -> bool:
+        """Wait until the ends of channels from other zones have arrived here."""
+        remote = [c for c in work.plan.inputs(work.unit) if self._home is not None and c.zone != self._home]
+        logs = [FileLog(self.layout.channel(c)) for c in remote]
+        while not all(log.stats().ended for log in logs):
+            if stop.wait(_LOOK):
+                return False
+        return True
+
+    def _used_up(self, work: Work, running: Running, stop: threading.Event) -> bool:
+        """Wait until a unit has read all there is, paced sources included."""
+        while True:
+            if not self._settled(work, running, stop):
+                return False
+            paced = [
+                s
+                for i in work.unit.operators
+                if isinstance(s := work.plan.dataflow[i], sources.SensorSource) and s.rows is not None
+            ]
+            running.observe()
+            wanted = sum((s.rows or 0) * len(work.unit.locations) for s in paced)
+            if not paced or work.rows_in >= wanted:
+                return True
+            stop.wait(_LOOK)
+
+    def _settled(self, work: Work, running: Running, stop: threading.Event) -> bool:
+        """Wait until a query has nothing left to do; False when it failed or ``stop`` was set."""
+        done = threading.Event()
+
+        def wait() -> None:
+            with contextlib.suppress(Exception):  # what happened is asked of the query itself
+                running.query.processAllAvailable()
+            done.set()
+
+        threading.Thread(target=wait, daemon=True, name=f"settle {work.unit.id}").start()
+        with self.asking_spark():
+            while not done.wait(_LOOK):
+                self.need_spark()
+                if stop.is_set() or running.failure(work.unit.id) is not None:
+                    return False
+            self.need_spark()
+            return running.failure(work.unit.id) is None and not stop.is_set()
+
+    # ------------------------------------------------------------ what is seen
+
+    @contextlib.contextmanager
+    def asking_spark(self) -> Iterator[None]:
+        """Say what it means when requests fail because the server has gone."""
+        try:
+            yield
+        except HeadwaterError:
+            raise
+        except Exception:
+            self.need_spark()
+            raise
+
+    def need_spark(self) -> None:
+        """Raise Unavailable when Spark has ended by itself."""
+        if not self.endpoint.alive:
+            raise Unavailable(
+                "Spark has ended",
+                where=str(self.endpoint.directory / "spark.log"),
+                hint="read the log; run again: it goes on where it stopped",
+            )
+
+    def progress(
+        self, work: Work, stats: Callable[[Channel], ChannelStats], *, stopped: bool = False
+    ) -> UnitProgress:
+        """Give a unit's state now; ``stopped`` when all was stopped and nothing is to be asked of Spark."""
+        unit, running = work.unit, work.running
+        status: Status = "finished" if work.finished else "stopped" if stopped or not running else "running"
+        error = None
+        if running is not None and not work.finished and self.endpoint.alive:
+            if not stopped:
+                running.observe()
+            failure = running.failure(unit.id)
+            if failure is not None:
+                status, error = "failed", str(failure)
+        inputs = work.plan.inputs(unit)
+        read = sum(self._rows_read(work, c, stats(c)) for c in inputs)
+        lag = sum(stats(c).rows for c in inputs) - read if inputs else None
+        return UnitProgress(
+            unit=unit.id,
+            zone=unit.zone,
+            layer=unit.layer,
+            status=status,
+            rows_in=work.rows_in + read,
+            rows_out=self._rows_out(work, stats),
+            dead_letters=_files_rows(self.layout.dead_letters(unit)),
+            late_rows=work.late_rows,
+            lag=lag,
+            batch=running.last_batch if running else -1,
+            batch_ms=running.batch_ms if running else None,
+            rows_per_s=running.rows_per_s if running else None,
+            watermark=running.watermark if running else None,
+            error=error,
+        )
+
+    def _rows_read(self, work: Work, channel: Channel, stats: ChannelStats) -> int:
+        """Count the rows of a channel that a unit's batches have taken."""
+        if work.finished:
+            return stats.rows
+        at = work.running.positions.get(channel.id) if work.running else None
+        if at is None:
+            waiting = stats.unread.get(work.unit.checkpoint)
+            return stats.rows - waiting.rows if waiting else 0
+        return FileLog(self.layout.channel(channel)).totals(at)[0]
+
+    def _rows_out(self, work: Work, stats: Callable[[Channel], ChannelStats]) -> int:
+        plan, unit = work.plan, work.unit
+        rows = sum(stats(c).rows for c in plan.outputs(unit))
+        for id_ in unit.outputs:
+            sink = plan.dataflow[id_]
+            if isinstance(sink, FileSink):
+                path = Path(full_path(sink.path.replace("{zone}", unit.zone)))
+                rows += _files_rows(path, f"{unit.zone}-{plan.tags[id_]}")
+            elif isinstance(sink, Sink) and not isinstance(sink, (CallbackSink, KafkaSink)):
+                rows += FileLog(self.layout.sink(id_, plan.tags[id_], unit.zone)).stats().rows
+        return rows
+
+    def save(self) -> None:
+        """Remember the totals of all units that run."""
+        for work in self.all():
+            if work.running is not None and not work.finished:
+                self._save(work)
+
+    def _save(self, work: Work) -> None:
+        assert work.running is not None
+        state = {
+            "rows_in": work.rows_in,
+            "late_rows": work.late_rows,
+            "finished": work.finished,
+            "runs": _runs(work.unit),
+            "controlled": work.controlled,
+            "scans": work.running.scans,
+            "batch": work.running.last_batch,
+        }
+        write_atomically(self.layout.state(work.unit), json.dumps(state))
+
+
+def relay_reader(zone: str) -> str:
+    """Name the reader by which another zone keeps what it has not pulled."""
+    return f"relay@{zone}"
+
+
+def query_name(plan: DeploymentPlan, unit: Unit) -> str:
+    """Name a unit's query in Spark."""
+    return f"{plan.dataflow.name}/{unit.id}"
+
+
+def _runs(unit: Unit) -> str:
+    """Tell one state of a unit from the next: whoever computes something else has another epoch."""
+    return f"{unit.tag} {unit.epoch}"
+
+
+def _register(log: FileLog, readers: list[str]) -> None:
+    known = log.readers()
+    for reader in readers:
+        if reader not in known:
+            log.register(reader)
+
+
+def _saved(file: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _files_rows(path: Path, name: str | None = None) -> int:
+    """Count the rows that a files outlet has committed below a directory."""
+    from headwater.runtime.fileoutlet import committed_rows
+
+    return committed_rows(path, name)
