@@ -13,6 +13,8 @@ import typer
 
 from headwater.errors import DeploymentError
 
+_CLOSE_SECONDS = 5.0
+
 
 def zone(
     name: Annotated[str, typer.Argument(help="The zone, as the continuum names it.", show_default=False)],
@@ -88,8 +90,12 @@ def zone(
         units = signal.SIGTERM in how
         typer.echo("ending with its units" if units else "ending; its units run on")
         agent.end(units=units)
+        closing = threading.Thread(target=server.shutdown, daemon=True)
+        closing.start()
+        closing.join(_CLOSE_SECONDS)
         (directory / "agent.json").unlink(missing_ok=True)
-        server.shutdown()
+    # Requests that still wait for something must not keep the process.
+    os._exit(0)
 
 
 class _only_agent:  # noqa: N801 (reads as a statement)

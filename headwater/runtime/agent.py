@@ -35,7 +35,7 @@ from headwater.runtime.wire import Action, Credentials
 
 _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,300}")
-_LOOK = 0.5  # seconds between two looks at what runs
+_LOOK = 1.0  # seconds between two looks at what runs
 _SAVE = 5.0  # seconds between two notes of the units' totals
 
 
@@ -100,6 +100,7 @@ class Agent:
             "start": self._of_unit(lambda d, plan, unit: d.start(plan, unit)),
             "feed": self._of_unit(lambda d, plan, unit: d.feed(plan, unit)),
             "stop": self._of_unit(lambda d, plan, unit: d.stop(unit)),
+            "settle": self._of_unit(lambda d, plan, unit: d.settle(plan, unit)),
             "drained": self._of_unit(lambda d, plan, unit: d.drained(plan, unit)),
             "finish": self._of_unit(lambda d, plan, unit: d.finish(plan, unit)),
             "forget": self._of_unit(lambda d, plan, unit: d.forget(plan, unit)),

@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -58,6 +59,10 @@ class AgentClient:
         """Stop a unit at a batch boundary."""
         self._ask("stop", plan, unit)
 
+    def settle(self, plan: DeploymentPlan, unit: str) -> None:
+        """Wait until what has arrived in the zone so far has gone through a unit."""
+        self._ask("settle", plan, unit)
+
     def drained(self, plan: DeploymentPlan, unit: str) -> bool:
         """Tell whether a unit has read all that its inputs hold."""
         return bool(self._ask("drained", plan, unit))
@@ -84,6 +89,10 @@ class AgentClient:
         name = f"{sink}-{plan.tags[sink]}@{self.zone}"
         return FlightLog(self._wire, f"{plan.dataflow.name}/sinks/{name}")
 
+    def channel(self, plan: DeploymentPlan, channel: str) -> FlightLog:
+        """Give a channel's log in this zone: the original, or the copy of another zone's."""
+        return FlightLog(self._wire, f"{plan.dataflow.name}/{channel}")
+
     def hello(self) -> dict[str, Any]:
         """Ask whether the agent is there; raise Unavailable if not, DeploymentError if another is."""
         found: dict[str, Any] = self._wire.ask("hello", {}, seconds=5.0)
@@ -95,12 +104,16 @@ class AgentClient:
             )
         return found
 
+    def meet(self, peers: Mapping[str, str]) -> None:
+        """Tell the agent where others are."""
+        self._wire.ask("peers", {"peers": dict(peers)})
+
     def _ask(self, call: str, plan: DeploymentPlan, unit: str) -> Any:
         name, document = self._document(plan)
         lower = {c.zone for c in plan.inputs(plan.unit(unit))} - {self.zone}
         peers = {zone: self._peers[zone] for zone in lower if zone in self._peers}
         if peers:
-            self._wire.ask("peers", {"peers": peers})
+            self.meet(peers)
         body = {"deployment": plan.dataflow.name, "digest": name, "unit": unit}
         with contextlib.suppress(_PlanUnknown):
             return self._told(call, body)
@@ -137,9 +150,14 @@ class Agents:
     next who asks, alive until they are ended.
     """
 
-    def __init__(self, home: Path, *, options: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, home: Path, *, options: tuple[str, ...] = (), routes: Mapping[str, str] | None = None
+    ) -> None:
+        """``options`` are given to agents started here; ``routes`` say how zones reach one another's agents
+        where that is not by the agent's own address."""
         self.home = home.resolve()
         self._options = options
+        self._routes = dict(routes or {})
         self._clients: dict[str, tuple[str, AgentClient]] = {}
         self._peers: dict[str, str] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -152,10 +170,13 @@ class Agents:
         address = zone.at or self._here(zone.name)
         known = self._clients.get(zone.name)
         if known is None or known[0] != address:
-            wire = Wire(address, self._credentials(zone))
-            known = self._clients[zone.name] = (address, AgentClient(zone.name, wire, self._peers))
-            self._peers[zone.name] = address
-            known[1].hello()
+            client = AgentClient(zone.name, Wire(address, self._credentials(zone)), self._peers)
+            client.hello()
+            known = self._clients[zone.name] = (address, client)
+            self._peers[zone.name] = self._routes.get(zone.name, address)
+            for _, other in self._clients.values():
+                with contextlib.suppress(Unavailable):  # told again with the next request
+                    other.meet({zone.name: self._peers[zone.name]})
         return known[1]
 
     def _credentials(self, zone: Zone) -> Credentials:
@@ -185,7 +206,7 @@ class Agents:
 
     def _start(self, zone: str, directory: Path) -> str:
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "agent.json").unlink(missing_ok=True)
+        listen = _listen_again(directory)
         environment = {**os.environ, TOKEN_ENV: self._token(), "PYTHONUNBUFFERED": "1"}
         environment.pop(CA_ENV, None)
         roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
@@ -193,13 +214,14 @@ class Agents:
         command = [sys.executable, "-m", "headwater", "zone", zone, "--dir", str(directory)]
         with (directory / "agent.log").open("ab") as log:
             process = subprocess.Popen(
-                [*command, "--listen", "127.0.0.1:0", *self._options],
+                [*command, "--listen", listen, *self._options],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
+        self._reap(zone)
         self._processes[zone] = process
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and process.poll() is None:
@@ -222,12 +244,17 @@ class Agents:
             deadline = time.monotonic() + STOP_SECONDS
             while running_agent(directory) and time.monotonic() < deadline:
                 time.sleep(0.05)
-            child = self._processes.pop(zone, None)
-            if child is not None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(1.0)
             ended.append(zone)
+        for zone in list(self._processes):
+            self._reap(zone)
         return ended
+
+    def _reap(self, zone: str) -> None:
+        """Take note of the end of a process that was started here, or was killed."""
+        child = self._processes.pop(zone, None)
+        if child is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(STOP_SECONDS)
 
     def _running(self) -> Iterator[tuple[str, int, Path]]:
         zones = self.home / "zones"
@@ -235,6 +262,21 @@ class Agents:
             found = running_agent(directory)
             if found:
                 yield directory.name, int(found["pid"]), directory
+
+
+def _listen_again(directory: Path) -> str:
+    """Choose where an agent listens: where it did before, since others know that, if it is free."""
+    record = directory / "agent.json"
+    try:
+        listen = str(json.loads(record.read_text())["address"]).removeprefix("grpc+tls://")
+        host, _, port = listen.rpartition(":")
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, int(port)))
+    except (OSError, ValueError, KeyError, TypeError):
+        listen = "127.0.0.1:0"
+    record.unlink(missing_ok=True)
+    return listen
 
 
 def running_agent(directory: Path) -> dict[str, Any] | None:

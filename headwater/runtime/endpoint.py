@@ -77,6 +77,11 @@ class Endpoint(Protocol):
     directory: Path
     cores: int
     attached: bool
+    """Whether queries may run there that were started by somebody who is gone."""
+
+    @property
+    def generation(self) -> str:
+        """Tell one server from the next that takes its place; it changes with every start."""
 
     def session(self) -> SparkSession:
         """Give the client session, with Headwater's data sources registered."""
@@ -84,6 +89,12 @@ class Endpoint(Protocol):
     @property
     def alive(self) -> bool:
         """Tell whether it is there."""
+
+    def restart(self) -> None:
+        """Start it again, or meet it again, after it has ended."""
+
+    def stop(self) -> None:
+        """End it, or part from it."""
 
 
 @dataclass
@@ -129,8 +140,12 @@ class LocalEndpoint:
         python_path: tuple[str, ...] = (),
         quick: bool = False,
         packages: Sequence[str] = (),
+        master: str | None = None,
     ) -> LocalEndpoint:
         """Start a server whose log, scratch files and record are kept in ``directory``.
+
+        ``master`` is that of a standalone cluster in the zone, ``spark://host:port``; its hosts must have
+        Headwater installed and see ``directory``'s disk. Without one, the server itself does the work.
 
         ``packages`` are Maven coordinates that Spark fetches before it starts.
 
@@ -158,8 +173,7 @@ class LocalEndpoint:
             **({"spark.jars.packages": ",".join(packages)} if packages else {}),
             **(extra_conf or {}),
         }
-        # A task that fails is tried once more: Spark itself has races that fail one now and then.
-        arguments = [str(home / "bin" / "spark-submit"), "--master", f"local[{cores},2]"]
+        arguments = [str(home / "bin" / "spark-submit"), "--master", master or f"local[{cores}]"]
         arguments += ["--driver-memory", f"{memory_mb}m"]
         arguments += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
         for key, value in conf.items():
@@ -192,6 +206,7 @@ class LocalEndpoint:
             "python_path": tuple(python_path),
             "quick": quick,
             "packages": list(packages),
+            "master": master,
         }
         endpoint._again = lambda: cls.start(directory, **start)
         known = {"pid": process.pid, "port": port, "token": token, "session": session, "cores": cores}
@@ -223,6 +238,10 @@ class LocalEndpoint:
             register_sources(session)
             self._session = session
         return self._session
+
+    @property
+    def generation(self) -> str:
+        return str(self.pid)
 
     @property
     def alive(self) -> bool:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from headwater.continuum import Continuum, Host
 from headwater.plan.model import DeploymentPlan, Unit
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.runtime.endpoint import Endpoint, LocalEndpoint
+from headwater.runtime.remote import RemoteEndpoint
 
 _HEAP_SHARE = 0.5
 """Of a host's memory; the rest is for Python workers, RocksDB and the system."""
@@ -39,34 +40,41 @@ class Sparks:
         self._quick = quick
         self._packages = packages
         self._conf = dict(extra_conf or {})
-        self._known: dict[str, LocalEndpoint] = {}
+        self._known: dict[str, Endpoint] = {}
         self._lock = threading.Lock()
 
-    def of(self, plan: DeploymentPlan, unit: Unit) -> LocalEndpoint:
+    def of(self, plan: DeploymentPlan, unit: Unit) -> Endpoint:
         """Give the Spark that a unit runs on: that of the first host it may run on."""
         host = kinds(plan.continuum, unit.zone)[unit.hosts[0]]
-        return self._named(host)
-
-    def _named(self, host: Host) -> LocalEndpoint:
         with self._lock:
             known = self._known.get(host.name)
             if known is None:
-                directory = self._directory / host.name
-                known = LocalEndpoint.attach(directory) or self._start(directory, host)
+                known = self._reach(host, plan.continuum.zone(unit.zone).spark)
                 self._known[host.name] = known
             return known
 
-    def _start(self, directory: Path, host: Host) -> LocalEndpoint:
+    def _reach(self, host: Host, spark: str | None) -> Endpoint:
+        directory = self._directory / host.name
+        if spark is not None and spark.startswith("sc://"):
+            directory.mkdir(parents=True, exist_ok=True)
+            endpoint = RemoteEndpoint(spark, directory, self._cores or cores_of(host))
+            endpoint.session()
+            return endpoint
+        master = spark if spark is not None and spark.startswith("spark://") else None
+        return LocalEndpoint.attach(directory) or self._start(directory, host, master)
+
+    def _start(self, directory: Path, host: Host, master: str | None) -> LocalEndpoint:
         return LocalEndpoint.start(
             directory,
             cores=self._cores or cores_of(host),
             memory_mb=self._memory_mb or heap_of(host),
             quick=self._quick,
             packages=self._packages,
+            master=master,
             extra_conf=self._conf,
         )
 
-    def revive(self) -> tuple[LocalEndpoint, ...]:
+    def revive(self) -> tuple[Endpoint, ...]:
         """Start those again that have ended by themselves, and give them."""
         with self._lock:
             dead = tuple(e for e in self._known.values() if not e.alive)

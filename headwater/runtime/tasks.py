@@ -20,7 +20,7 @@ from headwater.plan.document import digest, from_document
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.durable import write_atomically
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.runtime.endpoint import Endpoint
 from headwater.runtime.layout import Layout
 from headwater.runtime.relay import Relay
 from headwater.runtime.settings import UnitSettings
@@ -194,6 +194,10 @@ class Deployed:
                 units.stop(unit)
                 units.forget(units[unit].unit)
 
+    def settle(self, plan: DeploymentPlan, unit: Unit) -> None:
+        """Wait until what has arrived here so far has gone through a unit."""
+        self._on(self._sparks.of(plan, unit)).settle(unit.id)
+
     def drained(self, plan: DeploymentPlan, unit: Unit) -> bool:
         """Tell whether a unit has read all that its inputs hold, those taken from it included."""
         with self._lock:
@@ -294,8 +298,8 @@ class Deployed:
         with self._lock:
             for endpoint in self._sparks.revive():
                 _LOG.warning("Spark had ended and was started again: %s", endpoint.directory)
-                for units in [u for u in self._units.values() if u.endpoint is endpoint]:
-                    units.lose()
+            for units in self._units.values():
+                units.lose_ended()
             now = time.monotonic()
             for task in list(self._tasks.values()):
                 if task.wanted == "running":
@@ -377,7 +381,7 @@ class Deployed:
 
         return list(itertools.islice(read_dead_letters(self.layout.all_dead_letters), most))
 
-    def _on(self, endpoint: LocalEndpoint) -> Units:
+    def _on(self, endpoint: Endpoint) -> Units:
         with self._lock:
             if id(endpoint) not in self._units:
                 self._units[id(endpoint)] = Units(self.layout, endpoint, self._settings, home=self.zone)

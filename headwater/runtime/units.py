@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.dataflow import sources
 from headwater.dataflow.sinks import CallbackSink, FileSink, KafkaSink, Sink
-from headwater.errors import DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
+from headwater.errors import HeadwaterError, RuntimeFailure, Unavailable
 from headwater.metrics import Status, UnitProgress
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.runtime.channels.base import ChannelStats
@@ -82,6 +82,7 @@ class Units:
         self.endpoint = endpoint
         self.settings = settings
         self._home = home
+        self._generation = endpoint.generation
         self._work: dict[str, Work] = {}
         self._bridges: dict[str, list[Any]] = {}
 
@@ -221,8 +222,11 @@ class Units:
         work.running.observe()
         self._save(work)
 
-    def lose(self) -> None:
-        """Take note that Spark has ended, and every query with it."""
+    def lose_ended(self) -> None:
+        """Take note when Spark has ended, and every query with it, and was started again."""
+        if self.endpoint.generation == self._generation:
+            return
+        self._generation = self.endpoint.generation
         self.save()
         for work in self.all():
             work.running = None
@@ -252,7 +256,7 @@ class Units:
 
     def finish(self, unit: str, stop: threading.Event) -> bool:
         """Let a unit use up its input, close its windows and end its channels; False when it could not."""
-        work = self._work[unit]
+        work = self._known(unit)
         if work.finished:
             return True
         running = self._running(work)
@@ -274,14 +278,19 @@ class Units:
 
     def settle(self, unit: str) -> None:
         """Wait until what has arrived so far has gone through a unit; raise what ended it."""
-        work = self._work[unit]
+        work = self._known(unit)
         if work.finished or self._settled(work, self._running(work), threading.Event()):
             return
         raise self._running(work).failure(unit) or RuntimeFailure("stopped", where=f"unit {unit}")
 
+    def _known(self, unit: str) -> Work:
+        if unit not in self._work:
+            raise Unavailable("is not running (yet)", where=f"unit {unit}", hint="start it, or wait")
+        return self._work[unit]
+
     def _running(self, work: Work) -> Running:
         if work.running is None:
-            raise DeploymentError("is not running", where=f"unit {work.unit.id}", hint="start it first")
+            raise Unavailable("is not running (yet)", where=f"unit {work.unit.id}", hint="start it, or wait")
         return work.running
 
     def _ended(self, work: Work, stop: threading.Event) -> bool:

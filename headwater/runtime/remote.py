@@ -1,0 +1,158 @@
+"""A zone's Spark that somebody else runs: a Spark Connect server, reached at ``sc://host:port``.
+
+Its Python must have Headwater installed, and it must see the disk of the zone's agent: run the
+agent on one of its hosts. Parameters of the address are those of Spark Connect (``use_ssl=true``),
+but for the token: ``token_env=NAME`` names the environment variable that holds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import uuid
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from headwater.errors import ContinuumError, Unavailable
+from headwater.runtime.credentials import from_environment
+from headwater.runtime.durable import write_atomically
+from headwater.runtime.endpoint import STREAMING_CONF, register_sources
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
+_PROBE_SECONDS = 2.0
+
+
+class RemoteEndpoint:
+    """The way to a Spark Connect server; ``directory`` keeps what is needed to adopt queries there."""
+
+    attached = True
+
+    def __init__(self, url: str, directory: Path, cores: int) -> None:
+        self.url, self._token_env = _split(url)
+        self.directory = directory
+        self.cores = cores
+        self.generation = ""
+        self._session: SparkSession | None = None
+
+    def session(self) -> SparkSession:
+        """Give the client session that queries belong to, the same after a restart of this side.
+
+        Raises Unavailable when the server does not answer.
+        """
+        if self._session is None:
+            from pyspark.sql import SparkSession
+
+            file = self.directory / "session.json"
+            known = _read(file)
+            with self._token():
+                session = _try(SparkSession, self.url, known) if known else None
+                if session is None:  # the server has forgotten the session, and its queries are gone
+                    known = str(uuid.uuid4())
+                    session = self._insist(SparkSession, known)
+                    write_atomically(file, json.dumps({"session": known}))
+            for key, value in STREAMING_CONF.items():
+                session.conf.set(key, value)
+            session.conf.set("spark.sql.shuffle.partitions", str(min(self.cores, 4)))
+            register_sources(session)
+            self.generation = f"{session.conf.get('spark.app.id')} {known}"
+            self._session = session
+        return self._session
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether something listens there."""
+        place = urlsplit("http" + self.url[2:])
+        try:
+            with socket.create_connection((str(place.hostname), place.port or 15002), _PROBE_SECONDS):
+                return True
+        except OSError:
+            return False
+
+    def restart(self) -> None:
+        """Meet the server again, which somebody else has to start; raise Unavailable until then."""
+        self.stop()
+        self.session()
+
+    def stop(self) -> None:
+        """Part from the server; what runs there runs on."""
+        session, self._session = self._session, None
+        if session is not None:
+            with contextlib.suppress(Exception):  # the server may be gone
+                session.client.close()
+
+    def _insist(self, builder: type[SparkSession], session_id: str) -> SparkSession:
+        session = _try(builder, self.url, session_id)
+        if session is None:
+            raise Unavailable(
+                "no Spark Connect server answers",
+                where=self.url,
+                hint="is it running, does it take this token, and is the address in the continuum right?",
+            )
+        return session
+
+    @contextlib.contextmanager
+    def _token(self) -> Iterator[None]:
+        """Let the client find the token where it looks for it: in an address it would be printed."""
+        token = from_environment(self._token_env, where=self.url)
+        before = os.environ.get(_TOKEN)
+        if token is not None:
+            os.environ[_TOKEN] = token
+        try:
+            yield
+        finally:
+            if token is not None:
+                os.environ.pop(_TOKEN, None)
+                if before is not None:
+                    os.environ[_TOKEN] = before
+
+
+def _split(url: str) -> tuple[str, str | None]:
+    """Part an address into what Spark's client takes and the name of the token's variable."""
+    place, _, rest = url.partition(";")
+    token_env: str | None = None
+    kept = []
+    for parameter in filter(None, rest.split(";")):
+        name, _, value = parameter.partition("=")
+        if name == "token":
+            raise ContinuumError(
+                "an address holds a token",
+                where="spark",
+                hint="name the environment variable that has it: sc://host:port/;token_env=NAME",
+            )
+        if name == "token_env":
+            token_env = value
+        else:
+            kept.append(parameter)
+    return ";".join([place.rstrip("/") + "/", *kept]), token_env
+
+
+def _try(builder: type[SparkSession], url: str, session_id: str) -> SparkSession | None:
+    import grpc
+    from pyspark.errors import PySparkException
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    session: SparkSession = builder.builder.remote(f"{url};session_id={session_id}").create()
+    session.client.set_retry_policies([DefaultPolicy(max_retries=4)])
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it gave up after some tries is told by what follows
+            session.conf.get("spark.app.id")
+    except (PySparkException, grpc.RpcError, OSError):
+        session.client.close()
+        return None
+    return session
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return str(json.loads(file.read_text())["session"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,31 @@
+"""The public test kit: bounded sources with failures inside, and the equivalence oracle.
+
+The oracle's law: for any dataflow, cuts, placement and history, the sinks of a drained deployment
+hold exactly the rows, as a multiset, that one Spark batch run over the same input gives.
+"""
+
+from headwater.testing.bounded import KILL, PAUSE, STOP, BoundedSource, Item, Kill, Pause, Stop
+from headwater.testing.compare import Difference, NotEquivalent, compare
+from headwater.testing.link import Link
+from headwater.testing.oracle import Outcome, batch_result, check_equivalent, run_to_end
+from headwater.testing.zones import ZoneRun
+
+__all__ = [
+    "KILL",
+    "PAUSE",
+    "STOP",
+    "BoundedSource",
+    "Difference",
+    "Item",
+    "Kill",
+    "Link",
+    "NotEquivalent",
+    "Outcome",
+    "Pause",
+    "Stop",
+    "ZoneRun",
+    "batch_result",
+    "check_equivalent",
+    "compare",
+    "run_to_end",
+]

@@ -1,0 +1,156 @@
+"""The equivalence oracle: a deployment against one batch run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.sinks import FileSink, MemorySink
+from headwater.plan.build import build
+from headwater.plan.model import Deployment as Decision
+from headwater.plan.model import DeploymentPlan
+from headwater.testing.bounded import BoundedSource, Kill, Pause, Stop
+from headwater.testing.compare import Difference, NotEquivalent, compare
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from headwater.continuum import Continuum
+    from headwater.runtime.endpoint import LocalEndpoint
+
+
+def batch_result(spark: SparkSession, dataflow: Dataflow, continuum: Continuum) -> dict[str, pa.Table]:
+    """Run a dataflow as one batch over its bounded sources; give the rows of every sink by name.
+
+    State is computed in another way than in a stream (window functions, whole groups), so the
+    comparison is between two implementations.
+    """
+    from headwater.dataflow import sources
+    from headwater.runtime import compile
+    from headwater.runtime.sources import can_be_malformed, source_frame, well_formed
+
+    locations = dataflow.locations or continuum.locations
+    frames: dict[str, Any] = {}
+    for id_ in dataflow.order:
+        operator = dataflow[id_]
+        if isinstance(operator, sources.Source):
+            parts = []
+            for location in locations if operator.per_location else locations[:1]:
+                part = source_frame(spark, operator, location, name=None)
+                parts.append(well_formed(part, operator.schema()) if can_be_malformed(operator) else part)
+            frame = parts[0]
+            for part in parts[1:]:
+                frame = frame.unionByName(part)
+            frames[id_] = frame
+        else:
+            types = [dataflow.types[i] for i in operator.inputs]
+            frames[id_] = compile.apply(
+                operator, [frames[i] for i in operator.inputs], types, streaming=False
+            )
+    return {s.id: frames[s.id].toArrow() for s in dataflow.sinks}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a deployment gave and how it differs from the batch run, by sink."""
+
+    plan: DeploymentPlan
+    differences: Mapping[str, Difference]
+    rows: Mapping[str, int]
+
+
+def run_to_end(
+    plan: DeploymentPlan,
+    directory: Path,
+    endpoint: LocalEndpoint,
+    *,
+    source: BoundedSource | None = None,
+    trigger: str = "100 milliseconds",
+    max_rows_per_batch: int | None = None,
+) -> dict[str, pa.Table]:
+    """Run a plan until its sources are used up, with the failures that ``source`` holds.
+
+    Gives the rows of every memory and Parquet sink. A Kill ends ``endpoint`` and starts it again.
+    """
+    from headwater.runtime.deployment import Deployment
+    from headwater.runtime.settings import ChannelSettings, UnitSettings
+
+    settings = UnitSettings(
+        trigger=trigger, channel=ChannelSettings(fsync=False), max_rows_per_batch=max_rows_per_batch
+    )
+
+    def begin() -> Deployment:
+        deployment = Deployment(plan, directory, endpoint, settings)
+        deployment.start()
+        return deployment
+
+    deployment = begin()
+    try:
+        for event in source.release() if source is not None else ():
+            if isinstance(event, Pause):
+                deployment.settle()
+            elif isinstance(event, Stop):
+                deployment.stop()
+                deployment = begin()
+            elif isinstance(event, Kill):
+                endpoint.kill()
+                endpoint.restart()
+                deployment = begin()
+        deployment.drain()
+        return {s.id: _sink_table(deployment, s) for s in plan.dataflow.sinks}
+    finally:
+        deployment.stop()
+
+
+def _sink_table(deployment: Any, sink: Any) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if isinstance(sink, MemorySink):
+        return deployment.sink_rows(sink.id)
+    if isinstance(sink, FileSink) and sink.format == "parquet":
+        files = sorted(Path(sink.path.split("{")[0]).rglob("*.parquet"))
+        return pa.concat_tables([pq.read_table(f) for f in files if ".headwater" not in f.parts])
+    raise NotEquivalent(
+        f"sink '{sink.id}' cannot be read back", hint="use write.memory(...) or write.parquet(...)"
+    )
+
+
+def check_equivalent(
+    dataflow: Dataflow,
+    continuum: Continuum,
+    endpoint: LocalEndpoint,
+    directory: Path,
+    *,
+    decision: Decision | None = None,
+    source: BoundedSource | None = None,
+    trigger: str = "100 milliseconds",
+    max_rows_per_batch: int | None = None,
+    expected: Mapping[str, pa.Table] | None = None,
+) -> Outcome:
+    """Hold a deployment against the batch run; raise NotEquivalent with examples where they differ.
+
+    ``expected`` is the batch run's result where it is known, as ``batch_result`` gives it.
+    """
+    plan = build(dataflow, continuum, decision)
+    shutil.rmtree(directory, ignore_errors=True)
+    tables = run_to_end(
+        plan, directory, endpoint, source=source, trigger=trigger, max_rows_per_batch=max_rows_per_batch
+    )
+    if expected is None:
+        expected = batch_result(endpoint.session(), dataflow, continuum)
+    differences = {sink: compare(expected[sink], table) for sink, table in tables.items()}
+    wrong = {sink: d for sink, d in differences.items() if d}
+    if wrong:
+        story = "; ".join(
+            f"{s}: lost {d.lost}, too many {d.duplicated}: {d.examples}" for s, d in wrong.items()
+        )
+        raise NotEquivalent(
+            story, where=f"dataflow '{dataflow.name}'", hint=f"the deployment is in {directory}"
+        )
+    return Outcome(plan, differences, {sink: table.num_rows for sink, table in tables.items()})

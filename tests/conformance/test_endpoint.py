@@ -1,0 +1,77 @@
+"""A zone's Spark: found again by another process, or run by somebody else."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headwater.errors import ContinuumError, RuntimeFailure, Unavailable
+from headwater.runtime.endpoint import LocalEndpoint
+from headwater.runtime.query import running_query
+from headwater.runtime.remote import RemoteEndpoint
+
+
+@pytest.fixture
+def token(endpoint: LocalEndpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("ZONE_TOKEN", endpoint.token)
+    yield "ZONE_TOKEN"
+
+
+def test_a_server_is_found_again_with_its_queries(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    spark = endpoint.session()
+    frame = spark.readStream.name("rate").format("rate").option("rowsPerSecond", 1).load()
+    writer = frame.writeStream.format("noop").queryName("adopted").outputMode("append")
+    writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    again = LocalEndpoint.attach(endpoint.directory)
+    assert again is not None and again.attached and again.alive
+    query = running_query(again.session(), "adopted")
+    assert query is not None and query.isActive
+    query.stop()
+    assert running_query(again.session(), "adopted") is None
+    again.session().client.close()
+    assert LocalEndpoint.attach(tmp_path) is None
+    assert oct((endpoint.directory / "server.json").stat().st_mode & 0o777) == "0o600"
+
+
+def test_a_server_of_somebody_else(endpoint: LocalEndpoint, token: str, tmp_path: Path) -> None:
+    url = f"sc://localhost:{endpoint.port}/;token_env={token}"
+    remote = RemoteEndpoint(url, tmp_path, cores=1)
+    assert remote.alive
+    spark = remote.session()
+    assert spark.range(5).count() == 5
+    frame = spark.readStream.name("rate").format("rate").load()
+    query = frame.writeStream.format("noop").queryName("stays").outputMode("append")
+    query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    remote.stop()
+    back = RemoteEndpoint(url, tmp_path, cores=1)
+    found = running_query(back.session(), "stays")
+    assert found is not None
+    assert back.generation == remote.generation
+    found.stop()
+    back.stop()
+    (tmp_path / "session.json").write_text('{"session": "00000000-0000-0000-0000-000000000000"}')
+    other = RemoteEndpoint(url, tmp_path, cores=1)
+    assert other.session().range(1).count() == 1
+    assert other.generation != remote.generation
+    other.stop()
+    assert os.environ.get("SPARK_CONNECT_AUTHENTICATE_TOKEN") is None
+
+
+def test_what_keeps_from_a_server(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    with pytest.raises(ContinuumError, match="holds a token"):
+        RemoteEndpoint("sc://localhost:1/;token=secret", tmp_path, cores=1)
+    with pytest.raises(RuntimeFailure, match="ZONE_UNSET is not set"):
+        RemoteEndpoint("sc://localhost:1/;token_env=ZONE_UNSET", tmp_path, cores=1).session()
+    nobody = RemoteEndpoint("sc://localhost:9/", tmp_path, cores=1)
+    assert not nobody.alive
+    begun = time.monotonic()
+    with pytest.raises(Unavailable, match="no Spark Connect server answers"):
+        nobody.session()
+    assert time.monotonic() - begun < 60
+    wrong = RemoteEndpoint(f"sc://localhost:{endpoint.port}/", tmp_path, cores=1)
+    with pytest.raises(Unavailable):  # it takes only those who know its token
+        wrong.session()

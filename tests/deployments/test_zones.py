@@ -1,0 +1,59 @@
+"""Zones with an agent, a Spark and a disk of their own: the law holds, whatever befalls them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from headwater.continuum import Continuum
+from headwater.plan.build import build
+from headwater.plan.model import DeploymentPlan
+from headwater.runtime.endpoint import LocalEndpoint
+from headwater.testing import BoundedSource, ZoneRun, batch_result, compare
+from tests.deployments.flows import FLOWS, rows
+
+CONTINUUM = """
+name: small
+layers: [edge, site, cloud]
+zones:
+  C1: {layer: cloud, hosts: {c1: {n_cpu: 2, memory: 1GiB}}}
+  S1: {layer: site, parent: C1, hosts: {s1: {n_cpu: 1, memory: 1GiB}}, locations: [L4]}
+  E1: {layer: edge, parent: S1, locations: [L1, L2], hosts: {e1: {n_cpu: 1, memory: 1GiB}}}
+"""
+
+
+def prepared(
+    directory: Path, name: str, *, count: int, per_file: int
+) -> tuple[DeploymentPlan, BoundedSource]:
+    """Plan one of the tests' dataflows over three zones."""
+    made = {k: v for k, v in rows(count, seed=5).items() if k != "L4"}
+    source = BoundedSource(directory / "in", made, rows_per_file=per_file)
+    builder = FLOWS[name](source.path)
+    builder.locations = ("L1", "L2")
+    return build(builder.build(), Continuum.from_text(CONTINUUM)), source
+
+
+def test_what_befalls_zones_loses_nothing(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    plan, source = prepared(tmp_path, "acme", count=80, per_file=10)
+    with ZoneRun(plan, tmp_path / "home") as run:
+        run.start()
+        harm: Iterator[object] = iter(
+            (
+                lambda: run.kill_agent("S1"),
+                lambda: run.links["E1"].cut(),
+                lambda: run.kill_spark("S1"),
+                lambda: run.links["E1"].mend(),
+                lambda: run.kill_agent("E1"),
+            )
+        )
+        for number, _ in enumerate(source.release()):
+            step = next(harm, None) if number else None
+            if callable(step):
+                step()
+            elif number == 0:
+                run.settle()
+        run.finish()
+        got = run.rows()
+    expected = batch_result(endpoint.session(), plan.dataflow, plan.continuum)
+    assert {s: compare(expected[s], t) for s, t in got.items() if compare(expected[s], t)} == {}
+    assert all(t.num_rows for t in got.values())
