@@ -7,26 +7,18 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import TypeVar
 
 from headwater.errors import ChannelError
+from headwater.runtime.channels.entry import Floor
 from headwater.runtime.durable import read_object, write_atomically
 
+T = TypeVar("T")
+
 _READER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Floor:
-    """The first readable position, the totals before it, and how far deletion has come."""
-
-    seq: int = 0
-    swept: int = 0
-    rows: int = 0
-    bytes: int = 0
-    frontier: int | None = None
-    dropped_rows: int = 0
 
 
 class Retention:
@@ -52,6 +44,11 @@ class Retention:
         with file:
             fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed, also by a kill
             yield
+
+    def change(self, do: Callable[[], T]) -> T:
+        """Do something under the lock."""
+        with self.lock():
+            return do()
 
     def floor(self) -> Floor:
         """Return the first readable position and what was before it."""

@@ -27,7 +27,8 @@ class Segment:
     """Name one segment file and what is known of it.
 
     ``frontier`` is what it adds to the event-time frontier, in microseconds.
-    ``file`` is None for a piece that carries a frontier and no rows.
+    ``file`` is None for a piece that carries a frontier and no rows. ``offsets`` are the first and
+    the last place of its bytes in a log that keeps no files.
     """
 
     file: str | None
@@ -35,6 +36,7 @@ class Segment:
     bytes: int
     crc32: int
     frontier: int | None = None
+    offsets: tuple[int, int] | None = None
 
 
 class CorruptSegment(ChannelError):
