@@ -2,18 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from headwater.errors import Unavailable
+from headwater.runtime.broker import LocalBroker, local_broker
 from headwater.runtime.channels.base import Channel
-from headwater.runtime.channels.filelog import FileLog
+from headwater.runtime.channels.log import Log
+from headwater.runtime.channels.open import open_log
 
-KINDS: dict[str, Callable[[Path], Channel]] = {
-    "filelog": lambda path: FileLog(path / "log", event_time="ts", fsync=False),
-}
+KINDS = ("filelog", "kafka")
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """Give a real broker for the session; skip where none can be had."""
+    pytest.importorskip("confluent_kafka")
+    try:
+        with local_broker(tmp_path_factory.mktemp("kafka")) as started:
+            yield started
+    except Unavailable as error:
+        if os.environ.get("HEADWATER_NO_SKIP"):
+            raise
+        pytest.skip(f"no broker: {error}")
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """Give a topic's name that no other test has."""
+    return "".join(c if c.isalnum() else "-" for c in request.node.name)[:200]
+
+
+def spec_of(kind: str, path: Path, topic: str, broker: LocalBroker | None) -> dict[str, Any]:
+    """Describe a log of a kind."""
+    if broker is None:
+        return {"kind": kind, "path": str(path), "fsync": False}
+    return {"kind": kind, "servers": broker.address, "topic": topic, "staging": str(path / "staging")}
+
+
+@pytest.fixture(params=KINDS)
+def spec(request: pytest.FixtureRequest, tmp_path: Path, topic: str) -> dict[str, Any]:
+    """Describe an empty log, once for each kind."""
+    broker = request.getfixturevalue("broker") if request.param == "kafka" else None
+    return spec_of(request.param, tmp_path / "log", topic, broker)
+
 
 TS = pa.timestamp("us", tz="UTC")
 
@@ -30,14 +67,13 @@ def ids(channel: Channel, start: int | None = None, end: int | None = None) -> l
     return [i for batch in channel.read(first, last) for i in batch.column("id").to_pylist()]
 
 
-@pytest.fixture(params=sorted(KINDS))
-def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Channel]:
+@pytest.fixture
+def reopen(spec: dict[str, Any]) -> Callable[[], Log]:
     """Give a function that opens the same channel anew, as another process would."""
-    make = KINDS[request.param]
-    return lambda: make(tmp_path)
+    return lambda: open_log(spec, event_time="ts")
 
 
 @pytest.fixture
-def channel(reopen: Callable[[], Channel]) -> Channel:
+def channel(reopen: Callable[[], Log]) -> Log:
     """Give an empty channel."""
     return reopen()

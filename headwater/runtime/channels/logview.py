@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -79,6 +79,8 @@ class LogView(ABC):
     _journal: EntryJournal
     _keep: LogRetention
     _store: SegmentShelf
+    _slack = 0
+    """How many entries below the floor may wait for their deletion."""
 
     @abstractmethod
     def create(self) -> None:
@@ -259,7 +261,7 @@ class LogView(ABC):
     def _reclaim(self) -> None:
         floor, positions = self._keep.floor(), self.readers()
         target = max(floor.seq, min(positions.values(), default=0))
-        if target > floor.seq or floor.swept < min(floor.seq, self.latest() - 1):
+        if target > floor.seq or floor.swept + self._slack < min(floor.seq, self.latest() - 1):
             self._raise_floor(floor, target)
 
     def _raise_floor(self, floor: Floor, seq: int, dropped: int = 0) -> None:

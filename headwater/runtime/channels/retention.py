@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -14,11 +13,10 @@ from typing import TypeVar
 
 from headwater.errors import ChannelError
 from headwater.runtime.channels.entry import Floor
+from headwater.runtime.channels.readerid import check_reader
 from headwater.runtime.durable import read_object, write_atomically
 
 T = TypeVar("T")
-
-_READER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
 
 
 class Retention:
@@ -74,13 +72,7 @@ class Retention:
         self._file(reader).unlink(missing_ok=True)
 
     def _file(self, reader: str) -> Path:
-        if not _READER.fullmatch(reader):
-            raise ChannelError(
-                f"{reader!r} is no reader id",
-                where=str(self._log),
-                hint="use letters, digits and _ . @ - only",
-            )
-        return self.directory / f"{reader}.json"
+        return self.directory / f"{check_reader(reader, str(self._log))}.json"
 
     def position(self, reader: str) -> int | None:
         """Return where a reader stands; None when it is not registered."""
