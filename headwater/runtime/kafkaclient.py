@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from headwater.errors import HeadwaterError, RuntimeFailure, Unavailable
@@ -95,6 +96,28 @@ def gone(error: Any) -> bool:
 def passing(error: Any) -> bool:
     """Tell whether it may help to try again."""
     return bool(away(error) or _is(error, _PASSING) or error.retriable() or error.txn_requires_abort())
+
+
+@contextlib.contextmanager
+def fatal_as_error() -> Iterator[None]:
+    """Raise a client's fatal error as the KafkaException that it is.
+
+    The client raises it before it runs the callbacks of messages, and these then fail with SystemError.
+    """
+    from confluent_kafka import KafkaException
+
+    try:
+        yield
+    except SystemError as error:
+        cause = error.__cause__ or error.__context__
+        if isinstance(cause, KafkaException):
+            raise cause from None
+        raise
+
+
+def lasting(error: Any) -> bool:
+    """Tell whether an error of a transaction will be the same when it is done again."""
+    return any(word in error.name() for word in ("AUTH", "TOO_LARGE", "INVALID_RECORD", "UNSUPPORTED"))
 
 
 def failure(error: Any, servers: str, *, where: str, hint: str) -> HeadwaterError:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.errors import ChannelError, HeadwaterError, Unavailable
 from headwater.runtime.channels.segments import Segment
-from headwater.runtime.kafkaclient import client, credentials, failure
+from headwater.runtime.kafkaclient import client, credentials, failure, fatal_as_error
 from headwater.runtime.staged import StagedOutlet
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ class KafkaOutlet(StagedOutlet):
                         return
                     producer.begin_transaction()
                     try:
-                        self._settled(producer, tables)
+                        with fatal_as_error():
+                            self._settled(producer, tables)
                         done = TopicPartition(self._topic, 0, batch + 1, metadata=f"epoch {self._epoch}")
                         producer.send_offsets_to_transaction(
                             [done], marker.consumer_group_metadata(), SECONDS

@@ -148,7 +148,7 @@ class UnitCompiler:
         punctuate = type_.event_time is not None and self._needs_watermark()
         reader = (
             self._spark.readStream.name(source_name(f"c_{self._plan.tags[id_]}{again}"))
-            .format("headwater_filelog")
+            .format("headwater_channel")
             .option("members", str(self._layout.members(self._unit, id_)))
             .option("reader", f"{self._unit.checkpoint}{again}")
             .option("schema", type_.schema.text)

@@ -15,7 +15,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from headwater.errors import ChannelError, Unavailable
 from headwater.runtime import kafkaclient
-from headwater.runtime.kafkaclient import client, failure, fenced, gone, no_topic, passing
+from headwater.runtime.kafkaclient import (
+    client,
+    failure,
+    fatal_as_error,
+    fenced,
+    gone,
+    lasting,
+    no_topic,
+    passing,
+)
 
 T = TypeVar("T")
 
@@ -42,7 +51,6 @@ class Message(NamedTuple):
     partition: int
     key: bytes
     value: bytes | None
-    timestamp: int = 0  # milliseconds; 0: now
 
 
 class Broken(Exception):
@@ -97,16 +105,6 @@ class Cluster:
                     if not again or found is None or partition not in found.partitions:
                         return None
             return None
-
-        return self._patiently(ask)
-
-    def offset_at(self, topic: str, partition: int, timestamp: int) -> int | None:
-        """Return the offset of the first message with at least this timestamp."""
-        from confluent_kafka import TopicPartition
-
-        def ask(consumer: Any) -> int | None:
-            (found,) = consumer.offsets_for_times([TopicPartition(topic, partition, timestamp)], timeout=5)
-            return int(found.offset) if found.error is None and found.offset >= 0 else None
 
         return self._patiently(ask)
 
@@ -317,26 +315,26 @@ def send(producer: Any, topic: str, messages: list[Message]) -> list[int]:
         else:
             offsets[number] = message.offset()
 
-    for number, message in enumerate(messages):
+    with fatal_as_error():
+        for number, message in enumerate(messages):
 
-        def done(error: Any, sent: Any, number: int = number) -> None:
-            delivered(number, error, sent)
+            def done(error: Any, sent: Any, number: int = number) -> None:
+                delivered(number, error, sent)
 
-        while True:
-            try:
-                producer.produce(
-                    topic,
-                    partition=message.partition,
-                    key=message.key,
-                    value=message.value,
-                    timestamp=message.timestamp,
-                    on_delivery=done,
-                )
-                break
-            except BufferError:
-                producer.poll(0.05)
-    if producer.flush(kafkaclient.SECONDS):
-        raise KafkaException(KafkaError(KafkaError._MSG_TIMED_OUT))
+            while True:
+                try:
+                    producer.produce(
+                        topic,
+                        partition=message.partition,
+                        key=message.key,
+                        value=message.value,
+                        on_delivery=done,
+                    )
+                    break
+                except BufferError:
+                    producer.poll(0.05)
+        if producer.flush(kafkaclient.SECONDS):
+            raise KafkaException(KafkaError(KafkaError._MSG_TIMED_OUT))
     if problems:
         raise KafkaException(problems[0])
     return offsets
@@ -401,7 +399,7 @@ class Transactions:
             problem = error.args[0]
             self._broken_since = self._broken_since or time.monotonic()
             patient = time.monotonic() - self._broken_since < kafkaclient.SECONDS
-            if patient and (passing(problem) or fenced(problem) or problem.fatal()):
+            if patient and not lasting(problem) and not no_topic(problem):
                 raise Broken(problem.str()) from None
             self._broken_since = None
             raise self._cluster._failed(problem, self._topic) from None

@@ -1,7 +1,8 @@
 """The entries of a log in a partition of Kafka: numbered, found without reading all of them.
 
-A message's timestamp is its entry's number, so the broker's own index finds an entry. Offsets alone
-would not do: marks of transactions, and what was aborted, take offsets too.
+An entry's offset does not follow from its number: marks of transactions, and what was aborted, take
+offsets too. But both grow together, so an entry is found by interpolating between two that are known,
+mostly at the first try. (A search by time would not do: the marks carry the broker's time.)
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from headwater.errors import ChannelError
 from headwater.runtime.channels.kafkacluster import Cluster, Gone, Message
@@ -18,17 +19,29 @@ from headwater.runtime.channels.kafkacluster import Cluster, Gone, Message
 ENTRIES = 1
 """The partition of entries."""
 
+_Place: TypeAlias = tuple[int, int]  # an entry's number and its offset
+
 TRANSACTION, PLAIN = b"transaction", b"plain"
 FRESH = 0.02  # seconds for which an answer of the broker is taken as still true
 
 _CACHED = 2048
 _AHEAD = 256  # entries that are read at once when one is asked for
+_BEFORE = 16  # entries that a guess is too low by, since it must not be too high
 _TAIL = 64  # offsets looked at first when the newest entry is searched
 
 
 def _after(offset: int, key: bytes) -> int:
     """Return the offset up to which nothing else can be: a transaction's mark comes right after it."""
     return offset + 2 if key == TRANSACTION else offset + 1
+
+
+def _guess(number: int, below: _Place | None, above: _Place, first: int, *, bisect: bool) -> int:
+    """Say where an entry shortly before ``number`` may be, between ``first`` and before ``above``."""
+    if bisect:
+        return (first + above[1]) // 2
+    each = 2.0 if below is None else (above[1] - below[1]) / (above[0] - below[0])
+    guess = above[1] - round((above[0] - number + _BEFORE) * each)
+    return min(max(guess, first), above[1] - 1)
 
 
 class KafkaJournal:
@@ -45,6 +58,7 @@ class KafkaJournal:
 
     def _reset(self) -> None:
         self._cache: dict[int, dict[str, Any]] = {}
+        self._offsets: dict[int, int] = {}
         self._last = -1
         self._next: int | None = None  # offset after the newest entry
         self._looked_to = -1  # offset below which all is known
@@ -82,9 +96,10 @@ class KafkaJournal:
         with self._lock:
             if (known := self._cache.get(number)) is not None:
                 return known
-            offset = self._cluster.offset_at(self._topic, ENTRIES, number)
-            if offset is not None:
-                self._read_ahead(number, offset)
+            if self._next is None:
+                self.last(fresh=True)
+            if 0 <= number <= self._last:
+                self._find(number)
             if (found := self._cache.get(number)) is not None:
                 return found
         raise ChannelError(
@@ -93,9 +108,11 @@ class KafkaJournal:
             hint="read from the earliest position that is kept",
         )
 
-    def offset_of(self, number: int) -> int | None:
+    def offset_of(self, number: int) -> int:
         """Return where an entry is."""
-        return self._cluster.offset_at(self._topic, ENTRIES, number)
+        with self._lock:
+            self.get(number)
+            return self._offsets[number]
 
     def add(self, record: Mapping[str, Any], offset: int, key: bytes) -> None:
         """Take note of an entry that this process has published."""
@@ -106,7 +123,7 @@ class KafkaJournal:
     def encode(self, record: Mapping[str, Any], key: bytes) -> Message:
         """Give an entry as a message."""
         text = json.dumps(record, separators=(",", ":"))
-        return Message(ENTRIES, key, text.encode(), int(record["seq"]))
+        return Message(ENTRIES, key, text.encode())
 
     def is_mine(self, record: Mapping[str, Any]) -> bool:
         """Tell whether an entry is the one that counts under its number."""
@@ -139,18 +156,49 @@ class KafkaJournal:
                 break
         return found
 
-    def _read_ahead(self, number: int, offset: int) -> None:
+    def _find(self, number: int) -> None:
+        """Narrow down where an entry is, then read on from one shortly before it."""
+        bounds = self._cluster.bounds(self._topic, ENTRIES)
+        if bounds is None:
+            return
+        low, high = bounds
+        below = max(((n, o) for n, o in self._offsets.items() if n < number and o >= low), default=None)
+        above = min(((n, o) for n, o in self._offsets.items() if n > number), default=(self._last + 1, high))
+        tries = 0
+        while below is None or number - below[0] > _AHEAD:
+            first = low if below is None else below[1] + 1
+            if first >= above[1]:
+                break
+            guess = _guess(number, below, above, first, bisect=tries % 4 == 3)
+            found = self._first_from(guess, above[1])
+            if found is None or found[0] >= number:
+                above = (above[0] if found is None else found[0], guess)
+            else:
+                below = found
+            tries += 1
+        self._read_on(number, low if below is None else below[1])
+
+    def _first_from(self, start: int, stop: int) -> tuple[int, int] | None:
+        """Return number and offset of the first entry from ``start`` to before ``stop``."""
+        try:
+            for offset, message in self._cluster.follow(self._topic, ENTRIES, start):
+                if message is None or offset >= stop:
+                    return None
+                return self._decode(message)["seq"], offset
+        except Gone:
+            pass
+        return None
+
+    def _read_on(self, number: int, offset: int) -> None:
         count = 0
         try:
             for at, message in self._cluster.follow(self._topic, ENTRIES, offset):
                 if message is None:
                     return
                 record = self._decode(message)
-                if record["seq"] >= number:
-                    self._remember(record)
-                self._last = max(self._last, record["seq"]) if self._next is None else self._last
-                count += 1
-                if count >= _AHEAD or record["seq"] >= self._last or at + 1 >= self._looked_to > 0:
+                self._remember(record, at)
+                count += record["seq"] >= number
+                if count >= _AHEAD or record["seq"] >= self._last:
                     return
         except Gone:
             return
@@ -159,15 +207,18 @@ class KafkaJournal:
         if record["seq"] > self._last:
             self._last = record["seq"]
             if cache:
-                self._remember(record)
+                self._remember(record, offset)
         self._next = max(self._next or 0, offset + 1)
 
-    def _remember(self, record: dict[str, Any]) -> None:
-        if record["seq"] in self._cache:
+    def _remember(self, record: dict[str, Any], offset: int) -> None:
+        number = record["seq"]
+        if number in self._cache:
             return
         if len(self._cache) >= _CACHED:
-            del self._cache[next(iter(self._cache))]
-        self._cache[record["seq"]] = record
+            oldest = next(iter(self._cache))
+            del self._cache[oldest], self._offsets[oldest]
+        self._cache[number] = record
+        self._offsets[number] = offset
 
     def _decode(self, message: Any) -> dict[str, Any]:
         try:

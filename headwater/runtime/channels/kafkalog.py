@@ -3,7 +3,7 @@
 Layout of one log::
 
     <topic>, partition 0   segments: the bytes of Arrow files, in messages below the broker's limit
-    <topic>, partition 1   entries: JSON, the message's timestamp is the entry's number
+    <topic>, partition 1   entries: JSON
     <topic>.readers        a table (compacted): readers' positions, floor, schema, losses
     staging/               on the writer's disk: segments of running attempts
 
@@ -54,7 +54,6 @@ TOPIC_CONFIG = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",  # what is read is deleted, and nothing else
     "retention.bytes": "-1",
-    "message.timestamp.type": "CreateTime",
     "segment.bytes": str(64 << 20),
 }
 
@@ -276,9 +275,7 @@ class KafkaLog(Log):
         stop = min(stop, newest)
         if stop - first < _SLACK:
             return first
-        before = {}
-        if (offset := self._journal.offset_of(stop)) is not None:
-            before[ENTRIES] = offset
+        before = {ENTRIES: self._journal.offset_of(stop)}
         for number in range(stop - 1, first - 1, -1):
             places = [s.offsets[1] for s in self._entry(number).segments if s.offsets]
             if places:

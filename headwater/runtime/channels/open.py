@@ -27,7 +27,7 @@ def open_log(spec: LogSpec, *, on_corrupt: OnCorrupt = "quarantine", event_time:
     """Open the log that ``spec`` describes; nothing is made or asked yet."""
     if isinstance(spec, str):
         spec = {"kind": "filelog", "path": spec}
-    kind = spec.get("kind")
+    kind = spec.get("kind") or ("filelog" if "path" in spec else None)
     common: dict[str, Any] = {
         "limits": Limits(**{n: spec[n] for n in _LIMITS if spec.get(n) is not None}),
         "on_corrupt": on_corrupt,
