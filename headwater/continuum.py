@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headwater.continuum_broker import Broker, ChannelKind
 from headwater.continuum_draft import ZoneDraft, closest, draft_of
 from headwater.errors import ContinuumError
 from headwater.quantity import format_bandwidth, format_duration
@@ -52,13 +53,18 @@ class Link:
 
 @dataclass(frozen=True)
 class Zone:
-    """Well-connected hosts of one layer. `locations` are those listed, not those of its children."""
+    """Well-connected hosts of one layer. `locations` are those listed, not those of its children.
+
+    `channels` is the kind that its units' channels are wanted to have; None: Kafka where a broker is near.
+    """
 
     name: str
     layer: str
     hosts: tuple[Host, ...]
     locations: tuple[str, ...] = ()
     link: Link | None = None
+    broker: Broker | None = None
+    channels: ChannelKind | None = None
 
     @property
     def parent(self) -> str | None:
@@ -240,6 +246,8 @@ def _zone(draft: ZoneDraft) -> Zone:
         hosts=tuple(Host(name, draft.name, capabilities) for name, capabilities in draft.hosts.items()),
         locations=tuple(str(leaf.value) for leaf in draft.locations),
         link=None if above is None else Link(draft.name, above, draft.bandwidth, draft.latency),
+        broker=draft.broker,
+        channels=draft.channels,
     )
 
 
@@ -254,6 +262,10 @@ def _zone_data(zone: Zone) -> dict[str, object]:
         data |= {"parent": zone.link.upper} | ({"link": link} if link else {})
     if zone.locations:
         data["locations"] = list(zone.locations)
+    if zone.broker is not None:
+        data["broker"] = zone.broker.to_data()
+    if zone.channels is not None:
+        data["channels"] = zone.channels
     return data | {"hosts": {host.name: dict(host.capabilities) for host in zone.hosts}}
 
 

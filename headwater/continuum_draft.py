@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from headwater.continuum_broker import Broker, ChannelKind, broker_of, channels_of, check_reach
 from headwater.quantity import QuantityError, parse_bandwidth, parse_duration
 from headwater.requirement import ATTRIBUTE, Capabilities, capability
 from headwater.yamltree import Fields, Items, Leaf, Node, Problems, shown
@@ -39,6 +40,8 @@ class ZoneDraft:
     hosts: dict[str, Capabilities] = field(default_factory=dict)
     bandwidth: float | None = None
     latency: float = 0.0
+    broker: Broker | None = None
+    channels: ChannelKind | None = None
 
     @property
     def parent_name(self) -> str | None:
@@ -141,11 +144,15 @@ class _Declarations:
             # Nothing is known of it: neither a root nor a child of anything.
             zone.has_parent = True
             return zone
-        fields = self._known(node, ("layer", "parent", "locations", "link", "hosts"), of=of)
+        fields = self._known(
+            node, ("layer", "parent", "locations", "link", "hosts", "broker", "channels"), of=of
+        )
         self._layer(zone, fields.get("layer"), layers=layers)
         self._parent(zone, fields.get("parent"))
         self._locations(zone, fields.get("locations"))
         self._link(zone, fields.get("link"))
+        zone.broker = broker_of(fields.get("broker"), of=of, problems=self._problems)
+        zone.channels = channels_of(fields.get("channels"), of=of, problems=self._problems)
         for host, node_of_host in self._entries(fields.get("hosts"), f"hosts of {of}", "{vm1: {n_cpu: 4}}"):
             self._host(zone, host, node_of_host)
         return zone
@@ -349,6 +356,12 @@ class _Tree:
         self._check_roots()
         self._check_layer_order()
         self._check_locations()
+        if self._whole:
+            wanted = {zone.name: (zone.channels, zone.where) for zone in self._zones.values()}
+            check_reach(self._brokers_up, wanted, self._problems)
+
+    def _brokers_up(self, name: str) -> list[tuple[str, Broker | None]]:
+        return [(zone.name, zone.broker) for zone in self._chain(self._zones[name])]
 
     def _check_parents(self) -> None:
         for zone in self._zones.values():

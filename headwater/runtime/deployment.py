@@ -22,6 +22,7 @@ from headwater.errors import DeploymentError, HeadwaterError, RuntimeFailure, Un
 from headwater.metrics import ChannelProgress, LinkProgress, Progress, Status, UnitProgress
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.runtime.channels.filelog import FileLog
+from headwater.runtime.channelspec import member_spec, open_channel
 from headwater.runtime.checkpoint import sweep_torn
 from headwater.runtime.durable import write_atomically
 from headwater.runtime.layout import Layout, full_path
@@ -38,12 +39,13 @@ _LOOK = 0.1  # seconds between two looks at a query that is to finish
 
 @dataclass(frozen=True)
 class ChannelSettings:
-    """How much a channel may hold (bytes, seconds) and what happens when it is full."""
+    """How much a channel may hold (bytes, seconds), what happens when it is full, what delivery it has."""
 
     max_bytes: int = 2**30
     max_age: float | None = None
     when_full: str = "block"
     fsync: bool = True
+    delivery: str = "exactly_once"
 
 
 class Deployment:
@@ -81,7 +83,7 @@ class Deployment:
         self._began = time.monotonic()
         self._claim()
         for channel in self.plan.channels:
-            log = FileLog(self.layout.channel(channel))
+            log = open_channel(self.plan, channel, self.layout)
             log.create()
             known = log.readers()
             for consumer in channel.consumers:
@@ -170,7 +172,7 @@ class Deployment:
         """Give the deployment's state now; raise Unavailable if its Spark has ended by itself."""
         if self._running and not self._stopped:
             self._need_spark()
-        stats = {c.id: FileLog(self.layout.channel(c)).stats() for c in self.plan.channels}
+        stats = {c.id: open_channel(self.plan, c, self.layout).stats() for c in self.plan.channels}
         with self._asking_spark():
             units = tuple(self._unit_progress(u, stats) for u in self.plan.units)
         links: dict[str, list[int]] = {link.name: [0, 0] for c in self.plan.channels for link in c.links}
@@ -283,9 +285,10 @@ class Deployment:
 
     def _write_members(self, unit: Unit) -> None:
         """Tell a unit which logs each of its inputs is made of."""
-        inputs: dict[str, dict[str, str]] = {}
+        inputs: dict[str, dict[str, Any]] = {}
         for channel in self.plan.inputs(unit):
-            inputs.setdefault(channel.operator, {})[channel.id] = str(self.layout.channel(channel))
+            member = member_spec(self.plan, channel, self.layout)
+            inputs.setdefault(channel.operator, {})[channel.id] = member
         for operator, writers in inputs.items():
             write_atomically(self.layout.members(unit, operator), json.dumps({"writers": writers}))
 
@@ -302,7 +305,7 @@ class Deployment:
         running.stop()
         running.observe()
         for channel in self.plan.outputs(unit):
-            FileLog(self.layout.channel(channel)).end(unit.epoch)
+            open_channel(self.plan, channel, self.layout).end(unit.epoch)
         self._finished.add(unit.id)
         self._save(unit)
         return True
@@ -401,7 +404,7 @@ class Deployment:
         if at is None:
             waiting = stats.unread.get(unit.checkpoint)
             return int(stats.rows - waiting.rows) if waiting else 0
-        return FileLog(self.layout.channel(channel)).totals(at)[0]
+        return open_channel(self.plan, channel, self.layout).totals(at)[0]
 
     def _rows_out(self, unit: Unit, stats: dict[str, Any]) -> int:
         rows = sum(int(stats[c.id].rows) for c in self.plan.outputs(unit))
