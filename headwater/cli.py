@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from headwater import cli_broker
 from headwater.cli_zone import zone
 from headwater.errors import HeadwaterError, RuntimeFailure
 
@@ -70,6 +71,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+app.add_typer(cli_broker.app, name="broker", no_args_is_help=True)
 
 Flow = Annotated[str, typer.Argument(help="flow.py, flow.py:name or flow.json", show_default=False)]
 ContinuumFile = Annotated[

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headwater.continuum_broker import Broker, ChannelKind
 from headwater.continuum_draft import ZoneDraft, closest, draft_of
 from headwater.errors import ContinuumError
 from headwater.quantity import format_bandwidth, format_duration
@@ -52,7 +53,10 @@ class Link:
 
 @dataclass(frozen=True)
 class Zone:
-    """Well-connected hosts of one layer. `locations` are those listed, not those of its children."""
+    """Well-connected hosts of one layer. `locations` are those listed, not those of its children.
+
+    `channels` is the kind that its units' channels are wanted to have; None: Kafka where a broker is near.
+    """
 
     name: str
     layer: str
@@ -64,6 +68,8 @@ class Zone:
     spark: str | None = None
     """``sc://host:port`` of a Spark Connect server or ``spark://host:port`` of a master; None: started by
     the agent."""
+    broker: Broker | None = None
+    channels: ChannelKind | None = None
 
     @property
     def parent(self) -> str | None:
@@ -247,6 +253,8 @@ def _zone(draft: ZoneDraft) -> Zone:
         link=None if above is None else Link(draft.name, above, draft.bandwidth, draft.latency),
         at=draft.at,
         spark=draft.spark,
+        broker=draft.broker,
+        channels=draft.channels,
     )
 
 
@@ -265,6 +273,10 @@ def _zone_data(zone: Zone) -> dict[str, object]:
         data["spark"] = zone.spark
     if zone.locations:
         data["locations"] = list(zone.locations)
+    if zone.broker is not None:
+        data["broker"] = zone.broker.to_data()
+    if zone.channels is not None:
+        data["channels"] = zone.channels
     return data | {"hosts": {host.name: dict(host.capabilities) for host in zone.hosts}}
 
 

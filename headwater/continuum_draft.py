@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from headwater.continuum_broker import Broker, ChannelKind, broker_of, channels_of, check_reach
 from headwater.quantity import QuantityError, parse_bandwidth, parse_duration
 from headwater.requirement import ATTRIBUTE, Capabilities, capability
 from headwater.yamltree import Fields, Items, Leaf, Node, Problems, shown
@@ -44,6 +45,8 @@ class ZoneDraft:
     latency: float = 0.0
     at: str | None = None
     spark: str | None = None
+    broker: Broker | None = None
+    channels: ChannelKind | None = None
 
     @property
     def parent_name(self) -> str | None:
@@ -146,15 +149,16 @@ class _Declarations:
             # Nothing is known of it: neither a root nor a child of anything.
             zone.has_parent = True
             return zone
-        fields = self._known(node, ("layer", "parent", "locations", "link", "hosts", "at", "spark"), of=of)
+        known = ("layer", "parent", "locations", "link", "hosts", "broker", "channels", "at", "spark")
+        fields = self._known(node, known, of=of)
         zone.at = self._address(fields.get("at"), f"at of {of}", _AT, "at: 10.0.0.7:7070")
-        zone.spark = self._address(
-            fields.get("spark"), f"spark of {of}", _SPARK, "spark: sc://10.0.0.7:15002"
-        )
+        zone.spark = self._address(fields.get("spark"), f"spark of {of}", _SPARK, "sc://10.0.0.7:15002")
         self._layer(zone, fields.get("layer"), layers=layers)
         self._parent(zone, fields.get("parent"))
         self._locations(zone, fields.get("locations"))
         self._link(zone, fields.get("link"))
+        zone.broker = broker_of(fields.get("broker"), of=of, problems=self._problems)
+        zone.channels = channels_of(fields.get("channels"), of=of, problems=self._problems)
         for host, node_of_host in self._entries(fields.get("hosts"), f"hosts of {of}", "{vm1: {n_cpu: 4}}"):
             self._host(zone, host, node_of_host)
         return zone
@@ -366,6 +370,12 @@ class _Tree:
         self._check_roots()
         self._check_layer_order()
         self._check_locations()
+        if self._whole:
+            wanted = {zone.name: (zone.channels, zone.where) for zone in self._zones.values()}
+            check_reach(self._brokers_up, wanted, self._problems)
+
+    def _brokers_up(self, name: str) -> list[tuple[str, Broker | None]]:
+        return [(zone.name, zone.broker) for zone in self._chain(self._zones[name])]
 
     def _check_parents(self) -> None:
         for zone in self._zones.values():

@@ -36,7 +36,8 @@ def plan_view(plan: DeploymentPlan) -> RenderableType:
         parts += [Text(""), Text("Channels inside a zone", style="bold")]
         for channel in inside:
             readers = ", ".join(u for u, links in channel.routes.items() if not links)
-            parts.append(Text(f"  {channel.id}: {channel.producer} -> {readers}"))
+            kept = f" (Kafka of {channel.broker})" if channel.broker else ""
+            parts.append(Text(f"  {channel.id}: {channel.producer} -> {readers}{kept}"))
     for warning in plan.warnings:
         parts += [Text(""), Text(f"warning: {warning}", style="yellow")]
     return Group(*parts)
@@ -66,7 +67,8 @@ def _zone_title(plan: DeploymentPlan, zone: Zone) -> str:
     covered = ", ".join(plan.continuum.covered(zone.name))
     link = f", {_link_text(zone.link)}" if zone.link else ""
     hosts = ", ".join(host.name for host in zone.hosts)
-    about = f"({zone.layer}; {covered}{link}; hosts {hosts})"
+    broker = f"; Kafka at {zone.broker.servers}" if zone.broker else ""
+    about = f"({zone.layer}; {covered}{link}; hosts {hosts}{broker})"
     return f"[bold cyan]{escape(zone.name)}[/] {escape(about)}"
 
 
@@ -87,7 +89,7 @@ def _crossings(plan: DeploymentPlan) -> Iterator[RenderableType]:
         yield Text("Nothing crosses a link: all data stays in its zone.")
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("Link", "Stream", "From", "To"):
+    for column in ("Link", "Stream", "From", "To", "Kept in"):
         table.add_column(column, overflow="fold")
     for name, channels in crossing.items():
         for number, channel in enumerate(channels):
@@ -96,6 +98,7 @@ def _crossings(plan: DeploymentPlan) -> Iterator[RenderableType]:
                 channel.operator,
                 channel.producer,
                 ", ".join(u for u, way in channel.routes.items() if links[name] in way),
+                f"Kafka of {channel.broker}" if channel.broker else f"filelog of {channel.zone}",
             )
     yield table
     yield Text("")

@@ -32,8 +32,10 @@ from headwater.plan.model import DeploymentPlan
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headwater.runtime.channelspec import drop_topics
     from headwater.runtime.deployment import Deployment
     from headwater.runtime.endpoint import LocalEndpoint
+    from headwater.runtime.standing import Standing
 
 Shape = Literal["annotated", "one-unit", "unit-per-operator"]
 WhenFull = Literal["block", "drop_oldest", "drop_newest", "fail"]
@@ -116,12 +118,14 @@ def run(
     from headwater.runtime.deployment import Deployment
     from headwater.runtime.endpoint import LocalEndpoint
     from headwater.runtime.jdbc import packages_for
+    from headwater.runtime.layout import Layout
     from headwater.runtime.settings import ChannelSettings, UnitSettings
 
     stop = stop or threading.Event()
     begun = time.monotonic()
     with _only_one(settings.directory):
         if settings.fresh:
+            drop_topics(plan, Layout(settings.directory.resolve()))
             _clear(settings.directory)
         channel = ChannelSettings(max_bytes=settings.max_buffer, when_full=settings.when_full)
         spark = endpoint or LocalEndpoint.start(
@@ -327,3 +331,31 @@ def only_deployment() -> Path:
         return found[0]
     what = f"{len(found)} deployments: {', '.join(p.name for p in found)}" if found else "no deployment"
     raise DeploymentError(what, where=str(root), hint="name its directory with --dir")
+
+
+def start_broker(directory: Path, *, port: int) -> dict[str, Any]:
+    """Start a local Kafka broker that outlives this process; raise DeploymentError where one runs."""
+    from headwater.runtime import standing
+
+    return _broker(directory, standing.start(directory, port=port))
+
+
+def stop_broker(directory: Path) -> dict[str, Any]:
+    """End a directory's broker; what is returned has no pid where none ran."""
+    from headwater.runtime import standing
+
+    return _broker(directory, standing.stop(directory))
+
+
+def broker_status(directory: Path) -> dict[str, Any]:
+    """Describe a directory's broker; there is no pid where none runs."""
+    from headwater.runtime import standing
+
+    return _broker(directory, standing.status(directory))
+
+
+def _broker(directory: Path, found: Standing | None) -> dict[str, Any]:
+    place = {"directory": str(directory.resolve())}
+    if found is None:
+        return {**place, "pid": None, "port": None, "address": None}
+    return {**place, "pid": found.pid, "port": found.port, "address": found.address}

@@ -288,8 +288,22 @@ def _channels(
                 if other in readers and _feeds(continuum, unit, consumer):
                     routes[consumer.id] = continuum.links_up(zone, upper)
             event_time = dataflow.types[id_].event_time
-            channels.append(Channel(id_, zone, tag_of(dataflow.keys[id_]), unit.id, routes, event_time))
+            tag = tag_of(dataflow.keys[id_])
+            broker = _broker(continuum, zone, [units[m].zone for m in units if units[m].id in routes])
+            channels.append(Channel(id_, zone, tag, unit.id, routes, event_time, broker))
     return tuple(channels)
+
+
+def _broker(continuum: Continuum, zone: str, readers: Iterable[str]) -> str | None:
+    """Name the zone whose broker holds a channel: the nearest on the way to its lowest reader.
+
+    Further up it would be away from both ends. None where there is none, or it is not wanted.
+    """
+    if continuum.zone(zone).channels == "filelog":
+        return None
+    ways = [continuum.path_up(zone, reader) for reader in readers]
+    way = min(ways, key=len, default=(continuum.zone(zone),))
+    return next((z.name for z in way if z.broker is not None), None)
 
 
 def _feeds(continuum: Continuum, lower: Unit, upper: Unit) -> bool:
@@ -313,7 +327,26 @@ def _warnings(dataflow: Dataflow, continuum: Continuum, channels: tuple[Channel,
                 "rows of a slow zone may come too late for their windows. "
                 "Declare with_watermark before the layers change."
             )
-    return tuple(warnings)
+    return (*warnings, *_broker_warnings(continuum, channels))
+
+
+def _broker_warnings(continuum: Continuum, channels: tuple[Channel, ...]) -> list[str]:
+    """Say which zones cannot write while a link is down, and which do not get the kind they want."""
+    warnings: list[str] = []
+    for channel in channels:
+        zone = channel.zone
+        if channel.broker is not None and channel.broker != zone:
+            links = " or ".join(link.name for link in continuum.links_up(zone, channel.broker))
+            warnings.append(
+                f"{zone} stops writing '{channel.operator}' while link {links} is down: its channel is "
+                f"with the broker of {channel.broker}. Give {zone} a broker of its own, or channels: filelog."
+            )
+        elif channel.broker is None and continuum.zone(zone).channels == "kafka":
+            warnings.append(
+                f"'{channel.operator}' of {zone} is a filelog although {zone} wants channels: kafka: "
+                f"no zone on the way to its reader has a broker. Give {zone} one."
+            )
+    return warnings
 
 
 def _watermark_after(dataflow: Dataflow, id_: str) -> bool:

@@ -64,6 +64,8 @@ class Channel:
     routes: Mapping[str, tuple[Link, ...]]
     """For each unit that reads it, the links its data crosses, lowest first; none inside a zone."""
     event_time: EventTime | None
+    broker: str | None = None
+    """The zone whose Kafka broker holds it; None where it is a filelog on its producer's disk."""
 
     @property
     def id(self) -> str:
@@ -140,6 +142,8 @@ class DeploymentPlan:
                     "to": list(c.consumers),
                     "schema": self.dataflow.types[c.operator].schema.text,
                     "links": [link.name for link in c.links],
+                    "kind": "filelog" if c.broker is None else "kafka",
+                    **({} if c.broker is None else {"broker": c.broker}),
                 }
                 for c in self.channels
             ],

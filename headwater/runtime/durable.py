@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import uuid
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +66,12 @@ def read_object(path: Path) -> dict[str, Any] | None:
     return value
 
 
-def sweep(directory: Path, before: float | None) -> None:
+def sweep(directory: Path, before: float | None, *, but: Collection[str] = ()) -> None:
     """Delete a directory's files last written before a time by its own clock; None deletes none."""
     if before is None:
         return
     with os.scandir(directory) as files:
         for file in files:
             with contextlib.suppress(FileNotFoundError):
-                if file.stat().st_mtime < before:
+                if file.name not in but and file.stat().st_mtime < before:
                     os.unlink(file.path)

@@ -381,11 +381,11 @@ def _java_options(directory: Path, *, quick: bool) -> str:
 
 def register_sources(session: Any) -> None:
     """Make Headwater's sources and sink known to a session."""
-    from headwater.runtime.channels.filelog_spark import FilelogSource
+    from headwater.runtime.channels.channel_spark import ChannelSource
     from headwater.runtime.sensor_source import SensorSource
     from headwater.runtime.writer import HeadwaterSink
 
-    for source in (FilelogSource, HeadwaterSink, SensorSource):
+    for source in (ChannelSource, HeadwaterSink, SensorSource):
         session.dataSource.register(source)
 
 

@@ -35,7 +35,11 @@ _EXTENSIONS = {"parquet": "parquet", "csv": "csv", "json": "json"}
 
 
 class FilesOutlet:
-    """Write files: ``path``, ``format`` (parquet, csv, json), ``fsync`` and the writer's ``name``."""
+    """Write files: ``path``, ``format`` (parquet, csv, json), ``fsync`` and the writer's ``name``.
+
+    ``lineage`` names what numbers the batches: one that another epoch has recorded under the same
+    name and number is a repetition.
+    """
 
     def __init__(self, spec: Mapping[str, Any], epoch: int) -> None:
         self._epoch = epoch
@@ -49,6 +53,7 @@ class FilesOutlet:
         self._fsync = bool(spec.get("fsync", True))
         self.path = Path(spec["path"])
         self._name = str(spec.get("name", ""))
+        self._lineage: str | None = spec.get("lineage")
         home = self.path / ".headwater" / self._name
         self._staging = home / "staging"
         self._journal = Journal(home / "log", scratch=self._staging, fsync=self._fsync)
@@ -63,7 +68,7 @@ class FilesOutlet:
         while True:
             last, number = self._last()
             self._refuse_zombie(last)
-            if last and last["epoch"] == self._epoch and last["batch"] >= batch:
+            if last and self._is_in(last, batch):
                 self.recover()
                 self.abort(pieces)
                 return
@@ -77,6 +82,7 @@ class FilesOutlet:
                 "files": {str(p.file): self._visible_name(batch, n) for n, p in enumerate(files)},
                 "rows": rows,
                 "total_rows": rows + (last["total_rows"] if last else 0),
+                **({"lineage": self._lineage} if self._lineage else {}),
             }
             if self._publish(number + 1, record):
                 return
@@ -96,6 +102,7 @@ class FilesOutlet:
                 "rows": 0,
                 "total_rows": last["total_rows"] if last else 0,
                 "previous": _counts(last),
+                **({"lineage": last["lineage"]} if last and "lineage" in last else {}),
             }
             last = record
             if self._publish(number + 1, record):
@@ -138,6 +145,13 @@ class FilesOutlet:
     def _last(self) -> tuple[dict[str, Any] | None, int]:
         number = self._journal.last()
         return (self._journal.get(number) if number >= 0 else None), number
+
+    def _is_in(self, last: Mapping[str, Any], batch: int) -> bool:
+        if last["epoch"] == self._epoch and last["batch"] >= batch:
+            return True
+        counts = _counts(last)
+        same = self._lineage is not None and last.get("lineage") == self._lineage
+        return same and counts is not None and counts[1] >= batch
 
     def _refuse_zombie(self, last: Mapping[str, Any] | None, epoch: int | None = None) -> None:
         epoch = self._epoch if epoch is None else epoch

@@ -17,9 +17,9 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headwater.errors import ChannelError, RuntimeFailure, Unavailable
+from headwater.errors import ChannelError, HeadwaterError, Unavailable
 from headwater.runtime.channels.segments import Segment
-from headwater.runtime.credentials import from_environment
+from headwater.runtime.kafkaclient import client, credentials, failure, fatal_as_error
 from headwater.runtime.staged import StagedOutlet
 
 if TYPE_CHECKING:
@@ -46,10 +46,7 @@ class KafkaOutlet(StagedOutlet):
         self._id = str(spec["id"])
         self._exact = spec.get("delivery") != "at_least_once"
         self._settings = {"linger.ms": "5", **dict(spec["settings"])}
-        for setting, name in (("sasl.username", "user_env"), ("sasl.password", "password_env")):
-            value = from_environment(spec.get(name), where=self._where)
-            if value is not None:
-                self._settings[setting] = value
+        self._settings |= credentials(spec.get("user_env"), spec.get("password_env"), where=self._where)
 
     def commit(self, pieces: Sequence[Segment], batch: int) -> None:
         """Write a batch unless the topic has it; see the module for how that is known."""
@@ -63,7 +60,7 @@ class KafkaOutlet(StagedOutlet):
             self._transact(tables, batch)
         else:
             try:
-                self._settled(_client("Producer", self._where, self._settings), tables)
+                self._settled(client("Producer", self._where, self._settings), tables)
             except KafkaException as error:
                 raise self._failed(error.args[0]) from error
         self.abort(files)
@@ -74,14 +71,15 @@ class KafkaOutlet(StagedOutlet):
         with _marker(self._where, self._settings, self._id) as marker:
             for left in reversed(range(_TRIES)):
                 # Its start ends whatever a process before left open.
-                producer = _client("Producer", self._where, {**self._settings, "transactional.id": self._id})
+                producer = client("Producer", self._where, {**self._settings, "transactional.id": self._id})
                 try:
                     producer.init_transactions(SECONDS)
                     if self._has(marker, batch):
                         return
                     producer.begin_transaction()
                     try:
-                        self._settled(producer, tables)
+                        with fatal_as_error():
+                            self._settled(producer, tables)
                         done = TopicPartition(self._topic, 0, batch + 1, metadata=f"epoch {self._epoch}")
                         producer.send_offsets_to_transaction(
                             [done], marker.consumer_group_metadata(), SECONDS
@@ -150,20 +148,10 @@ class KafkaOutlet(StagedOutlet):
         if problems:
             raise KafkaException(problems[0])
 
-    def _failed(self, error: Any) -> RuntimeFailure | Unavailable:
-        from confluent_kafka import KafkaError
-
-        away = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "_MSG_TIMED_OUT")
-        if error.code() in {getattr(KafkaError, name) for name in away}:
-            return Unavailable(
-                f"no Kafka broker at {self._settings['bootstrap.servers']}: {error.str()}",
-                where=self._where,
-                hint="see that the broker runs and that this machine reaches it; the batch waits",
-            )
-        return RuntimeFailure(
-            f"Kafka refuses: {error.str()}",
-            where=self._where,
-            hint="the batch is written again when the unit starts again",
+    def _failed(self, error: Any) -> HeadwaterError:
+        servers = self._settings["bootstrap.servers"]
+        return failure(
+            error, servers, where=self._where, hint="the batch is written again when the unit starts again"
         )
 
 
@@ -173,25 +161,8 @@ def _marker(where: str, settings: Mapping[str, str], group: str) -> Any:
     known = {
         k: v for k, v in settings.items() if not k.startswith(("linger", "compression", "batch", "acks"))
     }
-    consumer = _client("Consumer", where, {**known, "group.id": group, "enable.auto.commit": "false"})
+    consumer = client("Consumer", where, {**known, "group.id": group, "enable.auto.commit": "false"})
     try:
         yield consumer
     finally:
         consumer.close()
-
-
-def _client(kind: str, where: str, settings: Mapping[str, str]) -> Any:
-    try:
-        import confluent_kafka
-    except ImportError:
-        raise Unavailable(
-            "confluent-kafka is not installed", where=where, hint="pip install headwater[kafka]"
-        ) from None
-    try:
-        return getattr(confluent_kafka, kind)(dict(settings))
-    except confluent_kafka.KafkaException as error:
-        raise RuntimeFailure(
-            f"a setting of Kafka is wrong: {error.args[0].str()}",
-            where=where,
-            hint="see librdkafka's settings",
-        ) from None

@@ -166,7 +166,7 @@ def _entry(log: FileLog, entry: Entry, piece: int, offset: int) -> Iterator[pa.R
         path = log.segment_file(segment)
         if path is not None:
             yield from _bytes(path, number, offset if number == piece else 0)
-    yield _chunk(entry=json.dumps(asdict(entry)))
+    yield _chunk(entry=json.dumps(entry.to_record()))
 
 
 def _bytes(path: Path, piece: int, offset: int) -> Iterator[pa.RecordBatch]:

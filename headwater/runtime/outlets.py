@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.errors import ChannelError, UserCodeError
-from headwater.runtime.channels.base import Limits
-from headwater.runtime.channels.filelog import FileLog
+from headwater.runtime.channels.log import Log
+from headwater.runtime.channels.open import open_log
 from headwater.runtime.channels.segments import Segment, SegmentWriter
 from headwater.runtime.staged import StagedOutlet
 
@@ -57,7 +57,7 @@ def open_outlet(spec: Mapping[str, Any], epoch: int) -> Outlet:
     from headwater.runtime.fileoutlet import FilesOutlet
 
     kind = spec.get("kind")
-    if kind == "filelog":
+    if kind in ("filelog", "kafkalog"):
         return LogOutlet(spec, epoch)
     if kind == "files":
         return FilesOutlet(spec, epoch)
@@ -74,12 +74,12 @@ def open_outlet(spec: Mapping[str, Any], epoch: int) -> Outlet:
     raise ChannelError(
         f"unknown outlet kind {kind!r}",
         where="sink config",
-        hint="use filelog, files, deadletters, kafka or callback",
+        hint="use filelog, kafkalog, files, deadletters, kafka or callback",
     )
 
 
 class LogOutlet:
-    """Write to a filelog: ``path``, limits, ``fsync``, and how far event time is.
+    """Write to a channel: what describes its log (``channels.open``), and how far event time is.
 
     Either ``event_time`` names the column whose newest value, less ``delay`` seconds, tells it
     (right for a unit that keeps nothing back and reads one writer), or ``offsets`` is the
@@ -90,13 +90,7 @@ class LogOutlet:
         self._epoch = epoch
         self._delay = round(float(spec.get("delay") or 0.0) * 1_000_000)
         self._offsets: str | None = spec.get("offsets")
-        names = ("max_bytes", "max_age", "when_full", "block_timeout")
-        self.log = FileLog(
-            spec["path"],
-            limits=Limits(**{n: spec[n] for n in names if spec.get(n) is not None}),
-            event_time=spec.get("event_time"),
-            fsync=bool(spec.get("fsync", True)),
-        )
+        self.log = open_log(spec)
 
     def open(self) -> OutletTask:
         """Start a segment."""
@@ -129,7 +123,7 @@ def planned_watermark(offsets: Path, batch: int) -> int | None:
 
 
 class _LogTask:
-    def __init__(self, log: FileLog) -> None:
+    def __init__(self, log: Log) -> None:
         self._log = log
         self._segment: SegmentWriter | None = None
 

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwater.errors import ChannelError, HeadwaterError
-from headwater.runtime.channels.entry import Entry
+from headwater.runtime.channels.entry import Entry, Floor
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.channels.flight import SIGN_OF_LIFE, Bytes, FlightLog, Follower
-from headwater.runtime.channels.retention import Floor
 from headwater.runtime.wire import Wire
 
 _LOG = logging.getLogger(__name__)

@@ -8,12 +8,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ChannelSettings:
-    """How much a channel may hold (bytes, seconds) and what happens when it is full."""
+    """How much a channel may hold (bytes, seconds), what happens when it is full, what delivery it has."""
 
     max_bytes: int = 2**30
     max_age: float | None = None
     when_full: str = "block"
     fsync: bool = True
+    delivery: str = "exactly_once"
 
 
 @dataclass(frozen=True)

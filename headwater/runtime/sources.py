@@ -140,7 +140,7 @@ def _mqtt(spark: SparkSession, source: MqttSource, name: str | None, spool: Path
         raise RuntimeFailure(
             "a topic has no end", where=source.where, hint="a batch run needs bounded sources"
         )
-    reader: Any = spark.readStream.name(name).format("headwater_filelog")
+    reader: Any = spark.readStream.name(name).format("headwater_channel")
     messages = (
         reader.option("members", str(spool)).option("reader", name).option("schema", MESSAGE_SCHEMA).load()
     )

@@ -19,13 +19,16 @@ from headwater.metrics import LinkProgress, Progress
 from headwater.plan.document import digest, from_document
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.runtime.channels.filelog import FileLog
+from headwater.runtime.channels.log import Log
+from headwater.runtime.channels.open import remove_log
+from headwater.runtime.channelspec import channel_spec
 from headwater.runtime.durable import write_atomically
 from headwater.runtime.endpoint import Endpoint
 from headwater.runtime.layout import Layout
 from headwater.runtime.relay import Relay
 from headwater.runtime.settings import UnitSettings
 from headwater.runtime.sparks import Sparks
-from headwater.runtime.units import Units, Work, relay_reader
+from headwater.runtime.units import Units, Work, is_copied, relay_reader
 from headwater.runtime.watch import Meters, progress_of
 from headwater.runtime.wire import Credentials, Wire
 
@@ -206,7 +209,7 @@ class Deployed:
             if work is None or work.running is None:
                 return False
             work.running.observe()
-            logs = {c.id: FileLog(self.layout.channel(c)) for c in plan.inputs(unit)} | units.retired(unit)
+            logs = {c.id: units.log(plan, c) for c in plan.inputs(unit)} | units.retired(unit)
             return all(_read_up(work, id_, log) for id_, log in logs.items())
 
     def finish(self, plan: DeploymentPlan, unit: Unit) -> bool:
@@ -242,15 +245,16 @@ class Deployed:
     def forget(self, plan: DeploymentPlan, unit: Unit) -> bool:
         """Delete what is stored of a unit; False while somebody has still to read its channels."""
         with self._lock:
-            logs = [FileLog(self.layout.channel(c)) for c in plan.outputs(unit)]
+            units = self._on(self._sparks.of(plan, unit))
+            logs = [units.log(plan, c) for c in plan.outputs(unit)]
             if any(b.entries for log in logs for b in log.stats().unread.values()):
                 return False
             self.stop(unit)
             self._tasks.pop(unit.id, None)
             self._write()
             self._drop_unused_relays()
-            for log in logs:
-                shutil.rmtree(log.path, ignore_errors=True)
+            for channel in plan.outputs(unit):
+                remove_log(channel_spec(plan, channel, self.layout))
             for place in (self.layout.checkpoint(unit), self.layout.state(unit).parent):
                 shutil.rmtree(place, ignore_errors=True)
             return True
@@ -260,7 +264,7 @@ class Deployed:
     def _feed_relays(self, plan: DeploymentPlan, unit: Unit) -> None:
         """Pull what a unit reads from other zones."""
         for channel in plan.inputs(unit):
-            if channel.zone == self.zone or channel.id in self._relays:
+            if not is_copied(channel, self.zone) or channel.id in self._relays:
                 continue
             self._relays[channel.id] = relay = Relay(
                 partial(self._connect, channel.zone),
@@ -305,9 +309,9 @@ class Deployed:
                 if task.wanted == "running":
                     self._keep_running(task, now)
             for task in self._tasks.values():
-                plan = self.plan(task.digest)
-                for channel in plan.outputs(plan.unit(task.unit)):
-                    self._meters.note(channel.id, FileLog(self.layout.channel(channel)).stats(), now)
+                units, work = self._work(task)
+                for channel in work.plan.outputs(work.unit):
+                    self._meters.note(channel.id, units.log(work.plan, channel).stats(), now)
 
     def _keep_running(self, task: Task, now: float) -> None:
         plan = self.plan(task.digest)
@@ -388,7 +392,7 @@ class Deployed:
             return self._units[id(endpoint)]
 
 
-def _read_up(work: Work, channel: str, log: FileLog) -> bool:
+def _read_up(work: Work, channel: str, log: Log) -> bool:
     """Tell whether a unit's finished batches hold all of a log."""
     assert work.running is not None
     at = work.running.positions.get(channel)

@@ -26,6 +26,7 @@ from headwater.errors import RuntimeFailure
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.pieces import trunk
 from headwater.runtime import compile
+from headwater.runtime.channelspec import channel_spec, lineage_of
 from headwater.runtime.checkpoint import checkpoint_number
 from headwater.runtime.layout import Layout, full_path
 from headwater.runtime.sources import (
@@ -148,7 +149,7 @@ class UnitCompiler:
         punctuate = type_.event_time is not None and self._needs_watermark()
         reader = (
             self._spark.readStream.name(source_name(f"c_{self._plan.tags[id_]}{again}"))
-            .format("headwater_filelog")
+            .format("headwater_channel")
             .option("members", str(self._layout.members(self._unit, id_)))
             .option("reader", f"{self._unit.checkpoint}{again}")
             .option("schema", type_.schema.text)
@@ -218,6 +219,7 @@ class UnitCompiler:
                     "path": str(self._layout.dead_letters(self._unit)),
                     "unit": self._unit.id,
                     "zone": self._unit.zone,
+                    "lineage": lineage_of(self._layout.checkpoint(self._unit)),
                     "options": {s.id: dict(s.options) for s in texts if isinstance(s, sources.FileSource)},
                 }
             )
@@ -331,10 +333,11 @@ class UnitCompiler:
     def _outlet(self, tag: int, id_: str) -> dict[str, Any]:
         """Describe where an output's rows go."""
         operator, stored = self._flow[id_], self._plan.tags[id_]
+        lineage = lineage_of(self._layout.checkpoint(self._unit))
         if isinstance(operator, FileSink):
             path = full_path(operator.path.replace("{zone}", self._unit.zone))
-            name = f"{self._unit.zone}-{stored}"
-            return {"tag": tag, "kind": "files", "format": operator.format, "path": path, "name": name}
+            named = {"path": path, "name": f"{self._unit.zone}-{stored}", "lineage": lineage}
+            return {"tag": tag, "kind": "files", "format": operator.format, **named}
         scratch = str(self._layout.sink(id_, stored, self._unit.zone))
         if isinstance(operator, CallbackSink):
             code = operator.function.pickled
@@ -355,9 +358,12 @@ class UnitCompiler:
                 "password_env": operator.password_env,
             }
         if isinstance(operator, Sink):
-            return {"tag": tag, "kind": "filelog", "path": scratch, "fsync": self._channel.get("fsync", True)}
+            fsync = self._channel.get("fsync", True)
+            return {"tag": tag, "kind": "filelog", "path": scratch, "fsync": fsync, "lineage": lineage}
         channel = next(c for c in self._plan.outputs(self._unit) if c.operator == id_)
-        outlet = {"tag": tag, "kind": "filelog", "path": str(self._layout.channel(channel)), **self._channel}
+        spec = channel_spec(self._plan, channel, self._layout)
+        kind = "filelog" if channel.broker is None else "kafkalog"
+        outlet = {"tag": tag, **spec, **self._channel, "kind": kind, "lineage": lineage}
         if channel.event_time is not None:
             if self._direct_time():
                 outlet |= {"event_time": channel.event_time.column, "delay": channel.event_time.delay}

@@ -21,6 +21,9 @@ from headwater.metrics import Status, UnitProgress
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.runtime.channels.base import ChannelStats
 from headwater.runtime.channels.filelog import FileLog
+from headwater.runtime.channels.log import Log
+from headwater.runtime.channels.open import LogSpec, open_log
+from headwater.runtime.channelspec import member_spec
 from headwater.runtime.checkpoint import sweep_torn
 from headwater.runtime.durable import write_atomically
 from headwater.runtime.layout import Layout, full_path
@@ -113,11 +116,11 @@ class Units:
     def prepare(self, plan: DeploymentPlan, unit: Unit) -> None:
         """Make a unit's output channels with their readers, and tell it its inputs."""
         for channel in plan.outputs(unit):
-            log = FileLog(self.layout.channel(channel))
+            log = self.log(plan, channel)
             log.create()
             _register(log, self._readers(plan, channel))
         for channel in plan.inputs(unit):
-            log = FileLog(self.layout.channel(channel))
+            log = self.log(plan, channel)
             log.create()
             _register(log, channel_readers(plan, unit)[channel.operator])
         self.feed(plan, unit)
@@ -126,7 +129,7 @@ class Units:
         """Name those that read a channel here: units, and the relays of other zones."""
         found: dict[str, None] = {}
         for consumer in map(plan.unit, channel.consumers):
-            if self._home is None or consumer.zone == self._home:
+            if self._home is None or not is_copied(channel, consumer.zone):
                 found.update(dict.fromkeys(channel_readers(plan, consumer)[channel.operator]))
             else:
                 found[relay_reader(consumer.zone)] = None
@@ -134,24 +137,32 @@ class Units:
 
     def feed(self, plan: DeploymentPlan, unit: Unit) -> None:
         """Tell a unit which logs each of its inputs is made of; those taken out are read to their end."""
-        inputs: dict[str, dict[str, str]] = {}
+        inputs: dict[str, dict[str, LogSpec]] = {}
         for channel in plan.inputs(unit):
-            inputs.setdefault(channel.operator, {})[channel.id] = str(self.layout.channel(channel))
+            inputs.setdefault(channel.operator, {})[channel.id] = self._spec(plan, channel)
         for operator, writers in inputs.items():
             file = self.layout.members(unit, operator)
             before = _saved(file)
             known = {**before.get("retired", {}), **before.get("writers", {})}
-            retired = {id_: path for id_, path in known.items() if id_ not in writers and Path(path).exists()}
+            retired = {id_: spec for id_, spec in known.items() if id_ not in writers}
             write_atomically(file, json.dumps({"writers": writers, "retired": retired}))
         work = self._work.get(unit.id)
         if work is not None:
             work.plan, work.unit = plan, unit
 
-    def retired(self, unit: Unit) -> dict[str, FileLog]:
+    def log(self, plan: DeploymentPlan, channel: Channel) -> Log:
+        """Open a channel as this zone has it: its own, a copy of another zone's, or one with a broker."""
+        return open_log(self._spec(plan, channel))
+
+    def _spec(self, plan: DeploymentPlan, channel: Channel) -> LogSpec:
+        copied = self._home is not None and is_copied(channel, self._home)
+        return str(self.layout.channel(channel)) if copied else member_spec(plan, channel, self.layout)
+
+    def retired(self, unit: Unit) -> dict[str, Log]:
         """Give the logs that a unit still reads although they are no input of it any more."""
-        logs: dict[str, FileLog] = {}
+        logs: dict[str, Log] = {}
         for file in self.layout.members(unit, "x").parent.glob("*.members.json"):
-            logs |= {id_: FileLog(path) for id_, path in _saved(file).get("retired", {}).items()}
+            logs |= {id_: open_log(spec) for id_, spec in _saved(file).get("retired", {}).items()}
         return logs
 
     # ------------------------------------------------------------ starting and stopping
@@ -271,7 +282,7 @@ class Units:
         running.stop()
         running.observe()
         for channel in work.plan.outputs(work.unit):
-            FileLog(self.layout.channel(channel)).end(work.unit.epoch)
+            self.log(work.plan, channel).end(work.unit.epoch)
         work.finished = True
         self._save(work)
         return True
@@ -296,7 +307,7 @@ class Units:
     def _ended(self, work: Work, stop: threading.Event) -> bool:
         """Wait until the ends of channels from other zones have arrived here."""
         remote = [c for c in work.plan.inputs(work.unit) if self._home is not None and c.zone != self._home]
-        logs = [FileLog(self.layout.channel(c)) for c in remote]
+        logs = [self.log(work.plan, c) for c in remote]
         while not all(log.stats().ended for log in logs):
             if stop.wait(_LOOK):
                 return False
@@ -399,7 +410,7 @@ class Units:
         if at is None:
             waiting = stats.unread.get(work.unit.checkpoint)
             return stats.rows - waiting.rows if waiting else 0
-        return FileLog(self.layout.channel(channel)).totals(at)[0]
+        return self.log(work.plan, channel).totals(at)[0]
 
     def _rows_out(self, work: Work, stats: Callable[[Channel], ChannelStats]) -> int:
         plan, unit = work.plan, work.unit
@@ -448,7 +459,12 @@ def _runs(unit: Unit) -> str:
     return f"{unit.tag} {unit.epoch}"
 
 
-def _register(log: FileLog, readers: list[str]) -> None:
+def is_copied(channel: Channel, zone: str) -> bool:
+    """Tell whether a zone reads a copy of a channel: what it holds is in another zone."""
+    return (channel.broker or channel.zone) != zone
+
+
+def _register(log: Log, readers: list[str]) -> None:
     known = log.readers()
     for reader in readers:
         if reader not in known:

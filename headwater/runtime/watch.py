@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from functools import cache
 
 from headwater.metrics import ChannelProgress, LinkProgress, Progress, forecast
 from headwater.plan.model import Channel
 from headwater.runtime.channels.base import ChannelStats
-from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.units import Units, Work
 
 WINDOW = 60.0
@@ -49,17 +47,16 @@ def progress_of(
 ) -> Progress:
     """Give the state of units and of the channels they write."""
 
-    @cache
-    def known(path: str) -> ChannelStats:
-        return FileLog(path).stats()
-
+    known: dict[str, ChannelStats] = {}
     seen = []
     links: dict[str, list[int]] = {}
     channels: dict[str, ChannelProgress] = {}
     for units, work in works:
 
-        def stats(channel: Channel, units: Units = units) -> ChannelStats:
-            return known(str(units.layout.channel(channel)))
+        def stats(channel: Channel, units: Units = units, work: Work = work) -> ChannelStats:
+            if channel.id not in known:
+                known[channel.id] = units.log(work.plan, channel).stats()
+            return known[channel.id]
 
         with units.asking_spark():
             seen.append(units.progress(work, stats, stopped=stopped))

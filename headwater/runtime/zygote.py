@@ -43,7 +43,7 @@ PRELOADED = (
     "pyspark.sql.worker.plan_data_source_read",
     "pyspark.sql.worker.python_streaming_sink_runner",
     "pyspark.sql.worker.write_into_data_source",
-    "headwater.runtime.channels.filelog_spark",
+    "headwater.runtime.channels.channel_spark",
     "headwater.runtime.compile",
     "headwater.runtime.fileoutlet",
     "headwater.runtime.deadletters",

@@ -2,44 +2,58 @@
 
 from __future__ import annotations
 
-import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from headwater.errors import Unavailable
+from headwater.runtime.broker import LocalBroker, local_broker
 from headwater.runtime.channels.base import Channel
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.channels.flight import FlightLog
+from headwater.runtime.channels.open import open_log
 from headwater.runtime.logserver import LogServer
 from headwater.runtime.wire import Credentials, Wire
 
-Open = Callable[[], Channel]
+KINDS = ("filelog", "kafka")
 
 
-@contextlib.contextmanager
-def filelog(path: Path) -> Iterator[Open]:
-    """Give a log on this disk."""
-    yield lambda: FileLog(path / "log", event_time="ts", fsync=False)
-
-
-@contextlib.contextmanager
-def flight(path: Path) -> Iterator[Open]:
-    """Give a log that another process would serve."""
-    server = LogServer(
-        "127.0.0.1:0",
-        token="secret",
-        find=lambda name: FileLog(path / name, event_time="ts", fsync=False),
-    )
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """Give a real broker for the session; skip where none can be had."""
+    pytest.importorskip("confluent_kafka")
     try:
-        yield lambda: FlightLog(Wire(f"127.0.0.1:{server.port}", Credentials("secret")), "log")
-    finally:
-        server.shutdown()
+        with local_broker(tmp_path_factory.mktemp("kafka")) as started:
+            yield started
+    except Unavailable as error:
+        if os.environ.get("HEADWATER_NO_SKIP"):
+            raise
+        pytest.skip(f"no broker: {error}")
 
 
-KINDS: dict[str, Callable[[Path], AbstractContextManager[Open]]] = {"filelog": filelog, "flight": flight}
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """Give a topic's name that no other test has."""
+    return "".join(c if c.isalnum() else "-" for c in request.node.name)[:200]
+
+
+def spec_of(kind: str, path: Path, topic: str, broker: LocalBroker | None) -> dict[str, Any]:
+    """Describe a log of a kind."""
+    if broker is None:
+        return {"kind": kind, "path": str(path), "fsync": False}
+    return {"kind": kind, "servers": broker.address, "topic": topic, "staging": str(path / "staging")}
+
+
+@pytest.fixture(params=KINDS)
+def spec(request: pytest.FixtureRequest, tmp_path: Path, topic: str) -> dict[str, Any]:
+    """Describe an empty log, once for each kind."""
+    broker = request.getfixturevalue("broker") if request.param == "kafka" else None
+    return spec_of(request.param, tmp_path / "log", topic, broker)
+
 
 TS = pa.timestamp("us", tz="UTC")
 
@@ -56,14 +70,24 @@ def ids(channel: Channel, start: int | None = None, end: int | None = None) -> l
     return [i for batch in channel.read(first, last) for i in batch.column("id").to_pylist()]
 
 
-@pytest.fixture(params=sorted(KINDS))
-def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+@pytest.fixture(params=(*KINDS, "flight"))
+def reopen(request: pytest.FixtureRequest, tmp_path: Path, topic: str) -> Iterator[Callable[[], Channel]]:
     """Give a function that opens the same channel anew, as another process would."""
-    with KINDS[request.param](tmp_path) as opened:
-        yield opened
+    if request.param == "flight":
+        server = LogServer(
+            "127.0.0.1:0",
+            token="secret",
+            find=lambda name: FileLog(tmp_path / name, event_time="ts", fsync=False),
+        )
+        yield lambda: FlightLog(Wire(f"127.0.0.1:{server.port}", Credentials("secret")), "log")
+        server.shutdown()
+        return
+    broker = request.getfixturevalue("broker") if request.param == "kafka" else None
+    spec = spec_of(request.param, tmp_path / "log", topic, broker)
+    yield lambda: open_log(spec, event_time="ts")
 
 
 @pytest.fixture
-def channel(reopen: Open) -> Channel:
+def channel(reopen: Callable[[], Channel]) -> Channel:
     """Give an empty channel."""
     return reopen()

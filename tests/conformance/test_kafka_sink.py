@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from headwater.continuum import Continuum
 from headwater.errors import ChannelError, RuntimeFailure, Unavailable
 from headwater.plan.build import build
 from headwater.runtime import kafkaoutlet
-from headwater.runtime.broker import LocalBroker, local_broker
+from headwater.runtime.broker import LocalBroker
 from headwater.runtime.channels.segments import Segment
 from headwater.runtime.deployment import Deployment
 from headwater.runtime.endpoint import LocalEndpoint
@@ -31,22 +30,6 @@ from headwater.testing import BoundedSource
 from tests.deployments.flows import CONTINUUM, LOCATIONS, rows
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    try:
-        with local_broker(tmp_path_factory.mktemp("kafka")) as started:
-            yield started
-    except Unavailable as error:
-        if os.environ.get("HEADWATER_NO_SKIP"):
-            raise
-        pytest.skip(f"no broker: {error}")
-
-
-@pytest.fixture
-def topic(request: pytest.FixtureRequest) -> str:
-    return "".join(c if c.isalnum() else "-" for c in request.node.name)
 
 
 def spec(broker: LocalBroker, topic: str, place: Path, **others: Any) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""One manifest entry of a filelog."""
+"""One entry of a log, and the floor below which there are none any more."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from headwater.runtime.channels.base import END
@@ -31,6 +31,8 @@ class Entry:
     ended_by: int | None = None
     previous: tuple[int, int] | None = None
     written: float = 0.0
+    lineage: str | None = None
+    """What numbered the last batch that counts: a writer that goes on with it repeats batches by number."""
 
     @property
     def end(self) -> bool:
@@ -47,10 +49,35 @@ class Entry:
         """Return the last (epoch, batch) whose rows are in the log."""
         return (self.epoch, self.batch) if self.batch >= 0 else self.previous
 
+    def to_record(self) -> dict[str, Any]:
+        """Give the JSON form; what not every log has is left out when it is not there."""
+        record = asdict(self)
+        if record["lineage"] is None:
+            del record["lineage"]
+        for segment in record["segments"]:
+            if segment["offsets"] is None:
+                del segment["offsets"]
+        return record
+
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Entry:
-        """Rebuild an entry from its JSON form (``dataclasses.asdict``)."""
+        """Rebuild an entry from its JSON form (``to_record``)."""
         values = dict(record)
-        values["segments"] = tuple(Segment(**segment) for segment in values["segments"])
+        values["segments"] = tuple(
+            Segment(**{**s, "offsets": tuple(s["offsets"])} if s.get("offsets") else s)
+            for s in values["segments"]
+        )
         values["previous"] = tuple(values["previous"]) if values["previous"] else None
         return cls(**values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Floor:
+    """The first readable position, the totals before it, and how far deletion has come."""
+
+    seq: int = 0
+    swept: int = 0
+    rows: int = 0
+    bytes: int = 0
+    frontier: int | None = None
+    dropped_rows: int = 0

@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from headwater.runtime.channels.base import Backlog, ChannelStats
-from headwater.runtime.channels.entry import Entry
-from headwater.runtime.channels.retention import Floor
+from headwater.runtime.channels.entry import Entry, Floor
 from headwater.runtime.wire import Wire
 
 CHUNK = pa.schema(

@@ -6,27 +6,17 @@ import contextlib
 import fcntl
 import json
 import os
-import re
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import TypeVar
 
 from headwater.errors import ChannelError
+from headwater.runtime.channels.entry import Floor
+from headwater.runtime.channels.readerid import check_reader
 from headwater.runtime.durable import read_object, write_atomically
 
-_READER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Floor:
-    """The first readable position, the totals before it, and how far deletion has come."""
-
-    seq: int = 0
-    swept: int = 0
-    rows: int = 0
-    bytes: int = 0
-    frontier: int | None = None
-    dropped_rows: int = 0
+T = TypeVar("T")
 
 
 class Retention:
@@ -53,6 +43,11 @@ class Retention:
             fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed, also by a kill
             yield
 
+    def change(self, do: Callable[[], T]) -> T:
+        """Do something under the lock."""
+        with self.lock():
+            return do()
+
     def floor(self) -> Floor:
         """Return the first readable position and what was before it."""
         record = read_object(self._log / "floor.json")
@@ -77,13 +72,7 @@ class Retention:
         self._file(reader).unlink(missing_ok=True)
 
     def _file(self, reader: str) -> Path:
-        if not _READER.fullmatch(reader):
-            raise ChannelError(
-                f"{reader!r} is no reader id",
-                where=str(self._log),
-                hint="use letters, digits and _ . @ - only",
-            )
-        return self.directory / f"{reader}.json"
+        return self.directory / f"{check_reader(reader, str(self._log))}.json"
 
     def position(self, reader: str) -> int | None:
         """Return where a reader stands; None when it is not registered."""

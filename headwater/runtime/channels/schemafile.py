@@ -7,8 +7,9 @@ import contextlib
 import json
 import os
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headwater.errors import ChannelError
 from headwater.runtime.channels.segments import normal_schema
@@ -22,12 +23,31 @@ _NAME = "schema.json"
 
 def load_schema(log: Path) -> pa.Schema | None:
     """Return the schema of a log; None when it has none yet."""
+    record = read_object(log / _NAME)
+    return None if record is None else schema_of(record)
+
+
+def schema_of(record: Mapping[str, Any]) -> pa.Schema:
+    """Rebuild a schema from what ``record_of`` gave."""
     import pyarrow as pa
 
-    record = read_object(log / _NAME)
-    if record is None:
-        return None
     return pa.ipc.read_schema(pa.BufferReader(base64.b64decode(record["arrow"])))
+
+
+def record_of(schema: pa.Schema) -> dict[str, Any]:
+    """Give a schema as JSON can hold it, legible and exact."""
+    arrow = base64.b64encode(schema.serialize().to_pybytes()).decode()
+    return {"columns": {f.name: str(f.type) for f in schema}, "arrow": arrow}
+
+
+def refuse_other(found: pa.Schema, wanted: pa.Schema, *, where: str) -> None:
+    """Raise ChannelError where rows have another schema than the log."""
+    if not found.equals(wanted):
+        raise ChannelError(
+            f"rows of another schema: {_difference(found, wanted)}",
+            where=where,
+            hint="a changed schema needs a new channel; keep the old log until it is read to its end",
+        )
 
 
 def ensure_schema(log: Path, schema: pa.Schema, *, scratch: Path, fsync: bool) -> None:
@@ -37,8 +57,7 @@ def ensure_schema(log: Path, schema: pa.Schema, *, scratch: Path, fsync: bool) -
     if found is None:
         temp = scratch / f"{_NAME}.{uuid.uuid4().hex}"
         with open(temp, "w", encoding="utf-8") as out:
-            arrow = base64.b64encode(wanted.serialize().to_pybytes()).decode()
-            json.dump({"columns": {f.name: str(f.type) for f in wanted}, "arrow": arrow}, out, indent=1)
+            json.dump(record_of(wanted), out, indent=1)
             if fsync:
                 out.flush()
                 os.fsync(out.fileno())
@@ -48,12 +67,8 @@ def ensure_schema(log: Path, schema: pa.Schema, *, scratch: Path, fsync: bool) -
         if fsync:
             sync_directory(log)
         found = load_schema(log)
-    if found is not None and not found.equals(wanted):
-        raise ChannelError(
-            f"rows of another schema: {_difference(found, wanted)}",
-            where=str(log),
-            hint="a changed schema needs a new channel; keep the old log until it is read to its end",
-        )
+    if found is not None:
+        refuse_other(found, wanted, where=str(log))
 
 
 def _difference(found: pa.Schema, wanted: pa.Schema) -> str:

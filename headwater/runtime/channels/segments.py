@@ -27,7 +27,8 @@ class Segment:
     """Name one segment file and what is known of it.
 
     ``frontier`` is what it adds to the event-time frontier, in microseconds.
-    ``file`` is None for a piece that carries a frontier and no rows.
+    ``file`` is None for a piece that carries a frontier and no rows. ``offsets`` are the first and
+    the last place of its bytes in a log that keeps no files.
     """
 
     file: str | None
@@ -35,6 +36,7 @@ class Segment:
     bytes: int
     crc32: int
     frontier: int | None = None
+    offsets: tuple[int, int] | None = None
 
 
 class CorruptSegment(ChannelError):
@@ -232,3 +234,14 @@ def read_segment(path: Path, segment: Segment) -> Iterator[pa.RecordBatch]:
     # Arrow keeps its own mapping: batches may outlive this function.
     with pa.memory_map(str(path)) as source:
         yield from pa.ipc.open_stream(source)
+
+
+def decode_segment(data: bytes, segment: Segment, *, where: str) -> Iterator[pa.RecordBatch]:
+    """Give the batches of a segment that is in memory, after the whole of it was found sound."""
+    import pyarrow as pa
+
+    if len(data) != segment.bytes or not data:
+        raise CorruptSegment(f"has {len(data)} bytes instead of {segment.bytes}", where=where)
+    if (found := zlib.crc32(data)) != segment.crc32:
+        raise CorruptSegment(f"has checksum {found:08x} instead of {segment.crc32:08x}", where=where)
+    yield from pa.ipc.open_stream(pa.BufferReader(data))

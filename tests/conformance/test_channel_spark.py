@@ -14,13 +14,15 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from headwater.errors import ChannelError
+from headwater.runtime.broker import LocalBroker
 from headwater.runtime.channels.base import END
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.channels.filelog_spark import FilelogReader, FilelogSource, Piece, share
+from headwater.runtime.channels.channel_spark import ChannelReader, ChannelSource, Piece, share
+from headwater.runtime.channels.log import Log
+from headwater.runtime.channels.open import open_log
 from headwater.runtime.channels.segments import Segment
 from headwater.runtime.fileoutlet import FilesOutlet
 
-from .conftest import ids, table
+from .conftest import KINDS, ids, spec_of, table
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -32,33 +34,43 @@ WAIT = 60.0
 
 
 class Site:
-    """A place with some logs, a members file and what a query needs."""
+    """A place with some logs of one kind, a members file and what a query needs."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, broker: LocalBroker | None, topic: str) -> None:
         self.root = root
         self.members = root / "members.json"
+        self._broker = broker
+        self._topic = topic
 
-    def log(self, name: str) -> FileLog:
-        return FileLog(self.root / name, event_time="ts", fsync=False)
+    def spec(self, name: str) -> dict[str, Any]:
+        kind = "kafka" if self._broker else "filelog"
+        return spec_of(kind, self.root / name, f"{self._topic}.{name}", self._broker)
+
+    def outlet(self, name: str, **more: Any) -> dict[str, Any]:
+        return {**self.spec(name), "kind": "kafkalog" if self._broker else "filelog", **more}
+
+    def log(self, name: str) -> Log:
+        return open_log(self.spec(name), event_time="ts")
 
     def list(self, *names: str, retired: tuple[str, ...] = ()) -> None:
-        """Replace the members file in one step."""
-        path = lambda names: {n: str(self.root / n) for n in names}  # noqa: E731
+        """Replace the members file in one step; filelogs in the short form."""
+        member = lambda n: self.spec(n) if self._broker else str(self.root / n)  # noqa: E731
+        all_ = lambda names: {n: member(n) for n in names}  # noqa: E731
         temp = self.root / "members.tmp"
-        temp.write_text(json.dumps({"writers": path(names), "retired": path(retired)}))
+        temp.write_text(json.dumps({"writers": all_(names), "retired": all_(retired)}))
         os.replace(temp, self.members)
 
     def options(self, **more: object) -> dict[str, str]:
         values = {"members": self.members, "reader": "unit", "schema": DDL, **more}
         return {name: str(value) for name, value in values.items()}
 
-    def reader(self, **more: object) -> FilelogReader:
+    def reader(self, **more: object) -> ChannelReader:
         """Make a reader as a (re)started query would."""
-        source = FilelogSource(self.options(**more))
+        source = ChannelSource(self.options(**more))
         return source.streamReader(_schema(source))
 
 
-def _schema(source: FilelogSource) -> Any:
+def _schema(source: ChannelSource) -> Any:
     """Parse a DDL of longs and timestamps without a session."""
     from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
@@ -67,12 +79,13 @@ def _schema(source: FilelogSource) -> Any:
     return StructType([StructField(name, kinds[kind]) for name, kind in columns])
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
+@pytest.fixture(params=KINDS)
+def site(request: pytest.FixtureRequest, tmp_path: Path, topic: str) -> Site:
+    broker = request.getfixturevalue("broker") if request.param == "kafka" else None
+    return Site(tmp_path, broker, topic)
 
 
-def rows_of(reader: FilelogReader, start: dict[str, int], end: dict[str, int]) -> tuple[list[int], list[int]]:
+def rows_of(reader: ChannelReader, start: dict[str, int], end: dict[str, int]) -> tuple[list[int], list[int]]:
     """Read a batch as Spark would; return its ids and its punctuations in seconds."""
     found: list[int] = []
     marks: list[int] = []
@@ -213,9 +226,9 @@ def test_tasks_are_balanced_and_keep_each_writers_order() -> None:
 
     k = 1000
     small = share([run("a", 10, 10), run("b", 5)], 4)
-    assert [[p.path for p in g] for g in small] == [["a", "a", "b"]]
+    assert [[p.log for p in g] for g in small] == [["a", "a", "b"]]
     runs = [run("a", *[100 * k] * 3), run("b", *[100 * k] * 3)]
-    assert [{p.path for p in g} for g in share(runs, 2)] == [{"a"}, {"b"}]
+    assert [{p.log for p in g} for g in share(runs, 2)] == [{"a"}, {"b"}]
     (one, two) = share([run("a", *[100 * k] * 6)], 2)
     assert [p.seq for p in one] == [0, 1, 2]
     assert [p.seq for p in two] == [3, 4, 5]
@@ -235,7 +248,7 @@ def test_a_wrong_declaration_is_named(site: Site) -> None:
         with pytest.raises(ChannelError, match=says):
             rows_of(reader, {"a": 0}, {"a": 1})
     with pytest.raises(ChannelError, match="option 'reader' is missing"):
-        FilelogSource({"members": "m", "schema": DDL}).streamReader(None)  # type: ignore[arg-type]
+        ChannelSource({"members": "m", "schema": DDL}).streamReader(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"writers": 3}', '{"logs": {}}'])
@@ -249,7 +262,7 @@ def test_a_bad_members_file_is_named(site: Site, text: str) -> None:
 
 
 def source(spark: SparkSession, site: Site, **more: object) -> DataFrame:
-    return spark.readStream.name("source").format("headwater_filelog").options(**site.options(**more)).load()  # type: ignore[return-value]
+    return spark.readStream.name("source").format("headwater_channel").options(**site.options(**more)).load()  # type: ignore[return-value]
 
 
 def start(
@@ -286,7 +299,7 @@ def halt(query: StreamingQuery) -> None:
 
 
 def out_log(site: Site) -> dict[str, Any]:
-    return {"kind": "filelog", "path": str(site.root / "out"), "event_time": "ts"}
+    return site.outlet("out", event_time="ts")
 
 
 def test_rows_pass_through_a_live_query(spark: SparkSession, site: Site) -> None:
@@ -329,7 +342,7 @@ def test_one_query_feeds_several_outlets(spark: SparkSession, site: Site) -> Non
     rows = rows.selectExpr("__out", *[f"if(__out = {i}, o{i}, null) as o{i}" for i in range(3)])
     outlets: list[dict[str, Any]] = [
         {"tag": 0, **out_log(site)},
-        {"tag": 1, "kind": "filelog", "path": str(site.root / "even"), "event_time": "w"},
+        {"tag": 1, **site.outlet("even", event_time="w")},
         {"tag": 2, "kind": "files", "format": "json", "path": str(site.root / "dead")},
     ]
     query = start(rows, site, outlets, availableNow=True)
@@ -408,18 +421,16 @@ def test_spark_types_survive(spark: SparkSession, site: Site) -> None:
         "cast(ts as date) as day",
         "cast(concat('b', id) as binary) as b",
     )
-    written = start(rows, site, [{"kind": "filelog", "path": str(site.root / "typed")}], availableNow=True)
+    written = start(rows, site, [site.outlet("typed")], availableNow=True)
     assert written.awaitTermination(int(WAIT))
-    other = Site(site.root / "other")
-    other.root.mkdir()
-    other.members.write_text(json.dumps({"writers": {"typed": str(site.root / "typed")}}))
+    site.list("typed")
     ddl = (
         "id long, w struct<start: timestamp, end: timestamp>, l array<timestamp>, m map<string, long>,"
         "d decimal(12, 3), n timestamp_ntz, day date, b binary"
     )
-    frame = source(spark, other, schema=ddl, punctuate=False)
-    copied = start(frame, other, [{"kind": "filelog", "path": str(other.root / "copy")}], availableNow=True)
+    frame = source(spark, site, schema=ddl, punctuate=False)
+    copied = start(frame, site, [site.outlet("copy")], checkpoint="c2", availableNow=True)
     assert copied.awaitTermination(int(WAIT))
-    first, second = FileLog(site.root / "typed"), FileLog(other.root / "copy")
+    first, second = open_log(site.spec("typed")), open_log(site.spec("copy"))
     assert pa.Table.from_batches(first.read(0, 1)).equals(pa.Table.from_batches(second.read(0, 1)))
     assert second.stats().rows == 2

@@ -1,6 +1,6 @@
-"""Spark's way in: several filelogs, one per upstream zone, read as one streaming source.
+"""Spark's way in: several channels of any kind, one per upstream zone, read as one streaming source.
 
-Options of ``headwater_filelog``: ``members`` (JSON file, see Members), ``reader`` (id under
+Options of ``headwater_channel``: ``members`` (JSON file, see Members), ``reader`` (id under
 which every log keeps what is unread), ``schema`` (DDL), ``punctuate``, ``max_rows_per_batch``
 (soft: every log with news gives at least one entry), ``parallelism`` (most tasks a batch),
 ``on_corrupt``.
@@ -12,6 +12,7 @@ at the writers named in ``end`` and not at the members of the moment.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -29,21 +30,22 @@ from pyspark.sql.streaming.datasource import (
 from headwater.errors import ChannelError
 from headwater.runtime.channels.base import OnCorrupt
 from headwater.runtime.channels.entry import Entry
-from headwater.runtime.channels.filelog import FileLog
+from headwater.runtime.channels.log import Log
+from headwater.runtime.channels.open import LogSpec, open_log
 from headwater.runtime.channels.segments import Segment, conform, normal_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-SOURCE_FORMAT = "headwater_filelog"
+SOURCE_FORMAT = "headwater_channel"
 WATERMARK = "__wm"
 _SMALL = 50_000  # rows below which a second Python task costs more than it brings
 
 Offset = dict[str, int]
 
 
-class FilelogSource(DataSource):
+class ChannelSource(DataSource):
     """Read the logs listed in a members file."""
 
     @classmethod
@@ -56,11 +58,11 @@ class FilelogSource(DataSource):
         ddl = self._option("schema")
         return f"{ddl}, {WATERMARK} timestamp" if self._punctuate() else ddl
 
-    def streamReader(self, schema: StructType) -> FilelogReader:
+    def streamReader(self, schema: StructType) -> ChannelReader:
         """Make the reader of one query."""
         limit = self.options.get("max_rows_per_batch")
         on_corrupt: OnCorrupt = "stop" if self.options.get("on_corrupt") == "stop" else "quarantine"
-        return FilelogReader(
+        return ChannelReader(
             Members(self._option("members"), self._option("reader"), on_corrupt),
             schema,
             punctuate=self._punctuate(),
@@ -84,9 +86,12 @@ class FilelogSource(DataSource):
 
 @dataclass(frozen=True)
 class Piece:
-    """One segment to read: where, in which entry, and what it must contain."""
+    """One segment to read: in which log and entry, and what it must contain.
 
-    path: str
+    ``log`` is the log's description as JSON: tasks open it themselves.
+    """
+
+    log: str
     seq: int
     segment: Segment
 
@@ -102,7 +107,8 @@ class LogPartition(InputPartition):
 class Members:
     """The logs of one source, read from a JSON file that may be replaced at any time.
 
-    ``{"writers": {"E1": "/path"}, "retired": {"E0": "/path"}}``. A path with no log yet is an
+    ``{"writers": {"E1": "/path"}, "retired": {"E0": "/path"}}``, with a log's description
+    (``channels.open``) in place of a path where it is no filelog. One that is not there yet is an
     empty log, which holds the punctuation back. A writer taken out of ``writers`` is read to
     its end and then left out of the offsets; keep it under ``retired`` until then, or a query
     restarted in between cannot find what it has planned to read.
@@ -114,8 +120,8 @@ class Members:
         self.on_corrupt = on_corrupt
         self._stamp: tuple[int, int, int] | None = None
         self._active: tuple[str, ...] = ()
-        self._paths: dict[str, str] = {}
-        self._logs: dict[str, FileLog] = {}
+        self._specs: dict[str, str] = {}
+        self._logs: dict[str, Log] = {}
 
     def active(self) -> tuple[str, ...]:
         """Return the writers listed now, in order of their names."""
@@ -131,21 +137,21 @@ class Members:
             ) from None
         return self._active
 
-    def log(self, writer: str) -> FileLog | None:
+    def log(self, writer: str) -> Log | None:
         """Return a writer's log; None when its place is not known (any more)."""
         self.active()
         return self._logs.get(writer)
 
-    def path(self, writer: str) -> str:
-        """Return where a writer's log is."""
-        return self._paths[writer]
+    def spec(self, writer: str) -> str:
+        """Return the description of a writer's log, as JSON."""
+        return self._specs[writer]
 
     def _load(self) -> None:
         try:
             with open(self.file, encoding="utf-8") as source:
                 content = json.load(source)
-            writers: dict[str, str] = dict(content["writers"])
-            retired: dict[str, str] = dict(content.get("retired", {}))
+            writers: dict[str, LogSpec] = dict(content["writers"])
+            retired: dict[str, LogSpec] = dict(content.get("retired", {}))
         except (ValueError, KeyError, TypeError) as error:
             raise ChannelError(
                 f"not a members file: {error}",
@@ -153,16 +159,17 @@ class Members:
                 hint='write {"writers": {"<zone>": "<log directory>"}}, replacing the file in one step',
             ) from None
         # Logs once seen stay known to this process, so a removed one can be read to its end.
-        for writer, path in {**retired, **writers}.items():
-            if self._paths.get(writer) != path:
-                self._paths[writer] = path
-                log = self._logs[writer] = FileLog(path, on_corrupt=self.on_corrupt)
+        for writer, spec in {**retired, **writers}.items():
+            text = json.dumps(spec, sort_keys=True)
+            if self._specs.get(writer) != text:
+                log = self._logs[writer] = open_log(spec, on_corrupt=self.on_corrupt)
+                self._specs[writer] = text
                 if writer in writers:
                     log.register(self.reader)
         self._active = tuple(sorted(writers))
 
 
-class FilelogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plan batches over all members and read them in tasks."""
 
     def __init__(
@@ -239,7 +246,7 @@ class FilelogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if position > newest:
             raise ChannelError(
                 f"the query has read {position} entries of {writer}, but only {newest} are there",
-                where=self._members.path(writer),
+                where=self._log(writer).where,
                 hint="this log was emptied or replaced: restore it, or start the query from a new checkpoint",
             )
 
@@ -281,9 +288,9 @@ class FilelogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 hint='list it under "retired" until it is read to its end',
             )
         first = start.get(writer, 0)  # entries() begins at the earliest that is kept
-        path = self._members.path(writer)
+        spec = self._members.spec(writer)
         entries: Iterator[Entry] = log.entries(first, end)
-        return tuple(Piece(path, e.seq, s) for e in entries for s in e.segments)
+        return tuple(Piece(spec, e.seq, s) for e in entries for s in e.segments)
 
     def _new_watermark(self, start: Offset, end: Offset) -> int | None:
         new = self._watermark(end)
@@ -301,7 +308,7 @@ class FilelogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             least = frontier if least is None else min(least, frontier)
         return least
 
-    def _log(self, writer: str) -> FileLog:
+    def _log(self, writer: str) -> Log:
         log = self._members.log(writer)
         assert log is not None, writer
         return log
@@ -316,33 +323,30 @@ class FilelogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, LogPartition)
         declared: pa.Schema = to_arrow_schema(self._schema, timezone="UTC")
         own = pa.schema([f for f in declared if f.name != WATERMARK]) if self._punctuate else declared
-        logs: dict[str, FileLog] = {}
-        for piece in partition.pieces:
-            log = logs.get(piece.path)
-            if log is None:
-                log = logs[piece.path] = FileLog(piece.path, on_corrupt=self._members.on_corrupt)
-            for batch in log.read_segment(piece.seq, piece.segment):
-                yield self._fit(batch, own, declared, piece.path)
+        for spec, pieces in itertools.groupby(partition.pieces, key=lambda piece: piece.log):
+            log = open_log(json.loads(spec), on_corrupt=self._members.on_corrupt)
+            for batch in log.read_segments((p.seq, p.segment) for p in pieces):
+                yield self._fit(batch, own, declared, log.where)
         if partition.watermark is not None:
             row: dict[str, Any] = dict.fromkeys(declared.names)
             arrays = [pa.array([row[f.name]], f.type) for f in declared if f.name != WATERMARK]
             mark = pa.array([partition.watermark], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
             yield pa.RecordBatch.from_arrays([*arrays, mark], schema=declared)
 
-    def _fit(self, batch: pa.RecordBatch, own: pa.Schema, declared: pa.Schema, path: str) -> pa.RecordBatch:
+    def _fit(self, batch: pa.RecordBatch, own: pa.Schema, declared: pa.Schema, where: str) -> pa.RecordBatch:
         import pyarrow as pa
 
         if batch.schema.names != own.names:
             raise ChannelError(
                 f"holds columns {batch.schema.names}, but the source declares {own.names}",
-                where=path,
+                where=where,
                 hint="declare the channel's own schema, in its order",
             )
         # Arrow would gladly cast a long to a timestamp; only zone and nullability may differ.
         if not normal_schema(batch.schema).equals(normal_schema(own)):
             raise ChannelError(
                 f"has {_types(batch.schema)}, but the source declares {_types(own)}",
-                where=path,
+                where=where,
                 hint="declare the channel's own schema",
             )
         batch = conform(batch, own)
