@@ -12,21 +12,26 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from headwater.errors import ChannelError, HeadwaterError
+from headwater.runtime.channels.base import Backlog
 from headwater.runtime.channels.entry import Entry, Floor
 from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.channels.flight import SIGN_OF_LIFE, Bytes, FlightLog, Follower
-from headwater.runtime.wire import Wire
+from headwater.runtime.channels.flight import SIGN_OF_LIFE, Bytes
+
+if TYPE_CHECKING:
+    from headwater.runtime.channels.kafkalog import KafkaLog
 
 _LOG = logging.getLogger(__name__)
 _SILENCE = 5 * SIGN_OF_LIFE
 """After this without a word the link counts as down."""
 
 _ACKNOWLEDGE = 0.5  # seconds between two words to the other side on how far this one is
+_POLL = 0.05  # seconds between two looks at a broker
 _RETRY, _RETRY_MOST = 0.2, 2.0
 
 
@@ -40,12 +45,93 @@ class RelayState:
     bytes: int
 
 
+class Following(Protocol):
+    """A stream of what a log holds from some position on; ``heard`` is when the other side last spoke."""
+
+    heard: float
+
+    def __iter__(self) -> Iterator[Floor | Bytes | Entry | None]:
+        """Give floors, bytes and entries as they come, None as a sign of life."""
+
+    def cancel(self) -> None:
+        """End the stream, from any thread."""
+
+
+class Remote(Protocol):
+    """A log elsewhere."""
+
+    def register(self, reader: str) -> int:
+        """Make it keep what ``reader`` has not read; return where that stands."""
+
+    def advance(self, reader: str, position: int) -> None:
+        """Tell it that ``reader`` needs nothing before ``position``."""
+
+    def follow(self, seq: int, piece: int = 0, offset: int = 0) -> Following:
+        """Open a stream from a position on."""
+
+    def close(self) -> None:
+        """Give the connection up."""
+
+
+class PolledLog:
+    """A log of another zone's broker, as a remote one: looked at again and again."""
+
+    def __init__(self, log: KafkaLog) -> None:
+        self._log = log
+
+    def register(self, reader: str) -> int:
+        return self._log.register(reader)
+
+    def advance(self, reader: str, position: int) -> None:
+        self._log.advance(reader, position)
+
+    def follow(self, seq: int, piece: int = 0, offset: int = 0) -> Polling:
+        return Polling(self._log, seq)
+
+    def close(self) -> None:
+        """Keep the connections: they are the process's."""
+
+
+class Polling:
+    """What a broker's log holds from a position on."""
+
+    def __init__(self, log: KafkaLog, seq: int) -> None:
+        self._log = log
+        self._seq = seq
+        self._over = threading.Event()
+        self.heard = time.monotonic()
+
+    def __iter__(self) -> Iterator[Floor | Bytes | Entry | None]:
+        while not self._over.is_set():
+            latest = self._log.latest()
+            self.heard = time.monotonic()
+            if self._seq < self._log.earliest():
+                floor = self._log.floor()
+                self._seq = floor.seq
+                yield floor
+            if self._seq >= latest:
+                yield None
+                self._over.wait(_POLL)
+                continue
+            for entry in self._log.entries(self._seq, latest):
+                if entry.seq != self._seq:
+                    break
+                for piece, segment in enumerate(entry.segments):
+                    yield Bytes(piece, 0, self._log.raw(segment))
+                    self.heard = time.monotonic()
+                yield replace(entry, segments=tuple(replace(s, offsets=None) for s in entry.segments))
+                self._seq += 1
+
+    def cancel(self) -> None:
+        self._over.set()
+
+
 class Relay:
     """Keep a replica up with its original, for as long as it is not stopped."""
 
     def __init__(
         self,
-        connect: Callable[[], Wire],
+        connect: Callable[[], Remote],
         name: str,
         replica: FileLog,
         *,
@@ -60,9 +146,9 @@ class Relay:
         self._reader = reader
         self._max_bytes = max_bytes
         self._stop = threading.Event()
-        self._follower: Follower | None = None
+        self._follower: Following | None = None
         self._acknowledged = -1
-        self._wire: Wire | None = None
+        self._remote: Remote | None = None
         self._state = RelayState(False, time.monotonic(), None, 0)
         self._threads = [
             threading.Thread(target=self._pull, name=f"relay {name}", daemon=True),
@@ -92,11 +178,11 @@ class Relay:
     def _pull(self) -> None:
         wait = _RETRY
         while not self._stop.is_set():
-            wire = self._connect()
+            remote: Remote | None = None
             try:
-                remote = FlightLog(wire, self.name)
+                remote = self._connect()
                 self._acknowledged = remote.register(self._reader)
-                self._wire = wire
+                self._remote = remote
                 self._note(up=True)
                 wait = _RETRY
                 while not self._stop.is_set():
@@ -107,12 +193,13 @@ class Relay:
                 _LOG.exception("relay %s", self.name)
                 self._note(up=False, error=error)
             finally:
-                self._wire = None
-                wire.close()
+                self._remote = None
+                if remote is not None:
+                    remote.close()
             self._stop.wait(wait)
             wait = min(_RETRY_MOST, wait * 2)
 
-    def _follow(self, remote: FlightLog) -> None:
+    def _follow(self, remote: Remote) -> None:
         """Take in one stream to its end."""
         seq = self.replica.latest()
         piece, offset = self._partial(seq)
@@ -124,6 +211,7 @@ class Relay:
                 self._note(up=True)
                 if isinstance(item, Floor):
                     self._discard(seq)
+                    self._wait_until_read(follower)
                     self.replica.begin_at(item)
                     seq = item.seq
                 elif isinstance(item, Bytes):
@@ -136,16 +224,22 @@ class Relay:
             self._follower = None
             follower.cancel()
 
-    def _wait_for_room(self, follower: Follower) -> None:
+    def _wait_for_room(self, follower: Following) -> None:
         """Stop pulling while the readers here are too far behind: the original's bound then counts."""
-        if self._max_bytes is None:
-            return
+        if self._max_bytes is not None:
+            most = self._max_bytes
+            self._wait_for_readers(follower, lambda backlog: backlog.bytes < most)
+
+    def _wait_until_read(self, follower: Following) -> None:
+        """Let the readers here take what there is before a gap."""
+        self._wait_for_readers(follower, lambda backlog: backlog.entries == 0)
+
+    def _wait_for_readers(self, follower: Following, enough: Callable[[Backlog], bool]) -> None:
         while not self._stop.is_set():
-            unread = self.replica.stats().unread.values()
-            if max((b.bytes for b in unread), default=0) < self._max_bytes:
+            if all(enough(backlog) for backlog in self.replica.stats().unread.values()):
                 return
             follower.heard = time.monotonic()
-            self._stop.wait(0.1)
+            self._stop.wait(_POLL)
 
     # ------------------------------------------------------------ half an entry
 
@@ -169,7 +263,7 @@ class Relay:
         with open(self._part(seq, part.piece), "ab") as out:
             out.truncate(part.offset)
             out.write(part.data)
-        self._state = RelayState(True, time.monotonic(), None, self._state.bytes + part.data.size)
+        self._state = RelayState(True, time.monotonic(), None, self._state.bytes + len(part.data))
 
     def _publish(self, entry: Entry) -> None:
         if any(s.file is not None and s.file != Path(s.file).name for s in entry.segments):
@@ -195,15 +289,15 @@ class Relay:
     def _watch(self) -> None:
         """Tell the other side how far we are, and give a stream up that has fallen silent."""
         while not self._stop.wait(_ACKNOWLEDGE):
-            follower, wire = self._follower, self._wire
+            follower, remote = self._follower, self._remote
             if follower is not None and time.monotonic() - follower.heard > _SILENCE:
                 follower.cancel()
                 continue
             latest = self.replica.latest()
-            if wire is None or follower is None or latest <= self._acknowledged:
+            if remote is None or follower is None or latest <= self._acknowledged:
                 continue
             with contextlib.suppress(HeadwaterError):  # said again when the link is back
-                FlightLog(wire, self.name).advance(self._reader, latest)
+                remote.advance(self._reader, latest)
                 self._acknowledged = latest
 
     def _note(self, *, up: bool, error: Exception | None = None) -> None:

@@ -17,15 +17,16 @@ from typing import Any, Literal
 from headwater.errors import ChannelError, DeploymentError, RuntimeFailure, UserCodeError
 from headwater.metrics import LinkProgress, Progress
 from headwater.plan.document import digest, from_document
-from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.runtime.channels.filelog import FileLog
+from headwater.runtime.channels.flight import FlightLog
 from headwater.runtime.channels.log import Log
-from headwater.runtime.channels.open import remove_log
+from headwater.runtime.channels.open import open_log, remove_log
 from headwater.runtime.channelspec import channel_spec
 from headwater.runtime.durable import write_atomically
 from headwater.runtime.endpoint import Endpoint
 from headwater.runtime.layout import Layout
-from headwater.runtime.relay import Relay
+from headwater.runtime.relay import PolledLog, Relay, Remote
 from headwater.runtime.settings import UnitSettings
 from headwater.runtime.sparks import Sparks
 from headwater.runtime.units import Units, Work, is_copied, relay_reader
@@ -267,7 +268,7 @@ class Deployed:
             if not is_copied(channel, self.zone) or channel.id in self._relays:
                 continue
             self._relays[channel.id] = relay = Relay(
-                partial(self._connect, channel.zone),
+                partial(self._connect, plan, channel),
                 f"{self.name}/{channel.id}",
                 FileLog(self.layout.channel(channel), fsync=self._settings.channel.fsync),
                 reader=relay_reader(self.zone),
@@ -285,15 +286,21 @@ class Deployed:
         for id_ in [i for i in self._relays if i not in used]:
             self._relays.pop(id_).stop()
 
-    def _connect(self, zone: str) -> Wire:
-        address = self._peers.get(zone)
+    def _connect(self, plan: DeploymentPlan, channel: Channel) -> Remote:
+        if channel.broker is not None:
+            from headwater.runtime.channels.kafkalog import KafkaLog
+
+            log = open_log(channel_spec(plan, channel, self.layout))
+            assert isinstance(log, KafkaLog)
+            return PolledLog(log)
+        address = self._peers.get(channel.zone)
         if address is None:
             raise ChannelError(
-                f"the address of zone {zone} is not known",
+                f"the address of zone {channel.zone} is not known",
                 where=f"zone {self.zone}",
                 hint="give it `at: host:port` in the continuum",
             )
-        return Wire(address, self._credentials)
+        return FlightLog(Wire(address, self._credentials), f"{self.name}/{channel.id}")
 
     # ------------------------------------------------------------ keeping it true
 

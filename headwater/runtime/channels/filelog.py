@@ -124,12 +124,20 @@ class FileLog(Log):
     # -- being a replica ----------------------------------------------------------------------
 
     def begin_at(self, floor: Floor) -> None:
-        """Let a replica go on at another log's floor: what lies before it is not to be had any more."""
+        """Let a replica go on at another log's floor: what lies before it is not to be had any more.
+
+        What the replica holds from before goes; wait until its readers are past that.
+        """
         self.create()
 
         def begin() -> None:
-            if floor.seq > self.latest():
-                self._keep.write_floor(replace(floor, swept=floor.seq), fsync=self.fsync)
+            if floor.seq <= self.latest():
+                return
+            before, newest = self._keep.floor(), self._journal.last()
+            self._keep.write_floor(replace(floor, swept=floor.seq), fsync=self.fsync)
+            for number in range(before.swept, newest + 1):
+                self._store.delete(self._entry(number).segments)
+                self._journal.discard(number, number + 1)
 
         self._keep.change(begin)
 

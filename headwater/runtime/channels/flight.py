@@ -37,7 +37,7 @@ class Bytes:
 
     piece: int
     offset: int
-    data: pa.Buffer
+    data: pa.Buffer | bytes
 
 
 class FlightLog:
@@ -102,6 +102,10 @@ class FlightLog:
         """Open a stream of what is in the log from a position on, and of what comes."""
         ticket = {"log": self._name, "follow": seq, "piece": piece, "offset": offset}
         return Follower(self._wire, self._wire.get(ticket, seconds=FOLLOW_SECONDS + 10))
+
+    def close(self) -> None:
+        """Give the connection up."""
+        self._wire.close()
 
     def _ask(self, call: str, **given: Any) -> Any:
         return self._wire.ask("log", {"log": self._name, "call": call, "given": given})

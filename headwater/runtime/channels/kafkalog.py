@@ -29,7 +29,15 @@ from typing import TYPE_CHECKING, TypeAlias
 from headwater.errors import ChannelError
 from headwater.runtime.channels.base import Limits, OnCorrupt
 from headwater.runtime.channels.entry import Entry
-from headwater.runtime.channels.kafkacluster import Broken, Cluster, Message, Transactions, cluster_of, send
+from headwater.runtime.channels.kafkacluster import (
+    Broken,
+    Cluster,
+    Gone,
+    Message,
+    Transactions,
+    cluster_of,
+    send,
+)
 from headwater.runtime.channels.kafkajournal import ENTRIES, PLAIN, TRANSACTION, KafkaJournal
 from headwater.runtime.channels.kafkaretention import SCHEMA, KafkaRetention
 from headwater.runtime.channels.kafkastore import DATA, KafkaStore
@@ -129,6 +137,13 @@ class KafkaLog(Log):
     def drop(self) -> None:
         """Delete the topics, with all that is in them."""
         self._cluster.drop(self.topic, self._keep.topic)
+
+    def raw(self, segment: Segment) -> bytes:
+        """Give a segment's bytes as they were published; none where the broker has lost them."""
+        try:
+            return self._store.raw(segment)
+        except Gone:
+            return b""
 
     def schema(self) -> pa.Schema | None:
         """Return the log's schema; None before its first batch."""

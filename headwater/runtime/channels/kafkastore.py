@@ -66,6 +66,14 @@ class KafkaStore:
         finally:
             cursor.close()
 
+    def raw(self, segment: Segment) -> bytes:
+        """Give a segment's bytes as they were published; raise Gone when the broker has them no more."""
+        cursor = _Cursor(self._cluster, self._topic)
+        try:
+            return cursor.bytes_of(segment)
+        finally:
+            cursor.close()
+
     def lost_rows(self) -> int:
         """Count the rows of all segments that were found damaged."""
         return self._table.lost_rows()

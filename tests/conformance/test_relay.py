@@ -1,0 +1,290 @@
+"""Relays: what one zone has written is in the next one, whole and once, whatever the link does."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import trustme
+
+from headwater.errors import ChannelError, DeploymentError, Unavailable
+from headwater.runtime.channels.base import END, Limits
+from headwater.runtime.channels.entry import Entry
+from headwater.runtime.channels.filelog import FileLog
+from headwater.runtime.channels.flight import FlightLog
+from headwater.runtime.channels.kafkalog import KafkaLog
+from headwater.runtime.channels.log import Log
+from headwater.runtime.channels.open import open_log
+from headwater.runtime.logserver import LogServer
+from headwater.runtime.relay import PolledLog, Relay, Remote
+from headwater.runtime.wire import Credentials, Wire
+from headwater.testing import Link
+from tests.conformance.conftest import ids, spec_of, table
+
+PATIENCE = 60.0
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "did not come about in time"
+        time.sleep(0.02)
+
+
+class Zones:
+    """A log in one zone, its replica in another, and what lies between."""
+
+    def __init__(
+        self, source: Log, connect: Callable[[], Remote], replica: FileLog, link: Link | None
+    ) -> None:
+        self.source = source
+        self.replica = replica
+        self.link = link
+        self._connect = connect
+
+    @contextlib.contextmanager
+    def relay(self, max_bytes: int | None = None) -> Iterator[Relay]:
+        relay = Relay(self._connect, "log", self.replica, reader="relay@up", max_bytes=max_bytes)
+        relay.start()
+        try:
+            yield relay
+        finally:
+            relay.stop()
+
+    def caught_up(self) -> bool:
+        return self.replica.latest() == self.source.latest()
+
+
+@pytest.fixture(params=["flight", "kafka"])
+def zones(request: pytest.FixtureRequest, tmp_path: Path, topic: str) -> Iterator[Zones]:
+    replica = FileLog(tmp_path / "replica", fsync=False)
+    if request.param == "kafka":
+        broker = request.getfixturevalue("broker")
+        source = open_log(spec_of("kafka", tmp_path / "log", topic, broker), event_time="ts")
+        source.create()
+
+        def polled() -> Remote:
+            log = open_log(spec_of("kafka", tmp_path / "other", topic, broker))
+            assert isinstance(log, KafkaLog)
+            return PolledLog(log)
+
+        yield Zones(source, polled, replica, None)
+        return
+    log = FileLog(tmp_path / "log", event_time="ts", fsync=False)
+    log.create()
+    server = LogServer("127.0.0.1:0", token="secret", find=lambda name: FileLog(tmp_path / name))
+    link = Link()
+    link.lead_to(f"127.0.0.1:{server.port}")
+    connect = lambda: FlightLog(Wire(link.address, Credentials("secret")), "log")  # noqa: E731
+    yield Zones(log, connect, replica, link)
+    link.close()
+    server.shutdown()
+
+
+def entries(log: Log) -> list[Entry]:
+    """Give what readers see of a log's entries: all but where a kind keeps the bytes."""
+    found = log.entries(log.earliest(), log.latest())
+    return [replace(e, segments=tuple(replace(s, offsets=None) for s in e.segments)) for e in found]
+
+
+def test_a_replica_is_the_same_log(zones: Zones) -> None:
+    zones.source.append(table([1, 2]), epoch=1, batch=0)
+    with zones.relay():
+        until(zones.caught_up)
+        zones.source.append(table([3]), epoch=1, batch=1)
+        zones.source.append(table([4]), epoch=2, batch=0)
+        zones.source.end(2)
+        until(zones.caught_up)
+        assert zones.replica.frontier(zones.replica.latest()) == END
+    assert ids(zones.replica) == [1, 2, 3, 4]
+    assert entries(zones.replica) == entries(zones.source)
+    assert zones.replica.stats().ended
+
+
+def test_a_relay_goes_on_where_the_last_one_was(zones: Zones) -> None:
+    for batch in range(3):
+        zones.source.append(table([batch]), epoch=1, batch=batch)
+        with zones.relay():
+            until(zones.caught_up)
+    zones.source.append(table([3]), epoch=1, batch=3)
+    with zones.relay():
+        until(zones.caught_up)
+    assert ids(zones.replica) == [0, 1, 2, 3]
+
+
+def test_what_has_arrived_is_reclaimed(zones: Zones) -> None:
+    zones.source.register("relay@up")
+    for batch in range(5):
+        zones.source.append(table([batch]), epoch=1, batch=batch)
+    zones.replica.create()
+    zones.replica.register("unit")
+    with zones.relay():
+        until(lambda: zones.source.stats().unread["relay@up"].entries == 0)
+    assert zones.source.earliest() == 5
+    assert ids(zones.replica) == [0, 1, 2, 3, 4]
+
+
+def test_a_new_replica_begins_at_the_floor(zones: Zones) -> None:
+    zones.source.register("other")
+    for batch in range(4):
+        zones.source.append(table([batch]), epoch=1, batch=batch)
+    zones.source.advance("other", 3)
+    with zones.relay():
+        until(zones.caught_up)
+    assert ids(zones.replica) == [3]
+    assert zones.replica.earliest() == 3
+    assert zones.replica.totals(3) == zones.source.totals(3)
+    assert zones.replica.frontier(3) == 2_000_000
+
+
+def test_a_slow_reader_holds_the_relay_back(zones: Zones) -> None:
+    zones.replica.create()
+    zones.replica.register("unit")
+    for batch in range(6):
+        zones.source.append(table(list(range(100))), epoch=1, batch=batch)
+    limit = zones.source.stats().bytes // 3
+    with zones.relay(max_bytes=limit):
+        until(lambda: zones.replica.stats().bytes >= limit)
+        time.sleep(0.5)
+        assert not zones.caught_up()
+        zones.replica.advance("unit", zones.replica.latest())
+        while not zones.caught_up():
+            zones.replica.advance("unit", zones.replica.latest())
+            time.sleep(0.02)
+    assert zones.replica.stats().rows == 600
+
+
+@pytest.mark.parametrize("zones", ["flight"], indirect=True)
+def test_a_link_that_fails_again_and_again(zones: Zones) -> None:
+    assert zones.link is not None
+    rng = np.random.default_rng(4)
+    noise = [rng.bytes(2_000_000) for _ in range(6)]  # does not compress: many chunks to be cut off in
+    for batch, data in enumerate(noise):
+        rows = pa.table({"id": pa.array([batch], pa.int64()), "ts": table([batch])["ts"], "data": [data]})
+        zones.source.append(rows, epoch=1, batch=batch)
+    zones.link.cut()
+    with zones.relay() as relay:
+        time.sleep(0.3)
+        assert not relay.state.up
+        for _ in range(5):
+            zones.link.mend()
+            before = relay.state.bytes
+            until(lambda before=before: relay.state.bytes > before or zones.caught_up())
+            zones.link.cut()
+            time.sleep(0.1)
+        zones.link.mend()
+        until(zones.caught_up)
+        assert relay.state.up
+    assert ids(zones.replica) == list(range(6))
+    # Every byte crossed once, but for chunks that were cut off.
+    assert relay.state.bytes < zones.source.stats().bytes + 5 * 2**20
+
+
+@pytest.mark.parametrize("zones", ["flight"], indirect=True)
+def test_what_a_full_log_dropped_is_counted_here_as_well(zones: Zones) -> None:
+    limits = Limits(max_bytes=1500, when_full="drop_oldest")
+    full = FileLog(Path(zones.source.where), event_time="ts", fsync=False, limits=limits)
+    full.register("relay@up")
+    with zones.relay():
+        full.append(table([0]), epoch=1, batch=0)
+        until(zones.caught_up)
+    for batch in range(1, 9):
+        full.append(table([batch]), epoch=1, batch=batch)
+    assert full.stats().dropped_rows > 0
+    zones.replica.register("unit")
+    with zones.relay():
+        time.sleep(0.3)
+        assert ids(zones.replica) == [0]  # kept until it is read
+        zones.replica.advance("unit", 1)
+        until(zones.caught_up)
+    assert ids(zones.replica)[-1] == 8
+    assert zones.replica.stats().dropped_rows == full.stats().dropped_rows
+
+
+@pytest.mark.parametrize("zones", ["flight"], indirect=True)
+def test_a_segment_lost_at_its_origin_is_counted(zones: Zones) -> None:
+    zones.source.append(table([1]), epoch=1, batch=0)
+    zones.source.append(table([2]), epoch=1, batch=1)
+    first = next(iter(zones.source.entries(0, 1))).segments[0]
+    (Path(zones.source.where) / "data" / str(first.file)).unlink()
+    with zones.relay():
+        until(zones.caught_up)
+    assert ids(zones.replica) == [2]
+    assert zones.replica.stats().lost_rows == 1
+
+
+def test_a_replica_takes_no_entry_out_of_turn(tmp_path: Path) -> None:
+    replica = FileLog(tmp_path, fsync=False)
+    replica.create()
+    with pytest.raises(ChannelError, match="entry 3 comes after -1"):
+        replica.mirror(Entry(seq=3, epoch=1, batch=0))
+
+
+def test_an_entry_cannot_name_files_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "evil").mkdir()
+    source = FileLog(tmp_path / "log", event_time="ts", fsync=False)
+    source.append(table([1]), epoch=1, batch=0)
+    entry = next(iter(source.entries(0, 1)))
+    bad = replace(entry, segments=(replace(entry.segments[0], file="../../evil/x.arrow"),))
+    relay = Relay(lambda: pytest.fail("not needed"), "log", FileLog(tmp_path / "copy"), reader="r")
+    with pytest.raises(ChannelError, match="names a file elsewhere"):
+        relay._publish(bad)
+
+
+# ---------------------------------------------------------------- who may ask, and how
+
+
+def test_tls_and_tokens(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost")
+    pair = (
+        b"".join(p.bytes() for p in certificate.cert_chain_pems).decode(),
+        certificate.private_key_pem.bytes().decode(),
+    )
+    ca = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(ca))
+    FileLog(tmp_path / "log").create()
+    server = LogServer("localhost:0", token="secret", find=lambda name: FileLog(tmp_path / name), tls=pair)
+    address = f"grpc+tls://localhost:{server.port}"
+    try:
+        trusted = FlightLog(Wire(address, Credentials("secret", ca)), "log")
+        assert trusted.append(table([1]), epoch=1, batch=0)
+        assert ids(trusted) == [1]
+        with pytest.raises(DeploymentError, match="refuses the token"):
+            FlightLog(Wire(address, Credentials("wrong", ca)), "log").latest()
+        with pytest.raises(Unavailable):  # in plain, or without trust, there is no talk at all
+            FlightLog(Wire(f"localhost:{server.port}", Credentials("secret")), "log").latest()
+        with pytest.raises(Unavailable):
+            FlightLog(Wire(address, Credentials("secret")), "log").latest()
+    finally:
+        server.shutdown()
+    assert "secret" not in repr(Credentials("secret", ca))
+
+
+@pytest.mark.parametrize(
+    ("action", "body", "message"),
+    [
+        ("log", b"[]", "not a request"),
+        ("log", b"{", "not a request"),
+        ("log", b"{}", "without a log's name"),
+        ("log", b'{"log": "log", "call": "__init__"}', "unknown request '__init__'"),
+        ("dance", b"{}", "unknown request 'dance'"),
+    ],
+)
+def test_bad_requests_are_refused(tmp_path: Path, action: str, body: bytes, message: str) -> None:
+    import pyarrow.flight as flight
+
+    FileLog(tmp_path / "log").create()
+    server = LogServer("127.0.0.1:0", token="secret", find=lambda name: FileLog(tmp_path / name))
+    try:
+        wire = Wire(f"127.0.0.1:{server.port}", Credentials("secret"))
+        with pytest.raises(ChannelError, match=message), wire.reading():
+            list(wire._client.do_action(flight.Action(action, body), wire._call(5)))
+    finally:
+        server.shutdown()
