@@ -11,14 +11,15 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
-from headwater.continuum import Continuum
+from headwater.continuum import Continuum, Host
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Watermark
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.errors import ErrorList, HeadwaterError, PlacementError
-from headwater.plan.model import Channel, Deployment, DeploymentPlan, Edge, Unit
+from headwater.plan.model import Channel, Deployment, DeploymentPlan, Edge, Part, Unit
 from headwater.plan.pieces import outputs_of, pieces
+from headwater.plan.spread import kinds, spread_column, strongest
 from headwater.requirement import Requirement
 
 
@@ -75,7 +76,7 @@ def build(dataflow: Dataflow, continuum: Continuum, deployment: Deployment | Non
         dataflow, _cuts(dataflow, deployment), lambda group: _one_host(dataflow, continuum, group, zones)
     )
     member: dict[str, int] = {id_: n for n, group in enumerate(groups) for id_ in group}
-    units: dict[tuple[int, str], Unit] = {}
+    units: dict[tuple[int, str, int], Unit] = {}
     for number, group in enumerate(groups):
         outputs = outputs_of(dataflow, group)
         requirement = Requirement.all_of(dataflow[i].requires for i in group)
@@ -83,17 +84,19 @@ def build(dataflow: Dataflow, continuum: Continuum, deployment: Deployment | Non
             hosts = continuum.eligible_hosts(zone, requirement)
             if not hosts:
                 problems += _host_problems(dataflow, continuum, group, zone)
-            units[number, zone] = Unit(
-                name=outputs[0],
-                zone=zone,
-                layer=layers[group[0]],
-                operators=group,
-                outputs=outputs,
-                locations=_covered(dataflow, continuum, zone),
-                hosts=tuple(h.name for h in hosts),
-                key=(key := _unit_key(dataflow, group)),
-                tag=tag_of(key),
-            )
+            for index, (part, chosen) in enumerate(_parts(dataflow, deployment, group, hosts)):
+                units[number, zone, index] = Unit(
+                    name=outputs[0],
+                    zone=zone,
+                    layer=layers[group[0]],
+                    operators=group,
+                    outputs=outputs,
+                    locations=_covered(dataflow, continuum, zone),
+                    hosts=tuple(h.name for h in chosen),
+                    key=(key := _unit_key(dataflow, group)),
+                    tag=tag_of(key),
+                    part=part,
+                )
     if problems:
         raise ErrorList(problems)
     channels = _channels(dataflow, continuum, member, units)
@@ -106,6 +109,20 @@ def build(dataflow: Dataflow, continuum: Continuum, deployment: Deployment | Non
         {id_: tag_of(key) for id_, key in dataflow.keys.items()},
         _warnings(dataflow, continuum, channels),
     )
+
+
+def _parts(
+    dataflow: Dataflow, deployment: Deployment, group: tuple[str, ...], hosts: tuple[Host, ...]
+) -> list[tuple[Part | None, tuple[Host, ...]]]:
+    """Share a unit out over the kinds of hosts that may run it, or choose one kind."""
+    found = kinds(hosts)
+    if not deployment.spread or len(found) < 2:
+        return [(None, hosts)]
+    column = spread_column(dataflow, group)
+    if column is None:
+        best = strongest(hosts)
+        return [(None, next(k for k in found if best in k))]
+    return [(Part(index, len(found), column), kind) for index, kind in enumerate(found)]
 
 
 def _direction_problems(
@@ -275,22 +292,25 @@ def _unit_key(dataflow: Dataflow, group: tuple[str, ...]) -> str:
 
 
 def _channels(
-    dataflow: Dataflow, continuum: Continuum, member: Mapping[str, int], units: Mapping[tuple[int, str], Unit]
+    dataflow: Dataflow,
+    continuum: Continuum,
+    member: Mapping[str, int],
+    units: Mapping[tuple[int, str, int], Unit],
 ) -> tuple[Channel, ...]:
     channels: list[Channel] = []
-    for (number, zone), unit in units.items():
+    for (number, zone, _), unit in units.items():
         for id_ in unit.outputs:
             if isinstance(dataflow[id_], Sink):
                 continue
             readers = {member[c] for c in dataflow.consumers[id_]} - {number}
             routes = {}
-            for (other, upper), consumer in units.items():
+            for (other, upper, _), consumer in units.items():
                 if other in readers and _feeds(continuum, unit, consumer):
                     routes[consumer.id] = continuum.links_up(zone, upper)
             event_time = dataflow.types[id_].event_time
             tag = tag_of(dataflow.keys[id_])
             broker = _broker(continuum, zone, [units[m].zone for m in units if units[m].id in routes])
-            channels.append(Channel(id_, zone, tag, unit.id, routes, event_time, broker))
+            channels.append(Channel(id_, zone, tag, unit.id, routes, event_time, unit.part, broker))
     return tuple(channels)
 
 

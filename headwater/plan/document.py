@@ -31,6 +31,7 @@ class _Document(BaseModel):
     continuum: dict[str, Any]
     layers: dict[str, str]
     cuts: list[list[str]]
+    spread: bool
     tags: dict[str, str]
     unit_tags: dict[str, str]
     epochs: dict[str, int]
@@ -44,6 +45,7 @@ def to_document(plan: DeploymentPlan) -> dict[str, Any]:
         "continuum": plan.continuum.to_data(),
         "layers": dict(plan.deployment.layers),
         "cuts": sorted(list(c) for c in plan.deployment.cuts),
+        "spread": plan.deployment.spread,
         "tags": dict(plan.tags),
         "unit_tags": {u.id: u.tag for u in plan.units},
         "epochs": {u.id: u.epoch for u in plan.units},
@@ -69,7 +71,7 @@ def from_document(data: object) -> DeploymentPlan:
     fresh = build(
         Dataflow.from_data(document.dataflow),
         Continuum.from_data(document.continuum),
-        Deployment(document.layers, cuts),
+        Deployment(document.layers, cuts, document.spread),
     )
     return inherit(fresh, document.tags, document.unit_tags, document.epochs)
 

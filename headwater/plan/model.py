@@ -21,6 +21,20 @@ class Deployment:
 
     layers: Mapping[str, str]
     cuts: frozenset[Edge] = frozenset()
+    spread: bool = False
+    """Whether hosts of a zone that differ share out the units that several of them may run."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One share of a unit's rows: those whose value of ``column`` hashes to ``index`` of ``count``."""
+
+    index: int
+    count: int
+    column: str
+
+    def __str__(self) -> str:
+        return f"{self.index + 1}of{self.count}"
 
 
 @dataclass(frozen=True)
@@ -41,15 +55,22 @@ class Unit:
     """With name and zone it names the unit's checkpoint: of its key, or of the unit it goes on from."""
     epoch: int = 1
     """Counts the writers of its outputs: whoever takes its place gets a higher one."""
+    part: Part | None = None
+    """What it takes of its inputs' rows; None: all."""
 
     @property
     def id(self) -> str:
-        return f"{self.name}@{self.zone}"
+        return f"{self.name}@{self.place}"
+
+    @property
+    def place(self) -> str:
+        """Its zone, and which part of the unit it is there."""
+        return self.zone if self.part is None else f"{self.zone}.{self.part}"
 
     @property
     def checkpoint(self) -> str:
         """The name of the unit's checkpoint directory."""
-        return f"{self.name}-{self.tag}@{self.zone}"
+        return f"{self.name}-{self.tag}@{self.place}"
 
 
 @dataclass(frozen=True)
@@ -64,12 +85,15 @@ class Channel:
     routes: Mapping[str, tuple[Link, ...]]
     """For each unit that reads it, the links its data crosses, lowest first; none inside a zone."""
     event_time: EventTime | None
+    part: Part | None = None
+    """Which part of its unit writes it."""
     broker: str | None = None
     """The zone whose Kafka broker holds it; None where it is a filelog on its producer's disk."""
 
     @property
     def id(self) -> str:
-        return f"{self.operator}-{self.tag}@{self.zone}"
+        place = self.zone if self.part is None else f"{self.zone}.{self.part}"
+        return f"{self.operator}-{self.tag}@{place}"
 
     @property
     def consumers(self) -> tuple[str, ...]:

@@ -84,9 +84,9 @@ class AgentClient:
         """Give the first malformed records of this zone."""
         return list(self._wire.ask("dead_letters", {"deployment": deployment}, seconds=60.0))
 
-    def sink(self, plan: DeploymentPlan, sink: str) -> FlightLog:
-        """Give the log of a memory or console sink in this zone."""
-        name = f"{sink}-{plan.tags[sink]}@{self.zone}"
+    def sink(self, plan: DeploymentPlan, unit: str, sink: str) -> FlightLog:
+        """Give the log that a unit of this zone writes for a memory or console sink."""
+        name = f"{sink}-{plan.tags[sink]}@{plan.unit(unit).place}"
         return FlightLog(self._wire, f"{plan.dataflow.name}/sinks/{name}")
 
     def channel(self, plan: DeploymentPlan, channel: str) -> FlightLog:

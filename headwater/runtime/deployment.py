@@ -155,8 +155,8 @@ class Deployment:
 
     def _sink_logs(self, sink: str) -> list[FileLog]:
         tag = self.plan.tags[sink]
-        zones = [u.zone for u in self.plan.units if sink in u.operators]
-        return [FileLog(self.layout.sink(sink, tag, zone)) for zone in zones]
+        places = [u.place for u in self.plan.units if sink in u.operators]
+        return [FileLog(self.layout.sink(sink, tag, place)) for place in places]
 
     def dead_letters(self) -> Iterator[dict[str, Any]]:
         """Give the records that did not fit their source's schema."""

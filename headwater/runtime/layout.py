@@ -46,9 +46,9 @@ class Layout:
     def checkpoint(self, unit: Unit) -> Path:
         return self.root / "checkpoints" / unit.checkpoint
 
-    def sink(self, sink: str, tag: str, zone: str) -> Path:
+    def sink(self, sink: str, tag: str, place: str) -> Path:
         """The log of a sink that is read back, and the scratch directory of one that calls a function."""
-        return self.root / "sinks" / f"{sink}-{tag}@{zone}"
+        return self.root / "sinks" / f"{sink}-{tag}@{place}"
 
     def dead_letters(self, unit: Unit) -> Path:
         return self.root / "deadletters" / unit.checkpoint

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from headwater.continuum import Continuum, Host
+from headwater.continuum import Host
 from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.spread import kinds, strongest
 from headwater.runtime.endpoint import Endpoint, LocalEndpoint
 from headwater.runtime.remote import RemoteEndpoint
 
@@ -44,12 +45,15 @@ class Sparks:
         self._lock = threading.Lock()
 
     def of(self, plan: DeploymentPlan, unit: Unit) -> Endpoint:
-        """Give the Spark that a unit runs on: that of the first host it may run on."""
-        host = kinds(plan.continuum, unit.zone)[unit.hosts[0]]
+        """Give the Spark that a unit runs on: that of the strongest host it may run on."""
+        zone = plan.continuum.zone(unit.zone)
+        best = strongest(h for h in zone.hosts if h.name in unit.hosts)
+        host = next(k for k in kinds(zone.hosts) if best in k)[0]
         with self._lock:
             known = self._known.get(host.name)
             if known is None:
-                known = self._reach(host, plan.continuum.zone(unit.zone).spark)
+                own = host.capabilities.get("spark")
+                known = self._reach(host, own if isinstance(own, str) else zone.spark)
                 self._known[host.name] = known
             return known
 
@@ -88,16 +92,6 @@ class Sparks:
             for endpoint in self._known.values():
                 endpoint.stop()
             self._known.clear()
-
-
-def kinds(continuum: Continuum, zone: str) -> dict[str, Host]:
-    """Give for each host of a zone the first one that has the same capabilities."""
-    first: dict[str, Host] = {}
-    hosts = continuum.zone(zone).hosts
-    for host in hosts:
-        same = (h for h in first.values() if h.capabilities == host.capabilities)
-        first[host.name] = next(same, host)
-    return first
 
 
 def cores_of(host: Host) -> int:

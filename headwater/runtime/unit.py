@@ -159,7 +159,12 @@ class UnitCompiler:
         if "max_rows_per_batch" in self._channel:
             reader = reader.option("max_rows_per_batch", str(self._channel["max_rows_per_batch"]))
         frame = reader.load()
-        return self._timed(frame, type_, "0 seconds") if punctuate else compile.mark(frame, type_)
+        frame = self._timed(frame, type_, "0 seconds") if punctuate else compile.mark(frame, type_)
+        part = self._unit.part
+        if part is not None:
+            # Behind the watermark: punctuation is for every part.
+            frame = frame.where(f"pmod(xxhash64(`{part.column}`), {part.count}) = {part.index}")
+        return frame
 
     def _watermark(self, operator: ops.Watermark, frame: DataFrame) -> DataFrame:
         """Take the watermark from the rows' own event time, and from the word that input has ended."""
@@ -336,9 +341,9 @@ class UnitCompiler:
         lineage = lineage_of(self._layout.checkpoint(self._unit))
         if isinstance(operator, FileSink):
             path = full_path(operator.path.replace("{zone}", self._unit.zone))
-            named = {"path": path, "name": f"{self._unit.zone}-{stored}", "lineage": lineage}
+            named = {"path": path, "name": f"{self._unit.place}-{stored}", "lineage": lineage}
             return {"tag": tag, "kind": "files", "format": operator.format, **named}
-        scratch = str(self._layout.sink(id_, stored, self._unit.zone))
+        scratch = str(self._layout.sink(id_, stored, self._unit.place))
         if isinstance(operator, CallbackSink):
             code = operator.function.pickled
             return {"tag": tag, "kind": "callback", "function": code, "operator": id_, "path": scratch}

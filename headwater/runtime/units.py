@@ -419,9 +419,9 @@ class Units:
             sink = plan.dataflow[id_]
             if isinstance(sink, FileSink):
                 path = Path(full_path(sink.path.replace("{zone}", unit.zone)))
-                rows += _files_rows(path, f"{unit.zone}-{plan.tags[id_]}")
+                rows += _files_rows(path, f"{unit.place}-{plan.tags[id_]}")
             elif isinstance(sink, Sink) and not isinstance(sink, (CallbackSink, KafkaSink)):
-                rows += FileLog(self.layout.sink(id_, plan.tags[id_], unit.zone)).stats().rows
+                rows += FileLog(self.layout.sink(id_, plan.tags[id_], unit.place)).stats().rows
         return rows
 
     def save(self) -> None:

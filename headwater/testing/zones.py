@@ -100,7 +100,7 @@ class ZoneRun:
         return found
 
     def _read(self, unit: Unit, sink: str) -> Iterator[pa.RecordBatch]:
-        log = self.zone(unit.zone).sink(self.plan, sink)
+        log = self.zone(unit.zone).sink(self.plan, unit.id, sink)
         yield from log.read(log.earliest(), log.latest())
 
     @staticmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,26 @@ def test_equals_one_batch_run(name: str, decision: str, endpoint: LocalEndpoint,
         assert {u.layer for u in outcome.plan.units} >= {"edge", "cloud"}
     if decision == "unit per operator":
         assert len(outcome.plan.units) > len(build.build(flow, continuum).units)
+
+
+HOSTS = """
+name: hosts
+layers: [edge, site, cloud]
+zones:
+  C1: {layer: cloud, hosts: {c1: {n_cpu: 8, gpu: true}, c2: {n_cpu: 4}, c3: {n_cpu: 4}}}
+  S1: {layer: site, parent: C1, hosts: {s1: {n_cpu: 4}, s2: {n_cpu: 2}}}
+  E1: {layer: edge, parent: S1, locations: [L1, L2, L4]}
+"""
+
+
+@pytest.mark.parametrize("name", ["acme", "joined"])
+def test_units_shared_out_by_key(name: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    source = BoundedSource(tmp_path / "in", rows(60, seed=9), rows_per_file=20)
+    source.release_all()
+    flow, continuum = FLOWS[name](source.path).build(), Continuum.from_text(HOSTS)
+    wanted = replace(build.annotated(flow, continuum), spread=True)
+    outcome = check_equivalent(flow, continuum, endpoint, tmp_path / "run", decision=wanted)
+    parts = [u for u in outcome.plan.units if u.part is not None]
+    assert {u.zone for u in parts} & {"S1", "C1"}
+    assert all(u.hosts in (("s1",), ("s2",), ("c1",), ("c2", "c3")) for u in parts)
+    assert all(outcome.rows.values())
