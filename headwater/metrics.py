@@ -49,6 +49,8 @@ class UnitProgress:
     rows_per_s: float | None = None
     watermark: str | None = None
     error: str | None = None
+    run: str | None = None
+    """Tells one run of its query from the next: it changes when the unit was started again."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,17 +60,17 @@ class Unit:
 
     @property
     def id(self) -> str:
-        return f"{self.name}@{self.place}"
+        return f"{self.name}{self.suffix}@{self.zone}"
 
     @property
-    def place(self) -> str:
-        """Its zone, and which part of the unit it is there."""
-        return self.zone if self.part is None else f"{self.zone}.{self.part}"
+    def suffix(self) -> str:
+        """What tells the parts of a unit apart in names."""
+        return "" if self.part is None else f".{self.part}"
 
     @property
     def checkpoint(self) -> str:
         """The name of the unit's checkpoint directory."""
-        return f"{self.name}-{self.tag}@{self.place}"
+        return f"{self.name}-{self.tag}{self.suffix}@{self.zone}"
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ class Channel:
 
     @property
     def id(self) -> str:
-        place = self.zone if self.part is None else f"{self.zone}.{self.part}"
-        return f"{self.operator}-{self.tag}@{place}"
+        suffix = "" if self.part is None else f".{self.part}"
+        return f"{self.operator}-{self.tag}{suffix}@{self.zone}"
 
     @property
     def consumers(self) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from headwater.metrics import Progress
 from headwater.plan.document import digest, to_document
 from headwater.plan.model import DeploymentPlan
 from headwater.runtime.channels.flight import FlightLog
+from headwater.runtime.layout import sink_name
 from headwater.runtime.wire import CA_ENV, TOKEN_ENV, Credentials, Wire
 
 LONG_SECONDS = 300.0
@@ -86,7 +87,7 @@ class AgentClient:
 
     def sink(self, plan: DeploymentPlan, unit: str, sink: str) -> FlightLog:
         """Give the log that a unit of this zone writes for a memory or console sink."""
-        name = f"{sink}-{plan.tags[sink]}@{plan.unit(unit).place}"
+        name = sink_name(sink, plan.tags[sink], plan.unit(unit))
         return FlightLog(self._wire, f"{plan.dataflow.name}/sinks/{name}")
 
     def channel(self, plan: DeploymentPlan, channel: str) -> FlightLog:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 from pathlib import Path
@@ -47,6 +48,23 @@ def checkpoint_number(checkpoint: str, *, where: str | None = None) -> int:
     number = secrets.randbelow(2**31 - 1) + 1
     write_atomically(file, json.dumps({"number": number}))
     return number
+
+
+def positions(checkpoint: Path) -> dict[str, int]:
+    """Tell how far a stopped query's committed batches have read each channel."""
+    try:
+        newest = max(int(f.name) for f in (checkpoint / "commits").iterdir() if f.name.isdigit())
+        lines = (checkpoint / "offsets" / str(newest)).read_text().splitlines()
+    except (OSError, ValueError):
+        return {}
+    found: dict[str, int] = {}
+    for line in lines[2:]:
+        _, brace, rest = line.partition("{")
+        with contextlib.suppress(ValueError):
+            offset = json.loads(brace + rest)
+            if isinstance(offset, dict) and all("@" in k for k in offset):
+                found |= {k: int(v) for k, v in offset.items()}
+    return found
 
 
 def sweep_torn(directory: Path) -> None:

@@ -155,8 +155,8 @@ class Deployment:
 
     def _sink_logs(self, sink: str) -> list[FileLog]:
         tag = self.plan.tags[sink]
-        places = [u.place for u in self.plan.units if sink in u.operators]
-        return [FileLog(self.layout.sink(sink, tag, place)) for place in places]
+        writers = [u for u in self.plan.units if sink in u.operators]
+        return [FileLog(self.layout.sink(sink, tag, unit)) for unit in writers]
 
     def dead_letters(self) -> Iterator[dict[str, Any]]:
         """Give the records that did not fit their source's schema."""

@@ -46,9 +46,9 @@ class Layout:
     def checkpoint(self, unit: Unit) -> Path:
         return self.root / "checkpoints" / unit.checkpoint
 
-    def sink(self, sink: str, tag: str, place: str) -> Path:
+    def sink(self, sink: str, tag: str, unit: Unit) -> Path:
         """The log of a sink that is read back, and the scratch directory of one that calls a function."""
-        return self.root / "sinks" / f"{sink}-{tag}@{place}"
+        return self.root / "sinks" / sink_name(sink, tag, unit)
 
     def dead_letters(self, unit: Unit) -> Path:
         return self.root / "deadletters" / unit.checkpoint
@@ -56,6 +56,11 @@ class Layout:
     @property
     def all_dead_letters(self) -> Path:
         return self.root / "deadletters"
+
+
+def sink_name(sink: str, tag: str, unit: Unit) -> str:
+    """Name what a unit stores for a sink."""
+    return f"{sink}-{tag}{unit.suffix}@{unit.zone}"
 
 
 def full_path(path: str) -> str:

@@ -32,8 +32,7 @@ class Running:
     watermark: str | None = None
     recent_ms: list[float] = field(default_factory=list)
     recent_rate: list[float] = field(default_factory=list)
-    positions: dict[str, int] = field(default_factory=dict)
-    """How far it has read each channel."""
+    ends: dict[int, dict[str, int]] = field(default_factory=dict)
     error: RuntimeFailure | None = None
     _scanned: int = 0
 
@@ -59,8 +58,8 @@ class Running:
                 continue
             self.last_batch = batch
             rows = sum(int(s["numInputRows"] or 0) for s in progress["sources"])
-            for source in progress["sources"]:
-                self._take(source)
+            for number, source in enumerate(progress["sources"]):
+                self._take(number, source)
             self.late_rows += sum(
                 int(o.get("numRowsDroppedByWatermark", 0)) for o in progress["stateOperators"]
             )
@@ -72,12 +71,17 @@ class Running:
                 ]
                 self.recent_rate = [*self.recent_rate[-19:], float(progress.get("inputRowsPerSecond") or 0.0)]
 
-    def _take(self, source: Any) -> None:
+    @property
+    def positions(self) -> dict[str, int]:
+        """How far the newest batch has read each channel; one that it has left is not there."""
+        return {channel: at for ends in self.ends.values() for channel, at in ends.items()}
+
+    def _take(self, number: int, source: Any) -> None:
         """Count what came from a source; a channel tells its position, which counts more exactly."""
         end = source["endOffset"]
         end = json.loads(end) if isinstance(end, str) and end.startswith("{") else end
         if isinstance(end, dict) and end and all("@" in key for key in end):
-            self.positions.update({key: int(position) for key, position in end.items()})
+            self.ends[number] = {key: int(position) for key, position in end.items()}
         elif "/control]" not in source["description"]:
             self._scanned += int(source["numInputRows"] or 0)
 

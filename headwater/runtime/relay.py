@@ -66,6 +66,12 @@ class Remote(Protocol):
     def advance(self, reader: str, position: int) -> None:
         """Tell it that ``reader`` needs nothing before ``position``."""
 
+    def unregister(self, reader: str) -> None:
+        """Tell it that ``reader`` is gone."""
+
+    def latest(self) -> int:
+        """Tell how far it goes."""
+
     def follow(self, seq: int, piece: int = 0, offset: int = 0) -> Following:
         """Open a stream from a position on."""
 
@@ -84,6 +90,12 @@ class PolledLog:
 
     def advance(self, reader: str, position: int) -> None:
         self._log.advance(reader, position)
+
+    def unregister(self, reader: str) -> None:
+        self._log.unregister(reader)
+
+    def latest(self) -> int:
+        return self._log.latest()
 
     def follow(self, seq: int, piece: int = 0, offset: int = 0) -> Polling:
         return Polling(self._log, seq)
@@ -168,6 +180,15 @@ class Relay:
             self._follower.cancel()
         for thread in self._threads:
             thread.join(_SILENCE)
+
+    def leave(self) -> None:
+        """Tell the other side that nobody reads here any more; without a link it keeps what it has."""
+        with contextlib.suppress(HeadwaterError):
+            remote = self._connect()
+            try:
+                remote.unregister(self._reader)
+            finally:
+                remote.close()
 
     @property
     def state(self) -> RelayState:

@@ -10,28 +10,26 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from headwater.errors import ChannelError, DeploymentError, RuntimeFailure, UserCodeError
-from headwater.metrics import LinkProgress, Progress
+from headwater.errors import DeploymentError, RuntimeFailure, Unavailable, UserCodeError
+from headwater.metrics import Progress
 from headwater.plan.document import digest, from_document
 from headwater.plan.model import Channel, DeploymentPlan, Unit
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.channels.flight import FlightLog
 from headwater.runtime.channels.log import Log
 from headwater.runtime.channels.open import open_log, remove_log
-from headwater.runtime.channelspec import channel_spec
+from headwater.runtime.channelspec import channel_spec, member_spec
 from headwater.runtime.durable import write_atomically
 from headwater.runtime.endpoint import Endpoint
 from headwater.runtime.layout import Layout
-from headwater.runtime.relay import PolledLog, Relay, Remote
+from headwater.runtime.relays import Relays
 from headwater.runtime.settings import UnitSettings
 from headwater.runtime.sparks import Sparks
-from headwater.runtime.units import Units, Work, is_copied, relay_reader
+from headwater.runtime.unit import channel_readers
+from headwater.runtime.units import Units, Work, is_copied
 from headwater.runtime.watch import Meters, progress_of
-from headwater.runtime.wire import Credentials, Wire
+from headwater.runtime.wire import Credentials
 
 _LOG = logging.getLogger(__name__)
 _AGAIN, _AGAIN_MOST = 1.0, 60.0  # seconds before a failed unit is started again
@@ -86,22 +84,21 @@ class Deployed:
         self.zone = zone
         self.layout = Layout(directory)
         self._sparks = sparks
-        self._peers = peers
-        self._credentials = credentials
         self._settings = settings or UnitSettings()
         self._lock = threading.RLock()
         self._plans: dict[str, DeploymentPlan] = {}
         self._tasks: dict[str, Task] = {}
         self._units: dict[int, Units] = {}
-        self._relays: dict[str, Relay] = {}
+        self._relays = Relays(name, zone, self.layout, self._settings, peers, credentials)
         self._failures: dict[str, _Failures] = {}
         self._finishing: dict[str, _Finishing] = {}
+        self._goals: dict[tuple[str, str], dict[str, int]] = {}
         self._meters = Meters()
         self._began = time.monotonic()
         for entry in _entries(self._file):
             self._tasks[entry["unit"]] = Task(**entry)
         for task in self._tasks.values():
-            self._feed_relays(self.plan(task.digest), self.plan(task.digest).unit(task.unit))
+            self._relays.pull(self.plan(task.digest), self._unit_of(task))
 
     # ------------------------------------------------------------ plans and tasks
 
@@ -129,11 +126,20 @@ class Deployed:
         return self.layout.root / "tasks.json"
 
     def _want(self, plan: DeploymentPlan, unit: Unit, wanted: Wanted) -> None:
-        name = next(n for n, p in self._plans.items() if p is plan)
-        task = Task(unit.id, name, wanted)
+        task = Task(unit.id, self._digest(plan), wanted)
         if self._tasks.get(unit.id) != task:
             self._tasks[unit.id] = task
             self._write()
+
+    def _digest(self, plan: DeploymentPlan) -> str:
+        return next(n for n, p in self._plans.items() if p is plan)
+
+    def _unit_of(self, task: Task) -> Unit:
+        return self.plan(task.digest).unit(task.unit)
+
+    def _on_of(self, task: Task) -> Units:
+        plan = self.plan(task.digest)
+        return self._on(self._sparks.of(plan, plan.unit(task.unit)))
 
     def _write(self) -> None:
         write_atomically(self._file, json.dumps({"tasks": [asdict(t) for t in self._tasks.values()]}))
@@ -145,13 +151,23 @@ class Deployed:
         self._on(self._sparks.of(plan, unit)).compile(plan, unit)
 
     def prepare(self, plan: DeploymentPlan, unit: Unit) -> None:
-        """Make its channels, register their readers, begin to pull its inputs."""
+        """Make its channels, register their readers, begin to pull its inputs.
+
+        A unit of a new tag begins to read where the one of the same id stood. The inputs of a unit that
+        runs stay as they are.
+        """
         with self._lock:
-            self._on(self._sparks.of(plan, unit)).prepare(plan, unit)
+            units = self._on(self._sparks.of(plan, unit))
+            units.prepare_outputs(plan, unit)
             task = self._tasks.get(unit.id)
-            if task is None or task.wanted not in ("running", "finished"):
+            if task is not None and task.wanted == "running":
+                return
+            if task is not None and (stood := self._unit_of(task)).tag != unit.tag:
+                units.begin_where(plan, unit, stood)
+            units.feed(plan, unit)
+            self._relays.pull(plan, unit)
+            if task is None or task.wanted != "finished":
                 self._want(plan, unit, "prepared")
-            self._feed_relays(plan, unit)
 
     def start(self, plan: DeploymentPlan, unit: Unit) -> None:
         """Start a unit, or leave it as it runs under this tag and epoch already."""
@@ -175,9 +191,9 @@ class Deployed:
         """Give a unit the inputs of a plan, without restarting it."""
         with self._lock:
             task = self._tasks.get(unit.id)
-            self._on(self._sparks.of(plan, unit)).prepare(plan, unit)
+            self._relays.pull(plan, unit)
+            self._on(self._sparks.of(plan, unit)).feed(plan, unit)
             self._want(plan, unit, task.wanted if task else "prepared")
-            self._feed_relays(plan, unit)
 
     def stop(self, unit: Unit) -> None:
         """Stop a unit at a batch boundary; it stays stopped."""
@@ -203,15 +219,32 @@ class Deployed:
         self._on(self._sparks.of(plan, unit)).settle(unit.id)
 
     def drained(self, plan: DeploymentPlan, unit: Unit) -> bool:
-        """Tell whether a unit has read all that its inputs hold, those taken from it included."""
+        """Tell whether a unit has read all that its inputs held when this was first asked."""
         with self._lock:
             units = self._on(self._sparks.of(plan, unit))
             work = units.get(unit.id)
             if work is None or work.running is None:
-                return False
+                raise Unavailable("is not running (yet)", where=f"unit {unit.id}", hint="start it, or wait")
+            key = (unit.id, self._digest(plan))
+            if key not in self._goals:
+                self._goals[key] = {c.id: self._latest(plan, c) for c in plan.inputs(unit)}
             work.running.observe()
-            logs = {c.id: units.log(plan, c) for c in plan.inputs(unit)} | units.retired(unit)
-            return all(_read_up(work, id_, log) for id_, log in logs.items())
+            if not all(
+                _read_up(work, c, units.log(plan, c), self._goals[key][c.id]) for c in plan.inputs(unit)
+            ):
+                return False
+            del self._goals[key]
+            return True
+
+    def _latest(self, plan: DeploymentPlan, channel: Channel) -> int:
+        """Tell how far a channel goes now, at its origin."""
+        if not is_copied(channel, self.zone):
+            return open_log(member_spec(plan, channel, self.layout)).latest()
+        remote = self._relays.connect(plan, channel)
+        try:
+            return remote.latest()
+        finally:
+            remote.close()
 
     def finish(self, plan: DeploymentPlan, unit: Unit) -> bool:
         """Let a unit use up its input and end its channels; True once that is done."""
@@ -244,63 +277,77 @@ class Deployed:
         going.thread.start()
 
     def forget(self, plan: DeploymentPlan, unit: Unit) -> bool:
-        """Delete what is stored of a unit; False while somebody has still to read its channels."""
+        """Delete what is stored of a unit and only of it, and be no reader of its inputs any more.
+
+        False while a channel that is to be deleted has still to be read. Raises DeploymentError where
+        the unit is to run.
+        """
         with self._lock:
+            task = self._tasks.get(unit.id)
+            stands = self._unit_of(task) if task else unit
+            itself = (stands.tag, stands.epoch) == (unit.tag, unit.epoch)
+            if itself and task is not None and task.wanted == "running":
+                raise DeploymentError(
+                    "forgotten while it runs", where=f"unit {unit.id}", hint="stop it first"
+                )
             units = self._on(self._sparks.of(plan, unit))
-            logs = [units.log(plan, c) for c in plan.outputs(unit)]
-            if any(b.entries for log in logs for b in log.stats().unread.values()):
+            used = set() if itself or task is None else self._channels_of(task)
+            going = [c for c in plan.outputs(unit) if c.id not in used]
+            if any(b.entries for c in going for b in units.log(plan, c).stats().unread.values()):
                 return False
-            self.stop(unit)
-            self._tasks.pop(unit.id, None)
-            self._write()
-            self._drop_unused_relays()
-            for channel in plan.outputs(unit):
+            if itself:
+                self._stop(unit.id)
+                self._tasks.pop(unit.id, None)
+                self._write()
+            same_state = not itself and stands.tag == unit.tag
+            self._leave_inputs(plan, unit, used if same_state else set())
+            for channel in going:
                 remove_log(channel_spec(plan, channel, self.layout))
-            for place in (self.layout.checkpoint(unit), self.layout.state(unit).parent):
-                shutil.rmtree(place, ignore_errors=True)
+            if not same_state:
+                shutil.rmtree(self.layout.checkpoint(unit), ignore_errors=True)
+                shutil.rmtree(self.layout.state(unit).parent, ignore_errors=True)
+            if itself:
+                for sink in unit.outputs:
+                    shutil.rmtree(self.layout.sink(sink, plan.tags[sink], unit), ignore_errors=True)
             return True
 
-    # ------------------------------------------------------------ relays
+    def _channels_of(self, task: Task) -> set[str]:
+        """Name the channels that a task's unit writes or reads."""
+        plan, unit = self.plan(task.digest), self._unit_of(task)
+        return {c.id for c in (*plan.outputs(unit), *plan.inputs(unit))}
 
-    def _feed_relays(self, plan: DeploymentPlan, unit: Unit) -> None:
-        """Pull what a unit reads from other zones."""
+    def _leave_inputs(self, plan: DeploymentPlan, unit: Unit, kept: set[str]) -> None:
+        """Let a unit be no reader any more, and drop the copies that nobody reads."""
+        units = self._on(self._sparks.of(plan, unit))
         for channel in plan.inputs(unit):
-            if not is_copied(channel, self.zone) or channel.id in self._relays:
+            if channel.id in kept:
                 continue
-            self._relays[channel.id] = relay = Relay(
-                partial(self._connect, plan, channel),
-                f"{self.name}/{channel.id}",
-                FileLog(self.layout.channel(channel), fsync=self._settings.channel.fsync),
-                reader=relay_reader(self.zone),
-                max_bytes=self._settings.channel.max_bytes,
-                link=next(iter(channel.links)).name if channel.links else channel.zone,
-            )
-            relay.start()
+            log = units.log(plan, channel)
+            for reader in channel_readers(plan, unit)[channel.operator]:
+                log.unregister(reader)
+        self._drop_unused()
 
-    def _drop_unused_relays(self) -> None:
-        used = {
-            c.id
-            for task in self._tasks.values()
-            for c in self.plan(task.digest).inputs(self.plan(task.digest).unit(task.unit))
-        }
-        for id_ in [i for i in self._relays if i not in used]:
-            self._relays.pop(id_).stop()
+    def _drop_unused(self) -> None:
+        """End the relays that nobody reads here any more, and delete their copies."""
+        used = {c for task in self._tasks.values() for c in self._channels_of(task)}
+        for task in self._tasks.values():
+            used |= self._on_of(task).retired(self._unit_of(task)).keys()
+        self._relays.keep_only(used)
 
-    def _connect(self, plan: DeploymentPlan, channel: Channel) -> Remote:
-        if channel.broker is not None:
-            from headwater.runtime.channels.kafkalog import KafkaLog
-
-            log = open_log(channel_spec(plan, channel, self.layout))
-            assert isinstance(log, KafkaLog)
-            return PolledLog(log)
-        address = self._peers.get(channel.zone)
-        if address is None:
-            raise ChannelError(
-                f"the address of zone {channel.zone} is not known",
-                where=f"zone {self.zone}",
-                hint="give it `at: host:port` in the continuum",
-            )
-        return FlightLog(Wire(address, self._credentials), f"{self.name}/{channel.id}")
+    def _leave_retired(self) -> None:
+        """Strike inputs that were taken out and have been read to their end."""
+        left = False
+        for task in self._tasks.values():
+            units, work = self._work(task)
+            if work.running is None or not (retired := units.retired(work.unit)):
+                continue
+            work.running.observe()
+            at = work.running.positions
+            if at and (gone := retired.keys() - at.keys()):
+                units.leave(work.unit, set(gone))
+                left = True
+        if left:
+            self._drop_unused()
 
     # ------------------------------------------------------------ keeping it true
 
@@ -315,6 +362,7 @@ class Deployed:
             for task in list(self._tasks.values()):
                 if task.wanted == "running":
                     self._keep_running(task, now)
+            self._leave_retired()
             for task in self._tasks.values():
                 units, work = self._work(task)
                 for channel in work.plan.outputs(work.unit):
@@ -350,9 +398,7 @@ class Deployed:
     def leave(self, *, stop: bool) -> None:
         """End this side of it; the queries too with ``stop``."""
         with self._lock:
-            for relay in self._relays.values():
-                relay.stop()
-            self._relays.clear()
+            self._relays.stop()
             if stop:
                 for unit in list(self._tasks):
                     self._stop(unit)
@@ -371,11 +417,7 @@ class Deployed:
                 meters=self._meters,
                 limit=self._settings.channel.max_bytes,
             )
-            down = {
-                r.link: LinkProgress(link=r.link, up=r.state.up, since_s=time.monotonic() - r.state.since)
-                for r in self._relays.values()
-            }
-            return seen.joined(Progress(seconds=0.0, links=tuple(down.values())))
+            return seen.joined(Progress(seconds=0.0, links=self._relays.links()))
 
     def _work(self, task: Task) -> tuple[Units, Work]:
         plan = self.plan(task.digest)
@@ -399,14 +441,13 @@ class Deployed:
             return self._units[id(endpoint)]
 
 
-def _read_up(work: Work, channel: str, log: Log) -> bool:
-    """Tell whether a unit's finished batches hold all of a log."""
+def _read_up(work: Work, channel: Channel, log: Log, goal: int) -> bool:
+    """Tell whether a unit's finished batches hold a log up to a position."""
     assert work.running is not None
-    at = work.running.positions.get(channel)
-    if at is None:
-        waiting = log.stats().unread.get(work.unit.checkpoint)
-        return waiting is None or waiting.entries == 0
-    return at >= log.latest()
+    at = work.running.positions.get(channel.id)
+    if at is None:  # no batch since this side began to look
+        at = log.readers().get(work.unit.checkpoint, goal)
+    return at >= goal
 
 
 def _entries(file: Path) -> list[dict[str, Any]]:

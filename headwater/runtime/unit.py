@@ -341,9 +341,13 @@ class UnitCompiler:
         lineage = lineage_of(self._layout.checkpoint(self._unit))
         if isinstance(operator, FileSink):
             path = full_path(operator.path.replace("{zone}", self._unit.zone))
-            named = {"path": path, "name": f"{self._unit.place}-{stored}", "lineage": lineage}
+            named = {
+                "path": path,
+                "name": f"{self._unit.zone}-{stored}{self._unit.suffix}",
+                "lineage": lineage,
+            }
             return {"tag": tag, "kind": "files", "format": operator.format, **named}
-        scratch = str(self._layout.sink(id_, stored, self._unit.place))
+        scratch = str(self._layout.sink(id_, stored, self._unit))
         if isinstance(operator, CallbackSink):
             code = operator.function.pickled
             return {"tag": tag, "kind": "callback", "function": code, "operator": id_, "path": scratch}

@@ -9,24 +9,21 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.dataflow import sources
-from headwater.dataflow.sinks import CallbackSink, FileSink, KafkaSink, Sink
 from headwater.errors import HeadwaterError, RuntimeFailure, Unavailable
-from headwater.metrics import Status, UnitProgress
 from headwater.plan.model import Channel, DeploymentPlan, Unit
-from headwater.runtime.channels.base import ChannelStats
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.channels.log import Log
 from headwater.runtime.channels.open import LogSpec, open_log
 from headwater.runtime.channelspec import member_spec
-from headwater.runtime.checkpoint import sweep_torn
+from headwater.runtime.checkpoint import positions, sweep_torn
 from headwater.runtime.durable import write_atomically
-from headwater.runtime.layout import Layout, full_path
+from headwater.runtime.layout import Layout
 from headwater.runtime.query import Running, running_query
 from headwater.runtime.settings import UnitSettings
 from headwater.runtime.unit import (
@@ -115,15 +112,26 @@ class Units:
 
     def prepare(self, plan: DeploymentPlan, unit: Unit) -> None:
         """Make a unit's output channels with their readers, and tell it its inputs."""
+        self.prepare_outputs(plan, unit)
+        self.feed(plan, unit)
+
+    def prepare_outputs(self, plan: DeploymentPlan, unit: Unit) -> None:
+        """Make a unit's output channels and register who reads them; those of before stay."""
         for channel in plan.outputs(unit):
             log = self.log(plan, channel)
             log.create()
             _register(log, self._readers(plan, channel))
+
+    def begin_where(self, plan: DeploymentPlan, unit: Unit, stood: Unit) -> None:
+        """Let a unit begin to read where another stood whose state it does not take over."""
+        at = positions(self.layout.checkpoint(stood))
         for channel in plan.inputs(unit):
             log = self.log(plan, channel)
             log.create()
-            _register(log, channel_readers(plan, unit)[channel.operator])
-        self.feed(plan, unit)
+            if channel.id in at:
+                for reader in channel_readers(plan, unit)[channel.operator]:
+                    log.register(reader)
+                    log.advance(reader, min(at[channel.id], log.latest()))
 
     def _readers(self, plan: DeploymentPlan, channel: Channel) -> list[str]:
         """Name those that read a channel here: units, and the relays of other zones."""
@@ -139,6 +147,9 @@ class Units:
         """Tell a unit which logs each of its inputs is made of; those taken out are read to their end."""
         inputs: dict[str, dict[str, LogSpec]] = {}
         for channel in plan.inputs(unit):
+            log = self.log(plan, channel)
+            log.create()
+            _register(log, channel_readers(plan, unit)[channel.operator])
             inputs.setdefault(channel.operator, {})[channel.id] = self._spec(plan, channel)
         for operator, writers in inputs.items():
             file = self.layout.members(unit, operator)
@@ -149,6 +160,15 @@ class Units:
         work = self._work.get(unit.id)
         if work is not None:
             work.plan, work.unit = plan, unit
+
+    def leave(self, unit: Unit, channels: set[str]) -> None:
+        """Strike channels that a unit has read to their end from what it still reads."""
+        for file in self.layout.members(unit, "x").parent.glob("*.members.json"):
+            found = _saved(file)
+            retired = found.get("retired", {})
+            if retired.keys() & channels:
+                found["retired"] = {k: v for k, v in retired.items() if k not in channels}
+                write_atomically(file, json.dumps(found))
 
     def log(self, plan: DeploymentPlan, channel: Channel) -> Log:
         """Open a channel as this zone has it: its own, a copy of another zone's, or one with a broker."""
@@ -369,61 +389,6 @@ class Units:
                 hint="read the log; run again: it goes on where it stopped",
             )
 
-    def progress(
-        self, work: Work, stats: Callable[[Channel], ChannelStats], *, stopped: bool = False
-    ) -> UnitProgress:
-        """Give a unit's state now; ``stopped`` when all was stopped and nothing is to be asked of Spark."""
-        unit, running = work.unit, work.running
-        status: Status = "finished" if work.finished else "stopped" if stopped or not running else "running"
-        error = None
-        if running is not None and not work.finished and self.endpoint.alive:
-            if not stopped:
-                running.observe()
-            failure = running.failure(unit.id)
-            if failure is not None:
-                status, error = "failed", str(failure)
-        inputs = work.plan.inputs(unit)
-        read = sum(self._rows_read(work, c, stats(c)) for c in inputs)
-        lag = sum(stats(c).rows for c in inputs) - read if inputs else None
-        return UnitProgress(
-            unit=unit.id,
-            zone=unit.zone,
-            layer=unit.layer,
-            status=status,
-            rows_in=work.rows_in + read,
-            rows_out=self._rows_out(work, stats),
-            dead_letters=_files_rows(self.layout.dead_letters(unit)),
-            late_rows=work.late_rows,
-            lag=lag,
-            batch=running.last_batch if running else -1,
-            batch_ms=running.batch_ms if running else None,
-            rows_per_s=running.rows_per_s if running else None,
-            watermark=running.watermark if running else None,
-            error=error,
-        )
-
-    def _rows_read(self, work: Work, channel: Channel, stats: ChannelStats) -> int:
-        """Count the rows of a channel that a unit's batches have taken."""
-        if work.finished:
-            return stats.rows
-        at = work.running.positions.get(channel.id) if work.running else None
-        if at is None:
-            waiting = stats.unread.get(work.unit.checkpoint)
-            return stats.rows - waiting.rows if waiting else 0
-        return self.log(work.plan, channel).totals(at)[0]
-
-    def _rows_out(self, work: Work, stats: Callable[[Channel], ChannelStats]) -> int:
-        plan, unit = work.plan, work.unit
-        rows = sum(stats(c).rows for c in plan.outputs(unit))
-        for id_ in unit.outputs:
-            sink = plan.dataflow[id_]
-            if isinstance(sink, FileSink):
-                path = Path(full_path(sink.path.replace("{zone}", unit.zone)))
-                rows += _files_rows(path, f"{unit.place}-{plan.tags[id_]}")
-            elif isinstance(sink, Sink) and not isinstance(sink, (CallbackSink, KafkaSink)):
-                rows += FileLog(self.layout.sink(id_, plan.tags[id_], unit.place)).stats().rows
-        return rows
-
     def save(self) -> None:
         """Remember the totals of all units that run."""
         for work in self.all():
@@ -477,10 +442,3 @@ def _saved(file: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
-
-
-def _files_rows(path: Path, name: str | None = None) -> int:
-    """Count the rows that a files outlet has committed below a directory."""
-    from headwater.runtime.fileoutlet import committed_rows
-
-    return committed_rows(path, name)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from headwater.metrics import ChannelProgress, LinkProgress, Progress, forecast
+from headwater.dataflow.sinks import CallbackSink, FileSink, KafkaSink, Sink
+from headwater.metrics import ChannelProgress, LinkProgress, Progress, Status, UnitProgress, forecast
 from headwater.plan.model import Channel
 from headwater.runtime.channels.base import ChannelStats
+from headwater.runtime.channels.filelog import FileLog
+from headwater.runtime.fileoutlet import committed_rows
+from headwater.runtime.layout import full_path
 from headwater.runtime.units import Units, Work
 
 WINDOW = 60.0
@@ -59,7 +64,7 @@ def progress_of(
             return known[channel.id]
 
         with units.asking_spark():
-            seen.append(units.progress(work, stats, stopped=stopped))
+            seen.append(_unit(units, work, stats, stopped=stopped))
         for channel in work.plan.outputs(work.unit):
             channels[channel.id] = _channel(channel.id, stats(channel), meters, limit)
             for link in channel.links:  # once, however many read it at the far end
@@ -86,3 +91,62 @@ def _channel(id_: str, stats: ChannelStats, meters: Meters | None, limit: int | 
         limit_bytes=limit,
         lasts_s=meters.lasts(id_, limit) if meters and limit else None,
     )
+
+
+def _unit(
+    units: Units, work: Work, stats: Callable[[Channel], ChannelStats], *, stopped: bool
+) -> UnitProgress:
+    """Give a unit's state; ``stopped`` when all was stopped and nothing is to be asked of Spark."""
+    unit, running = work.unit, work.running
+    status: Status = "finished" if work.finished else "stopped" if stopped or not running else "running"
+    error = None
+    if running is not None and not work.finished and units.endpoint.alive:
+        if not stopped:
+            running.observe()
+        failure = running.failure(unit.id)
+        if failure is not None:
+            status, error = "failed", str(failure)
+    inputs = work.plan.inputs(unit)
+    read = sum(_rows_read(units, work, c, stats(c)) for c in inputs)
+    lag = sum(stats(c).rows for c in inputs) - read if inputs else None
+    return UnitProgress(
+        unit=unit.id,
+        zone=unit.zone,
+        layer=unit.layer,
+        status=status,
+        rows_in=work.rows_in + read,
+        rows_out=_rows_out(units, work, stats),
+        dead_letters=committed_rows(units.layout.dead_letters(unit)),
+        late_rows=work.late_rows,
+        lag=lag,
+        batch=running.last_batch if running else -1,
+        batch_ms=running.batch_ms if running else None,
+        rows_per_s=running.rows_per_s if running else None,
+        watermark=running.watermark if running else None,
+        error=error,
+        run=str(running.query.runId) if running else None,
+    )
+
+
+def _rows_read(units: Units, work: Work, channel: Channel, stats: ChannelStats) -> int:
+    """Count the rows of a channel that a unit's batches have taken."""
+    if work.finished:
+        return stats.rows
+    at = work.running.positions.get(channel.id) if work.running else None
+    if at is None:
+        waiting = stats.unread.get(work.unit.checkpoint)
+        return stats.rows - waiting.rows if waiting else 0
+    return units.log(work.plan, channel).totals(at)[0]
+
+
+def _rows_out(units: Units, work: Work, stats: Callable[[Channel], ChannelStats]) -> int:
+    plan, unit = work.plan, work.unit
+    rows = sum(stats(c).rows for c in plan.outputs(unit))
+    for id_ in unit.outputs:
+        sink = plan.dataflow[id_]
+        if isinstance(sink, FileSink):
+            path = Path(full_path(sink.path.replace("{zone}", unit.zone)))
+            rows += committed_rows(path, f"{unit.zone}-{plan.tags[id_]}{unit.suffix}")
+        elif isinstance(sink, Sink) and not isinstance(sink, (CallbackSink, KafkaSink)):
+            rows += FileLog(units.layout.sink(id_, plan.tags[id_], unit)).stats().rows
+    return rows

@@ -45,7 +45,7 @@ def test_a_keyed_unit_is_shared_out_by_its_key() -> None:
     plan = planned(by_window("k"))
     assert cloud(plan) == [("k", ("small",)), ("k", ("gpu",)), ("k", ("big", "twin"))]
     ids = [u.id for u in plan.units if u.zone == "C1"]
-    assert ids == ["out@C1.1of3", "out@C1.2of3", "out@C1.3of3"]
+    assert ids == ["out.1of3@C1", "out.2of3@C1", "out.3of3@C1"]
     (channel,) = plan.channels
     assert set(channel.consumers) == set(ids)
     assert len({u.checkpoint for u in plan.units}) == 4

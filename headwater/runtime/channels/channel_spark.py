@@ -120,6 +120,7 @@ class Members:
         self.on_corrupt = on_corrupt
         self._stamp: tuple[int, int, int] | None = None
         self._active: tuple[str, ...] = ()
+        self._listed: set[str] = set()
         self._specs: dict[str, str] = {}
         self._logs: dict[str, Log] = {}
 
@@ -158,10 +159,12 @@ class Members:
                 where=self.file,
                 hint='write {"writers": {"<zone>": "<log directory>"}}, replacing the file in one step',
             ) from None
-        # Logs once seen stay known to this process, so a removed one can be read to its end.
+        # Logs once seen stay known to this process, so a removed one can be read to its end; one that
+        # comes again after it was gone is another log.
+        before, self._listed = self._listed, set(writers) | set(retired)
         for writer, spec in {**retired, **writers}.items():
             text = json.dumps(spec, sort_keys=True)
-            if self._specs.get(writer) != text:
+            if self._specs.get(writer) != text or writer not in before:
                 log = self._logs[writer] = open_log(spec, on_corrupt=self.on_corrupt)
                 self._specs[writer] = text
                 if writer in writers:
@@ -191,8 +194,12 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- planning (one process for as long as the query runs) ----------------------------------
 
     def initialOffset(self) -> Offset:
-        """Return the earliest position of every member."""
-        return {writer: self._log(writer).earliest() for writer in self._members.active()}
+        """Return where the reader is registered with every member, else its earliest position."""
+        return {writer: self._first(writer) for writer in self._members.active()}
+
+    def _first(self, writer: str) -> int:
+        log = self._log(writer)
+        return max(log.earliest(), log.readers().get(self._members.reader, 0))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit the options ask for."""
@@ -287,7 +294,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 where=self._members.file,
                 hint='list it under "retired" until it is read to its end',
             )
-        first = start.get(writer, 0)  # entries() begins at the earliest that is kept
+        first = start.get(writer, self._first(writer))  # entries() begins at the earliest that is kept
         spec = self._members.spec(writer)
         entries: Iterator[Entry] = log.entries(first, end)
         return tuple(Piece(spec, e.seq, s) for e in entries for s in e.segments)

@@ -1,0 +1,97 @@
+"""The relays of one deployment in one zone: which channels are pulled, and from where."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Collection, Mapping
+from functools import partial
+
+from headwater.errors import ChannelError
+from headwater.metrics import LinkProgress
+from headwater.plan.model import Channel, DeploymentPlan, Unit
+from headwater.runtime.channels.filelog import FileLog
+from headwater.runtime.channels.flight import FlightLog
+from headwater.runtime.channels.open import open_log
+from headwater.runtime.channelspec import channel_spec
+from headwater.runtime.layout import Layout
+from headwater.runtime.relay import PolledLog, Relay, Remote
+from headwater.runtime.settings import UnitSettings
+from headwater.runtime.units import is_copied, relay_reader
+from headwater.runtime.wire import Credentials, Wire
+
+
+class Relays:
+    """Pull what the zone's units read from elsewhere; ``peers`` are the addresses of other zones' agents."""
+
+    def __init__(
+        self,
+        deployment: str,
+        zone: str,
+        layout: Layout,
+        settings: UnitSettings,
+        peers: Mapping[str, str],
+        credentials: Credentials,
+    ) -> None:
+        self._deployment = deployment
+        self._zone = zone
+        self._layout = layout
+        self._settings = settings
+        self._peers = peers
+        self._credentials = credentials
+        self._relays: dict[str, Relay] = {}
+
+    def pull(self, plan: DeploymentPlan, unit: Unit) -> None:
+        """Pull what a unit reads from other zones."""
+        for channel in plan.inputs(unit):
+            if not is_copied(channel, self._zone) or channel.id in self._relays:
+                continue
+            self._relays[channel.id] = relay = Relay(
+                partial(self.connect, plan, channel),
+                f"{self._deployment}/{channel.id}",
+                FileLog(self._layout.channel(channel), fsync=self._settings.channel.fsync),
+                reader=relay_reader(self._zone),
+                max_bytes=self._settings.channel.max_bytes,
+                link=channel.links[0].name if channel.links else channel.zone,
+            )
+            relay.start()
+
+    def connect(self, plan: DeploymentPlan, channel: Channel) -> Remote:
+        """Open a channel of another zone: with that zone's agent, or with a broker."""
+        if channel.broker is not None:
+            from headwater.runtime.channels.kafkalog import KafkaLog
+
+            log = open_log(channel_spec(plan, channel, self._layout))
+            assert isinstance(log, KafkaLog)
+            return PolledLog(log)
+        address = self._peers.get(channel.zone)
+        if address is None:
+            raise ChannelError(
+                f"the address of zone {channel.zone} is not known",
+                where=f"zone {self._zone}",
+                hint="give it `at: host:port` in the continuum",
+            )
+        return FlightLog(Wire(address, self._credentials), f"{self._deployment}/{channel.id}")
+
+    def keep_only(self, used: Collection[str]) -> None:
+        """End the relays of all other channels, and delete their copies."""
+        for id_ in [i for i in self._relays if i not in used]:
+            relay = self._relays.pop(id_)
+            relay.stop()
+            relay.leave()
+            shutil.rmtree(relay.replica.path, ignore_errors=True)
+
+    def links(self) -> tuple[LinkProgress, ...]:
+        """Tell which links are up, as seen from here."""
+        now = time.monotonic()
+        seen = {
+            relay.link: LinkProgress(link=relay.link, up=relay.state.up, since_s=now - relay.state.since)
+            for relay in self._relays.values()
+        }
+        return tuple(seen.values())
+
+    def stop(self) -> None:
+        """End all; a next one goes on where they were."""
+        for relay in self._relays.values():
+            relay.stop()
+        self._relays.clear()
