@@ -39,9 +39,9 @@ def test_equals_one_batch_run(broker: LocalBroker, endpoint: LocalEndpoint, tmp_
     outcome = check_equivalent(flow, continuum, endpoint, tmp_path / "run", source=source)
     assert all(count > 0 for count in outcome.rows.values()), "an empty result proves nothing"
     layout = Layout(tmp_path / "run")
-    logs = {c: open_log(channel_spec(plan, c, layout)) for c in plan.channels}
+    logs = {c.id: open_log(channel_spec(plan, c, layout)) for c in plan.channels}
     assert all(log.stats().ended for log in logs.values())
-    used = [c for c in plan.channels if c.broker and logs[c].stats().rows]
+    used = [c for c in plan.channels if c.broker and logs[c.id].stats().rows]
     assert {c.zone for c in used} == {"E2", "S1", "S2"}
     members = json.loads(next((tmp_path / "run" / "units").glob("*@C1/*.members.json")).read_text())
     assert {m["kind"] for m in members["writers"].values()} == {"kafka"}
@@ -55,4 +55,4 @@ def test_equals_one_batch_run(broker: LocalBroker, endpoint: LocalEndpoint, tmp_
     finally:
         other.stop()
     drop_topics(plan, layout)
-    assert all(log.latest() == 0 for c, log in logs.items() if c.broker)
+    assert all(log.latest() == 0 for c in plan.channels if c.broker and (log := logs[c.id]))
