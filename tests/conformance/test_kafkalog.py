@@ -133,6 +133,25 @@ def test_readers_of_several_processes_change_the_table_in_turn(spec: dict[str, A
         assert log.earliest() == position
 
 
+def test_writers_without_transactions_lose_nothing_to_each_other(spec: dict[str, Any]) -> None:
+    """Two at a time take each other's numbers; whose entry does not count writes it anew."""
+    code = (
+        "import pyarrow as pa, sys\n"
+        f"log = open_log({{**{spec!r}, 'delivery': 'at_least_once'}})\n"
+        "for n in range(100):\n"
+        "    log.append(pa.table({'id': [int(sys.argv[1]) + n]}), epoch=1, batch=n)\n"
+    )
+    text = f"from headwater.runtime.channels.open import open_log\n{code}"
+    environment = {**os.environ, "PYTHONPATH": ROOT}
+    both = [
+        subprocess.Popen([sys.executable, "-c", text, str(first)], env=environment) for first in (0, 1000)
+    ]
+    assert [process.wait(120) for process in both] == [0, 0]
+    log = open_(spec)
+    assert sorted(ids(log)) == [*range(100), *range(1000, 1100)]
+    assert (log.latest(), log.stats().rows) == (200, 200)
+
+
 def test_an_open_transaction_of_a_killed_writer_is_undone(spec: dict[str, Any], topic: str) -> None:
     log = open_(spec)
     log.append(table([1]), epoch=1, batch=0)
