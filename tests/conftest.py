@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headwater.runtime.broker import LocalBroker
     from headwater.runtime.endpoint import LocalEndpoint
 
 CONF = {"spark.sql.shuffle.partitions": "1"}
@@ -48,3 +50,19 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint
 def spark(endpoint: LocalEndpoint) -> SparkSession:
     """Give a session with Headwater's sources and sink registered."""
     return endpoint.session()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """Give a real broker for the session; skip where none can be had."""
+    pytest.importorskip("confluent_kafka")
+    from headwater.errors import Unavailable
+    from headwater.runtime.broker import local_broker
+
+    try:
+        with local_broker(tmp_path_factory.mktemp("kafka")) as started:
+            yield started
+    except Unavailable as error:
+        if os.environ.get("HEADWATER_NO_SKIP"):
+            raise
+        pytest.skip(f"no broker: {error}")

@@ -37,6 +37,8 @@ _PASSING = (
     "UNKNOWN_LEADER_EPOCH",
     "NOT_CONTROLLER",
     "_WAIT_COORD",
+    "_DESTROY",
+    "_DESTROY_BROKER",
 )
 
 

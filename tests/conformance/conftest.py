@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from headwater.errors import Unavailable
-from headwater.runtime.broker import LocalBroker, local_broker
+from headwater.runtime.broker import LocalBroker
 from headwater.runtime.channels.base import Channel
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.channels.flight import FlightLog
@@ -20,19 +18,6 @@ from headwater.runtime.logserver import LogServer
 from headwater.runtime.wire import Credentials, Wire
 
 KINDS = ("filelog", "kafka")
-
-
-@pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    """Give a real broker for the session; skip where none can be had."""
-    pytest.importorskip("confluent_kafka")
-    try:
-        with local_broker(tmp_path_factory.mktemp("kafka")) as started:
-            yield started
-    except Unavailable as error:
-        if os.environ.get("HEADWATER_NO_SKIP"):
-            raise
-        pytest.skip(f"no broker: {error}")
 
 
 @pytest.fixture

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from headwater.errors import ChannelError
 from headwater.runtime.channels.base import END, Channel
+from headwater.runtime.channels.open import open_log
 
 from .conftest import ids, table
 
@@ -188,3 +190,39 @@ def test_another_schema_is_refused(channel: Channel) -> None:
     with pytest.raises(ChannelError, match="id was int64, now string"):
         channel.append(table([2]).set_column(0, "id", [["x"]]), epoch=1, batch=1)
     assert ids(channel) == [1]
+
+
+def test_a_replaced_writer_that_goes_on_with_the_numbering_repeats_nothing(spec: dict[str, Any]) -> None:
+    """Its predecessor published a batch that Spark had not noted: it comes again, in a higher epoch."""
+    one, other = ({**spec, "lineage": lineage} for lineage in ("c1", "c2"))
+    open_log(one).append(table([1]), epoch=1, batch=0)
+    open_log(one).append(table([2]), epoch=1, batch=1)
+    assert not open_log(one).append(table([2]), epoch=2, batch=1)
+    assert open_log(one).fence(3) == (1, 1)
+    assert not open_log(one).append(table([2]), epoch=3, batch=1)
+    assert open_log(one).append(table([3]), epoch=3, batch=2)
+    # a new checkpoint counts anew
+    assert open_log(other).fence(4) == (3, 2)
+    assert open_log(other).append(table([4]), epoch=4, batch=0)
+    assert not open_log(other).append(table([4]), epoch=5, batch=0)
+    assert open_log(one).append(table([5]), epoch=6, batch=0)  # not that of c2
+    assert ids(open_log(spec)) == [1, 2, 3, 4, 5]
+
+
+def test_another_numbering_in_the_same_epoch_is_refused(spec: dict[str, Any]) -> None:
+    open_log({**spec, "lineage": "c1"}).append(table([1]), epoch=1, batch=0)
+    with pytest.raises(ChannelError, match="another checkpoint has numbered"):
+        open_log({**spec, "lineage": "c2"}).append(table([2]), epoch=1, batch=0)
+
+
+def test_at_least_once_repeats_and_refuses_nobody(spec: dict[str, Any]) -> None:
+    log = open_log({**spec, "delivery": "at_least_once"}, event_time="ts")
+    zombie = open_log({**spec, "delivery": "at_least_once"}, event_time="ts")
+    assert log.append(table([1]), epoch=2, batch=0)
+    assert log.append(table([1]), epoch=2, batch=0)
+    assert zombie.append(table([2]), epoch=1, batch=0)
+    log.end(2)
+    assert ids(log) == [1, 1, 2]
+    assert (log.latest(), log.stats().rows, log.stats().ended) == (4, 3, True)
+    with pytest.raises(ChannelError, match="unknown delivery"):
+        open_log({**spec, "delivery": "twice"})

@@ -81,6 +81,15 @@ def test_a_repeated_batch_is_written_once(broker: LocalBroker, topic: str, tmp_p
     assert not list((tmp_path / "staged").iterdir())
 
 
+def test_a_replaced_writer_repeats_nothing(broker: LocalBroker, topic: str, tmp_path: Path) -> None:
+    """The outlet's id is its checkpoint's: a batch keeps its number whatever the epoch."""
+    config = spec(broker, topic, tmp_path)
+    write(config, 4, "a", epoch=1)
+    write(config, 4, "a", epoch=2)
+    write(config, 5, "b", epoch=2)
+    assert [v for _, v in read(broker, topic)] == ["a", "b"]
+
+
 def test_two_outputs_into_one_topic_do_not_take_each_others_batches(
     broker: LocalBroker, topic: str, tmp_path: Path
 ) -> None:

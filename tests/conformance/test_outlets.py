@@ -134,6 +134,24 @@ def test_files_are_fenced(tmp_path: Path) -> None:
     assert json_ids(tmp_path) == [1, 2]
 
 
+def test_files_of_a_replaced_writer_are_not_repeated(tmp_path: Path) -> None:
+    """It goes on with the checkpoint's numbers in a higher epoch; another checkpoint's are its own."""
+
+    def outlet(epoch: int, lineage: str) -> FilesOutlet:
+        return FilesOutlet(
+            {"path": str(tmp_path), "format": "json", "fsync": False, "lineage": lineage}, epoch
+        )
+
+    put(outlet(1, "c1"), 5, table([1]))
+    put(outlet(2, "c1"), 5, table([1]))
+    assert outlet(3, "c1").fence(3) == (1, 5)
+    put(outlet(3, "c1"), 5, table([1]))
+    put(outlet(3, "c1"), 6, table([2]))
+    put(outlet(4, "c2"), 0, table([3]))
+    put(outlet(5, "c2"), 0, table([3]))
+    assert sorted(json_ids(tmp_path)) == [1, 2, 3]
+
+
 def test_the_sink_log_stays_short(tmp_path: Path) -> None:
     for batch in range(120):
         put(files_outlet(tmp_path), batch, table([batch]))

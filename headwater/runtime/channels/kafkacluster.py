@@ -67,7 +67,7 @@ class Cluster:
     def __init__(self, settings: Mapping[str, str], where: str) -> None:
         self.where = where
         self.servers = settings["bootstrap.servers"]
-        self._settings = {"log_level": "2", **settings}
+        self._settings = {"log_level": "2", "reconnect.backoff.max.ms": "1000", **settings}
         self._lock = threading.RLock()
         self._idle: list[Any] = []
         self._admin: Any = None

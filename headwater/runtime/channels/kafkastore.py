@@ -107,16 +107,20 @@ class _Cursor:
             self.close()
             self._messages = self._cluster.follow(self._topic, DATA, first)
         key, parts = str(segment.file).encode(), []
-        for offset, message in self._messages:
-            if message is None:
-                if offset > last:
+        try:
+            for offset, message in self._messages:
+                if message is None:
+                    if offset > last:
+                        break
+                    continue  # published, but the broker does not show it yet
+                self._at = offset + 1
+                if first <= offset <= last and message.key() == key:
+                    parts.append(message.value())
+                if offset >= last:
                     break
-                continue  # published, but the broker does not show it yet
-            self._at = offset + 1
-            if first <= offset <= last and message.key() == key:
-                parts.append(message.value())
-            if offset >= last:
-                break
+        except Gone:
+            self.close()
+            raise
         return b"".join(parts)
 
     def close(self) -> None:
