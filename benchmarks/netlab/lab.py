@@ -72,7 +72,7 @@ class Lab:
             raise
 
     def stop(self, *, patience: float = _STOP_SECONDS) -> None:
-        """End what runs in the zones, by force after `patience` seconds, and remove the lab; may be repeated."""
+        """End what runs in the zones, by force after `patience` seconds; remove the lab. May be repeated."""
         for process in self._processes:
             _signal_group(process, signal.SIGTERM)
         deadline = time.monotonic() + patience

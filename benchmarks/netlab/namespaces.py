@@ -104,7 +104,7 @@ def remove(namespaces: Sequence[str], *, patience: float = 5.0) -> None:
         deadline = time.monotonic() + patience
         while pids and time.monotonic() < deadline:
             time.sleep(0.05)
-            pids = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+            pids = [pid for pid in pids if alive(pid)]
         if not pids:
             break
     for name in namespaces:
@@ -117,10 +117,15 @@ def remove(namespaces: Sequence[str], *, patience: float = 5.0) -> None:
 def clean(*, all_labs: bool = False) -> list[str]:
     """Remove what labs left whose process is gone, or all labs; return the namespaces removed."""
     found = existing()
-    gone = [name for name in found if all_labs or not _alive(owner(name))]
+    gone = [name for name in found if all_labs or not alive(owner(name))]
     remove(gone)
     return gone
 
 
-def _alive(pid: int | None) -> bool:
-    return pid is not None and Path(f"/proc/{pid}").exists()
+def alive(pid: int | None) -> bool:
+    """Tell whether there is such a process; one that has ended and was not waited for does not count."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"

@@ -92,8 +92,8 @@ def test_processes_end_with_the_lab() -> None:
     process = made.popen("E1", ["sh", "-c", script], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     child = process.stdout.readline().strip()
-    assert Path(f"/proc/{child}").exists()
+    assert namespaces.alive(int(child))
     made.stop(patience=0.5)
-    assert not Path(f"/proc/{child}").exists()
+    assert not namespaces.alive(int(child))
     assert process.poll() is not None
     assert not [z for z in made.topology.zones.values() if z.namespace in namespaces.existing()]
