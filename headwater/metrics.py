@@ -72,3 +72,13 @@ class Progress:
     def to_data(self) -> dict[str, Any]:
         """Give the progress as JSON-able data."""
         return asdict(self)
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Progress:
+        """Read what ``to_data`` gave."""
+        return cls(
+            seconds=data["seconds"],
+            units=tuple(UnitProgress(**u) for u in data["units"]),
+            links=tuple(LinkProgress(**x) for x in data["links"]),
+            channels=tuple(ChannelProgress(**c) for c in data["channels"]),
+        )

@@ -28,7 +28,7 @@ def unit_content(plan: DeploymentPlan, unit: Unit) -> dict[str, Any]:
     return {
         "outputs": {id_: keys[id_] for id_ in unit.outputs},
         "types": {id_: stream_type(flow.types[id_]) for id_ in unit.outputs},
-        "locations": source_locations(plan, unit),
+        "locations": sorted([keys[s], list(places)] for s, places in source_locations(plan, unit).items()),
         "frontier": _frontier(plan, unit),
     }
 

@@ -271,7 +271,8 @@ class _Comparison:
             parts.append(f"{_list(retyped)}, which it reads, has other columns")
         if before["outputs"].keys() != after["outputs"].keys():
             parts.append("it has other outputs")
-        if (places := source_locations(self._new, new)) != before["locations"]:
+        places = source_locations(self._new, new)
+        if places and places != source_locations(self._old, old):
             found = sorted({x for xs in places.values() for x in xs})
             parts.append(f"it reads its sources at {', '.join(found)}")
         if not parts and before["frontier"] != after["frontier"]:
@@ -351,9 +352,7 @@ class _Comparison:
         heirs = [
             u.id
             for u in self._new.units
-            if u.id not in self._before
-            and set(u.locations) & set(unit.locations)
-            and any(k.operator in u.operators for k in kept)
+            if set(u.locations) & set(unit.locations) and any(k.operator in u.operators for k in kept)
         ]
         if heirs and not self._reset & {unit.id, *heirs}:
             self._problems.append(

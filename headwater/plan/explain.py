@@ -1,4 +1,4 @@
-"""Steps in plain words, for a person to agree to: the second reader of what the executor carries out. Pure."""
+"""Steps in plain words, for a person to agree to: the second reader of what is carried out. Pure."""
 
 from __future__ import annotations
 
@@ -58,12 +58,14 @@ def _line(step: Step, replaced: set[str]) -> str | None:
             return f"wait until {step.unit} has read what was written for it in the old form"
         case Finish():
             return f"let {step.unit} use up its input and close its windows"
+        case Forget() if step.unit in replaced:
+            return None  # what both use stays
         case Forget():
             return f"delete what {step.unit} has stored, once all has been read: {step.why}"
         case Watch():
             return (
-                f"watch {_names(step.units)} for {format_duration(step.seconds)}; if they do worse than before, "
-                "go back to what ran"
+                f"watch {_names(step.units)} for {format_duration(step.seconds)}; "
+                "if they do worse than before, go back to what ran"
             )
 
 
