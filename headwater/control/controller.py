@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from headwater.control.executor import Attempt, Executor, Ports
 from headwater.control.lifecycle import Phase
-from headwater.control.records import Change, DeploymentRecord, JournalEntry, Wish, ZoneReport
+from headwater.control.records import Change, DeploymentRecord, Wish, ZoneReport
 from headwater.control.store import LeaseLost, Store
 from headwater.control.zone import OpenZone
 from headwater.errors import HeadwaterError, RuntimeFailure, Unavailable
@@ -199,7 +199,7 @@ class Controller:
         return None, stopping(standings, plans, forget=wish.goal == "forget"), "stopping"
 
     def _go_on(self, change: Change) -> float:
-        entry = self._next(change)
+        entry = self._store.next_step(change.id)
         if entry is None:
             self._end(change)
             return 0.0
@@ -221,10 +221,6 @@ class Controller:
         after = done(step, standings, plan)
         self._store.step_done(self._holder, change, entry.number, after, note=attempt.note)
         return 0.0
-
-    def _next(self, change: Change) -> JournalEntry | None:
-        journal = self._store.journal(change.id)
-        return next((e for e in journal if e.state in ("todo", "begun")), None)
 
     def _attempt(self, change: Change, step: Step, plan: DeploymentPlan) -> Attempt:
         executor = self._executor(change.deployment)

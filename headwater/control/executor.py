@@ -65,8 +65,10 @@ class Executor:
         """Try a step of ``plan`` once; ``baseline`` is what a gate compares with."""
         trying = self._trying.setdefault(step, _Trying(since=self._clock()))
         try:
-            port = self._ports.of(plan, step.zone)
-            attempt = self._attempt(step, plan, port, trying, baseline)
+            if isinstance(step, Watch):
+                attempt = self._watch(step, plan, trying, baseline)
+            else:
+                attempt = self._attempt(step, plan, self._ports.of(plan, step.zone))
         except HeadwaterError as error:
             if not error.retryable:
                 self._trying.pop(step)
@@ -88,14 +90,7 @@ class Executor:
         """Forget the steps that were being tried: others take their place."""
         self._trying.clear()
 
-    def _attempt(
-        self,
-        step: Step,
-        plan: DeploymentPlan,
-        port: ZonePort,
-        trying: _Trying,
-        baseline: Progress | None,
-    ) -> Attempt:
+    def _attempt(self, step: Step, plan: DeploymentPlan, port: ZonePort) -> Attempt:
         match step:
             case Check():
                 port.check(plan, step.unit)
@@ -115,8 +110,6 @@ class Executor:
             case Forget():
                 if not port.forget(plan, step.unit):
                     return self._later(f"what {step.unit} has written is still being read")
-            case Watch():
-                return self._watch(step, plan, port, trying, baseline)
         return Attempt(done=True)
 
     def _later(self, note: str) -> Attempt:
@@ -136,11 +129,11 @@ class Executor:
         self,
         step: Watch,
         plan: DeploymentPlan,
-        port: ZonePort,
         trying: _Trying,
         baseline: Progress | None,
     ) -> Attempt:
-        now = port.progress(plan.dataflow.name)
+        seen = [self._ports.of(plan, zone).progress(plan.dataflow.name) for zone in step.zones]
+        now = Progress(seconds=0.0, units=tuple(u for p in seen for u in p.units))
         why = health.broken(step, now)
         if trying.first is None:
             trying.first, trying.since = now, self._clock()
@@ -148,7 +141,7 @@ class Executor:
         if why is None and left <= 0:
             why = health.worse(step, baseline, trying.first, now)
         if why is not None:
-            raise GateFailed(why, where=f"zone {step.zone}", hint="correct the dataflow and apply it again")
+            raise GateFailed(why, hint="correct the dataflow and apply it again")
         if left <= 0:
             return Attempt(done=True)
         return Attempt(done=False, wait=min(left, self._look), note=f"watching {', '.join(step.units)}")

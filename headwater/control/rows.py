@@ -11,11 +11,11 @@ from sqlalchemy import Connection, and_, delete, insert, select, update
 
 from headwater.control import tables as t
 from headwater.control.lifecycle import Phase, move
-from headwater.control.records import Change, StepState, Wish
+from headwater.control.records import Change, JournalEntry, StepState, Wish
 from headwater.metrics import Progress
 from headwater.plan.document import digest, to_document
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.steps import CanarySettings, Incarnation, Standing, Step, step_to_data
+from headwater.plan.steps import CanarySettings, Incarnation, Standing, Step, step_from_data, step_to_data
 
 
 def wish_of(row: Any) -> Wish:
@@ -38,6 +38,12 @@ def change_of(row: Any) -> Change:
     values = dict(row._mapping)
     baseline = values.pop("baseline")
     return Change(**values, baseline=Progress.from_data(json.loads(baseline)) if baseline else None)
+
+
+def entry_of(row: Any) -> JournalEntry:
+    """Read a step of the journal."""
+    step = step_from_data(json.loads(row.step))
+    return JournalEntry(number=row.number, step=step, state=row.state, note=row.note)
 
 
 def record_of(connection: Connection, name: str) -> Any:

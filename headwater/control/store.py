@@ -38,7 +38,6 @@ from headwater.plan.steps import (
     Standing,
     Standings,
     Step,
-    step_from_data,
 )
 
 CONTROLLER = "controller"
@@ -164,10 +163,13 @@ class StoreReader:
     def journal(self, change: int) -> tuple[JournalEntry, ...]:
         """Give the steps of a change, in order."""
         found = self._all(select(t.journal).where(t.journal.c.change == change).order_by(t.journal.c.number))
-        return tuple(
-            JournalEntry(number=r.number, step=step_from_data(json.loads(r.step)), state=r.state, note=r.note)
-            for r in found
-        )
+        return tuple(rows.entry_of(row) for row in found)
+
+    def next_step(self, change: int) -> JournalEntry | None:
+        """Give the first step of a change that is not done."""
+        left = and_(t.journal.c.change == change, t.journal.c.state.in_(("todo", "begun")))
+        row = self._one(select(t.journal).where(left).order_by(t.journal.c.number).limit(1))
+        return None if row is None else rows.entry_of(row)
 
     def events(self, name: str, *, after: int = 0, limit: int = 1000) -> tuple[Event, ...]:
         """Give the newest events after a number, the oldest first."""

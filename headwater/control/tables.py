@@ -31,6 +31,8 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError, Oper
 from headwater.errors import DeploymentError, Unavailable
 
 SCHEMA = 1
+SYNCHRONOUS = "FULL"
+"""SQLite's word for how sure a commit is: this one outlives a power cut."""
 WRITES = "headwater_writes"
 """The option of connections that write: in SQLite they wait for each other from the start."""
 
@@ -175,7 +177,7 @@ def _on_connect(connection: Any, record: object) -> None:
     connection.isolation_level = None  # transactions begin where `_on_begin` says so
     cursor = connection.cursor()
     cursor.execute("PRAGMA busy_timeout = 30000")
-    cursor.execute("PRAGMA synchronous = FULL")
+    cursor.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
     cursor.close()
 
 

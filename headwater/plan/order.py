@@ -159,7 +159,6 @@ class _Ordering:
                 steps.append(
                     Watch(
                         plan=self._id,
-                        zone=place[1],
                         units=tuple(gated),
                         seconds=self._canary.seconds,
                         factor=self._canary.factor,

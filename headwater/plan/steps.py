@@ -106,11 +106,18 @@ class Watch:
 
     kind: Literal["watch"] = "watch"
     plan: str
-    zone: str
     units: tuple[str, ...]
     seconds: float
     factor: float
     """By how much the share of dead letters and late rows may exceed that of before."""
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(u.rpartition("@")[2] for u in self.units))
+
+    @property
+    def zone(self) -> str:
+        return ", ".join(self.zones)
 
 
 Step = Check | Prepare | Start | Feed | Stop | Drain | Finish | Forget | Watch

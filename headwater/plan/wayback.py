@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headwater.plan.content import is_stateful
 from headwater.plan.diff import ChannelChange, PlanDiff, State, UnitChange
-from headwater.plan.document import inherit, plan_id
+from headwater.plan.document import inherit
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import Standings, incarnation
 
@@ -13,14 +13,13 @@ WHY = "the change is rolled back"
 
 def touched(before: DeploymentPlan, failed: DeploymentPlan, standings: Standings) -> frozenset[str]:
     """Give the units of both plans that may have been started anew by the failed one."""
-    id_ = plan_id(failed)
-    former = {u.id: u.epoch for u in before.units}
+    former = {u.id: incarnation(u) for u in before.units}
     return frozenset(
         u.id
         for u in failed.units
-        if former.get(u.id, u.epoch) != u.epoch
-        and (s := standings.get(incarnation(u))) is not None
-        and s.plan == id_
+        if former.get(u.id, incarnation(u)) != incarnation(u)
+        and incarnation(u) in standings
+        and not ((ran := standings.get(former[u.id])) and ran.runs)
     )
 
 

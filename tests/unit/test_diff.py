@@ -418,14 +418,17 @@ def test_steps_in_words() -> None:
 def test_gates_are_where_no_channel_is_half_changed() -> None:
     canary = CanarySettings(seconds=9, factor=3)
     gates = [
-        (s.zone, s.units) for s in steps_of(between(FIRST, replace(FIRST, above=1)), canary=canary)
+        (s.zones, s.units) for s in steps_of(between(FIRST, replace(FIRST, above=1)), canary=canary)
         if isinstance(s, Watch)
     ]  # fmt: skip
-    assert gates == [("E1", ("FP@E1",)), ("E2", ("FP@E2",)), ("E4", ("FP@E4",))]
+    assert gates == [(("E1",), ("FP@E1",)), (("E2",), ("FP@E2",)), (("E4",), ("FP@E4",))]
     (gate,) = [
         s for s in steps_of(between(FIRST, replace(FIRST, wider=True)), canary=canary) if isinstance(s, Watch)
     ]
-    assert (gate.zone, gate.units) == ("S2", ("FP@E1", "FP@E2", "FP@E4", "AD@S1", "AD@S2"))
+    assert (gate.zones, gate.units) == (
+        ("E1", "E2", "E4", "S1", "S2"),
+        ("FP@E1", "FP@E2", "FP@E4", "AD@S1", "AD@S2"),
+    )
 
 
 def test_no_canary_where_there_is_no_way_back() -> None:
