@@ -91,14 +91,20 @@ class Dataflow:
         """Content keys: equal keys mean equal output streams."""
         keys: dict[str, str] = {}
         for id_ in self.order:
-            operator = self[id_]
-            parents = [keys[i] for i in operator.inputs]
-            if not operator.ordered_inputs:
-                parents.sort()
-            config = _content(operator.content(tuple(self.types[i] for i in operator.inputs)))
-            content = json.dumps([operator.kind, config, parents], sort_keys=True)
-            keys[id_] = hashlib.sha256(content.encode()).hexdigest()
+            keys[id_] = self.key_over(id_, [keys[i] for i in self[id_].inputs])
         return keys
+
+    def own_content(self, id_: str) -> Any:
+        """Give what one operator does, without its inputs: kind and config, functions by fingerprint."""
+        operator = self[id_]
+        config = _content(operator.content(tuple(self.types[i] for i in operator.inputs)))
+        return [operator.kind, config]
+
+    def key_over(self, id_: str, parents: list[str]) -> str:
+        """Give an operator's content key over inputs of these keys."""
+        ordered = parents if self[id_].ordered_inputs else sorted(parents)
+        content = json.dumps([*self.own_content(id_), ordered], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()
 
     @property
     def sources(self) -> tuple[sources.Source, ...]:

@@ -100,6 +100,20 @@ def row_struct(columns: Iterable[str]) -> str:
     return f"named_struct({', '.join(f'{quote_string(c)}, {quote_name(c)}' for c in columns)})"
 
 
+def aggregate_calls(text: str, schema: Schema) -> tuple[str, ...]:
+    """Give the calls of aggregate functions in an expression, canonical, each once: what has to be kept."""
+    found: dict[str, None] = {}
+
+    def take(node: Node, bound: frozenset[str]) -> Node | None:
+        if not isinstance(node, Call) or node.name.lower() not in _AGGREGATES:
+            return None
+        found.setdefault(Inference(schema, place="outside").walk(node).text)
+        return node
+
+    _mapped(parse(text), take, frozenset())
+    return tuple(found)
+
+
 @dataclass(frozen=True)
 class RowAggregates:
     """Aggregates taken apart: ``calls`` (function, argument), ``outputs`` (alias, text over ``__g<i>``)."""

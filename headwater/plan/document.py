@@ -94,6 +94,11 @@ def inherit(
     )
 
 
+def plan_id(plan: DeploymentPlan) -> str:
+    """Name a plan by its content, stored names and epochs included."""
+    return digest(to_document(plan))
+
+
 def digest(document: Mapping[str, Any]) -> str:
     """Name a document by its content."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))

@@ -23,6 +23,7 @@ from headwater.dataflow.rewrite import substitute
 from headwater.dataflow.sinks import CallbackSink, FileSink, JdbcSink, KafkaSink, Sink
 from headwater.dataflow.types import StreamType
 from headwater.errors import RuntimeFailure
+from headwater.plan.content import direct_time
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.pieces import trunk
 from headwater.runtime import compile
@@ -319,14 +320,7 @@ class UnitCompiler:
         return any(self._flow[i].stateful for i in self._unit.operators)
 
     def _direct_time(self) -> bool:
-        """Tell whether the newest row written tells how far event time is: one input, nothing kept back."""
-        sources = self._sources()
-        channels = {
-            i for o in self._unit.operators for i in self._flow[o].inputs if i not in self._unit.operators
-        }
-        writers = sum(len(self._locations(s)) for s in sources)
-        writers += sum(c.operator in channels for c in self._plan.inputs(self._unit))
-        return not self._needs_state() and writers == 1
+        return direct_time(self._plan, self._unit)
 
     def _dead(self, source: sources.Source, location: str, raw: DataFrame) -> DataFrame:
         tag = len(self._unit.outputs)

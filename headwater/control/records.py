@@ -1,0 +1,124 @@
+"""What the store gives: rows as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from headwater.control.lifecycle import Goal, Phase
+from headwater.metrics import Progress
+from headwater.plan.steps import CanarySettings, Step
+
+StepState = Literal["todo", "begun", "done", "dropped"]
+Outcome = Literal["done", "rolled back", "failed", "refused", "superseded"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """One wish of an entrance: a version of what is wanted of a deployment."""
+
+    deployment: str
+    version: int
+    goal: Goal
+    plan: str | None
+    reset_state: frozenset[str] = frozenset()
+    canary: CanarySettings | None = None
+    at: float = 0.0
+
+    @property
+    def generation(self) -> int:
+        """Number this plan among all of the deployment; a roll-back may take the number behind it."""
+        return 2 * self.version - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeploymentRecord:
+    """Where a deployment stands. ``base`` is the plan whose names and epochs hold."""
+
+    name: str
+    version: int
+    """Of the newest wish."""
+    dealt: int
+    """The newest version that was brought to an end, good or bad."""
+    phase: Phase
+    base: str | None
+    message: str
+    updated: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One change of a deployment, under way or ended."""
+
+    id: int
+    deployment: str
+    version: int
+    goal: Goal
+    plan: str | None
+    before: str | None
+    """The plan that ran when it began."""
+    phase: Phase
+    outcome: Outcome | None
+    message: str
+    baseline: Progress | None
+    begun: float
+    ended: float | None
+
+    def to_data(self) -> dict[str, Any]:
+        """Give the change as JSON-able data."""
+        names = ("id", "version", "goal", "plan", "phase", "outcome", "message", "begun", "ended")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JournalEntry:
+    """A step of a change, and how far it is."""
+
+    number: int
+    step: Step
+    state: StepState
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something worth telling, in the order in which it happened."""
+
+    id: int
+    deployment: str
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZoneReport:
+    """What a zone last said of a deployment, and since when it cannot be asked."""
+
+    zone: str
+    at: float
+    progress: Progress | None
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """Who acts on the store, and until when without being heard of."""
+
+    holder: str
+    until: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """All there is to say of a deployment at one moment."""
+
+    deployment: DeploymentRecord
+    change: Change | None
+    done: int = 0
+    steps: int = 0
+    current: Step | None = None
+    note: str = ""
+    zones: tuple[ZoneReport, ...] = ()
+    controller: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)

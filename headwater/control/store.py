@@ -1,0 +1,432 @@
+"""The store: what is wanted, what was done, what was seen. Reading below, writing above.
+
+Entrances only read, and write wishes. What the controller writes it writes under its lease, checked
+in the same transaction: of two controllers, one at most acts on a store.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, func, insert, select, text, update
+
+from headwater.control import rows
+from headwater.control import tables as t
+from headwater.control.lifecycle import Goal, Phase
+from headwater.control.records import (
+    Change,
+    DeploymentRecord,
+    Event,
+    JournalEntry,
+    Lease,
+    Outcome,
+    Wish,
+    ZoneReport,
+)
+from headwater.errors import DeploymentError
+from headwater.metrics import Progress
+from headwater.plan.document import from_document
+from headwater.plan.model import DeploymentPlan
+from headwater.plan.steps import (
+    CanarySettings,
+    Incarnation,
+    Standing,
+    Standings,
+    Step,
+)
+
+CONTROLLER = "controller"
+
+
+class LeaseLost(DeploymentError):
+    """Another controller acts on the store."""
+
+
+class StoreReader:
+    """A store to look at. Made by ``open``, which refuses a place where there is none."""
+
+    def __init__(self, place: str | Path) -> None:
+        self._url = t.url_of(place)
+        self._engine = t.open_engine(self._url)
+        self._plans: dict[str, DeploymentPlan] = {}
+
+    @classmethod
+    def open(cls, place: str | Path) -> StoreReader:
+        """Open a store that is there."""
+        url = t.url_of(place)
+        if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
+            raise DeploymentError("no store here", where=t.shown(url), hint="`headwater apply` makes one")
+        store = StoreReader(place)
+        with store._reading() as connection:
+            t.check_schema(connection, where=store.where)
+        return store
+
+    @property
+    def where(self) -> str:
+        """The store as messages name it, without a password."""
+        return t.shown(self._url)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        with t.reachable(self.where), self._engine.connect() as connection:
+            yield connection
+
+    def _all(self, query: Any) -> list[Any]:
+        with self._reading() as connection:
+            return list(connection.execute(query))
+
+    def _one(self, query: Any) -> Any:
+        return next(iter(self._all(query)), None)
+
+    # ------------------------------------------------------------ deployments
+
+    def deployments(self) -> tuple[DeploymentRecord, ...]:
+        """Give all deployments, by name."""
+        found = self._all(select(t.deployments).order_by(t.deployments.c.name))
+        return tuple(DeploymentRecord(**row._mapping) for row in found)
+
+    def deployment(self, name: str) -> DeploymentRecord:
+        """Give one deployment, or raise DeploymentError with the names there are."""
+        found = self.find(name)
+        if found is None:
+            names = ", ".join(d.name for d in self.deployments()) or "none"
+            raise DeploymentError(
+                f"no deployment '{name}'", where=self.where, hint=f"the deployments are: {names}"
+            )
+        return found
+
+    def find(self, name: str) -> DeploymentRecord | None:
+        """Give one deployment if it is there."""
+        row = self._one(select(t.deployments).where(t.deployments.c.name == name))
+        return None if row is None else DeploymentRecord(**row._mapping)
+
+    def plan(self, id_: str) -> DeploymentPlan:
+        """Give a stored plan."""
+        if id_ not in self._plans:
+            row = self._one(select(t.plans.c.document).where(t.plans.c.id == id_))
+            if row is None:
+                raise DeploymentError(f"no plan {id_[:12]}", where=self.where, hint="the store was damaged")
+            self._plans[id_] = from_document(json.loads(row.document))
+        return self._plans[id_]
+
+    def base(self, name: str) -> DeploymentPlan | None:
+        """Give the plan whose names and epochs hold; None before the first and after all is forgotten."""
+        record = self.find(name)
+        return self.plan(record.base) if record and record.base else None
+
+    def wish(self, name: str, version: int | None = None) -> Wish:
+        """Give what is wanted of a deployment, now or in an older version."""
+        version = self.deployment(name).version if version is None else version
+        row = self._one(
+            select(t.wishes).where(and_(t.wishes.c.deployment == name, t.wishes.c.version == version))
+        )
+        if row is None:
+            raise DeploymentError(f"no version {version} of '{name}'", where=self.where, hint="see history")
+        return rows.wish_of(row)
+
+    def wishes(self, name: str) -> tuple[Wish, ...]:
+        """Give all wishes for a deployment, the oldest first."""
+        query = select(t.wishes).where(t.wishes.c.deployment == name).order_by(t.wishes.c.version)
+        return tuple(rows.wish_of(row) for row in self._all(query))
+
+    def standings(self, name: str) -> dict[Incarnation, Standing]:
+        """Give where the units stand."""
+        found = self._all(select(t.units).where(t.units.c.deployment == name))
+        return {(r.unit, r.tag, r.epoch): Standing(plan=r.plan, runs=r.runs, sure=r.sure) for r in found}
+
+    def plans_of(self, standings: Standings) -> dict[str, DeploymentPlan]:
+        """Give the plans that units stand by."""
+        return {s.plan: self.plan(s.plan) for s in standings.values()}
+
+    # ------------------------------------------------------------ changes
+
+    def change(self, name: str) -> Change | None:
+        """Give the change under way."""
+        query = select(t.changes).where(and_(t.changes.c.deployment == name, t.changes.c.ended.is_(None)))
+        row = self._one(query)
+        return None if row is None else rows.change_of(row)
+
+    def changes(self, name: str) -> tuple[Change, ...]:
+        """Give all changes, the oldest first."""
+        query = select(t.changes).where(t.changes.c.deployment == name).order_by(t.changes.c.id)
+        return tuple(rows.change_of(row) for row in self._all(query))
+
+    def journal(self, change: int) -> tuple[JournalEntry, ...]:
+        """Give the steps of a change, in order."""
+        found = self._all(select(t.journal).where(t.journal.c.change == change).order_by(t.journal.c.number))
+        return tuple(rows.entry_of(row) for row in found)
+
+    def next_step(self, change: int) -> JournalEntry | None:
+        """Give the first step of a change that is not done."""
+        left = and_(t.journal.c.change == change, t.journal.c.state.in_(("todo", "begun")))
+        row = self._one(select(t.journal).where(left).order_by(t.journal.c.number).limit(1))
+        return None if row is None else rows.entry_of(row)
+
+    def events(self, name: str, *, after: int = 0, limit: int = 1000) -> tuple[Event, ...]:
+        """Give the newest events after a number, the oldest first."""
+        query = (
+            select(t.events)
+            .where(and_(t.events.c.deployment == name, t.events.c.id > after))
+            .order_by(t.events.c.id.desc())
+            .limit(limit)
+        )
+        return tuple(Event(**row._mapping) for row in reversed(self._all(query)))
+
+    def reports(self, name: str) -> tuple[ZoneReport, ...]:
+        """Give what each zone last said."""
+        found = self._all(select(t.reports).where(t.reports.c.deployment == name).order_by(t.reports.c.zone))
+        return tuple(
+            ZoneReport(
+                zone=r.zone,
+                at=r.at,
+                progress=Progress.from_data(json.loads(r.progress)) if r.progress else None,
+                error=r.error,
+            )
+            for r in found
+        )
+
+    def lease(self) -> Lease | None:
+        """Give who acts on the store now."""
+        row = self._one(select(t.leases).where(t.leases.c.name == CONTROLLER))
+        return None if row is None or row.until < time.time() else Lease(holder=row.holder, until=row.until)
+
+
+class Store(StoreReader):
+    """A store to write to; made where there is none."""
+
+    def __init__(self, place: str | Path) -> None:
+        super().__init__(place)
+        if self._url.get_backend_name() == "sqlite" and self._url.database:
+            Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
+        with self._writing() as connection:
+            t.create_tables(connection, where=self.where)
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        """A transaction that waits for others to end before it begins."""
+        engine = self._engine.execution_options(**{t.WRITES: True})
+        with t.reachable(self.where), engine.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(text(f"SELECT pg_advisory_xact_lock({t.LOCK})"))
+            yield connection
+
+    # ------------------------------------------------------------ entrances
+
+    def want(
+        self,
+        name: str,
+        goal: Goal,
+        plan: DeploymentPlan | None = None,
+        *,
+        reset_state: frozenset[str] = frozenset(),
+        canary: CanarySettings | None = None,
+    ) -> int:
+        """Store a wish and give its version. The controller does the rest."""
+        options = {"reset_state": sorted(reset_state), "canary": vars(canary) if canary else None}
+        now = time.time()
+        with self._writing() as connection:
+            plan_id = rows.keep_plan(connection, plan) if plan is not None else None
+            query = select(t.deployments).where(t.deployments.c.name == name)
+            record = connection.execute(query).first()
+            version = record.version + 1 if record else 1
+            if record is None:
+                values = {"name": name, "version": 1, "dealt": 0, "phase": "wanted", "message": ""}
+                connection.execute(insert(t.deployments).values(**values, updated=now))
+            else:
+                # A change under way keeps its phase: the controller leaves it at a safe point.
+                phase = record.phase if record.version > record.dealt else "wanted"
+                connection.execute(
+                    update(t.deployments)
+                    .where(t.deployments.c.name == name)
+                    .values(version=version, phase=phase, updated=now)
+                )
+            connection.execute(
+                insert(t.wishes).values(
+                    deployment=name, version=version, goal=goal, plan=plan_id,
+                    options=json.dumps(options), at=now,
+                )
+            )  # fmt: skip
+            what = "a new plan is wanted" if goal == "run" else f"wanted: {goal}"
+            rows.tell(connection, name, f"version {version}: {what}")
+        return version
+
+    # ------------------------------------------------------------ the controller
+
+    def hold(self, holder: str, seconds: float) -> bool:
+        """Take or renew the lease; False while another holds it."""
+        now = time.time()
+        with self._writing() as connection:
+            query = select(t.leases).where(t.leases.c.name == CONTROLLER)
+            row = connection.execute(query).first()
+            if row is None:
+                connection.execute(
+                    insert(t.leases).values(name=CONTROLLER, holder=holder, until=now + seconds)
+                )
+                return True
+            if row.holder != holder and row.until > now:
+                return False
+            connection.execute(
+                update(t.leases)
+                .where(t.leases.c.name == CONTROLLER)
+                .values(holder=holder, until=now + seconds)
+            )
+        return True
+
+    def release(self, holder: str) -> None:
+        """Give the lease back, so that the next controller need not wait."""
+        with self._writing() as connection:
+            mine = and_(t.leases.c.name == CONTROLLER, t.leases.c.holder == holder)
+            connection.execute(delete(t.leases).where(mine))
+
+    @contextmanager
+    def _acting(self, holder: str) -> Iterator[Connection]:
+        """A transaction of the controller that holds the lease."""
+        with self._writing() as connection:
+            query = select(t.leases.c.holder).where(t.leases.c.name == CONTROLLER)
+            found = connection.execute(query).scalar()
+            if found != holder:
+                raise LeaseLost(
+                    f"{found or 'another controller'} acts on this store now",
+                    where=self.where,
+                    hint="run one controller per store",
+                )
+            yield connection
+
+    def begin_change(
+        self, holder: str, wish: Wish, plan: DeploymentPlan | None, steps: Sequence[Step], *, phase: Phase
+    ) -> int:
+        """Journal a change and its steps, and give its number."""
+        now = time.time()
+        with self._acting(holder) as connection:
+            plan_id = rows.keep_plan(connection, plan) if plan is not None else None
+            record = rows.record_of(connection, wish.deployment)
+            baseline = rows.baseline_of(connection, wish.deployment)
+            made = connection.execute(
+                insert(t.changes).values(
+                    deployment=wish.deployment, version=wish.version, goal=wish.goal, plan=plan_id,
+                    before=record.base, phase=phase, message="", baseline=baseline, begun=now,
+                )
+            )  # fmt: skip
+            assert made.inserted_primary_key is not None
+            number = int(made.inserted_primary_key[0])
+            rows.add_steps(connection, number, steps, first=0)
+            rows.set_phase(connection, wish.deployment, phase, "")
+        return number
+
+    def refuse(self, holder: str, wish: Wish, plan: DeploymentPlan | None, message: str) -> None:
+        """Bring a wish to its end that cannot be carried out; nothing was touched."""
+        number = self.begin_change(holder, wish, plan, (), phase="checking")
+        change = next(c for c in self.changes(wish.deployment) if c.id == number)
+        self.end_change(holder, change, "refused", phase="failed", message=message)
+
+    def step_begun(
+        self, holder: str, change: Change, number: int, standings: Standings, *, phase: Phase
+    ) -> None:
+        """Note, before a step is carried out, that it may have been."""
+        with self._acting(holder) as connection:
+            rows.set_step(connection, change.id, number, "begun")
+            rows.set_standings(connection, change.deployment, standings)
+            connection.execute(update(t.changes).where(t.changes.c.id == change.id).values(phase=phase))
+            values = {"base": change.plan} if change.plan and phase in ("changing", "rolling_back") else {}
+            rows.set_phase(connection, change.deployment, phase, None, **values)
+
+    def step_done(
+        self, holder: str, change: Change, number: int, standings: Standings, *, note: str = ""
+    ) -> None:
+        """Note that a step is carried out."""
+        with self._acting(holder) as connection:
+            rows.set_step(connection, change.id, number, "done", note)
+            rows.set_standings(connection, change.deployment, standings)
+            rows.set_phase(connection, change.deployment, change.phase, "")
+
+    def step_waits(self, holder: str, change: Change, number: int, note: str) -> None:
+        """Note why a step is not carried out yet; tell it once."""
+        with self._acting(holder) as connection:
+            where = and_(t.journal.c.change == change.id, t.journal.c.number == number)
+            if connection.execute(select(t.journal.c.note).where(where)).scalar() != note:
+                connection.execute(update(t.journal).where(where).values(note=note))
+                rows.set_phase(connection, change.deployment, change.phase, note)
+                rows.tell(connection, change.deployment, note)
+
+    def turn_back(
+        self, holder: str, change: Change, plan: DeploymentPlan, steps: Sequence[Step], why: str
+    ) -> None:
+        """Drop the steps left of a change and journal those of its roll-back."""
+        with self._acting(holder) as connection:
+            left = and_(t.journal.c.change == change.id, t.journal.c.state.in_(("todo", "begun")))
+            connection.execute(update(t.journal).where(left).values(state="dropped"))
+            last = connection.execute(
+                select(func.max(t.journal.c.number)).where(t.journal.c.change == change.id)
+            ).scalar()
+            rows.add_steps(connection, change.id, steps, first=int(last or 0) + 1)
+            plan_id = rows.keep_plan(connection, plan)
+            connection.execute(
+                update(t.changes)
+                .where(t.changes.c.id == change.id)
+                .values(plan=plan_id, phase="rolling_back", message=why)
+            )
+            rows.set_phase(connection, change.deployment, "rolling_back", why, base=plan_id)
+            rows.tell(connection, change.deployment, f"going back to what ran: {why}")
+
+    def end_change(
+        self,
+        holder: str,
+        change: Change,
+        outcome: Outcome,
+        *,
+        phase: Phase,
+        message: str = "",
+        standings: Standings | None = None,
+        base: str | None = None,
+    ) -> None:
+        """Bring a change to its end. ``base`` is the plan that holds from now on."""
+        with self._acting(holder) as connection:
+            left = and_(t.journal.c.change == change.id, t.journal.c.state.in_(("todo", "begun")))
+            connection.execute(update(t.journal).where(left).values(state="dropped"))
+            connection.execute(
+                update(t.changes)
+                .where(t.changes.c.id == change.id)
+                .values(outcome=outcome, message=message, ended=time.time(), phase=phase)
+            )
+            if standings is not None:
+                rows.set_standings(connection, change.deployment, standings)
+            values: dict[str, Any] = {} if outcome == "superseded" else {"dealt": change.version}
+            if outcome in ("done", "rolled back"):
+                values["base"] = base
+            rows.set_phase(connection, change.deployment, phase, message, **values)
+            what = f"version {change.version}: {outcome}" + (f": {message}" if message else "")
+            rows.tell(connection, change.deployment, what)
+
+    def tell(self, deployment: str, text: str) -> None:
+        """Add an event."""
+        with self._writing() as connection:
+            rows.tell(connection, deployment, text)
+
+    def report(self, holder: str, deployment: str, reports: Sequence[ZoneReport]) -> None:
+        """Keep what zones said; the last progress stays where a zone cannot be asked."""
+        with self._acting(holder) as connection:
+            for report in reports:
+                key = and_(t.reports.c.deployment == deployment, t.reports.c.zone == report.zone)
+                values: dict[str, Any] = {"error": report.error}
+                if report.progress is not None:
+                    values |= {"progress": json.dumps(report.progress.to_data()), "at": report.at}
+                if not connection.execute(update(t.reports).where(key).values(**values)).rowcount:
+                    values = {"at": report.at, **values}
+                    connection.execute(
+                        insert(t.reports).values(deployment=deployment, zone=report.zone, **values)
+                    )
+
+    def clear_reports(self, holder: str, deployment: str, keep: frozenset[str]) -> None:
+        """Drop what zones said that have no part in the deployment any more."""
+        with self._acting(holder) as connection:
+            gone = and_(t.reports.c.deployment == deployment, t.reports.c.zone.not_in(keep))
+            connection.execute(delete(t.reports).where(gone))

@@ -1,0 +1,228 @@
+"""The store's tables, and how a database is opened: SQLite by default, PostgreSQL by URL."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Connection,
+    Engine,
+    Float,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    create_engine,
+    event,
+    insert,
+    inspect,
+    make_url,
+    select,
+)
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError, OperationalError
+
+from headwater.errors import DeploymentError, Unavailable
+
+SCHEMA = 1
+SYNCHRONOUS = "FULL"
+"""SQLite's word for how sure a commit is: this one outlives a power cut."""
+WRITES = "headwater_writes"
+"""The option of connections that write: in SQLite they wait for each other from the start."""
+
+LOCK = 4856170231
+"""The advisory lock by which writers wait for each other in PostgreSQL, as they do in SQLite."""
+
+metadata = MetaData()
+
+meta = Table("headwater_meta", metadata, Column("schema", Integer, primary_key=True))
+plans = Table(
+    "headwater_plans", metadata, Column("id", String(64), primary_key=True), Column("document", Text)
+)
+deployments = Table(
+    "headwater_deployments",
+    metadata,
+    Column("name", String(100), primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("dealt", Integer, nullable=False),
+    Column("phase", String(20), nullable=False),
+    Column("base", String(64)),
+    Column("message", Text, nullable=False),
+    Column("updated", Float, nullable=False),
+)
+wishes = Table(
+    "headwater_wishes",
+    metadata,
+    Column("deployment", String(100), primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("goal", String(20), nullable=False),
+    Column("plan", String(64)),
+    Column("options", Text, nullable=False),
+    Column("at", Float, nullable=False),
+)
+changes = Table(
+    "headwater_changes",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("deployment", String(100), nullable=False, index=True),
+    Column("version", Integer, nullable=False),
+    Column("goal", String(20), nullable=False),
+    Column("plan", String(64)),
+    Column("before", String(64)),
+    Column("phase", String(20), nullable=False),
+    Column("outcome", String(20)),
+    Column("message", Text, nullable=False),
+    Column("baseline", Text),
+    Column("begun", Float, nullable=False),
+    Column("ended", Float),
+)
+journal = Table(
+    "headwater_journal",
+    metadata,
+    Column("change", Integer, primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("step", Text, nullable=False),
+    Column("state", String(10), nullable=False),
+    Column("note", Text, nullable=False),
+)
+units = Table(
+    "headwater_units",
+    metadata,
+    Column("deployment", String(100), primary_key=True),
+    Column("unit", String(210), primary_key=True),
+    Column("tag", String(64), primary_key=True),
+    Column("epoch", Integer, primary_key=True, autoincrement=False),
+    Column("plan", String(64), nullable=False),
+    Column("runs", Boolean, nullable=False),
+    Column("sure", Boolean, nullable=False),
+)
+reports = Table(
+    "headwater_reports",
+    metadata,
+    Column("deployment", String(100), primary_key=True),
+    Column("zone", String(100), primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("progress", Text),
+    Column("error", Text),
+)
+events = Table(
+    "headwater_events",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("deployment", String(100), nullable=False, index=True),
+    Column("at", Float, nullable=False),
+    Column("text", Text, nullable=False),
+)
+leases = Table(
+    "headwater_leases",
+    metadata,
+    Column("name", String(20), primary_key=True),
+    Column("holder", String(200), nullable=False),
+    Column("until", Float, nullable=False),
+)
+
+
+def url_of(place: str | Path) -> URL:
+    """Read a path or a database URL."""
+    given = str(place)
+    if "://" not in given:
+        return URL.create("sqlite", database=given)
+    try:
+        url = make_url(given)
+    except ArgumentError as error:
+        raise DeploymentError(
+            "not a database URL", where="--store", hint="give a path, or postgresql://user@host/database"
+        ) from error
+    if url.drivername in ("postgresql", "postgres"):
+        return url.set(drivername="postgresql+psycopg")
+    if url.get_backend_name() not in ("sqlite", "postgresql"):
+        raise DeploymentError(
+            f"no store in a database of kind {url.get_backend_name()}",
+            where="--store",
+            hint="give a path (SQLite), or postgresql://user@host/database",
+        )
+    return url
+
+
+def shown(url: URL) -> str:
+    """Name a database for messages: a path or a URL, never with its password."""
+    if url.get_backend_name() == "sqlite":
+        return url.database or "memory"
+    return url.set(query={}).render_as_string(hide_password=True)
+
+
+def open_engine(url: URL) -> Engine:
+    """Make the engine; nothing is connected yet."""
+    try:
+        engine = create_engine(url, pool_pre_ping=True, hide_parameters=True)
+    except (ImportError, NoSuchModuleError) as error:
+        raise DeploymentError(
+            "this needs psycopg, which is not installed",
+            where=shown(url),
+            hint="pip install 'headwater[postgres]'",
+        ) from error
+    if url.get_backend_name() == "sqlite":
+        event.listen(engine, "connect", _on_connect)
+        event.listen(engine, "begin", _on_begin)
+    return engine
+
+
+def _on_connect(connection: Any, record: object) -> None:
+    connection.isolation_level = None  # transactions begin where `_on_begin` says so
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA busy_timeout = 30000")
+    cursor.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
+    cursor.close()
+
+
+def _on_begin(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def create_tables(connection: Connection, *, where: str) -> None:
+    """Make the tables where there are none; refuse those of another version."""
+    if not inspect(connection).has_table(meta.name):
+        metadata.create_all(connection)
+        connection.execute(insert(meta).values(schema=SCHEMA))
+    check_schema(connection, where=where)
+
+
+def check_schema(connection: Connection, *, where: str) -> None:
+    """Refuse a database that is no store, or one of another version."""
+    if not inspect(connection).has_table(meta.name):
+        raise DeploymentError("no store here", where=where, hint="`headwater apply` makes one")
+    found = connection.execute(select(meta.c.schema)).scalar()
+    if found != SCHEMA:
+        raise DeploymentError(
+            f"a store of version {found}",
+            where=where,
+            hint=f"this version of Headwater reads version {SCHEMA}: use the one that made it",
+        )
+
+
+@contextlib.contextmanager
+def reachable(where: str) -> Iterator[None]:
+    """Turn errors of the database into ours, without what they may tell of the connection."""
+    try:
+        yield
+    except OperationalError as error:
+        raise Unavailable(
+            f"the store cannot be used: {_short(error)}",
+            where=where,
+            hint="start the database, or give another --store",
+        ) from None
+    except DatabaseError as error:
+        raise DeploymentError(
+            f"the store refuses: {_short(error)}", where=where, hint="give the --store of Headwater"
+        ) from None
+
+
+def _short(error: DatabaseError) -> str:
+    return str(error.orig).strip().splitlines()[0] if error.orig else type(error).__name__

@@ -1,0 +1,73 @@
+"""What a unit does by itself, whatever feeds it: by this the units of two plans are compared. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headwater.dataflow.sources import Source
+from headwater.dataflow.types import StreamType
+from headwater.plan.model import DeploymentPlan, Unit
+
+
+def stream_type(type_: StreamType) -> tuple[str, str | None]:
+    """Give what a reader has to know of a stream: its columns, and which is the event time."""
+    return type_.schema.text, type_.event_time.column if type_.event_time else None
+
+
+def unit_content(plan: DeploymentPlan, unit: Unit) -> dict[str, Any]:
+    """Give what decides whether a unit must restart, apart from its host.
+
+    Names of operators inside count as little as layers do: an output is known by its name and by what is
+    computed for it from the unit's inputs.
+    """
+    flow = plan.dataflow
+    keys: dict[str, str] = {}
+    for id_ in unit.operators:
+        parents = [keys.get(i) or f"{i}: {stream_type(flow.types[i])}" for i in flow[id_].inputs]
+        keys[id_] = flow.key_over(id_, parents)
+    return {
+        "outputs": {id_: keys[id_] for id_ in unit.outputs},
+        "types": {id_: stream_type(flow.types[id_]) for id_ in unit.outputs},
+        "locations": sorted([keys[s], list(places)] for s, places in source_locations(plan, unit).items()),
+        "frontier": _frontier(plan, unit),
+        "part": None if unit.part is None else [unit.part.index, unit.part.count, unit.part.column],
+    }
+
+
+def own_sources(plan: DeploymentPlan, unit: Unit) -> tuple[Source, ...]:
+    """Give the sources a unit reads itself."""
+    return tuple(o for i in unit.operators if isinstance(o := plan.dataflow[i], Source))
+
+
+def outside_inputs(plan: DeploymentPlan, unit: Unit) -> tuple[str, ...]:
+    """Give the operators whose channels a unit reads."""
+    inside = set(unit.operators)
+    return tuple(
+        dict.fromkeys(i for id_ in unit.operators for i in plan.dataflow[id_].inputs if i not in inside)
+    )
+
+
+def source_locations(plan: DeploymentPlan, unit: Unit) -> dict[str, tuple[str, ...]]:
+    """Give the locations at which a unit reads each of its sources."""
+    return {s.id: unit.locations if s.per_location else unit.locations[:1] for s in own_sources(plan, unit)}
+
+
+def is_stateful(plan: DeploymentPlan, unit: Unit) -> bool:
+    """Tell whether a unit keeps something back from one batch to the next."""
+    return any(plan.dataflow[i].stateful for i in unit.operators)
+
+
+def direct_time(plan: DeploymentPlan, unit: Unit) -> bool:
+    """Tell whether the newest row written tells how far event time is: one input, nothing kept back."""
+    writers = sum(len(places) for places in source_locations(plan, unit).values())
+    writers += len(plan.inputs(unit))
+    return not is_stateful(plan, unit) and writers == 1
+
+
+def _frontier(plan: DeploymentPlan, unit: Unit) -> dict[str, Any]:
+    """Tell how a unit without state knows its event time: a second input makes another query of it."""
+    if is_stateful(plan, unit):
+        return {}
+    direct = direct_time(plan, unit)
+    timed = {c.operator: c.event_time.delay for c in plan.outputs(unit) if c.event_time is not None}
+    return {operator: delay if direct else None for operator, delay in timed.items()}

@@ -1,0 +1,79 @@
+"""Steps in plain words, for a person to agree to: the second reader of what is carried out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from headwater.plan.steps import Check, Drain, Feed, Finish, Forget, Prepare, Start, Step, Stop, Watch
+from headwater.quantity import format_duration
+
+PAUSE = "about 5 s"
+"""How long a unit stands between its stop and the first batch of what takes its place: measured, 3 to 6 s."""
+
+_STATE = {
+    "kept": "its state is kept",
+    "none": "it keeps no state",
+    "given up": "its state is given up: open windows and what it remembers are lost",
+}
+
+
+def explain(steps: Sequence[Step]) -> list[str]:
+    """Say what will happen, in order: what stops and for how long, what waits, what happens to state."""
+    lines: list[str] = []
+    checks = [s.unit for s in steps if isinstance(s, Check)]
+    if checks:
+        lines.append(f"check in their zones, before anything stops: {_names(checks)}")
+    replaced = {s.unit for s in steps if isinstance(s, Start) and s.again}
+    for step in steps:
+        line = _line(step, replaced)
+        if line:
+            lines.append(line)
+    if not lines:
+        return ["nothing to do"]
+    stopped = [s for s in steps if isinstance(s, Stop)]
+    if not stopped:
+        lines.append("nothing that runs is stopped")
+    return lines
+
+
+def _line(step: Step, replaced: set[str]) -> str | None:
+    match step:
+        case Check() | Prepare():
+            return None  # checks stand together; preparing is part of starting
+        case Stop() if step.unit in replaced:
+            return None  # told with the start that follows
+        case Stop():
+            return f"stop {step.unit} at a batch boundary: {step.why}; {_stopped_state(step)}"
+        case Start() if step.again:
+            return (
+                f"replace {step.unit}: {step.why}; it stands still for {PAUSE}, its input waits meanwhile; "
+                f"{_STATE[step.state]}"
+            )
+        case Start():
+            state = "; it goes on with its state" if step.state == "kept" else ""
+            return f"start {step.unit}: {step.why}{state}"
+        case Feed():
+            return f"feed {step.unit} without a restart" + (f": {step.why}" if step.why else "")
+        case Drain():
+            return f"wait until {step.unit} has read what was written for it in the old form"
+        case Finish():
+            return f"let {step.unit} use up its input and close its windows"
+        case Forget() if step.unit in replaced:
+            return None  # what both use stays
+        case Forget():
+            return f"delete what {step.unit} has stored, once all has been read: {step.why}"
+        case Watch():
+            return (
+                f"watch {_names(step.units)} for {format_duration(step.seconds)}; "
+                "if they do worse than before, go back to what ran"
+            )
+
+
+def _stopped_state(step: Stop) -> str:
+    if step.state == "kept":
+        return "its state stays"
+    return _STATE[step.state]
+
+
+def _names(units: Iterable[str]) -> str:
+    return ", ".join(units)

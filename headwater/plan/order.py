@@ -1,0 +1,305 @@
+"""From a difference to steps in order, from wherever units stand. Pure.
+
+First all checks; then zone by zone, lower layers first, so that whoever feeds comes before whoever
+reads it; what is no longer read goes last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+from headwater.errors import DeploymentError
+from headwater.plan.content import is_stateful, unit_content
+from headwater.plan.diff import PlanDiff, State
+from headwater.plan.document import plan_id
+from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.steps import (
+    CanarySettings,
+    Check,
+    Drain,
+    Feed,
+    Finish,
+    Forget,
+    Incarnation,
+    Plans,
+    Prepare,
+    Standing,
+    Standings,
+    Start,
+    Step,
+    Stop,
+    Watch,
+    incarnation,
+    standing_of,
+)
+
+
+def steps_of(diff: PlanDiff, *, canary: CanarySettings | None = None) -> tuple[Step, ...]:
+    """Order the steps from a running plan, all of whose units stand as it says, to the wanted one."""
+    running = diff.running
+    plans = {plan_id(p): p for p in (running, diff.wanted) if p is not None}
+    return steps_to(diff, standing_of(running) if running else {}, plans, canary=canary)
+
+
+def steps_to(
+    diff: PlanDiff, standings: Standings, plans: Plans, *, canary: CanarySettings | None = None
+) -> tuple[Step, ...]:
+    """Order the steps from where units stand to the wanted plan; ``plans`` holds those that stand."""
+    if canary is not None:
+        _require_way_back(diff)
+    return _Ordering(diff, standings, plans, canary).result()
+
+
+def stopping(standings: Standings, plans: Plans, *, forget: bool = False) -> tuple[Step, ...]:
+    """Order the steps that stop all that runs, sources first, and perhaps delete it."""
+    order = _by_place([(plans[s.plan], key, s) for key, s in standings.items()])
+    steps: list[Step] = [
+        Stop(
+            plan=s.plan,
+            unit=unit,
+            why="the deployment is stopped",
+            state="kept" if not forget and _keeps(plans[s.plan], unit) else "none",
+            for_good=True,
+        )
+        for (unit, _, _), s in order
+        if s.runs
+    ]
+    if forget:
+        steps += [
+            Forget(plan=s.plan, unit=unit, why="the deployment is deleted")
+            for (unit, _, _), s in reversed(order)
+        ]
+    return tuple(steps)
+
+
+def finishing(standings: Standings, plans: Plans) -> tuple[Step, ...]:
+    """Order the steps that let all units use up their input and end, sources first."""
+    order = _by_place([(plans[s.plan], key, s) for key, s in standings.items() if s.runs])
+    return tuple(Finish(plan=s.plan, unit=unit) for (unit, _, _), s in order)
+
+
+def _require_way_back(diff: PlanDiff) -> None:
+    """Refuse a roll-out in parts where a roll-back could not be exact."""
+    running = diff.running
+    if running is None:
+        return
+    renewed = [
+        u.id
+        for u in diff.wanted.units
+        if u.id in {v.id for v in running.units} and running.unit(u.id).tag != u.tag
+    ]
+    if renewed:
+        raise DeploymentError(
+            f"{', '.join(renewed)} begins with new state, so going back would repeat what it has read",
+            where="--canary",
+            hint="apply this change without --canary",
+        )
+
+
+def _keeps(plan: DeploymentPlan, unit: str) -> bool:
+    return is_stateful(plan, plan.unit(unit))
+
+
+Placed = tuple[Incarnation, Standing]
+
+
+def _by_place(entries: Iterable[tuple[DeploymentPlan, Incarnation, Standing]]) -> list[Placed]:
+    """Sort incarnations by layer, zone and place in their plan: who feeds comes first."""
+    placed = [(_place(plan, plan.unit(key[0])), key, s) for plan, key, s in entries]
+    return [(key, s) for _, key, s in sorted(placed, key=lambda p: p[0])]
+
+
+def _place(plan: DeploymentPlan, unit: Unit) -> tuple[int, str, int]:
+    position = next(n for n, u in enumerate(plan.units) if u.id == unit.id)
+    return plan.continuum.layer_index(plan.continuum.zone(unit.zone).layer), unit.zone, position
+
+
+class _Ordering:
+    """Puts the steps of one change in order."""
+
+    def __init__(
+        self, diff: PlanDiff, standings: Standings, plans: Plans, canary: CanarySettings | None
+    ) -> None:
+        self._diff = diff
+        self._plan = diff.wanted
+        self._id = plan_id(diff.wanted)
+        self._plans = {**plans, self._id: diff.wanted}
+        self._standings = standings
+        self._canary = canary
+        self._changes = {u.unit: u for u in diff.units}
+        self._wanted = {u.id for u in diff.wanted.units}
+        self._incarnations = {incarnation(u) for u in diff.wanted.units}
+        self._channels = {c.id for c in diff.wanted.channels}
+        self._same = cache(self._compared)
+        self._stopped: set[str] = set()
+        self._half: dict[str, set[str]] = {}
+        """Channels that their writer has left for others, and the units that still read them."""
+
+    def result(self) -> tuple[Step, ...]:
+        """Give all steps."""
+        wanted = [u for u in self._plan.units if not self._stands(u)]
+        steps: list[Step] = [Check(plan=self._id, unit=u.id) for u in self._by_place(wanted)]
+        steps += self._forget_leftovers()
+        # In each zone first what leaves it, then what is to run there; zones by layer.
+        leaving = {
+            unit: (_place(self._plans[s.plan], self._plans[s.plan].unit(unit)), 0, unit)
+            for (unit, _, _), s in self._standings.items()
+            if unit not in self._wanted
+        }
+        staying = [(_place(self._plan, u), 1, u.id) for u in self._plan.units]
+        order = sorted([*leaving.values(), *staying], key=lambda p: (p[0][0], p[0][1], p[1], p[0][2]))
+        gated: list[str] = []
+        for n, (place, stays, unit) in enumerate(order):
+            made = self._stay(self._plan.unit(unit)) if stays else self._leave(unit)
+            steps += made
+            gated += [unit] if any(isinstance(s, Start) for s in made) else []
+            last_of_zone = n + 1 == len(order) or order[n + 1][0][:2] != place[:2]
+            if self._canary and gated and last_of_zone and not self._half:
+                steps.append(
+                    Watch(
+                        plan=self._id,
+                        units=tuple(gated),
+                        seconds=self._canary.seconds,
+                        factor=self._canary.factor,
+                    )
+                )
+                gated = []
+        return (*steps, *self._forget_last())
+
+    def _by_place(self, units: Iterable[Unit]) -> list[Unit]:
+        return sorted(units, key=lambda u: _place(self._plan, u))
+
+    # ------------------------------------------------------------ what stands
+
+    def _compared(self, unit: str, plan: str) -> bool:
+        """Tell whether a unit is the same in another plan as in the wanted one."""
+        other = self._plans[plan]
+        mine, theirs = self._plan.unit(unit), other.unit(unit)
+        return (mine.tag, mine.epoch) == (theirs.tag, theirs.epoch) and (
+            unit_content(self._plan, mine) == unit_content(other, theirs)
+        )
+
+    def _stands(self, unit: Unit) -> bool:
+        """Tell whether a unit surely runs as wanted, its inputs aside."""
+        standing = self._standings.get(incarnation(unit))
+        return standing is not None and standing.runs and standing.sure and self._same(unit.id, standing.plan)
+
+    def _of(self, unit: str) -> list[tuple[Incarnation, Standing]]:
+        return [(key, s) for key, s in self._standings.items() if key[0] == unit]
+
+    # ------------------------------------------------------------ one unit
+
+    def _stay(self, unit: Unit) -> list[Step]:
+        standing = self._standings.get(incarnation(unit))
+        if self._stands(unit):
+            assert standing is not None
+            return self._feed(unit, standing)
+        steps: list[Step] = []
+        again = False
+        for _, stood in self._of(unit.id):
+            # One that perhaps runs as wanted already is adopted by `start`.
+            if stood.runs and not self._same(unit.id, stood.plan):
+                steps += self._stop(unit.id, stood, for_good=False)
+                again = True
+        change = self._changes.get(unit.id)
+        state: State = change.state if change else "none"
+        why = change.reason if change and change.action != "unchanged" else "it does not run"
+        steps.append(Prepare(plan=self._id, unit=unit.id))
+        steps.append(Start(plan=self._id, unit=unit.id, state=state, why=why, again=again))
+        if standing is not None and standing.runs and not again:
+            steps.append(Feed(plan=self._id, unit=unit.id, why="it may run with other inputs"))
+        for channel in [c for c, readers in self._half.items() if unit.id in readers]:
+            self._half[channel].discard(unit.id)
+            if not self._half[channel]:
+                del self._half[channel]
+        return steps
+
+    def _feed(self, unit: Unit, standing: Standing) -> list[Step]:
+        """Bring a unit that runs on up to date: who reads it, what it reads."""
+        old = self._plans[standing.plan]
+        steps: list[Step] = []
+        if self._readers(self._plan, unit) - self._readers(old, old.unit(unit.id)):
+            steps.append(Prepare(plan=self._id, unit=unit.id))
+        before = {c.id for c in old.inputs(old.unit(unit.id))}
+        if before != {c.id for c in self._plan.inputs(unit)}:
+            change = self._changes.get(unit.id)
+            steps.append(Feed(plan=self._id, unit=unit.id, why=change.reason if change else ""))
+        return steps
+
+    @staticmethod
+    def _readers(plan: DeploymentPlan, unit: Unit) -> set[tuple[str, str]]:
+        return {
+            (c.id, plan.unit(consumer).checkpoint) for c in plan.outputs(unit) for consumer in c.consumers
+        }
+
+    def _leave(self, unit: str) -> list[Step]:
+        steps: list[Step] = []
+        for _, stood in self._of(unit):
+            if stood.runs:
+                steps += self._stop(unit, stood, for_good=True)
+        return steps
+
+    def _stop(self, unit: str, stood: Standing, *, for_good: bool) -> list[Step]:
+        old = self._plans[stood.plan]
+        steps: list[Step] = []
+        ended = [c for c in old.inputs(old.unit(unit)) if c.id not in self._channels]
+        if any(not self._writes(c.producer) for c in ended):
+            steps.append(Drain(plan=stood.plan, unit=unit, must=not for_good))
+        change = self._changes.get(unit)
+        readers = tuple(dict.fromkeys(r for c in old.outputs(old.unit(unit)) for r in c.consumers))
+        steps.append(
+            Stop(
+                plan=stood.plan,
+                unit=unit,
+                state=change.state if change else "none",
+                why=change.reason if change else "it is not wanted any more",
+                readers=() if for_good else readers,
+                for_good=for_good,
+            )
+        )
+        self._stopped.add(unit)
+        if not for_good:
+            for channel in old.outputs(old.unit(unit)):
+                readers_left = set(channel.consumers) & self._wanted
+                if channel.id not in self._channels and readers_left:
+                    self._half[channel.id] = readers_left
+        return steps
+
+    def _writes(self, unit: str) -> bool:
+        """Tell whether a unit may still run as it did before the change."""
+        return unit not in self._stopped and any(s.runs for _, s in self._of(unit))
+
+    # ------------------------------------------------------------ what is deleted
+
+    def _forget_leftovers(self) -> list[Step]:
+        """Delete what is left of units that were taken out by an earlier plan and come again."""
+        running = {u.id for u in self._diff.running.units} if self._diff.running else set()
+        left = [
+            (self._plans[s.plan], key, s)
+            for key, s in self._standings.items()
+            if not s.runs
+            and key[0] in self._wanted
+            and key not in self._incarnations
+            and key[0] not in running
+        ]
+        return [
+            Forget(plan=s.plan, unit=unit, why="it was taken out before, and comes again")
+            for (unit, _, _), s in reversed(_by_place(left))
+        ]
+
+    def _forget_last(self) -> list[Step]:
+        early = {(s.unit, s.plan) for s in self._forget_leftovers() if isinstance(s, Forget)}
+        left = [
+            (self._plans[s.plan], key, s)
+            for key, s in self._standings.items()
+            if key not in self._incarnations and (key[0], s.plan) not in early
+        ]
+        return [
+            Forget(
+                plan=s.plan,
+                unit=unit,
+                why="another takes its place" if unit in self._wanted else "it is not wanted any more",
+            )
+            for (unit, _, _), s in reversed(_by_place(left))
+        ]

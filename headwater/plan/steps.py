@@ -1,0 +1,229 @@
+"""Idempotent steps as data: carried out by one reader, explained to a person by another. Pure.
+
+What a step begins and leaves behind is the *standing* of unit incarnations, which the controller
+stores. ``headwater.plan.order`` leads from any standing to the wanted plan, also from one that a
+crash or a newer wanted plan left in the midst of a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, TypeAdapter, ValidationError
+
+from headwater.errors import DeploymentError
+from headwater.plan.diff import State
+from headwater.plan.document import plan_id
+from headwater.plan.model import DeploymentPlan, Unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class _UnitStep:
+    """What the steps of one unit have: the plan they refer to, by its id, and the unit's id."""
+
+    plan: str
+    unit: str
+
+    @property
+    def zone(self) -> str:
+        return self.unit.rpartition("@")[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check(_UnitStep):
+    """Compile the unit in its zone without starting it."""
+
+    kind: Literal["check"] = "check"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepare(_UnitStep):
+    """Make the unit's output channels, register who reads them, set up its inputs."""
+
+    kind: Literal["prepare"] = "prepare"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start(_UnitStep):
+    """Start the unit, or adopt it when it runs."""
+
+    kind: Literal["start"] = "start"
+    state: State = "none"
+    why: str = ""
+    again: bool = False
+    """Whether it takes the place of one that was stopped for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feed(_UnitStep):
+    """Give the running unit the inputs of the plan."""
+
+    kind: Literal["feed"] = "feed"
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop(_UnitStep):
+    """Stop the unit at a batch boundary."""
+
+    kind: Literal["stop"] = "stop"
+    state: State = "none"
+    why: str = ""
+    readers: tuple[str, ...] = ()
+    """Units that get nothing from it meanwhile."""
+    for_good: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drain(_UnitStep):
+    """Wait until the unit has read all that its stopped producers left."""
+
+    kind: Literal["drain"] = "drain"
+    must: bool = True
+    """Whether rows it cannot read end the change; else they are given up with the unit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish(_UnitStep):
+    """Let the unit use up its input, close its windows and end its channels."""
+
+    kind: Literal["finish"] = "finish"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forget(_UnitStep):
+    """Delete the unit's state and output channels, once all that read them have done so."""
+
+    kind: Literal["forget"] = "forget"
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """Look at changed units for some seconds; if they do worse, the change is rolled back."""
+
+    kind: Literal["watch"] = "watch"
+    plan: str
+    units: tuple[str, ...]
+    seconds: float
+    factor: float
+    """By how much the share of dead letters and late rows may exceed that of before."""
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(u.rpartition("@")[2] for u in self.units))
+
+    @property
+    def zone(self) -> str:
+        return ", ".join(self.zones)
+
+
+Step = Check | Prepare | Start | Feed | Stop | Drain | Finish | Forget | Watch
+_STEPS: TypeAdapter[Step] = TypeAdapter(Annotated[Step, Discriminator("kind")])
+
+
+def step_to_data(step: Step) -> dict[str, Any]:
+    """Give a step as JSON-able data for the journal."""
+    return asdict(step)
+
+
+def step_from_data(data: object) -> Step:
+    """Read a step of the journal back."""
+    try:
+        return _STEPS.validate_python(data)
+    except ValidationError as error:
+        raise DeploymentError(
+            f"not a step: {error.errors(include_url=False)[0]['msg']}",
+            where="journal",
+            hint="it was damaged, or written by another version of Headwater",
+        ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanarySettings:
+    """Roll a change out zone by zone, and look for so long after each whether all is well."""
+
+    seconds: float = 60.0
+    factor: float = 2.0
+
+
+# ---------------------------------------------------------------- where units stand
+
+Incarnation = tuple[str, str, int]
+"""A unit's id, tag and epoch: one way of running it. Those of one tag share a checkpoint."""
+
+
+def incarnation(unit: Unit) -> Incarnation:
+    """Give the incarnation that a plan's unit is."""
+    return unit.id, unit.tag, unit.epoch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What is known of one incarnation: the plan it was last prepared or started by, whether it runs."""
+
+    plan: str
+    runs: bool
+    sure: bool = True
+    """False from before a step is carried out until it is known to be."""
+
+
+Standings = Mapping[Incarnation, Standing]
+Plans = Mapping[str, DeploymentPlan]
+"""Plans by id."""
+
+
+def standing_of(plan: DeploymentPlan) -> dict[Incarnation, Standing]:
+    """Give the standing of a deployment that runs a plan in full."""
+    id_ = plan_id(plan)
+    return {incarnation(u): Standing(plan=id_, runs=True) for u in plan.units}
+
+
+def begun(step: Step, standings: Standings, plan: DeploymentPlan) -> dict[Incarnation, Standing]:
+    """Give what is known once a step may have been carried out or not; ``plan`` is the step's."""
+    found = dict(standings)
+    if isinstance(step, Watch | Check | Drain):
+        return found
+    key = incarnation(plan.unit(step.unit))
+    now = found.get(key)
+    match step:
+        case Prepare():
+            if now is None or not now.runs:
+                found[key] = Standing(plan=step.plan, runs=False)
+            # Their readers are registered now, which has to be undone should they never start.
+            for channel in plan.outputs(plan.unit(step.unit)):
+                for consumer in channel.consumers:
+                    reader = incarnation(plan.unit(consumer))
+                    found.setdefault(reader, Standing(plan=step.plan, runs=False))
+        case Start():
+            found[key] = Standing(plan=step.plan, runs=True, sure=False)
+        case Feed() | Stop() | Finish():
+            if now is not None:
+                found[key] = Standing(plan=now.plan, runs=now.runs, sure=False)
+        case Forget():
+            if now is not None:
+                found[key] = Standing(plan=now.plan, runs=False)
+    return found
+
+
+def done(step: Step, standings: Standings, plan: DeploymentPlan) -> dict[Incarnation, Standing]:
+    """Give what is known once a step is carried out."""
+    found = dict(standings)
+    if isinstance(step, Watch | Check | Drain):
+        return found
+    key = incarnation(plan.unit(step.unit))
+    match step:
+        case Start() | Feed():
+            found[key] = Standing(plan=step.plan, runs=True)
+        case Stop() | Finish():
+            found[key] = Standing(plan=found[key].plan if key in found else step.plan, runs=False)
+        case Forget():
+            found.pop(key, None)
+    return found
+
+
+def settled(standings: Standings, plan: DeploymentPlan) -> dict[Incarnation, Standing]:
+    """Give what is known after the last step: all units of the plan stand as it says."""
+    return {**standings, **standing_of(plan)}

@@ -1,0 +1,112 @@
+"""Plans in several versions, for tests of what changes from one to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+import headwater as hw
+from headwater.continuum import Continuum
+from headwater.control.executor import Executor
+from headwater.control.simulated import SimulatedZones
+from headwater.plan.build import build, one_unit, unit_per_operator
+from headwater.plan.diff import PlanDiff
+from headwater.plan.document import plan_id
+from headwater.plan.model import DeploymentPlan
+from headwater.plan.steps import Standings, Step, begun, done
+
+ACME = Continuum.from_yaml(Path(__file__).parents[2] / "examples/acme/continuum.yaml")
+SCHEMA = "id bigint, ts timestamp, k string, v double"
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of a dataflow with filters at the edge, windows at the site, a list in the cloud."""
+
+    locations: tuple[str, ...] = ("L1", "L2", "L4")
+    above: int = 0
+    wider: bool = False
+    """Whether what the edge sends has another column."""
+    size: str = "1 minute"
+    aggregate: str = "avg(v)"
+    alarm: int = 1
+    require: str = ""
+    path: str = "/out/{zone}"
+    upper: str = "cloud"
+    tap: bool = False
+    """Whether the windows are also written at the site."""
+    shape: str = "annotated"
+
+    def flow(self) -> Any:
+        builder = hw.flow("f", locations=self.locations)
+        rows = builder.read.json("/d/{location}", SCHEMA, location_as="location").named("read")
+        first = rows.where(f"v > {self.above}").with_watermark("ts", "5 seconds")
+        first = first.with_columns(w="v * 2") if self.wider else first.with_columns(v="v + 1")
+        first = first.named("FP")
+        ad = first.to_layer("site").group_by(hw.window("ts", self.size), "location", "k")
+        windows = ad.agg(m=self.aggregate).named("AD")
+        if self.tap:
+            windows.write.memory("tap")
+        upper = windows.to_layer(self.upper)
+        upper = upper.require(self.require) if self.require else upper
+        listed = upper.where(f"m > {self.alarm}").named("ML")
+        listed.write.parquet(self.path).named("out")
+        return builder.build()
+
+    def plan(self, continuum: Continuum = ACME) -> DeploymentPlan:
+        dataflow = self.flow()
+        shapes = {"one": one_unit, "every": unit_per_operator}
+        shape = shapes.get(self.shape)
+        return build(dataflow, continuum, shape(dataflow, continuum) if shape else None)
+
+
+FIRST = Version()
+
+
+@st.composite
+def versions(draw: st.DrawFn) -> Version:
+    """Draw a version that differs from the first in few things."""
+    changes = {
+        "locations": st.sets(st.sampled_from(("L1", "L2", "L4", "L5")), min_size=1).map(
+            lambda s: tuple(sorted(s))
+        ),
+        "above": st.integers(0, 2),
+        "wider": st.booleans(),
+        "size": st.sampled_from(["1 minute", "2 minutes"]),
+        "aggregate": st.sampled_from(["avg(v)", "max(v)", "avg(v) + 1"]),
+        "alarm": st.integers(0, 2),
+        "require": st.sampled_from(["", "n_cpu >= 4"]),
+        "path": st.sampled_from(["/out/{zone}", "/other/{zone}"]),
+        "upper": st.sampled_from(["cloud", "site"]),
+        "tap": st.booleans(),
+        "shape": st.sampled_from(["annotated", "one", "every"]),
+    }
+    names = draw(st.lists(st.sampled_from(sorted(changes)), max_size=3, unique=True))
+    return replace(FIRST, **{name: draw(changes[name]) for name in names})
+
+
+def carry_out(
+    steps: tuple[Step, ...], zones: SimulatedZones, decided: PlanDiff, standings: Standings
+) -> Standings:
+    """Carry steps out one by one, and give where units stand then."""
+    plans = {plan_id(p): p for p in (decided.running, decided.wanted) if p is not None}
+    executor = Executor(zones.open)
+    for step in steps:
+        plan = plans[step.plan]
+        standings = begun(step, standings, plan)
+        for _ in range(20):
+            if executor.attempt(step, plan).done:
+                break
+        else:
+            raise AssertionError(f"never done: {step}")
+        standings = done(step, standings, plan)
+    return standings
+
+
+def calls_of(zones: SimulatedZones, *names: str) -> list[str]:
+    """Give the calls that change something, as `name unit`."""
+    wanted = names or ("prepare", "start", "feed", "stop", "forget")
+    return [f"{c.name} {c.unit}" for c in zones.calls if c.name in wanted]

@@ -1,0 +1,547 @@
+"""The controller against simulated zones: changes, failures, canaries, newer wishes, kills at every step."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headwater.control import tables
+from headwater.control.controller import Controller
+from headwater.control.executor import Executor
+from headwater.control.records import DeploymentRecord
+from headwater.control.simulated import Call, SimulatedZones
+from headwater.control.store import Store
+from headwater.errors import HeadwaterError, RuntimeFailure, Unavailable
+from headwater.metrics import UnitProgress
+from headwater.plan.model import DeploymentPlan
+from headwater.plan.steps import CanarySettings
+from tests.unit.changes import FIRST, Version, calls_of, versions
+
+WIDER = replace(FIRST, wider=True, locations=("L1", "L4", "L5"))
+"""Everything at once: another form between zones, a location more, one less."""
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+class Site:
+    """A store, zones, and a controller that can be thrown away."""
+
+    def __init__(self, directory: Path, zones: SimulatedZones | None = None) -> None:
+        self.store = Store(directory / "store.db")
+        self.zones = zones or SimulatedZones()
+        self.now = 0.0
+        self.restart()
+
+    def restart(self) -> None:
+        """Make a new controller that knows nothing but the store."""
+        executor = Executor(self.zones.open, shortest=1.0, longest=8.0, look=1.0, clock=lambda: self.now)
+        self.controller = Controller(
+            self.store, self.zones.open, holder="me", lease=600, patience=30, executor=executor
+        )
+        assert self.store.hold("me", 600)
+
+    def settle(self, limit: int = 400) -> DeploymentRecord:
+        """Let the controller act until nothing is left to do; waiting takes no time."""
+        for _ in range(limit):
+            self.now += self.controller.advance("f")
+            record = self.store.deployment("f")
+            if record.version == record.dealt:
+                return record
+        raise AssertionError(f"still busy: {self.store.deployment('f')}")
+
+    def apply(self, version: Version, **options: Any) -> DeploymentRecord:
+        self.store.want("f", "run", version.plan(), **options)
+        return self.settle()
+
+    def running(self) -> DeploymentPlan:
+        base = self.store.base("f")
+        assert base is not None
+        return base
+
+    def check(self, record: DeploymentRecord, wanted: Version) -> None:
+        """Check that zones and store hold exactly the wanted version."""
+        assert (record.phase, record.message) == ("running", ""), record
+        base = self.running()
+        assert base.dataflow == wanted.flow()
+        assert self.zones.differences(base, "f") == []
+        standings = self.store.standings("f")
+        assert {(u.id, u.tag, u.epoch) for u in base.units} == standings.keys()
+        assert all(s.runs and s.sure for s in standings.values())
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare the disk: killed processes lose nothing that the kernel has."""
+    monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    yield made
+    made.store.close()
+
+
+# ---------------------------------------------------------------- changes
+
+
+def test_apply_change_stop_and_go_on(site: Site) -> None:
+    site.check(site.apply(FIRST), FIRST)
+    begin = len(calls_of(site.zones))
+    site.check(site.apply(replace(FIRST, alarm=2)), replace(FIRST, alarm=2))
+    assert calls_of(site.zones)[begin:] == [
+        "stop out@C1", "prepare out@C1", "start out@C1", "forget out@C1",
+    ]  # fmt: skip
+    site.check(site.apply(WIDER), WIDER)
+    before = len(calls_of(site.zones))
+    site.check(site.apply(WIDER), WIDER)
+    assert len(calls_of(site.zones)) == before
+    site.store.want("f", "stop")
+    assert site.settle().phase == "stopped"
+    assert len(site.zones.differences(site.running(), "f")) == len(site.running().units)
+    site.check(site.apply(WIDER), WIDER)  # with the same names: its state is gone on with
+    outcomes = [c.outcome for c in site.store.changes("f")]
+    assert outcomes == ["done"] * 6
+
+
+def test_forget_leaves_nothing_and_a_new_beginning_has_new_names(site: Site) -> None:
+    site.apply(FIRST)
+    first = site.running()
+    site.store.want("f", "forget")
+    assert site.settle().phase == "stopped"
+    assert site.zones.differences(None, "f") == [] and site.store.standings("f") == {}
+    assert site.store.base("f") is None and site.store.reports("f") == ()
+    site.check(site.apply(FIRST), FIRST)
+    assert not {u.tag for u in first.units} & {u.tag for u in site.running().units}
+    assert min(u.epoch for u in site.running().units) > 1
+
+
+def test_finish_uses_up_the_input(site: Site) -> None:
+    site.apply(FIRST)
+    site.store.want("f", "finish")
+    record = site.settle()
+    assert (record.phase, record.message) == ("stopped", "all input is used up")
+    assert [c.unit for c in site.zones.calls if c.name == "finish"][::2] == [
+        "FP@E1", "FP@E2", "FP@E4", "AD@S1", "AD@S2", "out@C1",
+    ]  # fmt: skip
+
+
+def test_what_is_refused_is_refused_before_anything_is_touched(site: Site) -> None:
+    site.apply(FIRST)
+    begin = len(site.zones.calls)
+    record = site.apply(replace(FIRST, aggregate="max(v)"))
+    assert record.phase == "failed" and "--reset-state AD@S1" in record.message
+    assert "nothing was changed" in record.message
+    assert len(site.zones.calls) == begin and site.zones.differences(site.running(), "f") == []
+    agreed = frozenset({"AD@S1", "AD@S2"})
+    wanted = replace(FIRST, aggregate="max(v)")
+    site.check(site.apply(wanted, reset_state=agreed), wanted)
+
+
+# ---------------------------------------------------------------- failures
+
+
+def test_a_failed_check_leaves_everything_running(site: Site) -> None:
+    site.apply(FIRST)
+    begin = len(calls_of(site.zones))
+    site.zones.before = _raising("check", "AD@S2", RuntimeFailure("it does not compile", hint="correct it"))
+    record = site.apply(WIDER)
+    assert record.phase == "failed"
+    assert record.message.startswith("nothing was stopped or started: it does not compile\n  -> correct it")
+    assert calls_of(site.zones)[begin:] == []
+    site.zones.before = lambda call: None
+    site.check(site.apply(FIRST), FIRST)
+    assert calls_of(site.zones)[begin:] == []
+    site.check(site.apply(WIDER), WIDER)
+
+
+def _raising(name: str, unit: str, error: BaseException) -> Callable[[Call], None]:
+    def before(call: Call) -> None:
+        if (call.name, call.unit) == (name, unit):
+            raise error
+
+    return before
+
+
+def test_a_fatal_error_after_the_first_stop_says_how_things_stand(site: Site) -> None:
+    site.apply(FIRST)
+    site.zones.before = _raising("start", "AD@S1", RuntimeFailure("no memory", hint="add some"))
+    record = site.apply(WIDER)
+    assert (record.phase, record.message) == ("failed", "no memory\n  -> add some")
+    assert any("AD@S1 does not run" in d or "AD" in d for d in site.zones.differences(site.running(), "f"))
+    site.zones.before = lambda call: None
+    site.check(site.apply(WIDER), WIDER)
+
+
+def test_a_defect_of_a_port_ends_the_change_not_the_controller(site: Site) -> None:
+    site.zones.before = _raising("prepare", "AD@S1", KeyError("oops"))
+    record = site.apply(FIRST)
+    assert record.phase == "failed" and "KeyError" in record.message and "zone S1" in record.message
+
+
+def test_a_zone_away_is_waited_for_and_told_of_once(site: Site) -> None:
+    site.apply(FIRST)
+    away = {"calls": 0}
+
+    def before(call: Call) -> None:
+        if call.zone == "S1" and call.name == "stop" and away["calls"] < 6:
+            away["calls"] += 1
+            raise Unavailable("no answer", hint="wait")
+
+    site.zones.before = before
+    begin = site.now
+    site.check(site.apply(WIDER), WIDER)
+    told = [e.text for e in site.store.events("f")]
+    assert told.count("zone S1: no answer; trying again") == 1
+    assert site.now - begin >= 1 + 2 + 4 + 8 + 8 + 8  # ever longer, to a bound
+
+
+def test_a_zone_away_during_checks_ends_the_change(site: Site) -> None:
+    site.apply(FIRST)
+    site.zones.before = lambda call: _away(call) if call.zone == "S2" else None
+    record = site.apply(WIDER)
+    assert record.phase == "failed" and record.message.startswith("nothing was stopped or started: zone S2")
+    assert "for " in record.message and "apply again" in record.message
+    # A change that does not need the zone is not kept waiting by it.
+    site.check(site.apply(replace(FIRST, alarm=2)), replace(FIRST, alarm=2))
+
+
+def _away(call: Call) -> None:
+    raise Unavailable("no answer", hint="wait")
+
+
+def test_progress_is_polled_and_failures_are_told_once(site: Site) -> None:
+    site.apply(FIRST)
+    site.zones.seen = lambda u: replace(u, error="disk full") if u.unit == "AD@S1" else u
+    site.zones.before = lambda call: _away(call) if call.zone == "E1" else None
+    site.controller.poll()
+    site.controller.poll()
+    reports = {r.zone: r for r in site.store.reports("f")}
+    assert reports["E1"].error == "no answer" and reports["E1"].progress is None
+    shown = reports["S1"].progress
+    assert shown is not None and [u.unit for u in shown.units] == ["AD@S1"]
+    assert [e.text for e in site.store.events("f")].count("AD@S1 failed: disk full") == 1
+
+
+# ---------------------------------------------------------------- canary
+
+CANARY = CanarySettings(seconds=10, factor=2)
+
+
+def _unwell(**changes: Any) -> Callable[[UnitProgress], UnitProgress]:
+    """Let what runs in zone E2 do badly."""
+    return lambda u: replace(u, **changes) if u.zone == "E2" else u
+
+
+def test_a_canary_goes_zone_by_zone_and_takes_its_time(site: Site) -> None:
+    site.apply(FIRST)
+    begin = site.now
+    site.check(site.apply(replace(FIRST, above=1), canary=CANARY), replace(FIRST, above=1))
+    assert site.now - begin >= 30
+    order = [c for c in calls_of(site.zones, "start")][6:]
+    assert order == ["start FP@E1", "start FP@E2", "start FP@E4"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"status": "failed", "error": "division by zero"}, "FP@E2 failed: division by zero"),
+        ({"status": "stopped"}, "FP@E2 has stopped"),
+        ({"status": "starting"}, "FP@E2 is still starting after 10 s"),
+        ({"lag": 9, "batch": 4}, "FP@E2 makes no batches while 9 rows wait"),
+    ],
+)
+def test_a_canary_that_does_badly_is_rolled_back(site: Site, changes: dict[str, Any], why: str) -> None:
+    site.apply(FIRST)
+    before = site.running()
+    site.zones.seen = _unwell(**changes)
+    record = site.apply(replace(FIRST, above=1), canary=CANARY)
+    assert record.phase == "running" and record.message.startswith(why)
+    assert site.store.changes("f")[-1].outcome == "rolled back"
+    after = site.running()
+    assert after.dataflow == before.dataflow and site.zones.differences(after, "f") == []
+    # Of the units that were replaced, and of no others, there is a third writer.
+    assert {u.id: u.epoch for u in after.units} == {
+        **{u.id: 1 for u in before.units}, "FP@E1": 3, "FP@E2": 3,
+    }  # fmt: skip
+    assert {u.id: u.tag for u in after.units} == {u.id: u.tag for u in before.units}
+    site.zones.seen = lambda u: u
+    wanted = replace(FIRST, above=2, locations=("L1", "L2", "L4", "L5"))
+    site.check(site.apply(wanted, canary=CANARY), wanted)
+    assert site.running().unit("FP@E1").epoch == 4
+
+
+@pytest.mark.parametrize("field", ["dead_letters", "late_rows"])
+def test_a_canary_compares_shares_with_those_of_before(site: Site, field: str) -> None:
+    site.apply(FIRST)
+    count = {"rows": 1000, "bad": 20}
+
+    def seen(unit: UnitProgress) -> UnitProgress:
+        count["rows"] += 100
+        count["bad"] += count["per_look"]
+        return replace(unit, rows_in=count["rows"], **{field: count["bad"]})
+
+    site.zones.seen = seen
+    count["per_look"] = 2
+    site.controller.poll()
+    count["per_look"] = 3  # half as much again: within the factor
+    assert site.apply(replace(FIRST, alarm=2), canary=CANARY).message == ""
+    site.controller.poll()
+    count["per_look"] = 9
+    record = site.apply(replace(FIRST, alarm=3), canary=CANARY)
+    assert "out@C1 has 9.00%" in record.message and "are allowed" in record.message
+
+
+def test_a_canary_undoes_what_it_added_and_took_out(site: Site) -> None:
+    site.apply(FIRST)
+    before = site.running()
+    site.zones.seen = lambda u: replace(u, status="failed", error="no") if u.zone == "E5" else u
+    wanted = replace(FIRST, locations=("L1", "L4", "L5"))
+    record = site.apply(wanted, canary=CANARY)
+    assert record.message.startswith("FP@E5 failed: no")
+    assert site.zones.differences(site.running(), "f") == []
+    assert site.running().dataflow == before.dataflow
+    # What was only fed was fed again, and has not stopped.
+    assert not [c for c in calls_of(site.zones, "stop") if "@S" in c]
+
+
+def test_no_way_back_from_a_half_changed_channel(site: Site) -> None:
+    site.apply(FIRST)
+    site.zones.before = _raising("start", "FP@E2", RuntimeFailure("no memory", hint="add some"))
+    record = site.apply(replace(FIRST, wider=True), canary=CANARY)
+    assert record.phase == "failed" and "can only be read by units of the new plan" in record.message
+    site.zones.before = lambda call: None
+    site.check(site.apply(replace(FIRST, wider=True)), replace(FIRST, wider=True))
+
+
+def test_a_way_back_over_a_changed_form_loses_nothing(site: Site) -> None:
+    site.apply(FIRST)
+    site.zones.seen = lambda u: replace(u, status="failed", error="no") if u.unit == "AD@S2" else u
+    record = site.apply(replace(FIRST, wider=True), canary=CANARY)
+    assert record.message.startswith("AD@S2 failed: no")
+    site.zones.seen = lambda u: u
+    assert site.running().dataflow == FIRST.flow() and site.zones.differences(site.running(), "f") == []
+    # The units above read what was written in the new form before they went back.
+    assert calls_of(site.zones, "drained")[-2:] == ["drained AD@S2", "drained AD@S2"]
+
+
+# ---------------------------------------------------------------- newer wishes
+
+
+def test_a_newer_wish_does_not_wait_for_a_change_that_is_stuck(site: Site) -> None:
+    site.apply(FIRST)
+    site.zones.before = lambda call: _away(call) if call.zone == "S1" and call.name == "stop" else None
+    site.store.want("f", "run", WIDER.plan())
+    for _ in range(60):
+        site.now += site.controller.advance("f")
+    assert "zone S1: no answer" in site.store.deployment("f").message
+    wanted = replace(FIRST, above=2, locations=("L4",), wider=True)
+    site.store.want("f", "run", wanted.plan())
+    site.controller.advance("f")
+    assert site.store.changes("f")[-1].outcome == "superseded"
+    site.zones.before = lambda call: None
+    site.check(site.settle(), wanted)
+
+
+# ---------------------------------------------------------------- kills
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> Callable[[str], Site]:
+    """Give copies of a site where the first version runs."""
+    site = Site(tmp_path / "first", SimulatedZones(tmp_path / "first" / "zones.json"))
+    site.apply(FIRST)
+    site.store.close()
+
+    def copy(name: str) -> Site:
+        shutil.copytree(tmp_path / "first", tmp_path / name)
+        return Site(tmp_path / name, SimulatedZones(tmp_path / name / "zones.json"))
+
+    return copy
+
+
+def test_a_kill_before_or_after_every_call_ends_in_the_wanted_plan(copies: Callable[[str], Site]) -> None:
+    site = copies("count")
+    begin = len(site.zones.calls)
+    site.check(site.apply(WIDER), WIDER)
+    calls = len(site.zones.calls) - begin
+    assert calls > 25
+    for point in range(calls):
+        for moment in ("before", "after"):
+            site = copies(f"{point}-{moment}")
+            _kill_at(site.zones, moment, len(site.zones.calls) + point)
+            site.store.want("f", "run", WIDER.plan())
+            with pytest.raises(Killed):
+                site.settle()
+            site.zones.before = site.zones.after = lambda call: None
+            site.restart()
+            site.check(site.settle(), WIDER)
+            untouched = [c for c in calls_of(site.zones, "stop") if c == "stop out@C1"]
+            assert untouched == []
+            site.store.close()
+
+
+def _kill_at(zones: SimulatedZones, moment: str, number: int) -> None:
+    def kill(call: Call) -> None:
+        if call.number == number:
+            raise Killed
+
+    setattr(zones, moment, kill)
+
+
+class Dying(Store):
+    """A store whose user dies before or after the n-th time it writes."""
+
+    left: int | None = None
+    before = True
+
+    @contextmanager
+    def _acting(self, holder: str) -> Iterator[Any]:
+        dies = False
+        if self.left is not None:
+            self.left -= 1
+            dies = self.left == 0
+        if dies and self.before:
+            raise Killed
+        with super()._acting(holder) as connection:
+            yield connection
+        if dies:
+            raise Killed
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_kill_at_every_write_ends_in_the_wanted_plan(
+    tmp_path: Path, copies: Callable[[str], Site], before: bool
+) -> None:
+    wanted = replace(FIRST, above=1, locations=("L1", "L4"))
+    point = 0
+    while True:
+        point += 1
+        site = copies(str(point))
+        dying = Dying(tmp_path / str(point) / "store.db")
+        dying.left, dying.before = point, before
+        healthy, site.store = site.store, dying
+        site.restart()
+        site.store.want("f", "run", wanted.plan())
+        try:
+            site.settle()
+        except Killed:
+            pass
+        else:
+            assert point > 30
+            break
+        finally:
+            dying.close()
+        site.store = healthy
+        site.restart()
+        site.check(site.settle(), wanted)
+        healthy.close()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(versions(), min_size=2, max_size=4), st.lists(st.integers(0, 30), max_size=3), st.data())
+def test_any_history_with_kills_and_newer_wishes(
+    tmp_path_factory: pytest.TempPathFactory, history: list[Version], kills: list[int], data: st.DataObject
+) -> None:
+    site = Site(tmp_path_factory.mktemp("site"))
+    everything = frozenset(u.id for v in history for u in v.plan().units)
+    for version in history:
+        base = site.store.base("f")
+        known = {u.id for p in (version.plan(), base) if p is not None for u in p.units}
+        agreed = frozenset(data.draw(st.sets(st.sampled_from(sorted(everything & known)), max_size=1)))
+        site.store.want("f", "run", version.plan(), reset_state=agreed)
+        far = data.draw(st.integers(0, 25))  # how far it comes before the next wish
+        for _ in range(far):
+            site.now += site.controller.advance("f")
+        if version is not history[-1] and data.draw(st.booleans()):
+            continue
+        if kills:
+            _kill_at(
+                site.zones,
+                data.draw(st.sampled_from(["before", "after"])),
+                len(site.zones.calls) + kills.pop(),
+            )
+        try:
+            record = site.settle()
+        except Killed:
+            site.zones.before = site.zones.after = lambda call: None
+            site.restart()
+            record = site.settle()
+        site.zones.before = site.zones.after = lambda call: None
+        if record.phase == "running":
+            site.check(record, version)
+        else:
+            assert "refused, nothing was changed" in record.message
+    site.store.close()
+
+
+# ---------------------------------------------------------------- the loop
+
+
+def test_the_loop_acts_until_told_and_hands_the_lease_on(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.store.release("me")
+    site.store.want("f", "run", FIRST.plan())
+    stop, said = threading.Event(), list[str]()
+    first = Controller(site.store, site.zones.open, holder="one", lease=0.6, poll=0.05)
+    thread = threading.Thread(target=first.run, args=(stop,), kwargs={"say": said.append})
+    thread.start()
+    _until(lambda: site.store.deployment("f").phase == "running")
+    _until(lambda: len(site.store.reports("f")) == 6)
+    second = Controller(site.store, site.zones.open, holder="two", lease=0.6, poll=0.05)
+    waiting, told = threading.Event(), list[str]()
+    other = threading.Thread(target=second.run, args=(waiting,), kwargs={"say": told.append})
+    other.start()
+    _until(lambda: bool(told))
+    assert told == [f"waiting: one acts on {site.store.where}"]
+    stop.set()
+    thread.join(10)
+    site.store.want("f", "run", replace(FIRST, alarm=2).plan())
+    _until(lambda: site.store.deployment("f").dealt == 2)
+    lease = site.store.lease()
+    assert lease is not None and lease.holder == "two"
+    waiting.set()
+    other.join(10)
+    assert site.store.lease() is None and not thread.is_alive() and not other.is_alive()
+    site.store.close()
+
+
+def test_a_controller_that_lost_its_lease_ends(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.store.release("me")
+    controller = Controller(site.store, site.zones.open, holder="one", lease=0.3, poll=5)
+    errors: list[HeadwaterError] = []
+
+    def run() -> None:
+        try:
+            controller.run(threading.Event())
+        except HeadwaterError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    _until(lambda: site.store.lease() is not None)
+    with site.store._writing() as connection:
+        connection.exec_driver_sql("UPDATE headwater_leases SET holder = 'two', until = 9e12")
+    thread.join(10)
+    assert [e.what for e in errors] == ["another controller has taken over"]
+    site.store.close()
+
+
+def _until(true: Callable[[], bool]) -> None:
+    for _ in range(400):
+        if true():
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError("it did not happen within 20 s")

@@ -1,0 +1,488 @@
+"""What starts, stops, is replaced or fed between two plans, and what happens to state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import assume, event, given, settings
+from hypothesis import strategies as st
+
+import headwater as hw
+from headwater.continuum import Continuum
+from headwater.control.simulated import SimulatedZones
+from headwater.dataflow.stream import Stream
+from headwater.errors import DeploymentError, ErrorList
+from headwater.plan.build import annotated, build
+from headwater.plan.diff import PlanDiff, diff
+from headwater.plan.document import from_document, plan_id, to_document
+from headwater.plan.explain import explain
+from headwater.plan.model import Deployment, DeploymentPlan
+from headwater.plan.order import steps_of
+from headwater.plan.steps import (
+    CanarySettings,
+    Check,
+    Drain,
+    Start,
+    Stop,
+    Watch,
+    standing_of,
+    step_from_data,
+    step_to_data,
+)
+from tests.unit.changes import ACME, FIRST, Version, calls_of, carry_out, versions
+
+EVERY = ("FP@E1", "FP@E2", "FP@E4", "AD@S1", "AD@S2", "out@C1")
+
+
+def actions(decided: PlanDiff) -> dict[str, str]:
+    return {u.unit: f"{u.action} {u.state}" for u in decided.changed}
+
+
+def between(old: Version, new: Version, *reset: str) -> PlanDiff:
+    return diff(old.plan(), new.plan(), reset_state=frozenset(reset))
+
+
+def refusal(old: DeploymentPlan, new: DeploymentPlan, *reset: str) -> str:
+    with pytest.raises((ErrorList, DeploymentError)) as caught:
+        diff(old, new, reset_state=frozenset(reset))
+    return str(caught.value)
+
+
+# ---------------------------------------------------------------- which units
+
+
+def test_the_first_plan_starts_everything() -> None:
+    decided = diff(None, FIRST.plan())
+    assert actions(decided) == dict.fromkeys(EVERY, "start none")
+    assert [c.action for c in decided.channels] == ["begins"] * 5
+    assert plan_id(decided.wanted) == plan_id(FIRST.plan())
+
+
+def test_the_same_plan_changes_nothing() -> None:
+    decided = between(FIRST, FIRST)
+    assert decided.empty and steps_of(decided) == () and explain(()) == ["nothing to do"]
+    assert plan_id(decided.wanted) == plan_id(FIRST.plan())
+
+
+def test_only_the_changed_unit_restarts() -> None:
+    decided = between(FIRST, replace(FIRST, alarm=2))
+    assert actions(decided) == {"out@C1": "replace none"}
+    assert decided.changed[0].reason == "'ML' changed"
+    old, new = decided.running, decided.wanted
+    assert old is not None
+    assert (new.unit("out@C1").epoch, new.unit("out@C1").tag) == (2, old.unit("out@C1").tag)
+    assert {c.id for c in new.channels} == {c.id for c in old.channels}
+
+
+def test_a_change_below_does_not_restart_what_is_above() -> None:
+    decided = between(FIRST, replace(FIRST, above=1))
+    assert actions(decided) == dict.fromkeys(("FP@E1", "FP@E2", "FP@E4"), "replace none")
+    # The keys above all differ, yet names and checkpoints go on.
+    assert decided.wanted.dataflow.keys["AD"] != FIRST.plan().dataflow.keys["AD"]
+    assert decided.wanted.unit("AD@S1") == replace(
+        decided.wanted.unit("AD@S1"), tag=FIRST.plan().unit("AD@S1").tag, epoch=1
+    )
+
+
+def test_other_columns_make_a_new_channel_and_restart_its_readers() -> None:
+    decided = between(FIRST, replace(FIRST, wider=True))
+    assert set(actions(decided)) == {"FP@E1", "FP@E2", "FP@E4", "AD@S1", "AD@S2"}
+    assert actions(decided)["AD@S1"] == "replace kept"
+    assert sorted(c.action for c in decided.channels) == ["begins"] * 3 + ["continues"] * 2 + ["ends"] * 3
+    steps = steps_of(decided)
+    order = [f"{s.kind} {s.unit}" for s in steps if isinstance(s, Stop | Start | Drain)]
+    for unit in ("AD@S1", "AD@S2"):  # the old form is read to its end before its reader stops
+        assert order.index(f"drain {unit}") + 1 == order.index(f"stop {unit}")
+        assert order.index("stop FP@E4") < order.index(f"drain {unit}")
+
+
+def test_a_location_more() -> None:
+    decided = between(FIRST, replace(FIRST, locations=("L1", "L2", "L4", "L5")))
+    assert actions(decided) == {"FP@E5": "start none", "AD@S2": "feed kept"}
+    zones, standings = SimulatedZones(), standing_of(FIRST.plan())
+    carry_out(steps_of(diff(None, FIRST.plan())), zones, diff(None, FIRST.plan()), {})
+    begin = len(calls_of(zones))
+    carry_out(steps_of(decided), zones, decided, standings)
+    assert calls_of(zones)[begin:] == ["prepare FP@E5", "start FP@E5", "feed AD@S2"]
+
+
+def test_a_location_less() -> None:
+    decided = between(FIRST, replace(FIRST, locations=("L1", "L4")))
+    assert actions(decided) == {"FP@E2": "stop none", "AD@S1": "feed kept"}
+    assert [f"{s.kind} {s.unit}" for s in steps_of(decided) if not isinstance(s, Watch)] == [
+        "stop FP@E2", "feed AD@S1", "forget FP@E2",
+    ]  # fmt: skip
+
+
+def test_what_is_new_gets_names_and_epochs_that_none_had() -> None:
+    less, more = replace(FIRST, locations=("L1", "L4")), FIRST
+    once = diff(diff(FIRST.plan(), less.plan(), generation=3).wanted, more.plan(), generation=5)
+    assert once.wanted.unit("FP@E2").epoch == 5 > FIRST.plan().unit("FP@E2").epoch
+    assert once.wanted.unit("FP@E2").tag != FIRST.plan().unit("FP@E2").tag
+    twice = diff(once.wanted, replace(more, wider=True).plan(), generation=7)
+    thrice = diff(twice.wanted, more.plan(), generation=9)
+    assert len({p.tags["FP"] for p in (once.wanted, twice.wanted, thrice.wanted)}) == 3
+
+
+def test_a_requirement_that_its_host_meets_is_no_restart() -> None:
+    assert between(FIRST, replace(FIRST, require="n_cpu >= 4")).empty
+    one = ACME.to_data()
+    only_small: Any = {**one, "zones": {**one["zones"]}}  # type: ignore[dict-item] # plain data
+    hosts = {"vm1": {"n_cpu": 2}, "vm2": {"n_cpu": 8}}
+    only_small["zones"]["C1"] = {**only_small["zones"]["C1"], "hosts": hosts}
+    small = Continuum.from_data(only_small)
+    old = replace(FIRST, require="n_cpu <= 2").plan(small)
+    new = replace(FIRST, require="n_cpu >= 4").plan(small)
+    decided = diff(old, new)
+    assert actions(decided) == {"out@C1": "replace none"}
+    assert decided.changed[0].reason == "it must leave vm1 for vm2"
+
+
+def test_another_path_replaces_the_sinks_unit_alone() -> None:
+    assert actions(between(FIRST, replace(FIRST, path="/new"))) == {"out@C1": "replace none"}
+
+
+def test_a_layers_name_is_no_content() -> None:
+    data = str(ACME.to_data()).replace("'site'", "'plant'")
+    renamed = Continuum.from_data(eval(data))
+    old, dataflow = FIRST.plan(), FIRST.flow()
+    moved = dataflow.with_operators(
+        replace(o, layer="plant") for o in dataflow.operators if o.layer == "site"
+    )
+    assert diff(old, build(moved, renamed)).empty
+
+
+def test_a_second_output_replaces_its_unit() -> None:
+    decided = between(FIRST, replace(FIRST, tap=True))
+    assert actions(decided) == dict.fromkeys(("AD@S1", "AD@S2"), "replace kept")
+    assert "'tap' added" in decided.changed[0].reason
+
+
+def test_a_name_inside_a_unit_is_no_content() -> None:
+    def named(name: str) -> DeploymentPlan:
+        builder = hw.flow("f", locations=("L1",))
+        rows = builder.read.json("/d/{location}", "v double").named(f"src_{name}")
+        rows.where("v > 1").named(name).select("v").named("end").write.memory("out")
+        return build(builder.build(), ACME)
+
+    decided = diff(named("a"), named("b"))
+    assert decided.empty
+    # The source's name is in the checkpoint: it goes on under the old one.
+    assert decided.wanted.tags["src_b"] == named("a").tags["src_a"]
+
+
+def test_a_second_input_makes_another_query_of_a_unit_without_state() -> None:
+    def plan(*locations: str) -> DeploymentPlan:
+        builder = hw.flow("f", locations=locations)
+        rows = builder.read.json("/d/{location}", SCHEMA_TS).with_watermark("ts", "1 s").named("low")
+        passed = rows.to_layer("site").where("v > 1").named("mid")
+        passed.to_layer("cloud").drop_duplicates("v").write.memory("out")
+        return build(builder.build(), ACME)
+
+    decided = diff(plan("L1"), plan("L1", "L2"))
+    assert actions(decided) == {"low@E2": "start none", "mid@S1": "replace none"}
+    assert "event time" in next(u.reason for u in decided.changed if u.unit == "mid@S1")
+    assert actions(diff(plan("L1", "L2"), plan("L1", "L2", "L3")))["mid@S1"] == "feed none"
+
+
+SCHEMA_TS = "ts timestamp, v double"
+
+
+# ---------------------------------------------------------------- state, operator by operator
+
+ROWS = "id bigint, ts timestamp, k string, v double"
+
+
+def with_state(
+    write: Callable[[Stream], Stream], *, before: str = "v > 0", schema: str = ROWS
+) -> DeploymentPlan:
+    """Plan a dataflow whose site keeps state."""
+    builder = hw.flow("f", locations=("L1",))
+    rows = builder.read.json("/d/{location}", schema).named("read").with_watermark("ts", "5 seconds")
+    low = rows.where(before).named("low")
+    write(low.to_layer("site")).named("top").to_layer("cloud").write.memory("out")
+    return build(builder.build(), ACME)
+
+
+def state(old: Callable[[Stream], Stream], new: Callable[[Stream], Stream], **changes: str) -> str:
+    """Give the state of the site's unit after a change, or why it is refused."""
+    before, after = with_state(old), with_state(new, **changes)
+    try:
+        decided = diff(before, after)
+    except ErrorList as errors:
+        return str(errors)
+    (change,) = [u for u in decided.units if u.unit == "top@S1"]
+    return f"{change.action} {change.state}"
+
+
+WINDOW = hw.window("ts", "1 minute")
+
+
+def windowed(
+    agg: str = "avg(v)", *, size: str = "1 minute", keys: tuple[str, ...] = ("k",), above: int = 0
+) -> Any:
+    return lambda s: s.where(f"v > {above}").group_by(hw.window("ts", size), *keys).agg(m=agg)
+
+
+def counted(size: int = 3, agg: str = "avg(v)", order: str = "id") -> Any:
+    return lambda s: s.count_window(size, keys="k", order_by=order).agg(m=agg)
+
+
+def folded(step: int = 1, initial: Any = 0, order: str = "id", schema: str = "k string, n bigint") -> Any:
+    def fold(state: Any, row: Any) -> Any:
+        return state + step, {"k": row["k"], "n": step}
+
+    return lambda s: s.scan(fold, schema, keys="k", order_by=order, initial=initial)
+
+
+def joined(within: str = "1 minute", columns: tuple[str, ...] = ("id", "ts", "k"), rest: str = "w") -> Any:
+    def write(s: Stream) -> Stream:
+        left = s.where("v < 1").select(*columns)
+        right = s.where("v > 2").select("k", "ts AS at", "v AS w", "id AS other")
+        return left.join(right, on="k", within=within).select("id", rest)
+
+    return write
+
+
+def accumulated(limit: int) -> Any:
+    return lambda s: s.filter_acc(
+        lambda last, row: row["v"], lambda last, row: limit < 9, keys="k", order_by="id"
+    )
+
+
+def best(k: int, by: str = "m") -> Any:
+    return lambda s: s.group_by(WINDOW, "k").agg(m="avg(v)", n="count(*)").top_k(k, by)
+
+
+KEPT = {
+    "a filter before the window": (windowed(), windowed(above=1)),
+    "what is computed of an aggregate": (windowed(), windowed("avg(v) * 2")),
+    "size of count windows": (counted(3), counted(5)),
+    "another function of the same value": (counted(agg="avg(v)"), counted(agg="max(v)")),
+    "code of a fold": (folded(1), folded(2)),
+    "columns that a fold gives": (folded(), folded(schema="k string, n bigint, m bigint")),
+    "order in which a fold takes a batch": (folded(order="id"), folded(order="v")),
+    "code of filter_acc": (accumulated(1), accumulated(2)),
+    "length of a top list": (best(3), best(5)),
+    "a filter behind duplicates": (
+        lambda s: s.drop_duplicates("id"),
+        lambda s: s.drop_duplicates("id").where("v > 5"),
+    ),
+}
+LOST = {
+    "another aggregate": (windowed(), windowed("max(v)"), "the aggregates"),
+    "another window": (windowed(), windowed(size="2 minutes"), "the window"),
+    "other keys": (windowed(), windowed(keys=("k", "id")), "the keys"),
+    "windows of a session": (
+        windowed(),
+        lambda s: s.group_by(hw.session_window("ts", "1 minute"), "k").agg(m="avg(v)"),
+        "the window",
+    ),
+    "another value in count windows": (counted(), counted(agg="avg(v + 1)"), "the values"),
+    "rows that wait for event time": (counted(), counted(order="ts"), "the order"),
+    "the form of a fold's state": (folded(initial=0), folded(initial=[]), "the form of the state"),
+    "duplicates by other columns": (
+        lambda s: s.drop_duplicates("id"),
+        lambda s: s.drop_duplicates("k"),
+        "the columns compared",
+    ),
+    "bounds of a join": (joined(), joined("2 minutes"), "the bounds"),
+    "columns of a join": (joined(), joined(columns=("id", "ts", "k", "v")), "the streams joined"),
+    "what is used of a join": (joined(), joined(rest="other"), "what is used of it"),
+    "what a top list is by": (best(3), best(3, "n"), "the aggregates"),
+    "another operator": (windowed(), counted(), "stands where"),
+    "state that goes": (windowed(), lambda s: s.select("k", "v AS m"), "gone from the unit"),
+    "state in two places": (
+        windowed(),
+        lambda s: s.drop_duplicates("id").group_by(WINDOW, "k").agg(m="avg(v)"),
+        "stands where",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_state_is_kept(name: str) -> None:
+    assert state(*KEPT[name]) == "replace kept"
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_state_cannot_be_kept(name: str) -> None:
+    old, new, why = LOST[name]
+    text = state(old, new)
+    assert why in text and "unit top@S1" in text and "--reset-state top@S1" in text
+    assert "top@S1" in text.partition("->")[0]
+    decided = diff(with_state(old), with_state(new), reset_state=frozenset({"top@S1"}))
+    (change,) = [u for u in decided.units if u.unit == "top@S1"]
+    assert (change.action, change.state) == ("replace", "given up")
+    assert decided.wanted.unit("top@S1").tag != with_state(new).unit("top@S1").tag
+    assert decided.wanted.unit("top@S1").epoch == 2
+
+
+def test_types_below_matter_to_state() -> None:
+    text = state(windowed(), windowed(), schema="id bigint, ts timestamp, k string, v float")
+    assert "the aggregates changed" in text
+    # A column that the windows do not use does not matter.
+    assert state(windowed(), windowed(), schema=f"{ROWS}, more string") == "replace kept"
+    # A fold in event-time order has whole rows in its state.
+    old = folded(order="ts")
+    assert "the rows that wait" in state(old, old, schema=f"{ROWS}, more string")
+
+
+def test_no_state_is_lost_where_there_was_none() -> None:
+    assert state(lambda s: s.select("k", "v AS m"), windowed()) == "replace none"
+
+
+def test_consent_is_for_units_that_are_there() -> None:
+    assert "no unit is called nobody@S1" in refusal(FIRST.plan(), FIRST.plan(), "nobody@S1")
+    decided = between(FIRST, FIRST, "AD@S1")
+    assert actions(decided) == {"AD@S1": "replace given up"}
+
+
+def test_state_with_a_source_of_its_own_cannot_be_given_up() -> None:
+    def plan(agg: str) -> DeploymentPlan:
+        builder = hw.flow("f", locations=("L1",))
+        rows = builder.read.json("/d/{location}", ROWS).with_watermark("ts", "5 seconds")
+        rows.group_by(WINDOW, "k").agg(m=agg).named("top").write.memory("out")
+        return build(builder.build(), ACME)
+
+    for reset in ((), ("out@E1",)):
+        text = refusal(plan("avg(v)"), plan("max(v)"), *reset)
+        assert "'files' itself, which would be read again" in text and "higher layer" in text
+
+
+def test_a_source_goes_on_when_its_columns_change() -> None:
+    def plan(schema: str, *, direct: bool = False) -> DeploymentPlan:
+        builder = hw.flow("f", locations=("L1",))
+        rows = builder.read.json("/d/{location}", schema).named("read")
+        (rows if direct else rows.where("true")).to_layer("site").write.memory("out")
+        return build(builder.build(), ACME)
+
+    old, new = plan("v double"), plan("v double, w double")
+    assert diff(old, new).wanted.tags["read"] == old.tags["read"]
+    text = refusal(plan("v double", direct=True), plan("v double, w double", direct=True))
+    assert "would begin with all input again" in text and "'read'" in text
+
+
+def test_another_zone_for_state_needs_consent() -> None:
+    dataflow = FIRST.flow()
+    lifted = build(dataflow, ACME, Deployment({**annotated(dataflow, ACME).layers, "AD": "cloud"}))
+    text = refusal(FIRST.plan(), lifted)
+    assert "its operators go on as" in text and "without the state of 'AD'" in text
+    decided = diff(FIRST.plan(), lifted, reset_state=frozenset({"AD@S1", "AD@S2"}))
+    assert actions(decided)["AD@S1"] == "stop given up"
+
+
+def test_a_zone_cannot_change_its_parent_in_the_midst() -> None:
+    data: Any = ACME.to_data()
+    data["zones"]["E2"]["parent"] = "S2"
+    text = refusal(FIRST.plan(), FIRST.plan(Continuum.from_data(data)))
+    assert "would be read by AD@S2 instead of AD@S1" in text and "take the locations of E2 out" in text
+
+
+def test_changed_code_is_told_of() -> None:
+    decided = diff(with_state(folded(1)), with_state(folded(2)))
+    assert decided.notes == (
+        "top@S1: the changed function of 'top' goes on with the state that the former one left, and has to "
+        "understand it",
+    )
+
+
+def test_another_dataflow_cannot_take_its_place() -> None:
+    other = hw.flow("g", locations=("L1",))
+    other.read.json("/d/{location}", "v double").write.memory("out")
+    assert "applied" not in refusal(FIRST.plan(), build(other.build(), ACME))
+
+
+# ---------------------------------------------------------------- steps
+
+
+def test_steps_in_words() -> None:
+    new = replace(FIRST, wider=True, locations=("L1", "L4", "L5"))
+    text = "\n".join(explain(steps_of(between(FIRST, new))))
+    for part in (
+        "check in their zones, before anything stops: FP@E1, FP@E4, FP@E5, AD@S1, AD@S2",
+        "stop FP@E2 at a batch boundary: it is not wanted any more; it keeps no state",
+        "start FP@E5: it is new",
+        "replace FP@E1: 'FP' changed; it stands still for about 5 s, its input waits meanwhile; it keeps no",
+        "replace AD@S1: 'FP', which it reads, has other columns; it stands still",
+        "its state is kept",
+        "wait until AD@S1 has read what was written for it in the old form",
+        "delete what FP@E2 has stored, once all has been read: it is not wanted any more",
+    ):
+        assert part in text, text
+
+
+def test_gates_are_where_no_channel_is_half_changed() -> None:
+    canary = CanarySettings(seconds=9, factor=3)
+    gates = [
+        (s.zones, s.units) for s in steps_of(between(FIRST, replace(FIRST, above=1)), canary=canary)
+        if isinstance(s, Watch)
+    ]  # fmt: skip
+    assert gates == [(("E1",), ("FP@E1",)), (("E2",), ("FP@E2",)), (("E4",), ("FP@E4",))]
+    (gate,) = [
+        s for s in steps_of(between(FIRST, replace(FIRST, wider=True)), canary=canary) if isinstance(s, Watch)
+    ]
+    assert (gate.zones, gate.units) == (
+        ("E1", "E2", "E4", "S1", "S2"),
+        ("FP@E1", "FP@E2", "FP@E4", "AD@S1", "AD@S2"),
+    )
+
+
+def test_no_canary_where_there_is_no_way_back() -> None:
+    decided = between(FIRST, replace(FIRST, aggregate="max(v)"), "AD@S1", "AD@S2")
+    with pytest.raises(DeploymentError, match="AD@S1, AD@S2 begins with new state"):
+        steps_of(decided, canary=CanarySettings())
+
+
+# ---------------------------------------------------------------- any two versions
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(versions(), min_size=2, max_size=4))
+def test_steps_lead_to_the_wanted_plan(history: list[Version]) -> None:
+    zones = SimulatedZones()
+    running: DeploymentPlan | None = None
+    standings: Any = {}
+    for number, version in enumerate(history, start=1):
+        wanted = version.plan()
+        known = {u.id for p in (running, wanted) if p for u in p.units}
+        try:
+            decided = diff(
+                running, wanted, reset_state=_needed_consent(running, wanted), generation=2 * number - 1
+            )
+        except ErrorList:
+            event("refused")
+            assume(number > 1)
+            continue
+        steps = steps_of(decided)
+        event(f"{len(steps)} steps")
+        assert steps_of(decided) == tuple(step_from_data(step_to_data(s)) for s in steps)
+        first_stop = next((n for n, s in enumerate(steps) if isinstance(s, Stop)), len(steps))
+        assert not any(isinstance(s, Check) for s in steps[first_stop:])
+        begin = len(zones.calls)
+        standings = carry_out(steps, zones, decided, standings)
+        assert zones.differences(decided.wanted, "f") == []
+        left_alone = {u.unit for u in decided.units if u.action in ("unchanged", "feed")}
+        touched = {c.unit for c in zones.calls[begin:] if c.name in ("stop", "start", "forget")}
+        assert not left_alone & touched and touched <= known
+        assert diff(decided.wanted, decided.wanted).empty
+        assert from_document(to_document(decided.wanted)) == decided.wanted
+        assert standings.keys() == standing_of(decided.wanted).keys()
+        running = decided.wanted
+        standings = standing_of(running)
+
+
+def _needed_consent(running: DeploymentPlan | None, wanted: DeploymentPlan) -> frozenset[str]:
+    """Consent to what is asked for, and to nothing else."""
+    if running is None:
+        return frozenset()
+    try:
+        diff(running, wanted)
+    except ErrorList as errors:
+        asked = {str(e.where).removeprefix("unit ") for e in errors.errors}
+        known = {u.id for p in (running, wanted) for u in p.units}
+        return frozenset(asked & known)
+    return frozenset()

@@ -1,0 +1,209 @@
+"""The store: wishes, journal, lease, and what several that use it at once find."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headwater.control.lifecycle import BUSY, WAYS, move
+from headwater.control.records import ZoneReport
+from headwater.control.store import LeaseLost, Store, StoreReader
+from headwater.control.tables import shown, url_of
+from headwater.errors import DeploymentError, Unavailable
+from headwater.metrics import Progress, UnitProgress
+from headwater.plan.diff import diff
+from headwater.plan.document import plan_id
+from headwater.plan.order import steps_of
+from headwater.plan.steps import CanarySettings, standing_of
+from tests.unit.changes import FIRST
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = Store(tmp_path / "deep" / "store.db")
+    yield made
+    made.close()
+
+
+def test_a_wish_is_kept_with_its_plan_and_options(store: Store) -> None:
+    canary = CanarySettings(seconds=5, factor=1.5)
+    assert store.want("f", "run", FIRST.plan(), reset_state=frozenset({"AD@S1"}), canary=canary) == 1
+    assert store.want("f", "stop") == 2
+    first, second = store.wishes("f")
+    assert (first.goal, first.reset_state, first.canary) == ("run", {"AD@S1"}, canary)
+    assert first.plan is not None and store.plan(first.plan) == FIRST.plan()
+    assert (second.goal, second.plan, second.generation) == ("stop", None, 3)
+    record = store.deployment("f")
+    assert (record.version, record.dealt, record.phase, record.base) == (2, 0, "wanted", None)
+    assert [e.text for e in store.events("f")] == [
+        "version 1: a new plan is wanted",
+        "version 2: wanted: stop",
+    ]
+
+
+def test_reading_makes_no_store(tmp_path: Path) -> None:
+    with pytest.raises(DeploymentError, match="no store here"):
+        StoreReader.open(tmp_path / "none.db")
+    assert not list(tmp_path.iterdir())
+    assert not hasattr(StoreReader, "want") and issubclass(Store, StoreReader)
+
+
+def test_a_reader_sees_what_is_written(store: Store, tmp_path: Path) -> None:
+    store.want("f", "run", FIRST.plan())
+    reader = StoreReader.open(tmp_path / "deep" / "store.db")
+    assert reader.deployment("f").version == 1
+    store.want("f", "stop")
+    assert reader.wish("f").goal == "stop"
+    with pytest.raises(DeploymentError, match="no deployment 'g'") as caught:
+        reader.deployment("g")
+    assert "the deployments are: f" in str(caught.value)
+    reader.close()
+
+
+def test_other_files_and_versions_are_refused(tmp_path: Path, store: Store) -> None:
+    (tmp_path / "x.db").write_text("no database, " * 100)
+    with pytest.raises(DeploymentError, match="the store refuses"):
+        Store(tmp_path / "x.db")
+    with store._writing() as connection:
+        connection.exec_driver_sql("UPDATE headwater_meta SET schema = 99")
+    with pytest.raises(DeploymentError, match="a store of version 99"):
+        Store(tmp_path / "deep" / "store.db")
+
+
+def test_a_password_is_never_shown() -> None:
+    url = url_of("postgresql://me:secret@db.example/headwater?password=other")
+    assert shown(url) == "postgresql+psycopg://me:***@db.example/headwater"
+    with pytest.raises(DeploymentError, match="kind mysql"):
+        url_of("mysql://me:secret@db/x")
+    with pytest.raises(Unavailable) as caught:
+        Store("postgresql://me:secret@127.0.0.1:1/headwater?connect_timeout=1")
+    assert "secret" not in str(caught.value) and caught.value.__cause__ is None
+
+
+def test_one_controller_at_a_time(store: Store) -> None:
+    assert store.hold("one", 0.3) and not store.hold("two", 0.3)
+    assert store.hold("one", 0.3)  # renewed
+    found = store.lease()
+    assert found is not None and found.holder == "one"
+    time.sleep(0.35)
+    assert store.lease() is None and store.hold("two", 5.0)
+    wish = _wanted(store)
+    with pytest.raises(LeaseLost, match="two acts on this store"):
+        store.begin_change("one", wish, FIRST.plan(), (), phase="checking")
+    assert store.change("f") is None
+    store.release("one")  # not its own any more
+    assert not store.hold("one", 5.0)
+    store.release("two")
+    assert store.hold("one", 5.0)
+
+
+def _wanted(store: Store):  # type: ignore[no-untyped-def] # a Wish
+    store.want("f", "run", FIRST.plan())
+    return store.wish("f")
+
+
+def test_journal_and_standings(store: Store) -> None:
+    store.hold("me", 60)
+    wish = _wanted(store)
+    decided = diff(None, FIRST.plan())
+    steps = steps_of(decided)
+    number = store.begin_change("me", wish, decided.wanted, steps, phase="checking")
+    assert [e.step for e in store.journal(number)] == list(steps)
+    change = store.change("f")
+    assert change is not None and (change.id, change.before, change.baseline) == (number, None, None)
+    standings = standing_of(decided.wanted)
+    store.step_begun("me", change, 0, standings, phase="changing")
+    assert store.deployment("f").base == plan_id(decided.wanted)
+    assert store.standings("f") == standings
+    assert store.plans_of(standings) == {plan_id(decided.wanted): decided.wanted}
+    current = store.change("f")
+    assert current is not None
+    store.step_waits("me", current, 0, "zone E1: away")
+    store.step_waits("me", current, 0, "zone E1: away")
+    assert [e.text for e in store.events("f")].count("zone E1: away") == 1
+    assert [(e.state, e.note) for e in store.journal(number)[:2]] == [
+        ("begun", "zone E1: away"),
+        ("todo", ""),
+    ]
+    store.step_done("me", current, 0, standings)
+    store.end_change("me", current, "failed", phase="failed", message="it broke")
+    assert {e.state for e in store.journal(number)} == {"done", "dropped"}
+    assert store.change("f") is None and store.deployment("f").phase == "failed"
+    (ended,) = store.changes("f")
+    assert (ended.outcome, ended.message) == ("failed", "it broke")
+    assert store.deployment("f").dealt == 1
+
+
+def test_reports_keep_the_last_progress(store: Store) -> None:
+    store.hold("me", 60)
+    store.want("f", "run", FIRST.plan())
+    seen = Progress(
+        seconds=1.0, units=(UnitProgress(unit="AD@S1", zone="S1", layer="site", status="running", rows_in=7),)
+    )
+    store.report("me", "f", [ZoneReport(zone="S1", at=5.0, progress=seen)])
+    store.report("me", "f", [ZoneReport(zone="S1", at=9.0, progress=None, error="cannot be reached")])
+    (report,) = store.reports("f")
+    assert (report.at, report.progress, report.error) == (5.0, seen, "cannot be reached")
+    assert Progress.from_data(json.loads(json.dumps(seen.to_data()))) == seen
+    store.clear_reports("me", "f", frozenset({"E1"}))
+    assert store.reports("f") == ()
+
+
+def test_many_entrances_at_once(tmp_path: Path) -> None:
+    errors: list[BaseException] = []
+    plan = FIRST.plan()
+
+    def enter() -> None:
+        try:
+            mine = Store(tmp_path / "store.db")
+            for _ in range(5):
+                mine.want("f", "run", plan)
+                mine.hold(f"{threading.get_ident()}", 0.01)
+            mine.close()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=enter) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    store = StoreReader.open(tmp_path / "store.db")
+    assert [w.version for w in store.wishes("f")] == list(range(1, 31))
+    store.close()
+
+
+def test_phases_have_declared_ways() -> None:
+    assert set(WAYS) == {to for ways in WAYS.values() for to in ways}
+    assert all("wanted" in ways for phase, ways in WAYS.items() if phase != "wanted")
+    assert {"running", "stopped", "failed"} == set(WAYS) - BUSY
+    assert move("checking", "changing", where="x") == "changing"
+    with pytest.raises(DeploymentError, match="cannot go from stopped to running"):
+        move("stopped", "running", where="x")
+
+
+POSTGRES = os.environ.get("HEADWATER_TEST_POSTGRES", "")
+
+
+@pytest.mark.skipif(not POSTGRES, reason="HEADWATER_TEST_POSTGRES names no database")
+def test_the_same_in_postgresql() -> None:
+    store = Store(POSTGRES)
+    with store._writing() as connection:
+        for table in reversed(_tables()):
+            connection.execute(table.delete())
+    test_journal_and_standings(store)
+    assert store.hold("me", 0.05) and not store.hold("two", 1)
+    store.close()
+
+
+def _tables():  # type: ignore[no-untyped-def] # SQLAlchemy's tables
+    from headwater.control.tables import meta, metadata
+
+    return [t for t in metadata.sorted_tables if t is not meta]
