@@ -10,8 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +36,9 @@ STOP_SECONDS = 60.0
 class AgentClient:
     """A zone, as its agent tells it: check, prepare, start, feed, stop, drained, finish, forget units."""
 
-    def __init__(self, zone: str, wire: Wire, peers: Mapping[str, str]) -> None:
+    def __init__(self, zone: str, reach: Callable[[], Wire], peers: Mapping[str, str]) -> None:
         self.zone = zone
-        self._wire = wire
+        self._reach = reach
         self._peers = peers
         self._documents: dict[int, tuple[DeploymentPlan, str, dict[str, Any]]] = {}
 
@@ -78,28 +80,28 @@ class AgentClient:
 
     def progress(self, deployment: str) -> Progress:
         """Give the state of a deployment's part in this zone."""
-        found: dict[str, Any] = self._wire.ask("progress", {"deployment": deployment}, seconds=60.0)
+        found: dict[str, Any] = self._reach().ask("progress", {"deployment": deployment}, seconds=60.0)
         return Progress.from_data(found)
 
     def dead_letters(self, deployment: str) -> list[dict[str, Any]]:
         """Give the first malformed records of this zone."""
-        return list(self._wire.ask("dead_letters", {"deployment": deployment}, seconds=60.0))
+        return list(self._reach().ask("dead_letters", {"deployment": deployment}, seconds=60.0))
 
     def sink(self, plan: DeploymentPlan, unit: str, sink: str) -> FlightLog:
         """Give the log that a unit of this zone writes for a memory or console sink."""
         name = sink_name(sink, plan.tags[sink], plan.unit(unit))
-        return FlightLog(self._wire, f"{plan.dataflow.name}/sinks/{name}")
+        return FlightLog(self._reach(), f"{plan.dataflow.name}/sinks/{name}")
 
     def channel(self, plan: DeploymentPlan, channel: str) -> FlightLog:
         """Give a channel's log in this zone: the original, or the copy of another zone's."""
-        return FlightLog(self._wire, f"{plan.dataflow.name}/{channel}")
+        return FlightLog(self._reach(), f"{plan.dataflow.name}/{channel}")
 
     def hello(self) -> dict[str, Any]:
         """Ask whether the agent is there; raise Unavailable if not, DeploymentError if another is."""
-        found: dict[str, Any] = self._wire.ask("hello", {}, seconds=5.0)
+        found: dict[str, Any] = self._reach().ask("hello", {}, seconds=5.0)
         if found["zone"] != self.zone:
             raise DeploymentError(
-                f"the agent at {self._wire.address} is that of zone {found['zone']}",
+                f"the agent at {self._reach().address} is that of zone {found['zone']}",
                 where=f"zone {self.zone}",
                 hint="correct `at:` in the continuum",
             )
@@ -107,7 +109,7 @@ class AgentClient:
 
     def meet(self, peers: Mapping[str, str]) -> None:
         """Tell the agent where others are."""
-        self._wire.ask("peers", {"peers": dict(peers)})
+        self._reach().ask("peers", {"peers": dict(peers)})
 
     def _ask(self, call: str, plan: DeploymentPlan, unit: str) -> Any:
         name, document = self._document(plan)
@@ -118,12 +120,12 @@ class AgentClient:
         body = {"deployment": plan.dataflow.name, "digest": name, "unit": unit}
         with contextlib.suppress(_PlanUnknown):
             return self._told(call, body)
-        self._wire.ask("hold", {"document": document}, seconds=60.0)
+        self._reach().ask("hold", {"document": document}, seconds=60.0)
         return self._told(call, body)
 
     def _told(self, call: str, body: Mapping[str, Any]) -> Any:
         try:
-            return self._wire.ask(call, body, seconds=LONG_SECONDS)
+            return self._reach().ask(call, body, seconds=LONG_SECONDS)
         except DeploymentError as error:
             if error.what in ("no such plan here", "is not here"):
                 raise _PlanUnknown(error.what) from error
@@ -159,26 +161,37 @@ class Agents:
         self.home = home.resolve()
         self._options = options
         self._routes = dict(routes or {})
-        self._clients: dict[str, tuple[str, AgentClient]] = {}
+        self._clients: dict[str, AgentClient] = {}
+        self._wires: dict[str, Wire] = {}
+        self._lock = threading.RLock()
         self._peers: dict[str, str] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def open(self, zone: Zone) -> AgentClient:
-        """Give the way to a zone, its agent started if it is to run here and does not.
+        """Give the way to a zone; raise Unavailable when it cannot be reached.
 
-        Raises Unavailable when it cannot be reached.
+        Each request finds the agent anew, and starts it if it is to run here and does not.
         """
-        address = zone.at or self._here(zone.name)
-        known = self._clients.get(zone.name)
-        if known is None or known[0] != address:
-            client = AgentClient(zone.name, Wire(address, self._credentials(zone)), self._peers)
-            client.hello()
-            known = self._clients[zone.name] = (address, client)
-            self._peers[zone.name] = self._routes.get(zone.name, address)
-            for _, other in self._clients.values():
-                with contextlib.suppress(Unavailable):  # told again with the next request
-                    other.meet({zone.name: self._peers[zone.name]})
-        return known[1]
+        with self._lock:
+            client = self._clients.get(zone.name)
+            if client is None:
+                client = AgentClient(zone.name, partial(self._reach, zone), self._peers)
+                client.hello()
+                self._clients[zone.name] = client
+            return client
+
+    def _reach(self, zone: Zone) -> Wire:
+        with self._lock:
+            address = zone.at or self._here(zone.name)
+            wire = self._wires.get(zone.name)
+            if wire is None or wire.address != address:
+                wire = self._wires[zone.name] = Wire(address, self._credentials(zone))
+                self._peers[zone.name] = self._routes.get(zone.name, address)
+                for other in self._clients.values():
+                    if other.zone != zone.name:
+                        with contextlib.suppress(Unavailable):  # told again with the next request
+                            other.meet({zone.name: self._peers[zone.name]})
+            return wire
 
     def _credentials(self, zone: Zone) -> Credentials:
         if zone.at is not None or os.environ.get(TOKEN_ENV):
