@@ -90,7 +90,10 @@ def test_plan_shows_what_would_change() -> None:
     assert "low@E5 on gw5" in after
     _, text, _ = invoke("plan", *tiny("L1"), "--json")
     data = json.loads(text)
-    assert data["dataflow"] == "tiny" and [u["action"] for u in data["change"]["units"]] == ["stop", "stop"]
+    assert data["dataflow"] == "tiny"
+    assert {u["unit"]: u["action"] for u in data["change"]["units"]} == {
+        "low@E4": "stop", "high@S2": "stop", "out@C1": "feed",
+    }  # fmt: skip
     code, out, err = invoke("plan", *tiny(agg="max(v)"))
     assert code == 6 and "high@S1 on s1a" in out and "--reset-state high@S1" in err
 

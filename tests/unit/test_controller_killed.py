@@ -9,9 +9,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from headwater.control.simulated import SimulatedZones
 from headwater.control.store import Store
-from tests.unit.changes import FIRST
+from tests.unit.changes import FIRST, Version
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = (
@@ -27,11 +29,17 @@ def start(directory: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=ROOT)
 
 
-def test_killed_at_random_it_ends_in_the_wanted_plan(tmp_path: Path) -> None:
-    rng = random.Random(11)
+@pytest.mark.parametrize(
+    ("versions", "seed"),
+    [(VERSIONS[:2], 11), *(pytest.param(VERSIONS, s, marks=pytest.mark.long) for s in range(3))],
+)
+def test_killed_at_random_it_ends_in_the_wanted_plan(
+    tmp_path: Path, versions: tuple[Version, ...], seed: int
+) -> None:
+    rng = random.Random(seed)
     store, zones = Store(tmp_path / "store.db"), SimulatedZones(tmp_path / "zones.json")
     kills = 0
-    for number, version in enumerate(VERSIONS, start=1):
+    for number, version in enumerate(versions, start=1):
         store.want("f", "run", version.plan())
         deadline = time.monotonic() + 120
         while store.deployment("f").dealt < number:
@@ -49,7 +57,7 @@ def test_killed_at_random_it_ends_in_the_wanted_plan(tmp_path: Path) -> None:
         assert store.deployment("f").phase == "running"
         assert zones.differences(base, "f") == []
     store.close()
-    assert kills >= 3  # else the changes were too quick to be hit
+    assert kills >= 2  # else the changes were too quick to be hit
 
 
 def _until_it_acts(store: Store, process: subprocess.Popen[bytes], version: int) -> None:

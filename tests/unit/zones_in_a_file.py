@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 
+from headwater.control import tables
 from headwater.control.controller import Controller
 from headwater.control.executor import Executor
 from headwater.control.simulated import Call, SimulatedZones
@@ -19,6 +20,7 @@ def linger(call: Call) -> None:
 
 
 def main(directory: Path) -> None:
+    tables.SYNCHRONOUS = "OFF"  # killed processes lose nothing that the kernel has
     zones = SimulatedZones(directory / "zones.json", before=linger, after=linger)
     executor = Executor(zones.open, shortest=0.01, longest=0.05, look=0.01)
     store = Store(directory / "store.db")
