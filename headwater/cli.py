@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headwater import cli_broker
+from headwater import cli_broker, cli_control
+from headwater.cli_control import ContinuumFile, Flow, Json, StorePlace
 from headwater.cli_zone import zone
 from headwater.errors import HeadwaterError, RuntimeFailure
 
@@ -73,12 +74,7 @@ app = typer.Typer(
 )
 
 app.add_typer(cli_broker.app, name="broker", no_args_is_help=True)
-
-Flow = Annotated[str, typer.Argument(help="flow.py, flow.py:name or flow.json", show_default=False)]
-ContinuumFile = Annotated[
-    Path, typer.Option("--continuum", "-c", help="The zones, as YAML.", show_default=False)
-]
-Json = Annotated[bool, typer.Option("--json", help="JSON on standard output and nothing else.")]
+cli_control.register(app)
 
 
 @app.command()
@@ -90,23 +86,38 @@ def plan(
     unit_per_operator: Annotated[
         bool, typer.Option("--unit-per-operator", help="Cut between all operators.")
     ] = False,
+    store: StorePlace = None,
 ) -> None:
-    """Show which units run in which zones, and what crosses each link."""
-    from headwater import service
+    """Show which units run in which zones, what crosses each link, and what applying it would change."""
+    from headwater import live, service
 
     if one_unit and unit_per_operator:
         raise typer.BadParameter("--one-unit and --unit-per-operator exclude each other")
     shape: Shape = "one-unit" if one_unit else "unit-per-operator" if unit_per_operator else "annotated"
     loaded = service.load_dataflow(flow)
     planned = service.plan(loaded.dataflow, service.load_continuum(continuum), shape=shape)
+    change, refused = None, None
+    try:
+        change = None
+    if shape == "annotated" and live.holds(planned.dataflow.name, store):
+        planned = service.plan(planned.dataflow, planned.continuum, spread=True)
+        change = live.preview(planned, store)
+    except HeadwaterError as error:
+        refused = error  # the plan is shown all the same
     if as_json:
-        _print_json(planned.to_data(), indent=2)
-        return
-    from rich.console import Console
+        extra = {"change": change.to_data()} if change else {}
+        _print_json({**planned.to_data(), **extra}, indent=2)
+    else:
+        from rich.console import Console
 
-    from headwater.render import plan_view
+        from headwater.render import change_view, plan_view
 
-    Console(highlight=False).print(plan_view(planned))
+        console = Console(highlight=False)
+        console.print(plan_view(planned))
+        if change is not None:
+            console.print("", change_view(planned.dataflow.name, change.diff, change.words), sep="\n")
+    if refused is not None:
+        raise refused
 
 
 @app.command()

@@ -12,7 +12,9 @@ from rich.tree import Tree
 
 from headwater.continuum import Link, Zone
 from headwater.errors import ErrorList, HeadwaterError
+from headwater.live import Status
 from headwater.metrics import LinkProgress, Progress, UnitProgress
+from headwater.plan.diff import PlanDiff
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.quantity import format_bandwidth, format_duration, format_size
 
@@ -113,6 +115,68 @@ def _link_text(link: Link) -> str:
     if link.latency:
         parts.append(format_duration(link.latency))
     return " ".join(parts)
+
+
+# ---------------------------------------------------------------- changes
+
+
+_ACTION_STYLE: Mapping[str, str] = {
+    "start": "green",
+    "stop": "red",
+    "replace": "yellow",
+    "feed": "cyan",
+}
+
+
+def change_view(name: str, diff: PlanDiff, words: Iterable[str]) -> RenderableType:
+    """Show what applying a plan would change: a table of units, then the steps in words."""
+    changed = diff.changed
+    same = len(diff.units) - len(changed)
+    parts: list[RenderableType] = [
+        Text(f"{name}: {len(changed)} units change, {same} stay as they are", style="bold")
+    ]
+    if changed:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("Unit", "Change", "State", "Because"):
+            table.add_column(column, overflow="fold")
+        for unit in changed:
+            style = _ACTION_STYLE[unit.action]
+            table.add_row(Text(unit.unit), Text(unit.action, style=style), unit.state, Text(unit.reason))
+        parts.append(table)
+    parts += [Text(f"  {n}. {line}") for n, line in enumerate(words, start=1)]
+    return Group(*parts)
+
+
+def status_view(status: Status) -> RenderableType:
+    """Show a stored deployment: its phase, a change under way, its units, zones that do not answer."""
+    record, change = status.deployment, status.change
+    parts: list[RenderableType] = [
+        Text.assemble(
+            (record.name, "bold"), f"  version {record.version}  ", (record.phase, _PHASE_STYLE[record.phase])
+        )
+    ]
+    if change is not None and change.ended is None:
+        parts.append(Text(f"  {status.done} of {status.steps} steps done"))
+    if record.message:
+        parts.append(Text(f"  {record.message}", style="yellow"))
+    if status.controller is None:
+        parts.append(Text("  nobody acts on the store: `headwater up` does", style="yellow"))
+    if status.units:
+        parts.append(_unit_table(status.units))
+    if links := status.progress.links:
+        parts.append(_link_table(links))
+    parts += [Text(f"zone {z.zone}: {z.error}", style="red") for z in status.zones if z.error]
+    parts += [Text(f"{u.unit}: {u.error}", style="red") for u in status.units if u.error]
+    return Group(*parts)
+
+
+_PHASE_STYLE: Mapping[str, str] = {
+    **dict.fromkeys(("wanted", "checking", "changing", "stopping"), "cyan"),
+    "rolling_back": "yellow",
+    "running": "green",
+    "failed": "bold red",
+    "stopped": "dim",
+}
 
 
 # ---------------------------------------------------------------- progress

@@ -12,7 +12,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -77,15 +77,21 @@ def load_continuum(path: str | Path) -> Continuum:
     return Continuum.from_yaml(path)
 
 
-def plan(dataflow: Dataflow, continuum: Continuum, *, shape: Shape = "annotated") -> DeploymentPlan:
-    """Plan a dataflow: as its marks say, all in the root zone, or cut at every edge."""
+def plan(
+    dataflow: Dataflow, continuum: Continuum, *, shape: Shape = "annotated", spread: bool = False
+) -> DeploymentPlan:
+    """Plan a dataflow: as its marks say, all in the root zone, or cut at every edge.
+
+    With ``spread`` hosts of a zone that differ share out what several of them may run.
+    """
     match shape:
         case "one-unit":
             return planning.build(dataflow, continuum, planning.one_unit(dataflow, continuum))
         case "unit-per-operator":
             return planning.build(dataflow, continuum, planning.unit_per_operator(dataflow, continuum))
         case _:
-            return planning.build(dataflow, continuum)
+            decided = replace(planning.annotated(dataflow, continuum), spread=spread)
+            return planning.build(dataflow, continuum, decided)
 
 
 def default_directory(name: str) -> Path:

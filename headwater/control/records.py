@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from headwater.control.lifecycle import Goal, Phase
@@ -107,18 +106,3 @@ class Lease:
 
     holder: str
     until: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Status:
-    """All there is to say of a deployment at one moment."""
-
-    deployment: DeploymentRecord
-    change: Change | None
-    done: int = 0
-    steps: int = 0
-    current: Step | None = None
-    note: str = ""
-    zones: tuple[ZoneReport, ...] = ()
-    controller: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)

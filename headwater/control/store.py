@@ -41,6 +41,7 @@ from headwater.plan.steps import (
 )
 
 CONTROLLER = "controller"
+NoStore = t.NoStore
 
 
 class LeaseLost(DeploymentError):
@@ -60,7 +61,7 @@ class StoreReader:
         """Open a store that is there."""
         url = t.url_of(place)
         if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
-            raise DeploymentError("no store here", where=t.shown(url), hint="`headwater apply` makes one")
+            raise NoStore("no store here", where=t.shown(url), hint="`headwater apply` makes one")
         store = StoreReader(place)
         with store._reading() as connection:
             t.check_schema(connection, where=store.where)
@@ -229,8 +230,12 @@ class Store(StoreReader):
         *,
         reset_state: frozenset[str] = frozenset(),
         canary: CanarySettings | None = None,
+        after: int | None = None,
     ) -> int:
-        """Store a wish and give its version. The controller does the rest."""
+        """Store a wish and give its version. The controller does the rest.
+
+        Raises DeploymentError where the newest version is not ``after``: somebody was quicker.
+        """
         options = {"reset_state": sorted(reset_state), "canary": vars(canary) if canary else None}
         now = time.time()
         with self._writing() as connection:
@@ -238,6 +243,12 @@ class Store(StoreReader):
             query = select(t.deployments).where(t.deployments.c.name == name)
             record = connection.execute(query).first()
             version = record.version + 1 if record else 1
+            if after is not None and version != after + 1:
+                raise DeploymentError(
+                    f"version {version - 1} was stored meanwhile",
+                    where=f"deployment '{name}'",
+                    hint="look at what it changes, and apply again",
+                )
             if record is None:
                 values = {"name": name, "version": 1, "dealt": 0, "phase": "wanted", "message": ""}
                 connection.execute(insert(t.deployments).values(**values, updated=now))

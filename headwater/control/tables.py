@@ -128,6 +128,10 @@ leases = Table(
 )
 
 
+class NoStore(DeploymentError):
+    """There is no store where one was looked for."""
+
+
 def url_of(place: str | Path) -> URL:
     """Read a path or a database URL."""
     given = str(place)
@@ -197,7 +201,7 @@ def create_tables(connection: Connection, *, where: str) -> None:
 def check_schema(connection: Connection, *, where: str) -> None:
     """Refuse a database that is no store, or one of another version."""
     if not inspect(connection).has_table(meta.name):
-        raise DeploymentError("no store here", where=where, hint="`headwater apply` makes one")
+        raise NoStore("no store here", where=where, hint="`headwater apply` makes one")
     found = connection.execute(select(meta.c.schema)).scalar()
     if found != SCHEMA:
         raise DeploymentError(

@@ -1,0 +1,305 @@
+"""Commands over a store: apply, stop, status, history, explain, up. Thin, as ``headwater.cli`` is."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from headwater.live import Preview, Status
+    from headwater.plan.model import DeploymentPlan
+    from headwater.plan.steps import CanarySettings
+
+Flow = Annotated[str, typer.Argument(help="flow.py, flow.py:name or flow.json", show_default=False)]
+ContinuumFile = Annotated[
+    Path, typer.Option("--continuum", "-c", help="The zones, as YAML.", show_default=False)
+]
+StorePlace = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="HEADWATER_STORE",
+        help="Path, or postgresql://user@host/database.",
+        show_default=".headwater/headwater.db",
+    ),
+]
+Home = Annotated[Path, typer.Option("--home", help="Where agents of this machine are kept.")]
+Name = Annotated[str, typer.Argument(help="The dataflow's name.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="JSON on standard output and nothing else.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Follow the change to its end.")]
+Reset = Annotated[
+    list[str] | None,
+    typer.Option("--reset-state", help="A unit whose state may be given up; repeat it.", show_default=False),
+]
+Canary = Annotated[
+    str | None,
+    typer.Option(
+        "--canary", help="Zone by zone, and so long a look after each, such as 60s.", show_default=False
+    ),
+]
+Factor = Annotated[
+    float, typer.Option("--factor", help="By how much dead letters and late rows may grow.", min=0)
+]
+Trust = Annotated[bool, typer.Option("--trust-code", help="Run the pickled functions of a JSON dataflow.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    for command in (apply, stop, status, history, explain, up, down):
+        app.command()(command)
+
+
+def apply(
+    flow: Flow,
+    continuum: ContinuumFile,
+    store: StorePlace = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    canary: Canary = None,
+    factor: Factor = 2.0,
+    reset_state: Reset = None,
+    wait: Wait = False,
+    trust_code: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Show what a dataflow would change, and store it as what is wanted."""
+    from headwater import live
+
+    settings = _canary(canary, factor)
+    planned = _planned(flow, continuum, trust_code=trust_code)
+    reset = frozenset(reset_state or ())
+    found = live.preview(planned, store, reset_state=reset, canary=settings)
+    if not as_json:
+        _show(planned, found)
+    if found.same:
+        if as_json:
+            _print_json({**found.to_data(), "stored": False})
+        return
+    if not yes and not _agreed(as_json=as_json):
+        _say("nothing was stored")
+        raise typer.Exit(1)
+    name = planned.dataflow.name
+    version = live.apply(planned, store, reset_state=reset, canary=settings, after=found.version)
+    if as_json:
+        _print_json({**found.to_data(), "stored": True, "version": version})
+    else:
+        _say(f"{name}: version {version} is wanted")
+    if wait:
+        _follow(name, version, store, quiet=as_json)
+
+
+def stop(
+    name: Name,
+    store: StorePlace = None,
+    forget: Annotated[bool, typer.Option("--forget", help="Delete its state and channels, too.")] = False,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Use up all input and close windows first.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before deleting.")] = False,
+    wait: Wait = False,
+) -> None:
+    """Stop a deployment at batch boundaries; its state stays, and `apply` goes on with it."""
+    from headwater import live
+
+    if forget and finish:
+        raise typer.BadParameter("--forget and --finish exclude each other")
+    if forget and not yes and not _agreed(as_json=False, what=f"delete all that {name} has stored?"):
+        _say("nothing was stored")
+        raise typer.Exit(1)
+    version = live.stop(name, store, how="forget" if forget else "finish" if finish else "stop")
+    _say(f"{name}: version {version} is wanted")
+    if wait:
+        _follow(name, version, store, quiet=False)
+
+
+def status(
+    name: Annotated[str | None, typer.Argument(help="The dataflow's name.", show_default="all")] = None,
+    store: StorePlace = None,
+    as_json: Json = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")] = False,
+) -> None:
+    """Show what deployments do: phase, steps of a change, units with rows and lag."""
+    from rich.console import Console, Group
+    from rich.live import Live
+
+    from headwater import live
+    from headwater.render import status_view
+
+    def show() -> tuple[Status, ...]:
+        return live.status(name, store)
+
+    if not watch:
+        found = show()
+        if as_json:
+            _print_json(found[0].to_data() if name else [s.to_data() for s in found])
+        else:
+            Console(highlight=False).print(Group(*(status_view(s) for s in found)))
+            if not found:
+                _say("no deployments")
+        return
+    stop = _stopped_by_signals()
+    with Live(auto_refresh=False) as screen:
+        while not stop.is_set():
+            found = show()
+            if as_json:
+                _print_json([s.to_data() for s in found])
+            else:
+                screen.update(Group(*(status_view(s) for s in found)), refresh=True)
+            stop.wait(1.0)
+
+
+def history(name: Name, store: StorePlace = None, as_json: Json = False) -> None:
+    """List what was wanted of a deployment, what became of it, and what happened."""
+    from headwater import live
+
+    found = live.history(name, store)
+    if as_json:
+        _print_json(found.to_data())
+        return
+    outcomes = {c.version: c for c in found.changes}
+    for wish in found.wishes:
+        change = outcomes.get(wish.version)
+        newest = wish.version == found.wishes[-1].version
+        ended = (change.outcome or change.phase) if change else "wanted" if newest else "superseded"
+        typer.echo(f"{live.clock(wish.at)}  version {wish.version}: {wish.goal}, {ended}")
+        if change is not None and change.message:
+            typer.echo(f"{'':21}{change.message.splitlines()[0]}")
+    for event in found.events:
+        typer.echo(f"{live.clock(event.at)}  {event.text.splitlines()[0]}")
+
+
+def explain(
+    subject: Annotated[
+        str, typer.Argument(help="A deployment's name, or a dataflow's file.", show_default=False)
+    ],
+    continuum: Annotated[
+        Path | None, typer.Option("--continuum", "-c", help="The zones; for a file.", show_default=False)
+    ] = None,
+    store: StorePlace = None,
+    canary: Canary = None,
+    factor: Factor = 2.0,
+    reset_state: Reset = None,
+) -> None:
+    """Say in words what applying a dataflow would do, step by step; or what the last change did."""
+    from headwater import live
+
+    if continuum is None:
+        change, lines, journal = live.explain(subject, store)
+        if change is None:
+            lines = ["it is wanted, and not begun yet"]
+        else:
+            done = sum(e.state == "done" for e in journal)
+            typer.echo(f"version {change.version}: {change.outcome or change.phase}")
+            typer.echo(f"{done} of {len(journal)} steps done")
+    else:
+        planned = _planned(subject, continuum, trust_code=True)
+        settings = _canary(canary, factor)
+        lines = live.preview(planned, store, reset_state=frozenset(reset_state or ()), canary=settings).words
+    for number, line in enumerate(lines, start=1):
+        typer.echo(f"{number:3d}. {line}")
+
+
+def up(
+    continuum: Annotated[
+        Path | None,
+        typer.Option("--continuum", "-c", help="Zones to open at once.", show_default="as they are needed"),
+    ] = None,
+    store: StorePlace = None,
+    home: Home = Path(".headwater"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Agents started here: Spark starts sooner, runs slower.")
+    ] = False,
+) -> None:
+    """Run the controller: make the zones match what the store says is wanted, until Ctrl-C.
+
+    Zones with `at:` are reached there, with the token in HEADWATER_TOKEN. The agents of all others
+    are started on this machine, and run on when the controller ends (`headwater down` ends them).
+    """
+    from headwater import live, service
+
+    zones = service.load_continuum(continuum).zones if continuum else ()
+    options = ("--quick",) if quick else ()
+    live.up(store, home=home, options=options, zones=zones, stop=_stopped_by_signals(), say=_say)
+    _say("stopped; all units run on")
+
+
+def down(home: Home = Path(".headwater")) -> None:
+    """End the zones' agents on this machine, with their units and Sparks; their state stays."""
+    from headwater import live
+
+    ended = live.down(home)
+    _say(f"ended: {', '.join(ended)}" if ended else "no agent runs here")
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _planned(flow: str, continuum: Path, *, trust_code: bool) -> DeploymentPlan:
+    from headwater import service
+
+    loaded = service.load_dataflow(flow)
+    service.check_trust(loaded, trust_code=trust_code)
+    return service.plan(loaded.dataflow, service.load_continuum(continuum), spread=True)
+
+
+def _canary(text: str | None, factor: float) -> CanarySettings | None:
+    from headwater.plan.steps import CanarySettings
+    from headwater.quantity import parse_duration
+
+    return CanarySettings(seconds=parse_duration(text), factor=factor) if text else None
+
+
+def _show(planned: DeploymentPlan, found: Preview) -> None:
+    from rich.console import Console
+
+    from headwater.render import change_view
+
+    for warning in planned.warnings:
+        _say(f"warning: {warning}")
+    Console(highlight=False).print(change_view(planned.dataflow.name, found.diff, found.words))
+
+
+def _agreed(*, as_json: bool, what: str = "apply this?") -> bool:
+    """Ask on a terminal; elsewhere nobody can answer."""
+    if as_json or not _is_terminal():
+        raise typer.BadParameter("nobody can be asked here: give --yes")
+    return typer.confirm(what, err=True)
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _follow(name: str, version: int, store: str | None, *, quiet: bool) -> None:
+    from headwater import live
+
+    say = (lambda text: None) if quiet else _say
+    ended = live.follow(name, version, store, stop=_stopped_by_signals(), say=say)
+    if ended is None:
+        _say("not waited for; the controller goes on")
+
+
+def _stopped_by_signals() -> threading.Event:
+    """Give an event that Ctrl-C and SIGTERM set."""
+    stop = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    return stop
+
+
+def _print_json(data: object) -> None:
+    typer.echo(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)

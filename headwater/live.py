@@ -1,0 +1,324 @@
+"""The use cases over a store: apply, stop, status, history, explain; and running the controller.
+
+Like ``headwater.service`` they take values and places, give values and raise HeadwaterErrors. All but
+``up`` only read the store or write a wish into it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from headwater.continuum import Zone
+from headwater.control.lifecycle import BUSY
+from headwater.control.records import Change, DeploymentRecord, Event, JournalEntry, Wish, ZoneReport
+from headwater.control.store import NoStore, Store, StoreReader
+from headwater.control.zone import OpenZone
+from headwater.errors import DeploymentError, HeadwaterError, RuntimeFailure
+from headwater.metrics import Progress, UnitProgress
+from headwater.plan.diff import PlanDiff, diff
+from headwater.plan.document import plan_id
+from headwater.plan.explain import explain as in_words
+from headwater.plan.model import DeploymentPlan
+from headwater.plan.order import steps_to
+from headwater.plan.steps import CanarySettings, Step
+
+STORE = "HEADWATER_STORE"
+"""The environment variable that names the store."""
+
+HOME = Path(".headwater")
+"""Where agents of this machine are kept, and the store where no other is named."""
+
+
+def store_place(given: str | None) -> str:
+    """Give the path or URL of the store: as given, from the environment, or the usual one."""
+    return given or os.environ.get(STORE) or str(HOME / "headwater.db")
+
+
+# ---------------------------------------------------------------- wishes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """What applying a plan would do, as of ``version`` of its deployment (0: there is none yet)."""
+
+    diff: PlanDiff
+    steps: tuple[Step, ...]
+    version: int
+    busy: bool
+    """Whether a change is under way, which this one would take the place of."""
+    same: bool
+    """Whether the plan is in force already and nothing is to do."""
+
+    @property
+    def words(self) -> list[str]:
+        lines = list(in_words(self.steps)) + [f"note: {note}" for note in self.diff.notes]
+        if self.busy:
+            lines.append("a change is under way: this one takes its place between two of its steps")
+        return lines
+
+    def to_data(self) -> dict[str, Any]:
+        """Give the preview as JSON-able data."""
+        return {"version": self.version, **self.diff.to_data(), "steps": self.words}
+
+
+def preview(
+    plan: DeploymentPlan,
+    place: str | None = None,
+    *,
+    reset_state: frozenset[str] = frozenset(),
+    canary: CanarySettings | None = None,
+) -> Preview:
+    """Say what applying a plan would do; raise what is refused."""
+    name = plan.dataflow.name
+    if not holds(name, place):
+        decided = diff(None, plan, reset_state=reset_state)
+        steps = steps_to(decided, {}, {}, canary=canary)
+        return Preview(diff=decided, steps=steps, version=0, busy=False, same=False)
+    with _existing(place) as store:
+        record = store.deployment(name)
+        base, standings = store.base(name), store.standings(name)
+        plans = store.plans_of(standings)
+    next_one = Wish(deployment=name, version=record.version + 1, goal="run", plan=None)
+    decided = diff(base, plan, reset_state=reset_state, generation=next_one.generation)
+    steps = steps_to(decided, standings, plans, canary=canary)
+    same = not steps and record.phase == "running" and plan_id(decided.wanted) == record.base
+    return Preview(
+        diff=decided, steps=steps, version=record.version, busy=record.phase in BUSY - {"wanted"}, same=same
+    )
+
+
+def apply(
+    plan: DeploymentPlan,
+    place: str | None = None,
+    *,
+    reset_state: frozenset[str] = frozenset(),
+    canary: CanarySettings | None = None,
+    after: int | None = None,
+) -> int:
+    """Store a plan as the wanted one and give its version; ``after`` is the version it was shown for."""
+    name = plan.dataflow.name
+    with closing(Store(store_place(place))) as store:
+        return store.want(name, "run", plan, reset_state=reset_state, canary=canary, after=after)
+
+
+def stop(name: str, place: str | None = None, *, how: Literal["stop", "forget", "finish"] = "stop") -> int:
+    """Store that a deployment is to stop, keeping its state, without it, or when its input is used up."""
+    with _existing(place) as reader:
+        reader.deployment(name)
+    with closing(Store(store_place(place))) as store:
+        return store.want(name, how)
+
+
+# ---------------------------------------------------------------- looking
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """All there is to say of a deployment at one moment."""
+
+    deployment: DeploymentRecord
+    change: Change | None
+    """The change under way, or the last one."""
+    done: int
+    steps: int
+    zones: tuple[ZoneReport, ...]
+    controller: str | None
+    """Who acts on the store; None when nobody does."""
+
+    @property
+    def units(self) -> tuple[UnitProgress, ...]:
+        return tuple(u for z in self.zones if z.progress for u in z.progress.units)
+
+    @property
+    def progress(self) -> Progress:
+        """What the zones said, as one."""
+        whole = Progress(seconds=0.0)
+        for zone in self.zones:
+            whole = whole.joined(zone.progress) if zone.progress else whole
+        return whole
+
+    def to_data(self) -> dict[str, Any]:
+        """Give the status as JSON-able data."""
+        record = self.deployment
+        return {
+            "name": record.name,
+            "phase": record.phase,
+            "version": record.version,
+            "message": record.message,
+            "controller": self.controller,
+            "change": self.change and {**self.change.to_data(), "done": self.done, "steps": self.steps},
+            "zones": [{"zone": z.zone, "at": z.at, "error": z.error} for z in self.zones],
+            **{k: v for k, v in self.progress.to_data().items() if k != "seconds"},
+        }
+
+
+def status(name: str | None = None, place: str | None = None) -> tuple[Status, ...]:
+    """Give the state of one deployment, or of all."""
+    with _existing(place) as store:
+        records = (store.deployment(name),) if name else store.deployments()
+        lease = store.lease()
+        return tuple(_status(store, record, lease.holder if lease else None) for record in records)
+
+
+def _status(store: StoreReader, record: DeploymentRecord, controller: str | None) -> Status:
+    change = next(reversed(store.changes(record.name)), None)
+    journal = [e for e in store.journal(change.id) if e.state != "dropped"] if change else []
+    return Status(
+        deployment=record,
+        change=change,
+        done=sum(e.state == "done" for e in journal),
+        steps=len(journal),
+        zones=store.reports(record.name),
+        controller=controller,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """What was wanted of a deployment, what became of it, and what happened, the oldest first."""
+
+    wishes: tuple[Wish, ...]
+    changes: tuple[Change, ...]
+    events: tuple[Event, ...]
+
+    def to_data(self) -> dict[str, Any]:
+        """Give the history as JSON-able data."""
+        return {
+            "wishes": [
+                {"version": w.version, "goal": w.goal, "plan": w.plan, "at": w.at} for w in self.wishes
+            ],
+            "changes": [c.to_data() for c in self.changes],
+            "events": [{"at": e.at, "text": e.text} for e in self.events],
+        }
+
+
+def history(name: str, place: str | None = None) -> History:
+    """Give what has happened to a deployment."""
+    with _existing(place) as store:
+        store.deployment(name)
+        return History(wishes=store.wishes(name), changes=store.changes(name), events=store.events(name))
+
+
+def explain(name: str, place: str | None = None) -> tuple[Change | None, list[str], tuple[JournalEntry, ...]]:
+    """Give the change under way, or the last one: its steps in words, and the journal."""
+    with _existing(place) as store:
+        store.deployment(name)
+        change = next(reversed(store.changes(name)), None)
+        journal = store.journal(change.id) if change else ()
+    return change, in_words([e.step for e in journal if e.state != "dropped"]), journal
+
+
+def holds(name: str, place: str | None = None) -> bool:
+    """Tell whether there is a store that holds a deployment of this name."""
+    try:
+        with _existing(place) as store:
+            return store.find(name) is not None
+    except NoStore:
+        return False
+
+
+def follow(
+    name: str,
+    version: int,
+    place: str | None = None,
+    *,
+    stop: threading.Event | None = None,
+    observe: Callable[[Status], None] = lambda status: None,
+    say: Callable[[str], None] = lambda text: None,
+    every: float = 0.5,
+) -> Status | None:
+    """Follow a version to its end; give the last status, None when ``stop`` was set before.
+
+    Raises DeploymentError where it failed or was refused, RuntimeFailure where it was rolled back.
+    """
+    stop = stop or threading.Event()
+    warned = False
+    with _existing(place) as store:
+        told = max((e.id for e in store.events(name, limit=1)), default=0)
+        while True:
+            lease = store.lease()
+            now = _status(store, store.deployment(name), lease.holder if lease else None)
+            for event in store.events(name, after=told):
+                told = event.id
+                say(event.text)
+            observe(now)
+            if now.controller is None and not warned:
+                warned = True
+                say("nobody acts on this store now: `headwater up` does")
+            if now.deployment.dealt >= version:
+                return _ended(now, version)
+            if stop.wait(every):
+                return None
+
+
+def _ended(now: Status, version: int) -> Status:
+    change = now.change
+    if change is None or change.version != version or change.outcome in ("done", None):
+        return now
+    kind = RuntimeFailure if change.outcome == "rolled back" else DeploymentError
+    what, _, hint = change.message.partition("\n  -> ")
+    raise kind(
+        f"{change.outcome}: {what}",
+        where=f"deployment '{now.deployment.name}', version {version}",
+        hint=hint or "correct the cause and apply again",
+    )
+
+
+# ---------------------------------------------------------------- acting
+
+
+def up(
+    place: str | None = None,
+    *,
+    home: Path = HOME,
+    options: tuple[str, ...] = (),
+    open_zone: OpenZone | None = None,
+    zones: Iterable[Zone] = (),
+    stop: threading.Event | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Run the controller until ``stop`` is set; ``zones`` are opened at once, others when they are needed.
+
+    Agents of zones without an address run on this machine, below ``home``, with ``options``.
+    """
+    from headwater.control.controller import Controller
+    from headwater.runtime.agents import Agents
+
+    open_zone = open_zone or Agents(home, options=options).open
+    store = Store(store_place(place))
+    for zone in zones:
+        try:
+            open_zone(zone)
+        except HeadwaterError as error:
+            if not error.retryable:
+                raise
+            say(f"zone {zone.name}: {error.what}")
+    try:
+        Controller(store, open_zone).run(stop or threading.Event(), say=say)
+    finally:
+        store.close()
+
+
+def down(home: Path = HOME) -> list[str]:
+    """End the agents of this machine with their units and Sparks; give the zones they were of."""
+    from headwater.runtime.agents import Agents
+
+    return Agents(home).end()
+
+
+@contextmanager
+def _existing(place: str | None) -> Iterator[StoreReader]:
+    with closing(StoreReader.open(store_place(place))) as store:
+        yield store
+
+
+def clock(at: float) -> str:
+    """Write a moment as date and time, here."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

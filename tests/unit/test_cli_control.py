@@ -1,0 +1,245 @@
+"""Commands over a store, with a controller over simulated zones beside them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headwater import cli, cli_control, live, service
+from headwater.control import tables
+from headwater.control.simulated import SimulatedZones
+from headwater.errors import DeploymentError, Unavailable
+
+ROOT = Path(__file__).parents[2]
+CONTINUUM = str(ROOT / "examples/acme/continuum.yaml")
+FLOW = """
+import headwater as hw
+f = hw.flow("tiny", locations=[{places}])
+rows = f.read.csv("in/{{location}}", "id int, ts timestamp, v double", location_as="location")
+low = rows.with_watermark("ts", "1 second").where("v > {above}").named("low").to_layer("site")
+window = low.group_by(hw.window("ts", "1 minute"), "location").agg(m="{agg}").named("high")
+window.to_layer("cloud").write.memory("out")
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
+    monkeypatch.delenv(live.STORE, raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+def invoke(*arguments: str, given: str | None = None) -> tuple[int, str, str]:
+    result = CliRunner().invoke(cli.app, list(arguments), input=given)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def tiny(*places: str, above: int = 1, agg: str = "avg(v)") -> list[str]:
+    text = FLOW.format(places=", ".join(repr(p) for p in places or ("L1", "L4")), above=above, agg=agg)
+    Path("flow.py").write_text(text)
+    return ["flow.py", "-c", CONTINUUM]
+
+
+@contextmanager
+def controller(zones: SimulatedZones | None = None) -> Iterator[SimulatedZones]:
+    """Run `up` with simulated zones."""
+    zones, stop = zones or SimulatedZones(), threading.Event()
+    thread = threading.Thread(target=live.up, kwargs={"open_zone": zones.open, "stop": stop})
+    thread.start()
+    try:
+        yield zones
+    finally:
+        stop.set()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_apply_shows_stores_and_waits() -> None:
+    with controller() as zones:
+        code, out, err = invoke("apply", *tiny(), "--yes", "--wait")
+        assert code == 0, err
+        assert "tiny: 5 units change, 0 stay as they are" in out and "start low@E1: it is new" in out
+        assert "tiny: version 1 is wanted" in err and "version 1: done" in err
+        code, out, err = invoke("apply", *tiny(above=2), "--yes", "--wait", "--json")
+        data = json.loads(out)
+        assert (code, data["stored"], data["version"], data["unchanged"]) == (0, True, 2, 3)
+        assert [u["action"] for u in data["units"]] == ["replace", "replace"]
+        code, out, _ = invoke("apply", *tiny(above=2))
+        assert code == 0 and "nothing to do" in out  # and nobody is asked
+        store = live.Store(live.store_place(None))
+        assert zones.differences(store.base("tiny"), "tiny") == [] and store.deployment("tiny").version == 2
+        store.close()
+
+
+def test_plan_shows_what_would_change() -> None:
+    code, before, _ = invoke("plan", *tiny())
+    assert code == 0 and "units change" not in before
+    with controller():
+        invoke("apply", *tiny(), "--yes", "--wait")
+    _, after, _ = invoke("plan", *tiny("L1", "L4", "L5"))
+    assert "tiny: 2 units change, 4 stay as they are" in after and "feed high@S2 without a restart" in after
+    assert "low@E5 on gw5" in after
+    _, text, _ = invoke("plan", *tiny("L1"), "--json")
+    data = json.loads(text)
+    assert data["dataflow"] == "tiny"
+    assert {u["unit"]: u["action"] for u in data["change"]["units"]} == {
+        "low@E4": "stop", "high@S2": "stop", "out@C1": "feed",
+    }  # fmt: skip
+    code, out, err = invoke("plan", *tiny(agg="max(v)"))
+    assert code == 6 and "high@S1 on s1a" in out and "--reset-state high@S1" in err
+
+
+def test_nobody_is_asked_without_a_terminal() -> None:
+    code, _, err = invoke("apply", *tiny())
+    assert code == 2 and "--yes" in err
+    assert not live.holds("tiny")
+
+
+@pytest.mark.parametrize(("answer", "stored"), [("y\n", True), ("n\n", False)])
+def test_a_terminal_is_asked(answer: str, stored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def confirm(what: str, *, err: bool) -> bool:
+        asked.append(what)
+        return answer == "y\n"
+
+    monkeypatch.setattr(cli_control.typer, "confirm", confirm)
+    monkeypatch.setattr(cli_control, "_is_terminal", lambda: True)
+    code, _, err = invoke("apply", *tiny())
+    assert asked == ["apply this?"] and live.holds("tiny") is stored
+    assert (code == 0) is stored and ("nothing was stored" in err) is not stored
+
+
+def test_refusals_have_their_exit_code() -> None:
+    with controller():
+        assert invoke("apply", *tiny(), "--yes", "--wait")[0] == 0
+        code, _, err = invoke("apply", *tiny(agg="max(v)"), "--yes")
+        assert (
+            code == 6 and "error: its state cannot be gone on with" in err and "--reset-state high@S1" in err
+        )
+        agreed = ["--reset-state", "high@S1", "--reset-state", "high@S2"]
+        code, out, _ = invoke("apply", *tiny(agg="max(v)"), "--yes", "--wait", *agreed)
+        assert code == 0 and "its state is given up" in out
+        code, _, err = invoke("apply", *tiny(agg="avg(v)"), "--yes", "--canary", "1s", *agreed)
+        assert code == 6 and "without --canary" in err
+    assert invoke("apply", *tiny("L9"), "--yes")[0] == 4
+    assert invoke("apply", *tiny(), "--yes", "--canary", "soon")[0] == 3
+    assert invoke("status", "nobody")[0] == 6
+    assert invoke("stop", "nobody")[0] == 6
+    assert invoke("stop", "tiny", "--forget", "--finish")[0] == 2
+    assert invoke("apply", *tiny(), "--yes", "--store", "mysql://a:b@c/d")[0] == 6
+
+
+def test_a_failed_change_ends_the_waiting() -> None:
+    zones = SimulatedZones(seen=lambda u: u)
+    with controller(zones):
+        invoke("apply", *tiny(), "--yes", "--wait")
+        zones.before = _broken
+        code, _, err = invoke("apply", *tiny(above=3), "--yes", "--wait")
+        assert code == 6 and "failed: nothing was stopped or started: it does not compile" in err
+        zones.before = lambda call: None
+        zones.seen = lambda u: type(u)(**{**vars(u), "error": "bad"}) if u.zone == "E4" else u
+        code, _, err = invoke("apply", *tiny(above=3), "--yes", "--wait", "--canary", "0.2s")
+        assert code == 5 and "rolled back: low@E4 failed: bad" in err
+    code, out, _ = invoke("history", "tiny")
+    assert code == 0
+    for text in ("version 1: run, done", "version 2: run, failed", "version 3: run, rolled back"):
+        assert text in out
+    data = json.loads(invoke("history", "tiny", "--json")[1])
+    assert [c["outcome"] for c in data["changes"]] == ["done", "failed", "rolled back"]
+    assert any("going back to what ran" in e["text"] for e in data["events"])
+    code, out, _ = invoke("explain", "tiny")
+    assert (
+        code == 0 and "version 3: rolled back" in out and "replace low@E1: the change is rolled back" in out
+    )
+
+
+def _broken(call: object) -> None:
+    if getattr(call, "name", "") == "check":
+        raise DeploymentError("it does not compile", hint="correct it")
+
+
+def test_status_stop_and_go_on() -> None:
+    code, _, err = invoke("status")
+    assert code == 6 and "no store here" in err
+    invoke("apply", *tiny(), "--yes")
+    code, out, _ = invoke("status")
+    assert code == 0 and "tiny  version 1  wanted" in out and "`headwater up` does" in out
+    code, out, _ = invoke("explain", "tiny")
+    assert "not begun yet" in out
+    with controller() as zones:
+        live.follow("tiny", 1, every=0.05)
+        _until(lambda: len(live.status("tiny")[0].units) == 5)
+        data = json.loads(invoke("status", "tiny", "--json")[1])
+        assert data["phase"] == "running" and {u["unit"] for u in data["units"]} >= {"low@E1", "out@C1"}
+        assert data["change"]["done"] == data["change"]["steps"] > 10 and data["controller"]
+        assert "low@E1" in invoke("status")[1]
+        assert invoke("stop", "tiny", "--wait")[0] == 0
+        assert live.status("tiny")[0].deployment.phase == "stopped"
+        assert invoke("apply", *tiny(), "--yes", "--wait")[0] == 0  # the same plan, which does not run
+        assert live.status("tiny")[0].deployment.phase == "running"
+        assert invoke("stop", "tiny", "--forget")[0] == 2
+        assert invoke("stop", "tiny", "--forget", "--yes", "--wait")[0] == 0
+        assert zones.differences(None, "tiny") == []
+
+
+def _until(true: Callable[[], bool]) -> None:
+    for _ in range(300):
+        if true():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not happen within 15 s")
+
+
+def test_explain_a_file() -> None:
+    code, out, _ = invoke("explain", *tiny(), "--canary", "90s")
+    assert code == 0 and "watch low@E1 for" in out
+    assert not live.holds("tiny") and not Path(".headwater").exists()
+
+
+def test_the_store_comes_from_option_environment_or_habit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert live.store_place(None) == str(Path(".headwater") / "headwater.db")
+    monkeypatch.setenv(live.STORE, "other.db")
+    assert live.store_place(None) == "other.db" and live.store_place("x") == "x"
+    invoke("apply", *tiny(), "--yes")
+    assert Path("other.db").exists()
+
+
+def test_what_was_shown_is_what_is_stored() -> None:
+    flow, _, continuum = tiny()
+    planned = service.plan(service.load_dataflow(flow).dataflow, service.load_continuum(continuum))
+    shown = live.preview(planned)
+    assert live.apply(planned, after=shown.version) == 1
+    with pytest.raises(DeploymentError, match="version 1 was stored meanwhile"):
+        live.apply(planned, after=shown.version)
+
+
+def test_up_needs_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> object:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(live, "import_module", missing)
+    with pytest.raises(Unavailable, match="no zone agents"):
+        live.up()
+    opened: list[str] = []
+
+    class Agents:
+        @staticmethod
+        def open_zone(zone: object) -> object:
+            opened.append(getattr(zone, "name", ""))
+            return SimulatedZones().open(zone)  # type: ignore[arg-type] # a zone
+
+    monkeypatch.setattr(live, "import_module", lambda name: Agents)
+    stop = threading.Event()
+    stop.set()
+    live.up(zones=service.load_continuum(CONTINUUM).zones, stop=stop)
+    assert opened == ["C1", "S1", "S2", "E1", "E2", "E3", "E4", "E5"]

@@ -1,0 +1,72 @@
+"""A real controller process, killed with SIGKILL at random moments."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headwater.control.simulated import SimulatedZones
+from headwater.control.store import Store
+from tests.unit.changes import FIRST, Version
+
+ROOT = Path(__file__).parents[2]
+VERSIONS = (
+    FIRST,
+    replace(FIRST, wider=True, locations=("L1", "L4", "L5")),
+    replace(FIRST, locations=("L1", "L2", "L4", "L5"), alarm=2),
+    replace(FIRST, tap=True, path="/elsewhere"),
+)
+
+
+def start(directory: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.unit.zones_in_a_file", str(directory)]
+    return subprocess.Popen(command, cwd=ROOT)
+
+
+@pytest.mark.parametrize(
+    ("versions", "seed"),
+    [(VERSIONS[:2], 11), *(pytest.param(VERSIONS, s, marks=pytest.mark.long) for s in range(3))],
+)
+def test_killed_at_random_it_ends_in_the_wanted_plan(
+    tmp_path: Path, versions: tuple[Version, ...], seed: int
+) -> None:
+    rng = random.Random(seed)
+    store, zones = Store(tmp_path / "store.db"), SimulatedZones(tmp_path / "zones.json")
+    kills = 0
+    for number, version in enumerate(versions, start=1):
+        store.want("f", "run", version.plan())
+        deadline = time.monotonic() + 120
+        while store.deployment("f").dealt < number:
+            assert time.monotonic() < deadline, store.deployment("f")
+            process = start(tmp_path)
+            try:
+                _until_it_acts(store, process, number)
+                time.sleep(rng.uniform(0, 0.8))
+            finally:
+                process.kill()
+                process.wait()
+            kills += store.deployment("f").dealt < number
+        base = store.base("f")
+        assert base is not None and base.dataflow == version.flow()
+        assert store.deployment("f").phase == "running"
+        assert zones.differences(base, "f") == []
+    store.close()
+    assert kills >= 2  # else the changes were too quick to be hit
+
+
+def _until_it_acts(store: Store, process: subprocess.Popen[bytes], version: int) -> None:
+    """Wait until the process has taken over, so that a kill does not only hit its start."""
+    for _ in range(600):
+        lease = store.lease()
+        acting = lease is not None and lease.holder.endswith(f":{process.pid}")
+        if acting or store.deployment("f").dealt >= version:
+            return
+        assert process.poll() is None
+        time.sleep(0.02)
+    raise AssertionError("it never acted")

@@ -1,0 +1,31 @@
+"""Run a controller over zones that a file stands for, until the process is killed: a test's subprocess."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+from headwater.control import tables
+from headwater.control.controller import Controller
+from headwater.control.executor import Executor
+from headwater.control.simulated import Call, SimulatedZones
+from headwater.control.store import Store
+
+
+def linger(call: Call) -> None:
+    """Take some time, so that a kill may find it in the midst of a call."""
+    time.sleep(0.004)
+
+
+def main(directory: Path) -> None:
+    tables.SYNCHRONOUS = "OFF"  # killed processes lose nothing that the kernel has
+    zones = SimulatedZones(directory / "zones.json", before=linger, after=linger)
+    executor = Executor(zones.open, shortest=0.01, longest=0.05, look=0.01)
+    store = Store(directory / "store.db")
+    Controller(store, zones.open, lease=0.4, poll=0.05, executor=executor).run(threading.Event())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
