@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from headwater.cli import app
 from headwater.errors import DeploymentError, Unavailable
 from headwater.runtime import standing
 from headwater.runtime.channels.open import open_log
@@ -20,19 +22,26 @@ from tests.conftest import free_port
 from .conftest import ids, table
 
 
-def headwater(*words: str, code: int = 0) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "headwater", "broker", *words], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == code, done.stderr
-    return json.loads(done.stdout) if done.stdout else done.stderr
+def headwater(*words: str, code: int = 0, apart: bool = False) -> Any:
+    """Run ``headwater broker``: here, or in a process of its own."""
+    command = ["broker", *words]
+    if apart:
+        done = subprocess.run(
+            [sys.executable, "-m", "headwater", *command], capture_output=True, text=True, timeout=120
+        )
+        status, out, err = done.returncode, done.stdout, done.stderr
+    else:
+        result = CliRunner().invoke(app, command)
+        status, out, err = result.exit_code, result.stdout, result.stderr
+    assert status == code, err
+    return json.loads(out) if out else err
 
 
 @pytest.mark.usefixtures("broker")  # where there is none, there can be none
 def test_a_broker_outlives_the_command_and_keeps_its_data(tmp_path: Path) -> None:
     where, port = ("--dir", str(tmp_path / "kafka"), "--json"), str(free_port())
     try:
-        started = headwater("start", *where, "--port", port)
+        started = headwater("start", *where, "--port", port, apart=True)
         assert started["address"] == f"127.0.0.1:{port}"
         assert headwater("status", *where) == started
         spec = {"kind": "kafka", "servers": started["address"], "topic": "t", "staging": str(tmp_path / "s")}
@@ -41,7 +50,7 @@ def test_a_broker_outlives_the_command_and_keeps_its_data(tmp_path: Path) -> Non
         assert headwater("stop", *where) == started
         assert headwater("status", *where)["pid"] is None
         assert headwater("stop", *where)["pid"] is None
-        headwater("start", *where, "--port", port)
+        standing.start(tmp_path / "kafka", port=int(port))
         assert ids(open_log(spec)) == [1, 2]
     finally:
         standing.stop(tmp_path / "kafka")

@@ -137,7 +137,8 @@ def test_writers_without_transactions_lose_nothing_to_each_other(spec: dict[str,
     """Two at a time take each other's numbers; whose entry does not count writes it anew."""
     code = (
         "import pyarrow as pa, sys\n"
-        f"log = open_log({{**{spec!r}, 'delivery': 'at_least_once'}})\n"
+        f"own = {{'delivery': 'at_least_once', 'staging': {spec['staging']!r} + sys.argv[1]}}\n"
+        f"log = open_log({{**{spec!r}, **own}})\n"
         "for n in range(100):\n"
         "    log.append(pa.table({'id': [int(sys.argv[1]) + n]}), epoch=1, batch=n)\n"
     )

@@ -58,6 +58,16 @@ def test_a_channel_is_with_the_nearest_broker_on_the_way_to_its_reader() -> None
     assert hosts(wanted) == {"E1": None, "E2": "S1", "S1": "S1"}
 
 
+def test_of_several_readers_the_lowest_decides() -> None:
+    builder = hw.flow("two", locations=["L1", "L2"])
+    rows = builder.read.json("/in/{location}", "id bigint").where("id > 0").named("clean")
+    rows.to_layer("cloud").write.memory("high")
+    rows.to_layer("site").write.memory("low")
+    (channel, *_) = build(builder.build(), continuum(c1=BROKER)).channels
+    assert {unit.partition("@")[2] for unit in channel.consumers} == {"S1", "C1"}
+    assert channel.broker is None
+
+
 def test_what_stops_with_a_link_is_said() -> None:
     made = plan(continuum(s1=BROKER, e1=", channels: filelog"))
     assert made.warnings == (

@@ -189,6 +189,9 @@ class Cluster:
             except KafkaException as error:
                 if not no_topic(error.args[0]):
                     raise self._failed(error.args[0], topic) from None
+            deadline = time.monotonic() + kafkaclient.SECONDS
+            while self.bounds(topic, 0) is not None and time.monotonic() < deadline:
+                time.sleep(_PAUSE)  # brokers learn of it one by one
 
     def delete_before(self, topic: str, offsets: Mapping[int, int]) -> None:
         """Delete the messages before an offset, by partition."""
