@@ -17,7 +17,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import headwater as hw
-from benchmarks import common
+from benchmarks import common, pipeline
+from benchmarks.pipeline import COLLATZ, SIZE, STEPS, Averages, check, results
 from headwater.plan.build import build, one_unit
 from headwater.plan.model import DeploymentPlan
 from headwater.runtime.channels.filelog import FileLog
@@ -37,7 +37,6 @@ from headwater.runtime.deployment import Deployment
 from headwater.runtime.endpoint import LocalEndpoint
 
 if TYPE_CHECKING:
-    import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
 
 CONTINUUM = """
@@ -49,21 +48,11 @@ zones:
   E1: {layer: edge, parent: S1, locations: [L1]}
 """
 SCHEMA = "i bigint"
-SIZE = 10  # rows of a count window
-STEPS = 100  # O3 keeps what needs fewer
-LIMIT = 200  # steps after which counting ends
 FILE_ROWS = 50_000
 FILES_PER_BATCH = 10  # of the source, for every variant
 TRIGGER = "0 seconds"  # of every variant: the next batch as soon as there is input
 FAST = "0 seconds"  # of the latency's units
 RATE, EVERY = 2_500, 0.2  # rows a second, seconds between two files
-
-# The same text for plain Spark and Headwater.
-START = "cast(mean AS bigint) % 1000 + 1"
-COLLATZ = (
-    f"aggregate(sequence(1, {LIMIT}), named_struct('n', {START}, 's', 0), (a, x) -> IF(a.n <= 1, a, "
-    "named_struct('n', IF(a.n % 2 = 0, a.n div 2, 3 * a.n + 1), 's', a.s + 1))).s"
-)
 
 
 # ---------------------------------------------------------------- input and what must come out
@@ -80,82 +69,12 @@ def write_rows(directory: Path, rows: int) -> None:
         os.utime(file, (begin + number, begin + number))  # Spark takes files in this order
 
 
-def expected(rows: int) -> pa.Table:
-    """Compute the pipeline's result without Spark."""
-    kept = np.arange(0, rows, 3, dtype="int64")
-    steps = np.array([_steps(n) for n in range(1, 1001)])
-    keys, means = [], []
-    for key in range(10):
-        mine = kept[kept % 10 == key]
-        windows = mine[: len(mine) // SIZE * SIZE].reshape(-1, SIZE)
-        means.append(windows.sum(axis=1) / SIZE)
-        keys.append(np.full(len(windows), key, dtype="int64"))
-    key, mean = np.concatenate(keys), np.concatenate(means)
-    counted = steps[mean.astype("int64") % 1000]
-    few = counted < STEPS
-    return _ordered(pa.table({"key": key[few], "mean": mean[few], "steps": counted[few].astype("int32")}))
-
-
-def _steps(n: int) -> int:
-    steps = 0
-    while n > 1 and steps < LIMIT:
-        n, steps = n // 2 if n % 2 == 0 else 3 * n + 1, steps + 1
-    return steps
-
-
 def written(directory: Path) -> pa.Table:
     """Read back what a variant's sink has written."""
-    files = [f for f in directory.rglob("*.parquet") if ".headwater" not in f.parts]
-    schema = pa.schema([("key", pa.int64()), ("mean", pa.float64()), ("steps", pa.int32())])
-    tables = [pq.ParquetFile(f).read().cast(schema) for f in files]
-    return _ordered(pa.concat_tables(tables))
-
-
-def _ordered(table: pa.Table) -> pa.Table:
-    return table.select(["key", "mean", "steps"]).sort_by([("key", "ascending"), ("mean", "ascending")])
-
-
-def check(variant: str, got: pa.Table, wanted: pa.Table) -> None:
-    """End the benchmark when a variant's result is not the right one."""
-    if got.num_rows != wanted.num_rows:
-        sys.exit(f"{variant}: {got.num_rows} rows instead of {wanted.num_rows}")
-    for name in wanted.column_names:
-        mine, right = got[name].to_numpy(), wanted[name].to_numpy()
-        if not np.array_equal(mine, right):
-            at = int(np.flatnonzero(mine != right)[0])
-            sys.exit(f"{variant}: in row {at} {name} is {mine[at]} instead of {right[at]}")
+    return pipeline.written([f for f in directory.rglob("*.parquet") if ".headwater" not in f.parts])
 
 
 # ---------------------------------------------------------------- (a) by hand
-
-
-class Averages(StatefulProcessor):
-    """Average every ten rows of a key in order, vectorised; the rest waits in the state."""
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self._rest = handle.getValueState("rest", "values binary")
-
-    def handleInputRows(  # noqa: N802 (PySpark's name)
-        self,
-        key: Any,
-        rows: Iterator[pd.DataFrame],
-        timerValues: Any,  # noqa: N803 (PySpark's name)
-    ) -> Iterator[pd.DataFrame]:
-        import numpy as np
-        import pandas as pd
-
-        values = np.sort(np.concatenate([part["i"].to_numpy() for part in rows]))
-        rest = self._rest.get()
-        if rest:
-            values = np.concatenate([np.frombuffer(rest[0], dtype="int64"), values])
-        full = len(values) // 10 * 10
-        self._rest.update((values[full:].tobytes(),))
-        if full:
-            means = values[:full].reshape(-1, 10).mean(axis=1)
-            yield pd.DataFrame({"key": np.full(len(means), key[0]), "mean": means})
-
-    def close(self) -> None:
-        pass
 
 
 def plain_frame(spark: SparkSession, source: Path) -> DataFrame:
@@ -172,7 +91,7 @@ def plain_frame(spark: SparkSession, source: Path) -> DataFrame:
         .selectExpr("i % 10 AS key", "i")
         .groupBy("key")
         .transformWithStateInPandas(
-            statefulProcessor=Averages(),
+            statefulProcessor=Averages("key"),
             outputStructType="key bigint, mean double",
             outputMode="Append",
             timeMode="None",
@@ -270,11 +189,11 @@ def throughput(endpoint: LocalEndpoint, place: Path, sizes: list[int], repeats: 
     for rows in dict.fromkeys([warm, *sizes]):
         write_rows(place / f"rows-{rows}", rows)
     names = list(VARIANTS)
-    wanted = expected(warm)
+    wanted = results(0, warm)
     for name in names:  # the server's code and workers are warm before anything counts
         _once(endpoint, name, place, warm, wanted)
     for rows in sizes:
-        wanted = expected(rows)
+        wanted = results(0, rows)
         runs: dict[str, list[Run]] = {name: [] for name in names}
         for turn in range(repeats):
             for name in names[turn % 3 :] + names[: turn % 3]:

@@ -1,0 +1,27 @@
+"""The pipeline as a Headwater dataflow: O1 at the edges, O2 at the sites, O3 in the cloud."""
+
+from __future__ import annotations
+
+import headwater as hw
+from benchmarks.flowunits.workload import EDGES
+from benchmarks.pipeline import COLLATZ, SIZE, STEPS
+
+SCHEMA = "i bigint"
+FILE_ROWS = 50_000
+
+
+def flow(events: str, results: str, *, batch_rows: int) -> hw.Dataflow:
+    """Read the files of a directory that every edge has for itself; write Parquet in the cloud."""
+    f = hw.flow("flowunits", locations=list(EDGES.values()))
+    files = str(max(1, batch_rows // FILE_ROWS))
+    rows = f.read.files(events, SCHEMA, format="parquet", location_as="location", maxFilesPerTrigger=files)
+    means = (
+        rows.where("i % 3 = 0")
+        .to_layer("site")
+        .with_columns(key="i % 10")
+        .count_window(SIZE, keys=["location", "key"], order_by="i")
+        .agg(mean="avg(i)")
+    )
+    found = means.to_layer("cloud").with_columns(steps=COLLATZ).where(f"steps < {STEPS}")
+    found.write.parquet(results)
+    return f.build()

@@ -1,0 +1,57 @@
+"""The figure of the result: how much longer the stretched cluster takes, by bandwidth and delay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headwater.errors import Unavailable
+
+
+def grid(result: Mapping[str, Any], key: str) -> tuple[list[str], list[int], list[list[float | None]]]:
+    """Arrange the cells: bandwidths and delays as they come, a row for each delay; None where unknown."""
+    cells = result["cells"]
+    bandwidths = list(dict.fromkeys(c["bandwidth"] for c in cells))
+    delays = sorted({c["delay_ms"] for c in cells})
+    found = {(c["bandwidth"], c["delay_ms"]): c.get(key) for c in cells}
+    return bandwidths, delays, [[found.get((b, d)) for b in bandwidths] for d in delays]
+
+
+def draw(result: Mapping[str, Any], file: Path) -> None:
+    """Write a PNG; the ratio where both variants were measured, else the stretched cluster's seconds."""
+    try:
+        from matplotlib.colors import LogNorm
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise Unavailable(
+            "matplotlib is missing", where="heat map", hint='pip install "headwater[bench]"'
+        ) from None
+    ratios = all(cell.get("ratio") is not None for cell in result["cells"])
+    bandwidths, delays, values = grid(result, "ratio" if ratios else "stretched_s")
+    known = [v for row in values for v in row if v is not None]
+    figure = Figure(figsize=(1.6 + 1.3 * len(bandwidths), 1.6 + 0.9 * len(delays)), layout="constrained")
+    axes = figure.add_subplot()
+    shown = [[float("nan") if v is None else v for v in row] for row in values]
+    image = axes.imshow(
+        shown, cmap="viridis", aspect="auto", norm=LogNorm(min(known), max(*known, min(known) * 1.01))
+    )
+    axes.set_xticks(range(len(bandwidths)), bandwidths)
+    axes.set_yticks(range(len(delays)), [f"{d} ms" for d in delays])
+    axes.set_xlabel("bandwidth of each link")
+    axes.set_ylabel("delay of each link, one way")
+    what = "stretched Spark / Headwater" if ratios else "stretched Spark, seconds"
+    axes.set_title(f"{what}, {result['rows']:,} events")
+    for y, row in enumerate(values):
+        for x, value in enumerate(row):
+            text = "" if value is None else f"{value:.1f}" + ("×" if ratios else " s")
+            axes.text(x, y, text, ha="center", va="center", color="white", fontweight="bold")
+    figure.colorbar(image)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=150)
+
+
+def draw_from(source: Path, file: Path) -> None:
+    """Write the PNG of a result that was stored."""
+    draw(json.loads(source.read_text()), file)

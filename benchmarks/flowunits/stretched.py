@@ -1,0 +1,236 @@
+"""The baseline: one Spark standalone cluster stretched over all zones, as people build it today.
+
+Master, driver and shared file system stand in the cloud zone, a worker on the host of every zone. No
+directory is shared: each zone's processes see only the directory of their own zone, so shuffles go from
+executor to executor and checkpoints to the file system in the cloud, over the lab's links.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import ROOT
+from benchmarks.flowunits.stretched_query import Settings
+from benchmarks.flowunits.workload import BATCH_ROWS, CLOUD, CORES, EDGES, TRIGGER, Burst
+from benchmarks.netlab import Lab
+from headwater.errors import RuntimeFailure
+from headwater.runtime.endpoint import STREAMING_CONF, find_java
+
+# Every zone has a network of its own, so the same ports serve all.
+MASTER_PORT, STORAGE_PORT, EVENTS_PORT = 7077, 9870, 7070
+EXECUTOR_MB, DRIVER_MB, DAEMON_MB = 512, 768, 96
+_READY_SECONDS = 240.0
+_HERE = Path(__file__).parent
+CONF: Mapping[str, str] = {
+    **STREAMING_CONF,
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.executor.memory": f"{EXECUTOR_MB}m",
+    "spark.driver.memory": f"{DRIVER_MB}m",
+    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:-UsePerfData",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:-UsePerfData",
+    # An instance of each operator on each core, as a cluster that takes all hosts for near would have.
+    "spark.sql.shuffle.partitions": str(sum(CORES.values())),
+    # Batches then write what has changed and no snapshot: the least that goes to the file system.
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    # Each look for new events asks every edge; the default of 10 ms would keep the idle cluster busy.
+    "spark.sql.streaming.pollingDelay": "50ms",
+    "spark.python.daemon.module": "benchmarks.flowunits.python_daemon",
+    "spark.sql.catalogImplementation": "in-memory",
+}
+
+
+class Stretched:
+    """The variant. `place` is a directory that becomes the disks of all hosts, one below it per zone."""
+
+    name = "stretched"
+
+    def __init__(self, lab: Lab, place: Path) -> None:
+        self.lab, self.place = lab, place
+        self._processes: dict[str, subprocess.Popen[Any]] = {}
+        self._servers: dict[str, subprocess.Popen[Any]] = {}
+        self._said: dict[str, queue.Queue[str | None]] = {}
+
+    @property
+    def results(self) -> Path:
+        """Return where the driver puts the results, in the cloud."""
+        return self._directory(CLOUD) / "results"
+
+    def deploy(self) -> None:
+        """Start file system, event servers, cluster and query."""
+        for zone in CORES:
+            (self._directory(zone) / "tmp").mkdir(parents=True, exist_ok=True)
+        self.results.mkdir(exist_ok=True)
+        cloud = self.lab.address(CLOUD)
+        files = str(self._directory(CLOUD) / "files")
+        self._script(CLOUD, "storage.py", [cloud, str(STORAGE_PORT), files])
+        for edge in EDGES:
+            argv = [self.lab.address(edge), str(EVENTS_PORT)]
+            self._servers[edge] = self._script(edge, "events.py", argv)
+        ports = ["--host", cloud, "--port", str(MASTER_PORT), "--webui-port", "0"]
+        self._class(CLOUD, "master", "org.apache.spark.deploy.master.Master", ports)
+        master = f"spark://{cloud}:{MASTER_PORT}"
+        for zone, cores in CORES.items():
+            argv = ["--host", self.lab.address(zone), "--webui-port", "0", "--cores", str(cores)]
+            argv += ["--memory", f"{EXECUTOR_MB}m", "--work-dir", str(self._directory(zone) / "work"), master]
+            self._class(zone, f"worker-{zone}", "org.apache.spark.deploy.worker.Worker", argv)
+        self._start_driver(master, cloud)
+
+    def _start_driver(self, master: str, cloud: str) -> None:
+        settings = Settings(
+            master=master,
+            conf={**CONF, "spark.driver.host": cloud, "spark.driver.bindAddress": cloud},
+            executors=len(CORES),
+            servers={EDGES[edge]: (self.lab.address(edge), EVENTS_PORT) for edge in EDGES},
+            splits=-(-sum(CORES.values()) // len(EDGES)),
+            batch_rows=BATCH_ROWS,
+            trigger=TRIGGER,
+            checkpoint=f"webhdfs://{cloud}:{STORAGE_PORT}/checkpoint",
+            results=str(self.results),
+        )
+        file = self._directory(CLOUD) / "settings.json"
+        file.write_text(json.dumps(asdict(settings)))
+        argv = [sys.executable, "-m", "benchmarks.flowunits.stretched_query", str(file)]
+        driver = self._start(CLOUD, "driver", argv, stdout=subprocess.PIPE)
+        self._await_line("driver", driver, '{"executors"')
+        self._await_line("driver", driver, '{"query"')
+
+    def prepare(self, burst: Burst) -> None:
+        """Nothing: the servers make their events when they happen."""
+
+    def release(self, burst: Burst) -> None:
+        """Tell the event servers, by their input and so past the lab's network."""
+        for edge, server in self._servers.items():
+            first, count = burst.share(edge)
+            assert server.stdin is not None
+            server.stdin.write(f"{first} {count}\n")
+            server.stdin.flush()
+
+    def check(self) -> None:
+        """Raise when a process has ended."""
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                raise self._failure(name, f"{name} has ended with status {process.returncode}")
+
+    def teardown(self) -> None:
+        """End the processes, the driver first."""
+        for name in ("driver", *self._processes):
+            process = self._processes.pop(name, None)
+            if process is not None:
+                self.lab.end(process)
+        self._servers.clear()
+
+    # ------------------------------------------------------------ processes
+
+    def _class(self, zone: str, name: str, main: str, argv: Sequence[str]) -> None:
+        spark = Path(self._environment(zone)["SPARK_HOME"]) / "bin" / "spark-class"
+        self._start(zone, name, [str(spark), main, *argv])
+
+    def _script(self, zone: str, script: str, argv: Sequence[str]) -> subprocess.Popen[Any]:
+        name = f"{Path(script).stem}-{zone}"
+        command = [sys.executable, "-I", str(_HERE / script), *argv]
+        process = self._start(zone, name, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._await_line(name, process, "ready")
+        return process
+
+    def _start(
+        self,
+        zone: str,
+        name: str,
+        argv: Sequence[str],
+        *,
+        stdin: int | None = None,
+        stdout: int | None = None,
+    ) -> subprocess.Popen[Any]:
+        with self._log(zone, name).open("ab") as log:
+            process = self.lab.popen(
+                zone,
+                argv,
+                env=self._environment(zone),
+                cwd=self._directory(zone),
+                stdin=stdin if stdin is not None else subprocess.DEVNULL,
+                stdout=stdout if stdout is not None else log,
+                stderr=log,
+                hide=[self._directory(other) for other in CORES if other != zone],
+                text=True,
+            )
+        self._processes[name] = process
+        return process
+
+    def _environment(self, zone: str) -> dict[str, str]:
+        import pyspark
+
+        directory = self._directory(zone)
+        scratch = str(directory / "tmp")
+        options = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+        return {
+            "PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
+            "HOME": str(directory),
+            "LANG": "C.UTF-8",
+            "TZ": "UTC",
+            "JAVA_HOME": str(find_java()),
+            "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={scratch}",
+            "TMPDIR": scratch,
+            "SPARK_HOME": str(Path(pyspark.__file__).parent),
+            "SPARK_LOCAL_IP": self.lab.address(zone),
+            "SPARK_LOCAL_DIRS": scratch,
+            "SPARK_NO_DAEMONIZE": "1",
+            "SPARK_DAEMON_MEMORY": f"{DAEMON_MB}m",
+            "SPARK_DAEMON_JAVA_OPTS": options,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def _await_line(self, name: str, process: subprocess.Popen[Any], begin: str) -> None:
+        """Wait for a line that a process says."""
+        if name not in self._said:
+            said = self._said[name] = queue.Queue()
+            threading.Thread(target=_listen, args=(process, said), daemon=True).start()
+        deadline = time.monotonic() + _READY_SECONDS
+        while (rest := deadline - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                line = self._said[name].get(timeout=min(rest, 1.0))
+                if line is None:
+                    break
+                if line.startswith(begin):
+                    return
+        raise self._failure(name, f"{name} did not come up")
+
+    def _failure(self, name: str, what: str) -> RuntimeFailure:
+        logs = sorted(self.place.glob(f"*/{name}*.log"))
+        tail: list[str] = []
+        for log in logs[:1]:
+            with contextlib.suppress(OSError):
+                tail = log.read_text(errors="replace").splitlines()[-15:]
+        return RuntimeFailure("\n".join([what, *tail]), where=self.name, hint="keep the logs with --keep DIR")
+
+    def _log(self, zone: str, name: str) -> Path:
+        return self._directory(zone) / f"{name}.log"
+
+    def _directory(self, zone: str) -> Path:
+        return self.place / zone
+
+
+def _listen(process: subprocess.Popen[Any], said: queue.Queue[str | None]) -> None:
+    """Pass on what a process says, and None at its end."""
+    assert process.stdout is not None
+    with contextlib.suppress(ValueError):  # closed when the process is ended
+        for line in process.stdout:
+            said.put(line)
+    said.put(None)
