@@ -74,11 +74,11 @@ def results(first: int, rows: int) -> pa.Table:
     every = np.arange(first, first + rows, dtype="int64")
     kept = every[every % 3 == 0]
     keys, means = [], []
-    for key in range(10):
-        mine = kept[kept % 10 == key]
+    for number in range(10):
+        mine = kept[kept % 10 == number]
         windows = mine[: len(mine) // SIZE * SIZE].reshape(-1, SIZE)
         means.append(windows.sum(axis=1) / SIZE)
-        keys.append(np.full(len(windows), key, dtype="int64"))
+        keys.append(np.full(len(windows), number, dtype="int64"))
     key, mean = np.concatenate(keys), np.concatenate(means)
     counted = _all_steps()[mean.astype("int64") % 1000]
     few = counted < STEPS

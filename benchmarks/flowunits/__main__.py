@@ -46,7 +46,7 @@ from headwater.quantity import parse_bandwidth
 VARIANTS: dict[str, Callable[[Lab, Path], Variant]] = {"headwater": Zones, "stretched": Stretched}
 BANDWIDTHS = ("unlimited", "1gbit", "100mbit", "10mbit")
 DELAYS = (0, 10, 100)
-ROWS, QUICK_ROWS = 1_200_000, 120_000
+ROWS, QUICK_ROWS = 4_800_000, 120_000
 WARM_UPS = 3
 WARM_UP_SECONDS = 600.0  # sixteen cold JVMs on two cores
 

@@ -272,7 +272,7 @@ class Lab:
         for route in self.topology.routes:
             if route.link == lower:
                 gateway = link.upper_address if route.up else link.lower_address
-                way = ("dev", below if route.up else above)
+                way: tuple[str, ...] = ("dev", below if route.up else above)
                 if not self._tunnelled(link):
                     way = ("via", gateway, *way)
                 self._ip(route.zone, "route", "replace", route.target, *way, "src", self.address(route.zone))
