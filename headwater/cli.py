@@ -98,10 +98,9 @@ def plan(
     planned = service.plan(loaded.dataflow, service.load_continuum(continuum), shape=shape)
     change, refused = None, None
     try:
-        change = None
-    if shape == "annotated" and live.holds(planned.dataflow.name, store):
-        planned = service.plan(planned.dataflow, planned.continuum, spread=True)
-        change = live.preview(planned, store)
+        if shape == "annotated" and live.holds(planned.dataflow.name, store):
+            planned = service.plan(planned.dataflow, planned.continuum, spread=True)
+            change = live.preview(planned, store)
     except HeadwaterError as error:
         refused = error  # the plan is shown all the same
     if as_json:

@@ -24,6 +24,7 @@ def draw(result: Mapping[str, Any], file: Path) -> None:
     try:
         from matplotlib.colors import LogNorm
         from matplotlib.figure import Figure
+        from matplotlib.patheffects import withStroke
     except ImportError:
         raise Unavailable(
             "matplotlib is missing", where="heat map", hint='pip install "headwater[bench]"'
@@ -34,7 +35,7 @@ def draw(result: Mapping[str, Any], file: Path) -> None:
     figure = Figure(figsize=(1.6 + 1.3 * len(bandwidths), 1.6 + 0.9 * len(delays)), layout="constrained")
     axes = figure.add_subplot()
     shown = [[float("nan") if v is None else v for v in row] for row in values]
-    image = axes.imshow(
+    axes.imshow(
         shown, cmap="viridis", aspect="auto", norm=LogNorm(min(known), max(*known, min(known) * 1.01))
     )
     axes.set_xticks(range(len(bandwidths)), bandwidths)
@@ -46,8 +47,8 @@ def draw(result: Mapping[str, Any], file: Path) -> None:
     for y, row in enumerate(values):
         for x, value in enumerate(row):
             text = "" if value is None else f"{value:.1f}" + ("×" if ratios else " s")
-            axes.text(x, y, text, ha="center", va="center", color="white", fontweight="bold")
-    figure.colorbar(image)
+            edge = [withStroke(linewidth=2, foreground="black")]  # legible on light cells too
+            axes.text(x, y, text, ha="center", va="center", color="white", path_effects=edge)
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=150)
 
