@@ -13,12 +13,14 @@ import pytest
 from typer.testing import CliRunner
 
 from headwater import cli, cli_control, live, service
+from headwater.continuum import Zone
 from headwater.control import tables
 from headwater.control.simulated import SimulatedZones
-from headwater.errors import DeploymentError, Unavailable
+from headwater.control.zone import ZonePort
+from headwater.errors import DeploymentError
 
 ROOT = Path(__file__).parents[2]
-CONTINUUM = str(ROOT / "examples/acme/continuum.yaml")
+CONTINUUM = str(ROOT / "tests/unit/acme.yaml")
 FLOW = """
 import headwater as hw
 f = hw.flow("tiny", locations=[{places}])
@@ -223,23 +225,14 @@ def test_what_was_shown_is_what_is_stored() -> None:
         live.apply(planned, after=shown.version)
 
 
-def test_up_needs_agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> object:
-        raise ModuleNotFoundError(name)
-
-    monkeypatch.setattr(live, "import_module", missing)
-    with pytest.raises(Unavailable, match="no zone agents"):
-        live.up()
+def test_up_opens_zones_at_once() -> None:
     opened: list[str] = []
 
-    class Agents:
-        @staticmethod
-        def open_zone(zone: object) -> object:
-            opened.append(getattr(zone, "name", ""))
-            return SimulatedZones().open(zone)  # type: ignore[arg-type] # a zone
+    def open_zone(zone: Zone) -> ZonePort:
+        opened.append(zone.name)
+        return SimulatedZones().open(zone)
 
-    monkeypatch.setattr(live, "import_module", lambda name: Agents)
     stop = threading.Event()
     stop.set()
-    live.up(zones=service.load_continuum(CONTINUUM).zones, stop=stop)
+    live.up(open_zone=open_zone, zones=service.load_continuum(CONTINUUM).zones, stop=stop)
     assert opened == ["C1", "S1", "S2", "E1", "E2", "E3", "E4", "E5"]
