@@ -1,0 +1,189 @@
+"""A deployment changed while it runs, by a controller that is killed again and again: the law holds."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import headwater as hw
+from headwater import live
+from headwater.continuum import Continuum
+from headwater.control.store import StoreReader
+from headwater.plan.build import build
+from headwater.plan.model import DeploymentPlan
+from headwater.runtime.agents import Agents
+from headwater.runtime.endpoint import LocalEndpoint
+from headwater.testing import BoundedSource, batch_result, compare
+from tests.deployments.flows import SCHEMA, rows
+
+CONTINUUM = Continuum.from_text("""
+name: small
+layers: [edge, site, cloud]
+zones:
+  C1: {layer: cloud, hosts: {c1: {n_cpu: 2, memory: 1GiB}}}
+  S1: {layer: site, parent: C1, hosts: {s1: {n_cpu: 1, memory: 1GiB}}}
+  E1: {layer: edge, parent: S1, locations: [L1], hosts: {e1: {n_cpu: 1, memory: 1GiB}}}
+  E2: {layer: edge, parent: S1, locations: [L2], hosts: {e2: {n_cpu: 1, memory: 1GiB}}}
+""")
+PATIENCE = 300.0
+NAME = "live"
+
+
+def planned(path: str, locations: list[str], *, least: str = "-1000") -> DeploymentPlan:
+    """Plan rows cleaned at the edge, changes of level kept at the site, and what the cloud makes of them.
+
+    ``least`` changes the edge's code and not what comes out.
+    """
+    builder = hw.flow(NAME, locations=locations)
+    rows = builder.read.json(path, SCHEMA, location_as="location").where(f"v > {least}").named("clean")
+    changes = rows.to_layer("site").filter_acc(
+        lambda last, row: row["v"],
+        lambda last, row: last is None or row["v"] > last,
+        keys=["location", "k"],
+        order_by="id",
+    )
+    changes.named("rising").to_layer("cloud").select("id", "location", "v * 2 AS w").write.memory("out")
+    return build(builder.build(), CONTINUUM)
+
+
+class Controller:
+    """`headwater up` in a process of its own, killed and started again by chance."""
+
+    def __init__(self, place: Path, seed: int) -> None:
+        self.place = place
+        self.kills = 0
+        self._chance = random.Random(seed)
+        self._start()
+
+    def _start(self) -> None:
+        command = [sys.executable, "-m", "headwater", "up", "--store", str(self.place / "store.db")]
+        root = str(Path(__file__).resolve().parents[2])
+        with (self.place / "up.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "--home", str(self.place), "--quick"],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": root},
+            )
+
+    def carry_out(self, version: int, *, kill: bool) -> None:
+        """Wait until a version is in force; kill the controller meanwhile, with ``kill``."""
+        begun = time.monotonic()
+        due = begun + self._chance.uniform(0.3, 3.0)
+        while True:
+            (now,) = live.status(NAME, str(self.place / "store.db"))
+            if now.deployment.dealt >= version:
+                assert now.change is not None and now.change.outcome == "done", now.change
+                return
+            assert time.monotonic() - begun < PATIENCE, now
+            if kill and time.monotonic() > due:
+                self.kill()
+                due = time.monotonic() + self._chance.uniform(0.5, 4.0)
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        self.kills += 1
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        self._start()
+
+    def end(self) -> None:
+        self._process.terminate()
+        self._process.wait(30)
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    started = Controller(tmp_path, seed=11)
+    try:
+        yield started
+    finally:
+        started.end()
+        live.down(tmp_path)
+
+
+def sink_rows(place: Path) -> pa.Table:
+    """Read the sink where it lies; what it is called the first plan has decided."""
+    with closing(StoreReader.open(str(place / "store.db"))) as store:
+        plan = store.base(NAME)
+    assert plan is not None
+    agent = Agents(place).open(CONTINUUM.zone("C1"))
+    log = agent.sink(plan, "out@C1", "out")
+    return pa.Table.from_batches(list(log.read(log.earliest(), log.latest())))
+
+
+def changed(place: Path, controller: Controller, plan: DeploymentPlan, *, kill: bool) -> dict[str, str]:
+    """Apply a plan and give for each unit the query that ran before, where it runs no more."""
+    store = str(place / "store.db")
+    before = runs(place)
+    controller.carry_out(live.apply(plan, store), kill=kill)
+    after = runs(place)
+    return {unit: run for unit, run in before.items() if after.get(unit) != run}
+
+
+def runs(place: Path) -> dict[str, str]:
+    """Give each unit's query, by the zones' own word."""
+    if not live.holds(NAME, str(place / "store.db")):
+        return {}
+    agents = Agents(place)
+    found = {}
+    for zone in CONTINUUM.zones:
+        if (place / "zones" / zone.name).exists():
+            for unit in agents.open(zone).progress(NAME).units:
+                found[unit.unit] = unit.run or ""
+    return found
+
+
+def test_changes_by_a_controller_that_is_killed(
+    endpoint: LocalEndpoint, tmp_path: Path, controller: Controller
+) -> None:
+    made = rows(90, seed=8)
+    source = BoundedSource(tmp_path / "in", {"L1": made["L1"], "L2": made["L2"]}, rows_per_file=10)
+    released = iter(source.release())
+
+    def more(count: int) -> None:
+        for _ in range(count):
+            next(released, None)
+
+    def plan(*locations: str, least: str = "-1000") -> DeploymentPlan:
+        return planned(source.path, list(locations), least=least)
+
+    steps: list[tuple[Callable[[], DeploymentPlan], set[str]]] = [
+        (lambda: plan("L1"), set()),
+        (lambda: plan("L1", "L2"), set()),  # a location is added: nobody restarts
+        (lambda: plan("L1", "L2", least="-1001"), {"clean@E1", "clean@E2"}),  # one unit's code is replaced
+        (lambda: plan("L1", least="-1001"), {"clean@E2"}),  # a location is taken out, unread rows and all
+    ]
+    assert controller.kills == 0
+    for number, (make, restarted) in enumerate(steps):
+        if number == 3:
+            more(1000)  # all of L2's rows are there and taken before it goes
+            wait_for_rows(tmp_path, "clean@E2", len(made["L2"]))
+        stopped = changed(tmp_path, controller, make(), kill=number > 0)
+        assert stopped.keys() == restarted, number
+        more(2)
+    controller.carry_out(live.stop(NAME, str(tmp_path / "store.db"), how="finish"), kill=True)
+    assert controller.kills >= 2
+    got = sink_rows(tmp_path)
+    expected = batch_result(endpoint.session(), plan("L1", "L2").dataflow, CONTINUUM)["out"]
+    assert not compare(expected, got)
+    assert got.num_rows > 20
+
+
+def wait_for_rows(place: Path, unit: str, rows_in: int) -> None:
+    """Wait until a unit has read so many rows."""
+    agent = Agents(place).open(CONTINUUM.zone(unit.partition("@")[2]))
+    deadline = time.monotonic() + PATIENCE
+    while not any(u.unit == unit and u.rows_in >= rows_in for u in agent.progress(NAME).units):
+        assert time.monotonic() < deadline, "its rows were not read in time"
+        time.sleep(0.2)
