@@ -21,12 +21,18 @@ def forecast(samples: Sequence[tuple[float, int]], limit: int) -> float | None:
     >>> forecast([(0.0, 0), (10.0, 1000)], 5000)
     40.0
     """
+    rate = growth(samples)
+    return max(0.0, (limit - samples[-1][1]) / rate) if rate else None
+
+
+def growth(samples: Sequence[tuple[float, int]]) -> float | None:
+    """Tell by how much a count grows in a second; None while it does not, or is not known yet."""
     if len(samples) < 2:
         return None
     (begin, before), (end, now) = samples[0], samples[-1]
     if end - begin < _GROWTH_SECONDS or now <= before:
         return None
-    return max(0.0, (limit - now) * (end - begin) / (now - before))
+    return (now - before) / (end - begin)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +77,9 @@ class LinkProgress:
 class ChannelProgress:
     """A channel: what was written, what waits, what was lost by policy or damage.
 
-    ``lasts_s`` forecasts in how many seconds ``unread_bytes`` will have reached ``limit_bytes`` at the
-    rate of the last minute; None while it does not grow.
+    ``bytes_per_s`` is how fast it was written in the last minute. ``lasts_s`` forecasts in how many
+    seconds ``unread_bytes`` will have reached ``limit_bytes`` as they grew in that time; None while
+    they do not grow.
     """
 
     channel: str
@@ -83,7 +90,14 @@ class ChannelProgress:
     lost: int = 0
     unread_bytes: int = 0
     limit_bytes: int | None = None
+    bytes_per_s: float | None = None
     lasts_s: float | None = None
+
+    def would_last(self) -> float | None:
+        """Forecast for how many seconds there is room when nobody reads, at the rate it is written."""
+        if self.limit_bytes is None or not self.bytes_per_s:
+            return None
+        return max(0.0, (self.limit_bytes - self.unread_bytes) / self.bytes_per_s)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -165,6 +165,7 @@ def status_view(status: Status) -> RenderableType:
         parts.append(_unit_table(status.units))
     if links := status.progress.links:
         parts.append(_link_table(links))
+    parts += _buffers(status.progress)
     parts += [Text(f"zone {z.zone}: {z.error}", style="red") for z in status.zones if z.error]
     parts += [Text(f"{u.unit}: {u.error}", style="red") for u in status.units if u.error]
     return Group(*parts)
@@ -190,6 +191,7 @@ def progress_view(progress: Progress, *, title: str) -> RenderableType:
     ]
     if progress.links:
         parts.append(_link_table(progress.links))
+    parts += _buffers(progress)
     lost = [c for c in progress.channels if c.dropped or c.lost]
     for channel in lost:
         text = f"channel {channel.channel}: {channel.dropped} rows dropped, {channel.lost} lost"
@@ -221,13 +223,43 @@ def _unit_table(units: Iterable[UnitProgress]) -> Table:
     return table
 
 
+def _buffers(progress: Progress) -> Iterator[Text]:
+    """Say of channels that fill up, or that nobody can read now, how long there is room."""
+    down = {link.link.rpartition("-")[0] for link in progress.links if link.up is False}
+    for channel in progress.channels:
+        zone = channel.channel.rpartition("@")[2]
+        lasts = channel.lasts_s if channel.lasts_s is not None else channel.would_last()
+        if lasts is None or (zone not in down and channel.lasts_s is None):
+            continue
+        room = f"{format_size(channel.unread_bytes)} of {format_size(channel.limit_bytes or 0)} wait"
+        cut = ", its link is down" if zone in down else ""
+        yield Text(f"{channel.channel}: {room}{cut}; lasts {span(lasts)} at this rate", style="yellow")
+
+
+def span(seconds: float) -> str:
+    """Write how long something lasts, as people say it.
+
+    >>> span(11520.0), span(45.0)
+    ('3.2 h', '45 s')
+    """
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def _link_table(links: Iterable[LinkProgress]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("Link", no_wrap=True)
     table.add_column("Rows", justify="right")
     table.add_column("Bytes", justify="right")
+    table.add_column("Link is", no_wrap=True)
     for link in links:
-        table.add_row(link.link, f"{link.rows:,}", format_size(link.bytes))
+        state = Text("-")
+        if link.up is not None:
+            since = f" for {span(link.since_s)}" if link.since_s is not None else ""
+            state = Text("up" if link.up else f"down{since}", style="green" if link.up else "bold red")
+        table.add_row(link.link, f"{link.rows:,}", format_size(link.bytes), state)
     return table
 
 

@@ -28,11 +28,12 @@ from headwater.runtime.settings import UnitSettings
 from headwater.runtime.sparks import Sparks
 from headwater.runtime.unit import channel_readers
 from headwater.runtime.units import Units, Work, is_copied
-from headwater.runtime.watch import Meters, progress_of
+from headwater.runtime.watch import WINDOW, Meters, progress_of
 from headwater.runtime.wire import Credentials
 
 _LOG = logging.getLogger(__name__)
 _AGAIN, _AGAIN_MOST = 1.0, 60.0  # seconds before a failed unit is started again
+_WARN_BELOW = 24 * 3600.0  # seconds that a buffer lasts, below which it is worth a word
 _CALM = 300.0  # seconds after which a unit's failures are forgotten
 
 Wanted = Literal["prepared", "running", "stopped", "finished"]
@@ -94,6 +95,7 @@ class Deployed:
         self._finishing: dict[str, _Finishing] = {}
         self._goals: dict[tuple[str, str], dict[str, int]] = {}
         self._meters = Meters()
+        self._warned: dict[str, float] = {}
         self._began = time.monotonic()
         for entry in _entries(self._file):
             self._tasks[entry["unit"]] = Task(**entry)
@@ -367,6 +369,14 @@ class Deployed:
                 units, work = self._work(task)
                 for channel in work.plan.outputs(work.unit):
                     self._meters.note(channel.id, units.log(work.plan, channel).stats(), now)
+                    self._warn(channel.id, now)
+
+    def _warn(self, channel: str, now: float) -> None:
+        """Write down, once a minute, that a channel fills up."""
+        lasts = self._meters.lasts(channel, self._settings.channel.max_bytes)
+        if lasts is not None and lasts < _WARN_BELOW and now - self._warned.get(channel, -WINDOW) >= WINDOW:
+            self._warned[channel] = now
+            _LOG.warning("channel %s fills up: full in %.1f h at this rate", channel, lasts / 3600)
 
     def _keep_running(self, task: Task, now: float) -> None:
         plan = self.plan(task.digest)

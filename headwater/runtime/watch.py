@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headwater.dataflow.sinks import CallbackSink, FileSink, KafkaSink, Sink
-from headwater.metrics import ChannelProgress, LinkProgress, Progress, Status, UnitProgress, forecast
+from headwater.metrics import ChannelProgress, LinkProgress, Progress, Status, UnitProgress, forecast, growth
 from headwater.plan.model import Channel
 from headwater.runtime.channels.base import ChannelStats
 from headwater.runtime.channels.filelog import FileLog
@@ -23,18 +23,24 @@ class Meters:
     """Remember for the last minute how much waited in each channel."""
 
     def __init__(self) -> None:
-        self._samples: dict[str, deque[tuple[float, int]]] = {}
+        self._waiting: dict[str, deque[tuple[float, int]]] = {}
+        self._written: dict[str, deque[tuple[float, int]]] = {}
 
     def note(self, channel: str, stats: ChannelStats, now: float) -> None:
         """Take a sample; ``now`` in seconds of any clock that only goes forward."""
-        samples = self._samples.setdefault(channel, deque())
-        samples.append((now, unread_bytes(stats)))
-        while now - samples[0][0] > WINDOW:
-            samples.popleft()
+        for kept, count in ((self._waiting, unread_bytes(stats)), (self._written, stats.bytes)):
+            samples = kept.setdefault(channel, deque())
+            samples.append((now, count))
+            while now - samples[0][0] > WINDOW:
+                samples.popleft()
 
     def lasts(self, channel: str, limit: int) -> float | None:
         """Forecast in how many seconds a channel is full."""
-        return forecast(tuple(self._samples.get(channel, ())), limit)
+        return forecast(tuple(self._waiting.get(channel, ())), limit)
+
+    def rate(self, channel: str) -> float | None:
+        """Tell how many bytes a second are written to a channel."""
+        return growth(tuple(self._written.get(channel, ())))
 
 
 def unread_bytes(stats: ChannelStats) -> int:
@@ -89,6 +95,7 @@ def _channel(id_: str, stats: ChannelStats, meters: Meters | None, limit: int | 
         lost=stats.lost_rows,
         unread_bytes=unread_bytes(stats),
         limit_bytes=limit,
+        bytes_per_s=meters.rate(id_) if meters else None,
         lasts_s=meters.lasts(id_, limit) if meters and limit else None,
     )
 
