@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, TypeVar
 
 Status = Literal["starting", "running", "failed", "finished", "stopped"]
 
@@ -144,10 +144,18 @@ class Progress:
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Progress:
-        """Read what ``to_data`` gave."""
+        """Read what ``to_data`` gave, of this version or another: what is not known here is left out."""
         return cls(
             seconds=data["seconds"],
-            units=tuple(UnitProgress(**u) for u in data["units"]),
-            links=tuple(LinkProgress(**x) for x in data["links"]),
-            channels=tuple(ChannelProgress(**c) for c in data["channels"]),
+            units=tuple(_known(UnitProgress, u) for u in data["units"]),
+            links=tuple(_known(LinkProgress, x) for x in data["links"]),
+            channels=tuple(_known(ChannelProgress, c) for c in data["channels"]),
         )
+
+
+_T = TypeVar("_T")
+
+
+def _known(cls: type[_T], data: dict[str, Any]) -> _T:
+    names = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+    return cls(**{k: v for k, v in data.items() if k in names})
