@@ -392,6 +392,26 @@ def test_a_kill_before_or_after_every_call_ends_in_the_wanted_plan(copies: Calla
             site.store.close()
 
 
+@pytest.mark.parametrize("then", [FIRST, replace(FIRST, more=True, locations=("L4", "L5"))])
+def test_a_newer_wish_after_a_kill_at_every_call(copies: Callable[[str], Site], then: Version) -> None:
+    first = replace(FIRST, above=1, more=True, locations=("L2", "L4", "L5"))
+    site = copies("count")
+    begin = len(site.zones.calls)
+    site.check(site.apply(first), first)
+    for number in range(begin, len(site.zones.calls)):
+        for moment in ("before", "after"):
+            site = copies(f"{number}-{moment}")
+            _kill_at(site.zones, moment, number)
+            site.store.want("f", "run", first.plan())
+            with pytest.raises(Killed):
+                site.settle()
+            site.zones.before = site.zones.after = lambda call: None
+            site.restart()
+            site.store.want("f", "run", then.plan())
+            site.check(site.settle(), then)
+            site.store.close()
+
+
 def _kill_at(zones: SimulatedZones, moment: str, number: int) -> None:
     def kill(call: Call) -> None:
         if call.number == number:
