@@ -71,10 +71,16 @@ class SimulatedZones:
     def differences(self, plan: DeploymentPlan | None, deployment: str) -> list[str]:
         """Say how what runs and is stored differs from a plan; [] where the zones hold exactly it."""
         wanted = {_key(deployment, u): _facts(plan, u) for u in plan.units} if plan else {}
-        channels = {f"{deployment}/{c.id}" for c in plan.channels} if plan else set()
+        channels = (
+            {f"{deployment}/{c.id}": {plan.unit(u).checkpoint for u in c.consumers} for c in plan.channels}
+            if plan
+            else {}
+        )
         with self.world() as world:
             units = {k: u for k, u in world["units"].items() if k.startswith(f"{deployment}/")}
-            stored = {k for k in world["channels"] if k.startswith(f"{deployment}/")}
+            stored = {
+                k: set(c["readers"]) for k, c in world["channels"].items() if k.startswith(f"{deployment}/")
+            }
         found = [f"{k} is not there" for k in wanted.keys() - units.keys()]
         found += [f"{k} was left" for k in units.keys() - wanted.keys()]
         for key in wanted.keys() & units.keys():
@@ -85,8 +91,13 @@ class SimulatedZones:
                 for name, value in wanted[key].items()
                 if units[key][name] != value
             ]
-        found += [f"channel {c} is not there" for c in channels - stored]
-        return found + [f"channel {c} was left" for c in stored - channels]
+        found += [f"channel {c} is not there" for c in channels.keys() - stored.keys()]
+        found += [f"channel {c} was left" for c in stored.keys() - channels.keys()]
+        return found + [
+            f"channel {c} is kept for {', '.join(sorted(stored[c]))}, not {', '.join(sorted(channels[c]))}"
+            for c in channels.keys() & stored.keys()
+            if channels[c] != stored[c]
+        ]
 
     @contextlib.contextmanager
     def world(self) -> Iterator[dict[str, Any]]:

@@ -38,6 +38,8 @@ class Version:
     upper: str = "cloud"
     tap: bool = False
     """Whether the windows are also written at the site."""
+    more: bool = False
+    """Whether the cloud has a second unit that reads the windows."""
     shape: str = "annotated"
 
     def flow(self) -> Any:
@@ -50,6 +52,8 @@ class Version:
         windows = ad.agg(m=self.aggregate).named("AD")
         if self.tap:
             windows.write.memory("tap")
+        if self.more:
+            windows.to_layer("cloud").where("m > 9").named("more").write.memory("list")
         upper = windows.to_layer(self.upper)
         upper = upper.require(self.require) if self.require else upper
         listed = upper.where(f"m > {self.alarm}").named("ML")
@@ -82,6 +86,7 @@ def versions(draw: st.DrawFn) -> Version:
         "path": st.sampled_from(["/out/{zone}", "/other/{zone}"]),
         "upper": st.sampled_from(["cloud", "site"]),
         "tap": st.booleans(),
+        "more": st.booleans(),
         "shape": st.sampled_from(["annotated", "one", "every"]),
     }
     names = draw(st.lists(st.sampled_from(sorted(changes)), max_size=3, unique=True))

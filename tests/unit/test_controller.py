@@ -2,82 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from headwater.control import tables
 from headwater.control.controller import Controller
-from headwater.control.executor import Executor
-from headwater.control.records import DeploymentRecord
-from headwater.control.simulated import Call, SimulatedZones
-from headwater.control.store import Store
+from headwater.control.simulated import Call
 from headwater.errors import HeadwaterError, RuntimeFailure, Unavailable
 from headwater.metrics import UnitProgress
-from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import CanarySettings
-from tests.unit.changes import FIRST, Version, calls_of, versions
-
-WIDER = replace(FIRST, wider=True, locations=("L1", "L4", "L5"))
-"""Everything at once: another form between zones, a location more, one less."""
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
-
-
-class Site:
-    """A store, zones, and a controller that can be thrown away."""
-
-    def __init__(self, directory: Path, zones: SimulatedZones | None = None) -> None:
-        self.store = Store(directory / "store.db")
-        self.zones = zones or SimulatedZones()
-        self.now = 0.0
-        self.restart()
-
-    def restart(self) -> None:
-        """Make a new controller that knows nothing but the store."""
-        executor = Executor(self.zones.open, shortest=1.0, longest=8.0, look=1.0, clock=lambda: self.now)
-        self.controller = Controller(
-            self.store, self.zones.open, holder="me", lease=600, patience=30, executor=executor
-        )
-        assert self.store.hold("me", 600)
-
-    def settle(self, limit: int = 400) -> DeploymentRecord:
-        """Let the controller act until nothing is left to do; waiting takes no time."""
-        for _ in range(limit):
-            self.now += self.controller.advance("f")
-            record = self.store.deployment("f")
-            if record.version == record.dealt:
-                return record
-        raise AssertionError(f"still busy: {self.store.deployment('f')}")
-
-    def apply(self, version: Version, **options: Any) -> DeploymentRecord:
-        self.store.want("f", "run", version.plan(), **options)
-        return self.settle()
-
-    def running(self) -> DeploymentPlan:
-        base = self.store.base("f")
-        assert base is not None
-        return base
-
-    def check(self, record: DeploymentRecord, wanted: Version) -> None:
-        """Check that zones and store hold exactly the wanted version."""
-        assert (record.phase, record.message) == ("running", ""), record
-        base = self.running()
-        assert base.dataflow == wanted.flow()
-        assert self.zones.differences(base, "f") == []
-        standings = self.store.standings("f")
-        assert {(u.id, u.tag, u.epoch) for u in base.units} == standings.keys()
-        assert all(s.runs and s.sure for s in standings.values())
+from tests.unit.changes import FIRST, calls_of
+from tests.unit.controlled import WIDER, Site
 
 
 @pytest.fixture(autouse=True)
@@ -352,138 +292,6 @@ def test_a_newer_wish_does_not_wait_for_a_change_that_is_stuck(site: Site) -> No
     assert site.store.changes("f")[-1].outcome == "superseded"
     site.zones.before = lambda call: None
     site.check(site.settle(), wanted)
-
-
-# ---------------------------------------------------------------- kills
-
-
-@pytest.fixture
-def copies(tmp_path: Path) -> Callable[[str], Site]:
-    """Give copies of a site where the first version runs."""
-    site = Site(tmp_path / "first", SimulatedZones(tmp_path / "first" / "zones.json"))
-    site.apply(FIRST)
-    site.store.close()
-
-    def copy(name: str) -> Site:
-        shutil.copytree(tmp_path / "first", tmp_path / name)
-        return Site(tmp_path / name, SimulatedZones(tmp_path / name / "zones.json"))
-
-    return copy
-
-
-def test_a_kill_before_or_after_every_call_ends_in_the_wanted_plan(copies: Callable[[str], Site]) -> None:
-    site = copies("count")
-    begin = len(site.zones.calls)
-    site.check(site.apply(WIDER), WIDER)
-    calls = len(site.zones.calls) - begin
-    assert calls > 25
-    for point in range(calls):
-        for moment in ("before", "after"):
-            site = copies(f"{point}-{moment}")
-            _kill_at(site.zones, moment, len(site.zones.calls) + point)
-            site.store.want("f", "run", WIDER.plan())
-            with pytest.raises(Killed):
-                site.settle()
-            site.zones.before = site.zones.after = lambda call: None
-            site.restart()
-            site.check(site.settle(), WIDER)
-            untouched = [c for c in calls_of(site.zones, "stop") if c == "stop out@C1"]
-            assert untouched == []
-            site.store.close()
-
-
-def _kill_at(zones: SimulatedZones, moment: str, number: int) -> None:
-    def kill(call: Call) -> None:
-        if call.number == number:
-            raise Killed
-
-    setattr(zones, moment, kill)
-
-
-class Dying(Store):
-    """A store whose user dies before or after the n-th time it writes."""
-
-    left: int | None = None
-    before = True
-
-    @contextmanager
-    def _acting(self, holder: str) -> Iterator[Any]:
-        dies = False
-        if self.left is not None:
-            self.left -= 1
-            dies = self.left == 0
-        if dies and self.before:
-            raise Killed
-        with super()._acting(holder) as connection:
-            yield connection
-        if dies:
-            raise Killed
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_a_kill_at_every_write_ends_in_the_wanted_plan(
-    tmp_path: Path, copies: Callable[[str], Site], before: bool
-) -> None:
-    wanted = replace(FIRST, above=1, locations=("L1", "L4"))
-    point = 0
-    while True:
-        point += 1
-        site = copies(str(point))
-        dying = Dying(tmp_path / str(point) / "store.db")
-        dying.left, dying.before = point, before
-        healthy, site.store = site.store, dying
-        site.restart()
-        site.store.want("f", "run", wanted.plan())
-        try:
-            site.settle()
-        except Killed:
-            pass
-        else:
-            assert point > 30
-            break
-        finally:
-            dying.close()
-        site.store = healthy
-        site.restart()
-        site.check(site.settle(), wanted)
-        healthy.close()
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(versions(), min_size=2, max_size=4), st.lists(st.integers(0, 30), max_size=3), st.data())
-def test_any_history_with_kills_and_newer_wishes(
-    tmp_path_factory: pytest.TempPathFactory, history: list[Version], kills: list[int], data: st.DataObject
-) -> None:
-    site = Site(tmp_path_factory.mktemp("site"))
-    everything = frozenset(u.id for v in history for u in v.plan().units)
-    for version in history:
-        base = site.store.base("f")
-        known = {u.id for p in (version.plan(), base) if p is not None for u in p.units}
-        agreed = frozenset(data.draw(st.sets(st.sampled_from(sorted(everything & known)), max_size=1)))
-        site.store.want("f", "run", version.plan(), reset_state=agreed)
-        far = data.draw(st.integers(0, 25))  # how far it comes before the next wish
-        for _ in range(far):
-            site.now += site.controller.advance("f")
-        if version is not history[-1] and data.draw(st.booleans()):
-            continue
-        if kills:
-            _kill_at(
-                site.zones,
-                data.draw(st.sampled_from(["before", "after"])),
-                len(site.zones.calls) + kills.pop(),
-            )
-        try:
-            record = site.settle()
-        except Killed:
-            site.zones.before = site.zones.after = lambda call: None
-            site.restart()
-            record = site.settle()
-        site.zones.before = site.zones.after = lambda call: None
-        if record.phase == "running":
-            site.check(record, version)
-        else:
-            assert "refused, nothing was changed" in record.message
-    site.store.close()
 
 
 # ---------------------------------------------------------------- the loop

@@ -1,0 +1,78 @@
+"""A store, simulated zones and a controller that can be thrown away, for tests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headwater.control.controller import Controller
+from headwater.control.executor import Executor
+from headwater.control.records import DeploymentRecord
+from headwater.control.simulated import Call, SimulatedZones
+from headwater.control.store import Store
+from headwater.plan.model import DeploymentPlan
+from tests.unit.changes import FIRST, Version
+
+WIDER = replace(FIRST, wider=True, locations=("L1", "L4", "L5"))
+"""Everything at once: another form between zones, a location more, one less."""
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+class Site:
+    """A store, zones, and a controller that can be thrown away."""
+
+    def __init__(self, directory: Path, zones: SimulatedZones | None = None) -> None:
+        self.store = Store(directory / "store.db")
+        self.zones = zones or SimulatedZones()
+        self.now = 0.0
+        self.restart()
+
+    def restart(self) -> None:
+        """Make a new controller that knows nothing but the store."""
+        executor = Executor(self.zones.open, shortest=1.0, longest=8.0, look=1.0, clock=lambda: self.now)
+        self.controller = Controller(
+            self.store, self.zones.open, holder="me", lease=600, patience=30, executor=executor
+        )
+        assert self.store.hold("me", 600)
+
+    def settle(self, limit: int = 400) -> DeploymentRecord:
+        """Let the controller act until nothing is left to do; waiting takes no time."""
+        for _ in range(limit):
+            self.now += self.controller.advance("f")
+            record = self.store.deployment("f")
+            if record.version == record.dealt:
+                return record
+        raise AssertionError(f"still busy: {self.store.deployment('f')}")
+
+    def apply(self, version: Version, **options: Any) -> DeploymentRecord:
+        self.store.want("f", "run", version.plan(), **options)
+        return self.settle()
+
+    def running(self) -> DeploymentPlan:
+        base = self.store.base("f")
+        assert base is not None
+        return base
+
+    def check(self, record: DeploymentRecord, wanted: Version) -> None:
+        """Check that zones and store hold exactly the wanted version."""
+        assert (record.phase, record.message) == ("running", ""), record
+        base = self.running()
+        assert base.dataflow == wanted.flow()
+        assert self.zones.differences(base, "f") == []
+        standings = self.store.standings("f")
+        assert {(u.id, u.tag, u.epoch) for u in base.units} == standings.keys()
+        assert all(s.runs and s.sure for s in standings.values())
+
+
+def kill_at(zones: SimulatedZones, moment: str, number: int) -> None:
+    """Kill whoever makes a call, before or after it is carried out."""
+
+    def kill(call: Call) -> None:
+        if call.number == number:
+            raise Killed
+
+    setattr(zones, moment, kill)

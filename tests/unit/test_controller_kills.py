@@ -1,0 +1,167 @@
+"""A controller thrown away at every call and write, and newer wishes on top: it ends in what is wanted."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headwater.control import tables
+from headwater.control.simulated import SimulatedZones
+from headwater.control.store import Store
+from tests.unit.changes import FIRST, Version, calls_of, versions
+from tests.unit.controlled import WIDER, Killed, Site, kill_at
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare the disk: killed processes lose nothing that the kernel has."""
+    monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> Callable[[str], Site]:
+    """Give copies of a site where the first version runs."""
+    site = Site(tmp_path / "first", SimulatedZones(tmp_path / "first" / "zones.json"))
+    site.apply(FIRST)
+    site.store.close()
+
+    def copy(name: str) -> Site:
+        shutil.copytree(tmp_path / "first", tmp_path / name)
+        return Site(tmp_path / name, SimulatedZones(tmp_path / name / "zones.json"))
+
+    return copy
+
+
+def test_a_kill_before_or_after_every_call_ends_in_the_wanted_plan(copies: Callable[[str], Site]) -> None:
+    site = copies("count")
+    begin = len(site.zones.calls)
+    site.check(site.apply(WIDER), WIDER)
+    calls = len(site.zones.calls) - begin
+    assert calls > 25
+    for point in range(calls):
+        for moment in ("before", "after"):
+            site = copies(f"{point}-{moment}")
+            kill_at(site.zones, moment, len(site.zones.calls) + point)
+            site.store.want("f", "run", WIDER.plan())
+            with pytest.raises(Killed):
+                site.settle()
+            site.zones.before = site.zones.after = lambda call: None
+            site.restart()
+            site.check(site.settle(), WIDER)
+            untouched = [c for c in calls_of(site.zones, "stop") if c == "stop out@C1"]
+            assert untouched == []
+            site.store.close()
+
+
+@pytest.mark.parametrize("then", [FIRST, replace(FIRST, more=True, locations=("L4", "L5"))])
+def test_a_newer_wish_after_a_kill_at_every_call(copies: Callable[[str], Site], then: Version) -> None:
+    first = replace(FIRST, above=1, more=True, locations=("L2", "L4", "L5"))
+    site = copies("count")
+    begin = len(site.zones.calls)
+    site.check(site.apply(first), first)
+    for number in range(begin, len(site.zones.calls)):
+        for moment in ("before", "after"):
+            site = copies(f"{number}-{moment}")
+            kill_at(site.zones, moment, number)
+            site.store.want("f", "run", first.plan())
+            with pytest.raises(Killed):
+                site.settle()
+            site.zones.before = site.zones.after = lambda call: None
+            site.restart()
+            site.store.want("f", "run", then.plan())
+            site.check(site.settle(), then)
+            site.store.close()
+
+
+class Dying(Store):
+    """A store whose user dies before or after the n-th time it writes."""
+
+    left: int | None = None
+    before = True
+
+    @contextmanager
+    def _acting(self, holder: str) -> Iterator[Any]:
+        dies = False
+        if self.left is not None:
+            self.left -= 1
+            dies = self.left == 0
+        if dies and self.before:
+            raise Killed
+        with super()._acting(holder) as connection:
+            yield connection
+        if dies:
+            raise Killed
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_kill_at_every_write_ends_in_the_wanted_plan(
+    tmp_path: Path, copies: Callable[[str], Site], before: bool
+) -> None:
+    wanted = replace(FIRST, above=1, locations=("L1", "L4"))
+    point = 0
+    while True:
+        point += 1
+        site = copies(str(point))
+        dying = Dying(tmp_path / str(point) / "store.db")
+        dying.left, dying.before = point, before
+        healthy, site.store = site.store, dying
+        site.restart()
+        site.store.want("f", "run", wanted.plan())
+        try:
+            site.settle()
+        except Killed:
+            pass
+        else:
+            assert point > 30
+            break
+        finally:
+            dying.close()
+        site.store = healthy
+        site.restart()
+        site.check(site.settle(), wanted)
+        healthy.close()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(versions(), min_size=2, max_size=4), st.lists(st.integers(0, 30), max_size=3), st.data())
+def test_any_history_with_kills_and_newer_wishes(
+    tmp_path_factory: pytest.TempPathFactory, history: list[Version], kills: list[int], data: st.DataObject
+) -> None:
+    site = Site(tmp_path_factory.mktemp("site"))
+    everything = frozenset(u.id for v in history for u in v.plan().units)
+    for version in history:
+        base = site.store.base("f")
+        known = {u.id for p in (version.plan(), base) if p is not None for u in p.units}
+        agreed = frozenset(data.draw(st.sets(st.sampled_from(sorted(everything & known)), max_size=1)))
+        site.store.want("f", "run", version.plan(), reset_state=agreed)
+        far = data.draw(st.integers(0, 25))  # how far it comes before the next wish
+        for _ in range(far):
+            site.now += site.controller.advance("f")
+        if version is not history[-1] and data.draw(st.booleans()):
+            continue
+        if kills:
+            kill_at(
+                site.zones,
+                data.draw(st.sampled_from(["before", "after"])),
+                len(site.zones.calls) + kills.pop(),
+            )
+        try:
+            record = site.settle()
+        except Killed:
+            site.zones.before = site.zones.after = lambda call: None
+            site.restart()
+            record = site.settle()
+        site.zones.before = site.zones.after = lambda call: None
+        if record.phase == "running":
+            site.check(record, version)
+        else:
+            assert "refused, nothing was changed" in record.message
+    site.store.close()
