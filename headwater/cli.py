@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import threading
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +18,7 @@ from typer.core import TyperGroup
 
 from headwater import cli_broker, cli_control
 from headwater.cli_control import ContinuumFile, Flow, Json, StorePlace
-from headwater.cli_zone import zone
+from headwater.cli_zone import WhenFull, zone
 from headwater.errors import HeadwaterError, RuntimeFailure
 
 if TYPE_CHECKING:
@@ -52,15 +51,6 @@ class _Commands(TyperGroup):
 
             print_error(error, Console(stderr=True, highlight=False))
             raise typer.Exit(error.exit_code) from error
-
-
-class WhenFull(StrEnum):
-    """What a unit does whose output buffer is full."""
-
-    block = "block"
-    drop_oldest = "drop_oldest"
-    drop_newest = "drop_newest"
-    fail = "fail"
 
 
 app = typer.Typer(

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,15 @@ import typer
 from headwater.errors import DeploymentError
 
 _CLOSE_SECONDS = 5.0
+
+
+class WhenFull(StrEnum):
+    """What a unit does whose output buffer is full."""
+
+    block = "block"
+    drop_oldest = "drop_oldest"
+    drop_newest = "drop_newest"
+    fail = "fail"
 
 
 def zone(
@@ -36,6 +46,9 @@ def zone(
     quick: Annotated[
         bool, typer.Option("--quick", help="Less processor time to start Spark, less throughput later.")
     ] = False,
+    trigger: Annotated[str, typer.Option(help="Time between two batches.")] = "500 milliseconds",
+    max_buffer: Annotated[str, typer.Option(help="Largest size of one channel on disk.")] = "1GiB",
+    when_full: Annotated[WhenFull, typer.Option(help="What to do when it is reached.")] = WhenFull.block,
 ) -> None:
     """Run the agent of a zone: its Spark, its units, its side of the links.
 
@@ -45,10 +58,11 @@ def zone(
     """
     import logging
 
-    from headwater.quantity import parse_heap
+    from headwater.quantity import parse_duration, parse_heap, parse_size
     from headwater.runtime.agent import Agent
     from headwater.runtime.durable import write_atomically
     from headwater.runtime.logserver import LogServer
+    from headwater.runtime.settings import ChannelSettings, UnitSettings
     from headwater.runtime.sparks import Sparks
     from headwater.runtime.wire import Credentials
 
@@ -65,7 +79,9 @@ def zone(
         quick=quick,
         packages=tuple(p for p in packages.split(",") if p),
     )
-    agent = Agent(name, directory, credentials, sparks)
+    parse_duration(trigger)
+    channel = ChannelSettings(max_bytes=parse_size(max_buffer), when_full=when_full.value)
+    agent = Agent(name, directory, credentials, sparks, UnitSettings(trigger=trigger, channel=channel))
     pair = (tls_cert.read_text(), tls_key.read_text()) if tls_cert and tls_key else None
     with _only_agent(directory):
         server = LogServer(

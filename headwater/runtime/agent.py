@@ -29,6 +29,7 @@ from headwater.plan.document import from_document
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.durable import write_atomically
+from headwater.runtime.settings import UnitSettings
 from headwater.runtime.sparks import Sparks
 from headwater.runtime.tasks import Deployed
 from headwater.runtime.wire import Action, Credentials
@@ -42,11 +43,19 @@ _SAVE = 5.0  # seconds between two notes of the units' totals
 class Agent:
     """The units, channels and Sparks of one zone. Its methods may be called from many threads."""
 
-    def __init__(self, zone: str, directory: Path, credentials: Credentials, sparks: Sparks) -> None:
+    def __init__(
+        self,
+        zone: str,
+        directory: Path,
+        credentials: Credentials,
+        sparks: Sparks,
+        settings: UnitSettings | None = None,
+    ) -> None:
         self.zone = zone
         self.directory = directory.resolve()
         self._credentials = credentials
         self._sparks = sparks
+        self._settings = settings or UnitSettings()
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._deployed: dict[str, Deployed] = {}
@@ -151,7 +160,7 @@ class Agent:
                     raise DeploymentError(f"not a deployment's name: {name!r}")
                 place = self.directory / "deployments" / name
                 self._deployed[name] = Deployed(
-                    name, self.zone, place, self._sparks, self._peers, self._credentials
+                    name, self.zone, place, self._sparks, self._peers, self._credentials, self._settings
                 )
             return self._deployed[name]
 

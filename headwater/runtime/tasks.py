@@ -79,13 +79,13 @@ class Deployed:
         sparks: Sparks,
         peers: Mapping[str, str],
         credentials: Credentials,
-        settings: UnitSettings | None = None,
+        settings: UnitSettings,
     ) -> None:
         self.name = name
         self.zone = zone
         self.layout = Layout(directory)
         self._sparks = sparks
-        self._settings = settings or UnitSettings()
+        self._settings = settings
         self._lock = threading.RLock()
         self._plans: dict[str, DeploymentPlan] = {}
         self._tasks: dict[str, Task] = {}

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_first_dataflow_of_the_readme(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8").split("## A first dataflow")[1]
+    text = text.split("\n## ")[0]
     blocks = dict(re.findall(r"```(python|yaml|sh)\n(.*?)```", text, re.DOTALL))
     (tmp_path / "flow.py").write_text(blocks["python"])
     (tmp_path / "plant.yaml").write_text(blocks["yaml"])
