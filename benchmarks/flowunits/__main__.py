@@ -165,7 +165,7 @@ def main() -> int:
     repeats = common.repeats_of(options)
     rows = whole(options.rows or (QUICK_ROWS if options.quick else ROWS))
     grid = [(b, d) for b in BANDWIDTHS for d in DELAYS]
-    wanted = options.cells or ([("unlimited", 0), ("10mbit", 10)] if options.quick else grid)
+    wanted = options.cells or ([("unlimited", 0), ("10mbit", 0)] if options.quick else grid)
     place = options.keep or Path(tempfile.mkdtemp(prefix="headwater-flowunits-"))
     runs: dict[str, dict[Cell, list[dict[str, Any]]]] = {}
     try:
