@@ -72,10 +72,12 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def write_result(file: Path | None, result: Mapping[str, Any], *, facts: Mapping[str, Any]) -> None:
-    """Write the result with where it comes from."""
+    """Write the result with where it comes from, in one step."""
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps({**facts, **result}, indent=2) + "\n")
+        draft = file.with_name(f".{file.name}.part")
+        draft.write_text(json.dumps({**facts, **result}, indent=2) + "\n")
+        draft.replace(file)
 
 
 def facts(*, quick: bool) -> dict[str, Any]:

@@ -269,7 +269,8 @@ def latency(endpoint: LocalEndpoint, place: Path, *, seconds: float, trigger: st
         stop.set()
         feeder.join(10)
         deployment.stop()
-    log = FileLog(deployment.layout.sink("arrived", plan.tags["arrived"], "C1"))
+    (writer,) = (unit for unit in plan.units if "arrived" in unit.outputs)
+    log = FileLog(deployment.layout.sink("arrived", plan.tags["arrived"], writer))
     samples, rows = [], 0
     for entry in log.entries(log.earliest(), log.latest()):
         if begun <= entry.written <= ended and entry.rows:

@@ -2,7 +2,8 @@
 
 Each variant is deployed and warmed up once and goes through all cells; then the next one. For each
 run the clock goes from the release of the events at the edges to the last result in the cloud; the
-results are compared with the expected ones before a figure counts.
+results are compared with the expected ones before a figure counts. The JSON is written after every
+run. A run that takes too long is noted as failed, and the variant is deployed anew for the next cell.
 
     python -m benchmarks.flowunits [--quick] [--json FILE] [--rows N] [--cells 10mbit/0,unlimited/100]
 
@@ -17,6 +18,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -40,7 +42,7 @@ from benchmarks.flowunits.workload import (
 from benchmarks.flowunits.zones import Zones
 from benchmarks.netlab import Lab
 from headwater.continuum import Continuum
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, RuntimeFailure
 from headwater.quantity import parse_bandwidth
 
 VARIANTS: dict[str, Callable[[Lab, Path], Variant]] = {"headwater": Zones, "stretched": Stretched}
@@ -76,52 +78,110 @@ def _bits(bandwidth: str) -> float | None:
     return None if bandwidth == "unlimited" else parse_bandwidth(bandwidth)
 
 
-def run_variant(
-    lab: Lab, variant: Variant, wanted: list[Cell], *, rows: int, repeats: int, limit: float
-) -> dict[Cell, list[dict[str, Any]]]:
-    """Deploy, warm up, go through the cells; return seconds and bytes on the links of every run."""
-    lab.set_links(bandwidth=None, delay=0.0)
-    arrivals, first = Arrivals(variant.results), 0
-    found: dict[Cell, list[dict[str, Any]]] = {cell: [] for cell in wanted}
-    try:
+@dataclass
+class Found:
+    """What is known of a variant so far: runs of each cell, and cells in which it failed."""
+
+    runs: dict[Cell, list[dict[str, Any]]] = field(default_factory=dict)
+    failed: dict[Cell, str] = field(default_factory=dict)
+
+
+@dataclass
+class Trial:
+    """One variant on its way through the cells: deployed, warmed up, and anew after a failure."""
+
+    lab: Lab
+    make: Callable[[int], Variant]
+    """Make it for the nth time, with a directory of its own each time."""
+    rows: int
+    limit: float
+    deployed: Variant | None = None
+    _times: int = 0
+    _first: int = 0
+
+    def run(self, bandwidth: float | None, delay: float) -> dict[str, Any]:
+        """Measure one run in one cell; return seconds and bytes on the links."""
+        if self.deployed is None:
+            self._deploy()
+        self.lab.set_links(bandwidth=bandwidth, delay=delay)
+        before = crossed(self.lab)
+        seconds = self._burst(self.limit)
+        bytes_ = {name: count - before[name] for name, count in crossed(self.lab).items()}
+        return {"seconds": round(seconds, 3), "bytes": bytes_}
+
+    def end(self) -> None:
+        """Take it down, over links without limits."""
+        variant, self.deployed = self.deployed, None
+        if variant is not None:
+            self.lab.set_links(bandwidth=None, delay=0.0)
+            variant.teardown()
+
+    def _deploy(self) -> None:
+        self.lab.set_links(bandwidth=None, delay=0.0)
+        self._times, self._first = self._times + 1, 0
+        self.deployed = variant = self.make(self._times)
+        self._arrivals = Arrivals(variant.results)
         say(f"{variant.name}: deploying")
-        variant.deploy()
-        for _ in range(WARM_UPS):
-            seconds = measure(variant, Burst(first, rows), arrivals, limit=max(limit, WARM_UP_SECONDS))
-            say(f"{variant.name}: warm-up {seconds:.2f} s")
-            first += rows
-        for bandwidth, delay in wanted:
-            lab.set_links(bandwidth=_bits(bandwidth), delay=delay / 1000)
-            for _ in range(repeats):
-                before = crossed(lab)
-                seconds = measure(variant, Burst(first, rows), arrivals, limit=limit)
-                bytes_ = {name: count - before[name] for name, count in crossed(lab).items()}
-                found[bandwidth, delay].append({"seconds": round(seconds, 3), "bytes": bytes_})
-                say(f"{variant.name}: {bandwidth}, {delay} ms: {seconds:.2f} s, results right")
-                first += rows
-        return found
+        try:
+            variant.deploy()
+            for _ in range(WARM_UPS):
+                seconds = self._burst(max(self.limit, WARM_UP_SECONDS))
+                say(f"{variant.name}: warm-up {seconds:.2f} s")
+        except RuntimeFailure as error:
+            raise NotDeployed(error.what, where=variant.name, hint=error.hint) from error
+
+    def _burst(self, limit: float) -> float:
+        assert self.deployed is not None
+        burst = Burst(self._first, self.rows)
+        self._first += self.rows
+        return measure(self.deployed, burst, self._arrivals, limit=limit)
+
+
+class NotDeployed(RuntimeFailure):
+    """A variant did not get as far as its first cell: no other cell can do better."""
+
+
+def run_variant(
+    trial: Trial, wanted: list[Cell], found: Found, *, repeats: int, note: Callable[[], None]
+) -> None:
+    """Go through the cells, and `note` after each run; after a failure the next cell begins anew."""
+    try:
+        for cell in wanted:
+            try:
+                for _ in range(repeats):
+                    run = trial.run(_bits(cell[0]), cell[1] / 1000)
+                    found.runs.setdefault(cell, []).append(run)
+                    say(f"{cell[0]}, {cell[1]} ms: {run['seconds']:.2f} s, results right")
+                    note()
+            except NotDeployed:
+                raise
+            except RuntimeFailure as error:
+                found.failed[cell] = error.what
+                say(f"{cell[0]}, {cell[1]} ms: {error}")
+                note()
+                trial.end()
     finally:
-        lab.set_links(bandwidth=None, delay=0.0)
-        variant.teardown()
+        trial.end()
 
 
-def summary(runs: dict[str, dict[Cell, list[dict[str, Any]]]], wanted: list[Cell]) -> list[dict[str, Any]]:
+def summary(found: dict[str, Found], wanted: list[Cell]) -> list[dict[str, Any]]:
     """Give medians and ratio of each cell, and the runs behind them."""
-    found = []
+    cells_ = []
     for cell in wanted:
-        mine = {name: by_cell[cell] for name, by_cell in runs.items() if by_cell.get(cell)}
+        mine = {name: each.runs[cell] for name, each in found.items() if each.runs.get(cell)}
         seconds = {name: common.middle([r["seconds"] for r in each]) for name, each in mine.items()}
         both = len(seconds) == len(VARIANTS)
-        found.append(
+        cells_.append(
             {
                 "bandwidth": cell[0],
                 "delay_ms": cell[1],
                 **{f"{name}_s": seconds.get(name) for name in VARIANTS},
                 "ratio": round(seconds["stretched"] / seconds["headwater"], 2) if both else None,
                 "runs": mine,
+                "failed": {name: each.failed[cell] for name, each in found.items() if cell in each.failed},
             }
         )
-    return found
+    return cells_
 
 
 def say(text: str) -> None:
@@ -165,17 +225,39 @@ def main() -> int:
     repeats = common.repeats_of(options)
     rows = whole(options.rows or (QUICK_ROWS if options.quick else ROWS))
     grid = [(b, d) for b in BANDWIDTHS for d in DELAYS]
-    wanted = options.cells or ([("unlimited", 0), ("10mbit", 10)] if options.quick else grid)
+    wanted = options.cells or ([("unlimited", 0), ("10mbit", 0)] if options.quick else grid)
     place = options.keep or Path(tempfile.mkdtemp(prefix="headwater-flowunits-"))
-    runs: dict[str, dict[Cell, list[dict[str, Any]]]] = {}
+    found: dict[str, Found] = {}
+    result: dict[str, Any] = {
+        "rows": rows,
+        "cells": [],
+        "repeats": repeats,
+        "zones": {"edges": list(EDGES), "sites": list(SITES), "cloud": CLOUD, "cores": CORES},
+    }
+
+    def note() -> None:
+        """Keep what is known: what comes next may be stopped at any time."""
+        result["cells"] = summary(found, wanted)
+        common.write_result(options.json, result, facts=facts)
+
+    failed = 0
     try:
         with Lab(Continuum.from_text(continuum_text())) as lab:
+            result["delay_by"] = "netem" if lab.netem else "user-space forwarder"
             for name in options.variants:
-                variant = VARIANTS[name](lab, (place / name).resolve())
-                runs[name] = run_variant(
-                    lab, variant, wanted, rows=rows, repeats=repeats, limit=options.limit
-                )
-            delay_by = "netem" if lab.netem else "user-space forwarder"
+                found[name] = Found()
+
+                def make(times: int, name: str = name) -> Variant:
+                    return VARIANTS[name](
+                        lab, (place / (name if times == 1 else f"{name}-{times}")).resolve()
+                    )
+
+                trial = Trial(lab, make, rows, options.limit)
+                try:
+                    run_variant(trial, wanted, found[name], repeats=repeats, note=note)
+                except NotDeployed as error:
+                    print(error, file=sys.stderr)
+                    failed = error.exit_code
     except HeadwaterError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -184,18 +266,11 @@ def main() -> int:
     finally:
         if options.keep is None:
             shutil.rmtree(place, ignore_errors=True)
-    result = {
-        "rows": rows,
-        "cells": summary(runs, wanted),
-        "repeats": repeats,
-        "delay_by": delay_by,
-        "zones": {"edges": list(EDGES), "sites": list(SITES), "cloud": CLOUD, "cores": CORES},
-    }
+    note()
     print(table(result))
-    common.write_result(options.json, result, facts=facts)
     if options.heatmap is not None:
         heatmap.draw(result, options.heatmap)
-    return 0
+    return failed
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -1,13 +1,17 @@
-"""The figure of the result: how much longer the stretched cluster takes, by bandwidth and delay."""
+"""The figure of the result: how much longer the stretched cluster takes, by bandwidth and delay.
+
+python -m benchmarks.flowunits.heatmap RESULT.json FIGURE.png
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headwater.errors import Unavailable
+from headwater.errors import HeadwaterError, RuntimeFailure, Unavailable
 
 
 def grid(result: Mapping[str, Any], key: str) -> tuple[list[str], list[int], list[list[float | None]]]:
@@ -20,7 +24,7 @@ def grid(result: Mapping[str, Any], key: str) -> tuple[list[str], list[int], lis
 
 
 def draw(result: Mapping[str, Any], file: Path) -> None:
-    """Write a PNG; the ratio where both variants were measured, else the stretched cluster's seconds."""
+    """Write a PNG; the ratio where a cell has both variants, else the stretched cluster's seconds."""
     try:
         from matplotlib.colors import LogNorm
         from matplotlib.figure import Figure
@@ -29,9 +33,11 @@ def draw(result: Mapping[str, Any], file: Path) -> None:
         raise Unavailable(
             "matplotlib is missing", where="heat map", hint='pip install "headwater[bench]"'
         ) from None
-    ratios = all(cell.get("ratio") is not None for cell in result["cells"])
+    ratios = any(cell.get("ratio") is not None for cell in result["cells"])
     bandwidths, delays, values = grid(result, "ratio" if ratios else "stretched_s")
     known = [v for row in values for v in row if v is not None]
+    if not known:
+        raise RuntimeFailure("no cell has been measured", where="heat map", hint="run the benchmark first")
     figure = Figure(figsize=(1.6 + 1.3 * len(bandwidths), 1.6 + 0.9 * len(delays)), layout="constrained")
     axes = figure.add_subplot()
     shown = [[float("nan") if v is None else v for v in row] for row in values]
@@ -56,3 +62,20 @@ def draw(result: Mapping[str, Any], file: Path) -> None:
 def draw_from(source: Path, file: Path) -> None:
     """Write the PNG of a result that was stored."""
     draw(json.loads(source.read_text()), file)
+
+
+def main(words: list[str]) -> int:
+    """Draw the figure of a stored result."""
+    if len(words) != 2:
+        print("usage: python -m benchmarks.flowunits.heatmap RESULT.json FIGURE.png", file=sys.stderr)
+        return 2
+    try:
+        draw_from(Path(words[0]), Path(words[1]))
+    except HeadwaterError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

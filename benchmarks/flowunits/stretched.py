@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import subprocess
 import sys
@@ -20,12 +19,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT
+from benchmarks.flowunits.hosts import Hosts
 from benchmarks.flowunits.stretched_query import Settings
 from benchmarks.flowunits.workload import BATCH_ROWS, CLOUD, CORES, EDGES, TRIGGER, Burst
 from benchmarks.netlab import Lab
-from headwater.errors import RuntimeFailure
-from headwater.runtime.endpoint import STREAMING_CONF, find_java
+from headwater.runtime.endpoint import STREAMING_CONF
 
 # Every zone has a network of its own, so the same ports serve all.
 MASTER_PORT, STORAGE_PORT, EVENTS_PORT = 7077, 9870, 7070
@@ -60,23 +58,22 @@ class Stretched:
     name = "stretched"
 
     def __init__(self, lab: Lab, place: Path) -> None:
-        self.lab, self.place = lab, place
-        self._processes: dict[str, subprocess.Popen[Any]] = {}
+        self.lab = lab
+        self._hosts = Hosts(self.name, lab, place)
         self._servers: dict[str, subprocess.Popen[Any]] = {}
         self._said: dict[str, queue.Queue[str | None]] = {}
 
     @property
     def results(self) -> Path:
         """Return where the driver puts the results, in the cloud."""
-        return self._directory(CLOUD) / "results"
+        return self._hosts.directory(CLOUD) / "results"
 
     def deploy(self) -> None:
         """Start file system, event servers, cluster and query."""
-        for zone in CORES:
-            (self._directory(zone) / "tmp").mkdir(parents=True, exist_ok=True)
+        self._hosts.make()
         self.results.mkdir(exist_ok=True)
         cloud = self.lab.address(CLOUD)
-        files = str(self._directory(CLOUD) / "files")
+        files = str(self._hosts.directory(CLOUD) / "files")
         self._script(CLOUD, "storage.py", [cloud, str(STORAGE_PORT), files])
         for edge in EDGES:
             argv = [self.lab.address(edge), str(EVENTS_PORT)]
@@ -86,7 +83,8 @@ class Stretched:
         master = f"spark://{cloud}:{MASTER_PORT}"
         for zone, cores in CORES.items():
             argv = ["--host", self.lab.address(zone), "--webui-port", "0", "--cores", str(cores)]
-            argv += ["--memory", f"{EXECUTOR_MB}m", "--work-dir", str(self._directory(zone) / "work"), master]
+            work = str(self._hosts.directory(zone) / "work")
+            argv += ["--memory", f"{EXECUTOR_MB}m", "--work-dir", work, master]
             self._class(zone, f"worker-{zone}", "org.apache.spark.deploy.worker.Worker", argv)
         self._start_driver(master, cloud)
 
@@ -102,10 +100,10 @@ class Stretched:
             checkpoint=f"webhdfs://{cloud}:{STORAGE_PORT}/checkpoint",
             results=str(self.results),
         )
-        file = self._directory(CLOUD) / "settings.json"
+        file = self._hosts.directory(CLOUD) / "settings.json"
         file.write_text(json.dumps(asdict(settings)))
         argv = [sys.executable, "-m", "benchmarks.flowunits.stretched_query", str(file)]
-        driver = self._start(CLOUD, "driver", argv, stdout=subprocess.PIPE)
+        driver = self._hosts.start(CLOUD, "driver", argv, env=self._spark(CLOUD), stdout=subprocess.PIPE)
         self._await_line("driver", driver, '{"executors"')
         self._await_line("driver", driver, '{"query"')
 
@@ -122,79 +120,38 @@ class Stretched:
 
     def check(self) -> None:
         """Raise when a process has ended."""
-        for name, process in self._processes.items():
-            if process.poll() is not None:
-                raise self._failure(name, f"{name} has ended with status {process.returncode}")
+        self._hosts.check()
 
     def teardown(self) -> None:
         """End the processes, the driver first."""
-        for name in ("driver", *self._processes):
-            process = self._processes.pop(name, None)
-            if process is not None:
-                self.lab.end(process)
+        self._hosts.end(["driver"])
         self._servers.clear()
+        self._said.clear()
 
     # ------------------------------------------------------------ processes
 
     def _class(self, zone: str, name: str, main: str, argv: Sequence[str]) -> None:
-        spark = Path(self._environment(zone)["SPARK_HOME"]) / "bin" / "spark-class"
-        self._start(zone, name, [str(spark), main, *argv])
+        spark = Path(self._spark(zone)["SPARK_HOME"]) / "bin" / "spark-class"
+        self._hosts.start(zone, name, [str(spark), main, *argv], env=self._spark(zone))
 
     def _script(self, zone: str, script: str, argv: Sequence[str]) -> subprocess.Popen[Any]:
         name = f"{Path(script).stem}-{zone}"
         command = [sys.executable, "-I", str(_HERE / script), *argv]
-        process = self._start(zone, name, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        process = self._hosts.start(zone, name, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._await_line(name, process, "ready")
         return process
 
-    def _start(
-        self,
-        zone: str,
-        name: str,
-        argv: Sequence[str],
-        *,
-        stdin: int | None = None,
-        stdout: int | None = None,
-    ) -> subprocess.Popen[Any]:
-        with self._log(zone, name).open("ab") as log:
-            process = self.lab.popen(
-                zone,
-                argv,
-                env=self._environment(zone),
-                cwd=self._directory(zone),
-                stdin=stdin if stdin is not None else subprocess.DEVNULL,
-                stdout=stdout if stdout is not None else log,
-                stderr=log,
-                hide=[self._directory(other) for other in CORES if other != zone],
-                text=True,
-            )
-        self._processes[name] = process
-        return process
-
-    def _environment(self, zone: str) -> dict[str, str]:
+    def _spark(self, zone: str) -> dict[str, str]:
         import pyspark
 
-        directory = self._directory(zone)
-        scratch = str(directory / "tmp")
         options = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
         return {
-            "PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
-            "HOME": str(directory),
-            "LANG": "C.UTF-8",
-            "TZ": "UTC",
-            "JAVA_HOME": str(find_java()),
-            "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={scratch}",
-            "TMPDIR": scratch,
             "SPARK_HOME": str(Path(pyspark.__file__).parent),
             "SPARK_LOCAL_IP": self.lab.address(zone),
-            "SPARK_LOCAL_DIRS": scratch,
             "SPARK_NO_DAEMONIZE": "1",
             "SPARK_DAEMON_MEMORY": f"{DAEMON_MB}m",
             "SPARK_DAEMON_JAVA_OPTS": options,
-            "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "PYTHONPATH": str(ROOT),
-            "OMP_NUM_THREADS": "1",
         }
 
     def _await_line(self, name: str, process: subprocess.Popen[Any], begin: str) -> None:
@@ -210,21 +167,7 @@ class Stretched:
                     break
                 if line.startswith(begin):
                     return
-        raise self._failure(name, f"{name} did not come up")
-
-    def _failure(self, name: str, what: str) -> RuntimeFailure:
-        logs = sorted(self.place.glob(f"*/{name}*.log"))
-        tail: list[str] = []
-        for log in logs[:1]:
-            with contextlib.suppress(OSError):
-                tail = log.read_text(errors="replace").splitlines()[-15:]
-        return RuntimeFailure("\n".join([what, *tail]), where=self.name, hint="keep the logs with --keep DIR")
-
-    def _log(self, zone: str, name: str) -> Path:
-        return self._directory(zone) / f"{name}.log"
-
-    def _directory(self, zone: str) -> Path:
-        return self.place / zone
+        raise self._hosts.failure(name, f"{name} did not come up")
 
 
 def _listen(process: subprocess.Popen[Any], said: queue.Queue[str | None]) -> None:

@@ -1,14 +1,16 @@
-"""The Headwater variant: an agent in every zone, the controller in the cloud. Its deployment is to come.
+"""The Headwater variant: an agent on the host of every zone, store and controller in the cloud.
 
-What it shares with the baseline is done: the events lie as files in the edge hosts' own directories,
-written before the clock starts and released by renaming; the dataflow is `flow.flow`; the results are
-Parquet files in the cloud. What is left is `deploy` and `teardown`: starting `headwater zone` in each
-namespace, and applying the dataflow with the controller in the cloud zone.
+Events lie as files on the disks of the edge hosts, written before the clock starts and released by
+renaming; results are Parquet files on the cloud's disk. Agents, controller and `apply` are the commands
+that users have, so plans, orders and channels all cross the lab's links.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +18,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.flowunits.flow import FILE_ROWS, flow
+from benchmarks.flowunits.hosts import Hosts
 from benchmarks.flowunits.workload import BATCH_ROWS, CLOUD, CORES, EDGES, Burst, continuum_text
 from benchmarks.netlab import Lab
-from headwater.continuum import Continuum
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import Unavailable
+from headwater.errors import RuntimeFailure
+from headwater.runtime.agents import running_agent
+from headwater.runtime.endpoint import end_stale
+from headwater.runtime.wire import TOKEN_ENV
 
 AGENT_PORT = 7400
+HEAP_MB = 700
+_AGENT_SECONDS = 120.0
+_APPLY_SECONDS = 600.0  # seven Sparks one after the other, on two cores
+_STOP_SECONDS = 60.0
 
 
 class Zones:
@@ -32,21 +41,18 @@ class Zones:
 
     def __init__(self, lab: Lab, place: Path) -> None:
         self.lab, self.place = lab, place
+        self._hosts = Hosts(self.name, lab, place)
+        self._token = {TOKEN_ENV: secrets.token_urlsafe(24)}
 
     @property
     def results(self) -> Path:
         """Return where the dataflow's sink writes, in the cloud."""
-        return self.place / CLOUD / "results"
+        return self._hosts.directory(CLOUD) / "results"
 
     @property
     def dataflow(self) -> Dataflow:
-        """Return the pipeline; an edge's events are in a directory of its own zone."""
+        """Return the pipeline; an edge's events are on the disk of its own host."""
         return flow(str(self.place / "{location}" / "events"), str(self.results), batch_rows=BATCH_ROWS)
-
-    @property
-    def continuum(self) -> Continuum:
-        """Return the zones with the addresses of their agents."""
-        return Continuum.from_text(continuum_text(self.addresses))
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -55,17 +61,27 @@ class Zones:
 
     def deploy(self) -> None:
         """Start the agents and the controller, apply the dataflow, wait until all units run."""
-        raise Unavailable(
-            "zone agents cannot be deployed by this benchmark yet",
-            where="variant headwater",
-            hint="run it with --variants stretched",
-        )
+        self._hosts.make()
+        self.results.mkdir(exist_ok=True)
+        for edge in EDGES:
+            (self._hosts.directory(edge) / "events").mkdir(exist_ok=True)
+        for zone, address in self.addresses.items():
+            argv = ["zone", zone, "--dir", str(self._agent(zone)), "--listen", address]
+            self._headwater(zone, "agent", [*argv, "--cores", str(CORES[zone]), "--memory", f"{HEAP_MB}m"])
+        self._await_agents()
+        cloud = self._hosts.directory(CLOUD)
+        (cloud / "flow.json").write_text(self.dataflow.to_json())
+        (cloud / "continuum.yaml").write_text(continuum_text(self.addresses))
+        store = ["--store", str(cloud / "headwater.db")]
+        self._headwater(CLOUD, "controller", ["up", *store, "--home", str(cloud / "home")])
+        wanted = ["flow.json", "--continuum", "continuum.yaml", *store, "--yes", "--wait"]
+        self._hosts.finish(self._headwater(CLOUD, "apply", ["apply", *wanted]), _APPLY_SECONDS)
 
     def prepare(self, burst: Burst) -> None:
         """Write the burst's files beside the directories that are watched."""
-        for edge, location in EDGES.items():
+        for edge in EDGES:
             first, count = burst.share(edge)
-            waiting = self._waiting(location)
+            waiting = self._waiting(edge)
             waiting.mkdir(parents=True, exist_ok=True)
             for low in range(first, first + count, FILE_ROWS):
                 values = np.arange(low, min(low + FILE_ROWS, first + count), dtype="int64")
@@ -75,15 +91,40 @@ class Zones:
 
     def release(self, burst: Burst) -> None:
         """Rename the files into the directories that the edges read."""
-        for location in EDGES.values():
-            for file in sorted(self._waiting(location).iterdir()):
-                file.rename(self.place / location / "events" / file.name)
+        for edge in EDGES:
+            for file in sorted(self._waiting(edge).iterdir()):
+                file.rename(self._hosts.directory(edge) / "events" / file.name)
 
     def check(self) -> None:
         """Raise when a process has ended."""
+        self._hosts.check()
 
     def teardown(self) -> None:
-        """End the controller and the agents."""
+        """End the controller, then the agents with their units, then Sparks that an agent has left."""
+        self._hosts.end(["apply-C1", "controller-C1"], patience=_STOP_SECONDS)
+        for zone in CORES:
+            for record in self._agent(zone).glob("spark/*/server.json"):
+                end_stale(record.parent)
 
-    def _waiting(self, location: str) -> Path:
-        return self.place / location / "waiting"
+    def _headwater(self, zone: str, name: str, argv: list[str]) -> str:
+        command = [sys.executable, "-m", "headwater", *argv]
+        self._hosts.start(zone, f"{name}-{zone}", command, env=self._token)
+        return f"{name}-{zone}"
+
+    def _await_agents(self) -> None:
+        deadline = time.monotonic() + _AGENT_SECONDS
+        while missing := [zone for zone in CORES if running_agent(self._agent(zone)) is None]:
+            self.check()
+            if time.monotonic() > deadline:
+                raise RuntimeFailure(
+                    f"no agent came up in {', '.join(missing)} within {_AGENT_SECONDS:.0f} s",
+                    where=self.name,
+                    hint="keep the logs with --keep DIR",
+                )
+            time.sleep(0.1)
+
+    def _agent(self, zone: str) -> Path:
+        return self._hosts.directory(zone) / "agent"
+
+    def _waiting(self, edge: str) -> Path:
+        return self._hosts.directory(edge) / "waiting"

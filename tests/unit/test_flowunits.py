@@ -20,7 +20,7 @@ import pytest
 
 from benchmarks import pipeline
 from benchmarks.flowunits import events, heatmap
-from benchmarks.flowunits.__main__ import cells, summary
+from benchmarks.flowunits.__main__ import Found, Trial, cells, run_variant, summary
 from benchmarks.flowunits.flow import flow
 from benchmarks.flowunits.storage import Storage
 from benchmarks.flowunits.workload import CORES, EDGES, UNIT, Arrivals, Burst, continuum_text, measure, whole
@@ -222,11 +222,44 @@ def test_a_cell_that_is_none_is_refused_with_an_example() -> None:
 
 def test_a_ratio_needs_both_variants() -> None:
     cell = ("10mbit", 0)
-    runs = {"stretched": {cell: [{"seconds": s} for s in (9.0, 6.0, 7.0)]}}
-    (alone,) = summary(runs, [cell])
+    found = {"stretched": Found({cell: [{"seconds": s} for s in (9.0, 6.0, 7.0)]})}
+    (alone,) = summary(found, [cell])
     assert (alone["stretched_s"], alone["headwater_s"], alone["ratio"]) == (7.0, None, None)
-    (both,) = summary({**runs, "headwater": {cell: [{"seconds": 2.0}]}}, [cell])
+    (both,) = summary({**found, "headwater": Found({cell: [{"seconds": 2.0}]})}, [cell])
     assert (both["headwater_s"], both["ratio"]) == (2.0, 3.5)
+
+
+class NoLab:
+    """A lab whose links are not there."""
+
+    def set_links(self, **_: object) -> None: ...
+
+
+def test_a_cell_that_fails_is_noted_and_the_next_one_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.flowunits.workload._SETTLE", 0.0)
+    monkeypatch.setattr("benchmarks.flowunits.__main__.crossed", lambda lab: {})
+    made: list[Local] = []
+
+    class Once(Local):
+        def release(self, burst: Burst) -> None:
+            if len(made) > 1 or self.count < 4:  # three warm-ups and one run
+                super().release(burst)
+
+    def make(times: int) -> Local:
+        (tmp_path / str(times)).mkdir()
+        made.append(Once(tmp_path / str(times)))
+        return made[-1]
+
+    wanted, found, notes = cells("unlimited/0,10mbit/0,10mbit/10"), Found(), []
+    trial = Trial(NoLab(), make, 1200, 0.5)  # type: ignore[arg-type]
+    run_variant(
+        trial, wanted, found, repeats=1, note=lambda: notes.append(summary({"stretched": found}, wanted))
+    )
+    assert (len(made), len(notes), list(found.failed)) == (2, 3, [("10mbit", 0)])
+    assert [cell["stretched_s"] is None for cell in notes[-1]] == [False, True, False]
+    assert notes[-1][1]["failed"]["stretched"].startswith("0 of")
 
 
 def test_the_grid_has_a_row_for_each_delay() -> None:
@@ -243,5 +276,7 @@ def test_the_grid_has_a_row_for_each_delay() -> None:
 def test_the_figure_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     cell = {"bandwidth": "10mbit", "delay_ms": 0, "stretched_s": 4.0, "headwater_s": 2.0, "ratio": 2.0}
-    heatmap.draw({"rows": 1200, "cells": [cell]}, tmp_path / "docs" / "figure.png")
+    made = {"rows": 1200, "cells": [cell, {**cell, "bandwidth": "1gbit", "ratio": None}]}
+    (tmp_path / "result.json").write_text(json.dumps(made))
+    assert heatmap.main([str(tmp_path / "result.json"), str(tmp_path / "docs" / "figure.png")]) == 0
     assert (tmp_path / "docs" / "figure.png").read_bytes().startswith(b"\x89PNG")
