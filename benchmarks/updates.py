@@ -317,8 +317,8 @@ def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
         event("nothing", lambda: time.sleep(options.calm), set())
 
         def add() -> None:
-            feed.locations = everywhere
             world.apply(everywhere, "1")
+            feed.locations = everywhere  # its readings begin when somebody takes them
 
         event("add L5", add, set())
         event("replace ML", lambda: world.apply(everywhere, "2"), {"verdicts@C1"})

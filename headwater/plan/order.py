@@ -133,6 +133,7 @@ class _Ordering:
         self._channels = {c.id for c in diff.wanted.channels}
         self._same = cache(self._compared)
         self._stopped: set[str] = set()
+        self._fed: set[str] = set()
         self._half: dict[str, set[str]] = {}
         """Channels that their writer has left for others, and the units that still read them."""
 
@@ -141,6 +142,7 @@ class _Ordering:
         wanted = [u for u in self._plan.units if not self._stands(u)]
         steps: list[Step] = [Check(plan=self._id, unit=u.id) for u in self._by_place(wanted)]
         steps += self._forget_leftovers()
+        steps += self._feed_early()
         # In each zone first what leaves it, then what is to run there; zones by layer.
         leaving = {
             unit: (_place(self._plans[s.plan], self._plans[s.plan].unit(unit)), 0, unit)
@@ -194,7 +196,7 @@ class _Ordering:
         standing = self._standings.get(incarnation(unit))
         if self._stands(unit):
             assert standing is not None
-            return self._feed(unit, standing)
+            return [] if unit.id in self._fed else self._feed(unit, standing)
         steps: list[Step] = []
         again = False
         for _, stood in self._of(unit.id):
@@ -213,6 +215,24 @@ class _Ordering:
             self._half[channel].discard(unit.id)
             if not self._half[channel]:
                 del self._half[channel]
+        return steps
+
+    def _feed_early(self) -> list[Step]:
+        """Let those that only get more inputs wait for these before their producers start.
+
+        From then on their event time stands still until the new inputs have one: what these write at
+        first does not come too late.
+        """
+        steps: list[Step] = []
+        for unit in self._by_place(self._plan.units):
+            standing = self._standings.get(incarnation(unit))
+            if standing is None or not self._stands(unit):
+                continue
+            old = self._plans[standing.plan]
+            before = {c.id for c in old.inputs(old.unit(unit.id))}
+            if before < {c.id for c in self._plan.inputs(unit)}:
+                steps += self._feed(unit, standing)
+                self._fed.add(unit.id)
         return steps
 
     def _feed(self, unit: Unit, standing: Standing) -> list[Step]:

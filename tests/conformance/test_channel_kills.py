@@ -120,6 +120,7 @@ def test_writers_killed_many_times(
     assert open_ends > 5
 
 
+@pytest.mark.long
 def test_a_broker_killed_in_mid_stream_loses_nothing(tmp_path: Path, topic: str, broker: LocalBroker) -> None:
     own = LocalBroker.start(tmp_path / "broker")  # ``broker`` says whether there can be one
     spec = spec_of("kafka", tmp_path / "log", topic, own)

@@ -61,6 +61,7 @@ def test_a_kill_before_or_after_every_call_ends_in_the_wanted_plan(copies: Calla
             site.store.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("then", [FIRST, replace(FIRST, more=True, locations=("L4", "L5"))])
 def test_a_newer_wish_after_a_kill_at_every_call(copies: Callable[[str], Site], then: Version) -> None:
     first = replace(FIRST, above=1, more=True, locations=("L2", "L4", "L5"))

@@ -106,7 +106,7 @@ def test_a_location_more() -> None:
     carry_out(steps_of(diff(None, FIRST.plan())), zones, diff(None, FIRST.plan()), {})
     begin = len(calls_of(zones))
     carry_out(steps_of(decided), zones, decided, standings)
-    assert calls_of(zones)[begin:] == ["prepare FP@E5", "start FP@E5", "feed AD@S2"]
+    assert calls_of(zones)[begin:] == ["feed AD@S2", "prepare FP@E5", "start FP@E5"]
 
 
 def test_a_location_less() -> None:
