@@ -32,7 +32,6 @@ from headwater.plan.model import DeploymentPlan
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headwater.runtime.channelspec import drop_topics
     from headwater.runtime.deployment import Deployment
     from headwater.runtime.endpoint import LocalEndpoint
     from headwater.runtime.standing import Standing
@@ -121,6 +120,7 @@ def run(
     A given ``endpoint`` is used and left running.
     Raises the failed unit's error, DeploymentError if the directory is in use or holds another plan.
     """
+    from headwater.runtime.channelspec import drop_topics
     from headwater.runtime.deployment import Deployment
     from headwater.runtime.endpoint import LocalEndpoint
     from headwater.runtime.jdbc import packages_for

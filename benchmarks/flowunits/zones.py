@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.flowunits.flow import FILE_ROWS, flow
 from benchmarks.flowunits.hosts import Hosts
-from benchmarks.flowunits.workload import BATCH_ROWS, CLOUD, CORES, EDGES, Burst, continuum_text
+from benchmarks.flowunits.workload import BATCH_ROWS, CLOUD, CORES, EDGES, TRIGGER, Burst, continuum_text
 from benchmarks.netlab import Lab
 from headwater.dataflow.graph import Dataflow
 from headwater.errors import RuntimeFailure
@@ -29,6 +29,7 @@ from headwater.runtime.wire import TOKEN_ENV
 
 AGENT_PORT = 7400
 HEAP_MB = 700
+SPARK = ("--memory", f"{HEAP_MB}m", "--trigger", TRIGGER)
 _AGENT_SECONDS = 120.0
 _APPLY_SECONDS = 600.0  # seven Sparks one after the other, on two cores
 _STOP_SECONDS = 60.0
@@ -67,7 +68,7 @@ class Zones:
             (self._hosts.directory(edge) / "events").mkdir(exist_ok=True)
         for zone, address in self.addresses.items():
             argv = ["zone", zone, "--dir", str(self._agent(zone)), "--listen", address]
-            self._headwater(zone, "agent", [*argv, "--cores", str(CORES[zone]), "--memory", f"{HEAP_MB}m"])
+            self._headwater(zone, "agent", [*argv, "--cores", str(CORES[zone]), *SPARK])
         self._await_agents()
         cloud = self._hosts.directory(CLOUD)
         (cloud / "flow.json").write_text(self.dataflow.to_json())

@@ -211,7 +211,7 @@ def link_bytes_without_edge(
     """Measure what each link would carry if all readings went to the cloud: in channel segments, and as CSV.
 
     Every file's well-formed lines are written as one segment of the very format that channels have
-    (Arrow, lz4), which is kind to this side: larger batches compress better.
+    (Arrow, zstd), which is kind to this side: larger batches compress better.
     """
     from pyarrow import csv
 
@@ -235,7 +235,7 @@ def link_bytes_without_edge(
                 _reader(sound), read_options=csv.ReadOptions(column_names=["machine", "ts", "temperature"])
             )
             table = _as_sent(table, file.location)
-            writer = SegmentWriter(directory, event_time="ts", fsync=False)
+            writer = SegmentWriter(directory, event_time="ts", fsync=False, compression="zstd")
             for batch in table.combine_chunks().to_batches():
                 writer.write(batch)
             segment = writer.close()

@@ -33,6 +33,9 @@ class Log(LogView):
     published under the same one is a repetition, whichever epoch has written it.
     """
 
+    compression = "lz4"
+    """Of the segments that are written; those read say theirs. zstd is right where they cross a slow link."""
+
     def __init__(
         self,
         *,

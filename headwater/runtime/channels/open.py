@@ -3,8 +3,8 @@
 A description is JSON: a path alone is a filelog; otherwise ``{"kind": "filelog", "path": ...}`` or
 ``{"kind": "kafka", "servers": "host:port,...", "topic": ..., "staging": <directory of the writer>,
 "settings": {<librdkafka>}, "user_env": ..., "password_env": ..., "replication": n}``. What a writer
-has set (``delivery``, ``lineage``, ``fsync``, the names of Limits) may stand beside it. Names and
-passwords are never part of it, only the environment variables that hold them.
+has set (``delivery``, ``lineage``, ``fsync``, ``compression``, the names of Limits) may stand beside
+it. Names and passwords are never part of it, only the environment variables that hold them.
 """
 
 from __future__ import annotations
@@ -46,17 +46,27 @@ def open_log(spec: LogSpec, *, on_corrupt: OnCorrupt = "quarantine", event_time:
         if kind == "filelog":
             from headwater.runtime.channels.filelog import FileLog
 
-            return FileLog(spec["path"], fsync=bool(spec.get("fsync", True)), **common)
+            return _compressing(spec, FileLog(spec["path"], fsync=bool(spec.get("fsync", True)), **common))
         if kind in ("kafka", "kafkalog"):
             from headwater.runtime.channels.kafkalog import KafkaLog
 
             own = {n: spec[n] for n in _KAFKA if spec.get(n) is not None}
-            return KafkaLog(spec["servers"], spec["topic"], **own, **common)
+            return _compressing(spec, KafkaLog(spec["servers"], spec["topic"], **own, **common))
     except KeyError as error:
         raise ChannelError(
             f"{error} is missing", where="log description", hint="a filelog has path, kafka servers and topic"
         ) from None
     raise ChannelError(f"unknown kind of log {kind!r}", where="log description", hint="use filelog or kafka")
+
+
+def _compressing(spec: Mapping[str, Any], log: Log) -> Log:
+    """Let a writer compress as its description says."""
+    log.compression = str(spec.get("compression") or log.compression)
+    if log.compression not in ("lz4", "zstd"):
+        raise ChannelError(
+            f"unknown compression {log.compression!r}", where="log description", hint="use lz4 or zstd"
+        )
+    return log
 
 
 def remove_log(spec: LogSpec) -> None:

@@ -1,6 +1,6 @@
 """Segments: the Arrow IPC files of a filelog, written in a task and read back checked.
 
-A segment is one Arrow stream, lz4-compressed. Its schema is normalised so that a log means
+A segment is one Arrow stream, compressed (lz4 or zstd). Its schema is normalised so that a log means
 the same whatever session wrote it: timestamps with a zone are UTC microseconds, every field
 is nullable, no metadata.
 """
@@ -121,10 +121,18 @@ def check_event_time(schema: pa.Schema, name: str, *, where: str) -> None:
 class SegmentWriter:
     """Write batches to one segment file as they come; nothing is made when none come."""
 
-    def __init__(self, directory: Path, *, event_time: str | None = None, fsync: bool = True) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        event_time: str | None = None,
+        fsync: bool = True,
+        compression: str = "lz4",
+    ) -> None:
         self._directory = directory
         self._event_time = event_time
         self._fsync = fsync
+        self._compression = compression
         self._schema: pa.Schema | None = None
         self._stream: Any = None
         self._file: _CountingFile | None = None
@@ -180,7 +188,7 @@ class SegmentWriter:
             check_event_time(self._schema, self._event_time, where=str(self._directory))
         self._directory.mkdir(parents=True, exist_ok=True)
         self._file = _CountingFile(self._directory / f"{uuid.uuid4().hex}.arrow")
-        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        options = pa.ipc.IpcWriteOptions(compression=self._compression)
         self._stream = pa.ipc.new_stream(pa.PythonFile(self._file, mode="w"), self._schema, options=options)
 
 
