@@ -16,6 +16,7 @@ from headwater.runtime.channelspec import channel_spec, drop_topics
 from headwater.runtime.deployment import Deployment
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.runtime.layout import Layout
+from headwater.runtime.settings import UnitSettings
 from headwater.testing import BoundedSource, check_equivalent
 from tests.deployments.flows import CONTINUUM, FLOWS, rows
 
@@ -47,7 +48,7 @@ def test_equals_one_batch_run(broker: LocalBroker, endpoint: LocalEndpoint, tmp_
     assert {m["kind"] for m in members["writers"].values()} == {"kafka"}
 
     # The topics outlive the directory: a run that knows nothing of them must not take them for its own.
-    other = Deployment(plan, tmp_path / "other", endpoint, trigger="100 milliseconds")
+    other = Deployment(plan, tmp_path / "other", endpoint, UnitSettings(trigger="100 milliseconds"))
     other.start()
     try:
         with pytest.raises(HeadwaterError, match="another checkpoint has numbered"):
