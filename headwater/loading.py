@@ -8,8 +8,9 @@ import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from headwater.dataflow.builder import DataflowBuilder
@@ -78,11 +79,14 @@ def _text(path: Path) -> str:
 @contextlib.contextmanager
 def _importable(directory: Path) -> Iterator[None]:
     """Let a flow file import its neighbours, and forget them afterwards: the next one may have others."""
-    before = set(sys.modules)
+    before, writes = set(sys.modules), sys.dont_write_bytecode
     sys.path.insert(0, str(directory))
+    # Bytecode on disk is told from newer source by whole seconds and size: an edit can be missed.
+    sys.dont_write_bytecode = True
     try:
         yield
     finally:
+        sys.dont_write_bytecode = writes
         with contextlib.suppress(ValueError):
             sys.path.remove(str(directory))
         for name in set(sys.modules) - before:
@@ -91,10 +95,18 @@ def _importable(directory: Path) -> Iterator[None]:
                 del sys.modules[name]
 
 
+class _FromSource(SourceFileLoader):
+    """Loads a file as it is now, never from bytecode of before."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
 def _executed(path: Path) -> ModuleType:
     # A name of its own: a file called json.py must not take the place of a real module.
     name = f"flow_file_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=_FromSource(name, str(path)))
     if spec is None or spec.loader is None:
         raise DataflowError("cannot be loaded as Python", where=str(path), hint="give a .py file")
     module = importlib.util.module_from_spec(spec)

@@ -196,3 +196,19 @@ def test_the_only_deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             assert service.only_deployment() == Path(".headwater/a")
     with pytest.raises(DeploymentError, match="2 deployments: a, b"):
         service.only_deployment()
+
+
+def test_an_edit_of_the_same_size_in_the_same_second_is_seen(tmp_path: Path) -> None:
+    file, beside = tmp_path / "flow.py", tmp_path / "beside.py"
+    text = (
+        "import headwater as hw\nfrom beside import LEAST\nf = hw.flow('x')\n"
+        "rows = f.read.csv('in', 'v int').where(f'v > {LEAST} AND v > 1')\nrows.write.memory('out')\n"
+    )
+    keys = set()
+    for number, (own, other) in enumerate((("v > 1", "1"), ("v > 2", "1"), ("v > 2", "2"))):
+        file.write_text(text.replace("v > 1", own))
+        beside.write_text(f"LEAST = {other}\n")
+        for path in (file, beside):
+            os.utime(path, (1_700_000_000, 1_700_000_000))
+        keys.add(service.load_dataflow(str(file)).dataflow.keys["out"])
+        assert len(keys) == number + 1
