@@ -84,6 +84,12 @@ class RuntimeFailure(HeadwaterError):
     exit_code = 5
 
 
+class SparkStumbled(RuntimeFailure):
+    """Spark failed for a reason of the moment: the same batch, done again, may well go."""
+
+    retryable = True
+
+
 class UserCodeError(RuntimeFailure):
     """A function given by the user raised; names the operator and the row."""
 

@@ -186,6 +186,7 @@ def _watch(
         drain.start()
     try:
         while True:
+            deployment.look()
             progress = deployment.progress()
             observe(progress)
             if drain and drain.error:

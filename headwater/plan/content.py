@@ -39,14 +39,6 @@ def own_sources(plan: DeploymentPlan, unit: Unit) -> tuple[Source, ...]:
     return tuple(o for i in unit.operators if isinstance(o := plan.dataflow[i], Source))
 
 
-def outside_inputs(plan: DeploymentPlan, unit: Unit) -> tuple[str, ...]:
-    """Give the operators whose channels a unit reads."""
-    inside = set(unit.operators)
-    return tuple(
-        dict.fromkeys(i for id_ in unit.operators for i in plan.dataflow[id_].inputs if i not in inside)
-    )
-
-
 def source_locations(plan: DeploymentPlan, unit: Unit) -> dict[str, tuple[str, ...]]:
     """Give the locations at which a unit reads each of its sources."""
     return {s.id: unit.locations if s.per_location else unit.locations[:1] for s in own_sources(plan, unit)}

@@ -28,7 +28,7 @@ from headwater.errors import ChannelError, DeploymentError, HeadwaterError
 from headwater.plan.document import from_document
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.durable import write_atomically
+from headwater.runtime.durable import read_note, write_atomically
 from headwater.runtime.settings import UnitSettings
 from headwater.runtime.sparks import Sparks
 from headwater.runtime.tasks import Deployed
@@ -59,7 +59,7 @@ class Agent:
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._deployed: dict[str, Deployed] = {}
-        self._peers: dict[str, str] = _read(self.directory / "peers.json")
+        self._peers: dict[str, str] = read_note(self.directory / "peers.json")
         self._guard = threading.Thread(target=self._watch, name="guard", daemon=True)
 
     # ------------------------------------------------------------ life
@@ -180,11 +180,3 @@ class Agent:
                     _LOG.exception("deployment %s", deployed.name)
             if time.monotonic() - saved > _SAVE:
                 saved = time.monotonic()
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(file.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

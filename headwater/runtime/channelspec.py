@@ -9,8 +9,7 @@ from typing import Any
 
 from headwater.errors import DeploymentError
 from headwater.plan.model import Channel, DeploymentPlan
-from headwater.runtime.channels.log import Log
-from headwater.runtime.channels.open import LogSpec, open_log, remove_log
+from headwater.runtime.channels.open import LogSpec, remove_log
 from headwater.runtime.checkpoint import checkpoint_number
 from headwater.runtime.layout import Layout
 
@@ -48,11 +47,6 @@ def member_spec(plan: DeploymentPlan, channel: Channel, layout: Layout) -> LogSp
     """Describe a channel's log in a members file: a filelog is its path."""
     spec = channel_spec(plan, channel, layout)
     return str(spec["path"]) if channel.broker is None else spec
-
-
-def open_channel(plan: DeploymentPlan, channel: Channel, layout: Layout) -> Log:
-    """Open a channel's log."""
-    return open_log(channel_spec(plan, channel, layout))
 
 
 def drop_topics(plan: DeploymentPlan, layout: Layout) -> None:

@@ -7,6 +7,7 @@ however that one ended.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.dataflow import sources
 from headwater.dataflow.sinks import ConsoleSink, MemorySink
-from headwater.errors import DeploymentError
+from headwater.errors import DeploymentError, SparkStumbled
 from headwater.metrics import Progress
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.runtime.channels.filelog import FileLog
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headwater.runtime.endpoint import Endpoint
+
+_LOG = logging.getLogger(__name__)
+_STUMBLES = 3  # times that a unit is started again after Spark has stumbled
 
 
 class Deployment:
@@ -49,6 +53,8 @@ class Deployment:
         self._began = time.monotonic()
         self._started = False
         self._stopped = False
+        self._mending = threading.Lock()
+        self._stumbles: dict[str, int] = {}
 
     # ------------------------------------------------------------ life
 
@@ -74,6 +80,29 @@ class Deployment:
         for unit in self.plan.units:
             self._units.stop(unit.id)
 
+    def look(self) -> None:
+        """Start units again over which only Spark has stumbled."""
+        if self._started and not self._stopped:
+            self._units.need_spark()
+            for unit in self.plan.units:
+                self._mend(unit)
+
+    def _mend(self, unit: Unit) -> bool:
+        """Start a unit again if only Spark has stumbled; tell whether it is well now."""
+        with self._mending:
+            work = self._units[unit.id]
+            error = work.running.failure(unit.id) if work.running else None
+            if error is None:
+                return True
+            tried = self._stumbles.get(unit.id, 0)
+            if not isinstance(error, SparkStumbled) or tried >= _STUMBLES or self._stopped:
+                return False
+            _LOG.warning("%s: %s; started again", error.where, error.what.rstrip("."))
+            self._stumbles[unit.id] = tried + 1
+            self._units.stop(unit.id)
+            self._units.start(self.plan, unit)
+            return True
+
     def drain(self, *, stop: threading.Event | None = None) -> None:
         """Wait until the bounded sources are used up and every unit has seen the end of its input.
 
@@ -88,7 +117,14 @@ class Deployment:
                 where="--until-drained",
                 hint="run without it and stop with Ctrl-C",
             )
-        self._downstream(lambda unit: self._units.finish(unit.id, stop))
+
+        def finished(unit: Unit) -> bool:
+            while not self._units.finish(unit.id, stop):
+                if stop.is_set() or not self._mend(unit):
+                    return False
+            return True
+
+        self._downstream(finished)
         first = next((work.error for work in self._units.all() if work.error is not None), None)
         if first is not None and not stop.is_set():
             raise first
@@ -97,8 +133,13 @@ class Deployment:
         """Wait until what has arrived so far has gone through every unit."""
 
         def settled(unit: Unit) -> bool:
-            self._units.settle(unit.id)
-            return True
+            while True:
+                try:
+                    self._units.settle(unit.id)
+                    return True
+                except SparkStumbled:
+                    if not self._mend(unit):
+                        raise
 
         self._downstream(settled)
 

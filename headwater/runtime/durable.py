@@ -66,6 +66,15 @@ def read_object(path: Path) -> dict[str, Any] | None:
     return value
 
 
+def read_note(path: Path) -> dict[str, Any]:
+    """Read a small JSON object whose loss costs little; empty when it is missing or damaged."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def sweep(directory: Path, before: float | None, *, but: Collection[str] = ()) -> None:
     """Delete a directory's files last written before a time by its own clock; None deletes none."""
     if before is None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from headwater.errors import RuntimeFailure, UserCodeError
+from headwater.errors import RuntimeFailure, SparkStumbled, UserCodeError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 IDLE_SECONDS = 30.0
 READY_SECONDS = 30.0
+# A busy machine starts a Python worker too slowly; a race in Spark's own serialization of a task.
+_STUMBLES = ("Python worker failed to connect back", "java.io.OptionalDataException")
 _OURS = re.compile(r"headwater\.errors\.(\w+): (?P<text>.*?)(?:\n\n|\nThe above|\nSQLSTATE|\Z)", re.DOTALL)
 
 
@@ -128,4 +130,5 @@ def translated(text: str, unit: str) -> RuntimeFailure:
             what.strip(), where=f"unit {unit}", hint=hint.strip().splitlines()[0] if hint.strip() else None
         )
     first = next((line for line in text.splitlines() if line.strip()), "the query ended without a word")
-    return RuntimeFailure(first.strip()[:2000], where=f"unit {unit}", hint="see the Spark log of its zone")
+    kind = SparkStumbled if any(s in text for s in _STUMBLES) else RuntimeFailure
+    return kind(first.strip()[:2000], where=f"unit {unit}", hint="see the Spark log of its zone")

@@ -18,8 +18,8 @@ from headwater.metrics import Progress
 from headwater.plan.document import digest, from_document
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.runtime.channels.log import Log
-from headwater.runtime.channels.open import open_log, remove_log
-from headwater.runtime.channelspec import channel_spec, member_spec
+from headwater.runtime.channels.open import remove_log
+from headwater.runtime.channelspec import channel_spec
 from headwater.runtime.durable import write_atomically
 from headwater.runtime.endpoint import Endpoint
 from headwater.runtime.layout import Layout
@@ -229,7 +229,7 @@ class Deployed:
                 raise Unavailable("is not running (yet)", where=f"unit {unit.id}", hint="start it, or wait")
             key = (unit.id, self._digest(plan))
             if key not in self._goals:
-                self._goals[key] = {c.id: self._latest(plan, c) for c in plan.inputs(unit)}
+                self._goals[key] = {c.id: self._latest(units, plan, c) for c in plan.inputs(unit)}
             work.running.observe()
             if not all(
                 _read_up(work, c, units.log(plan, c), self._goals[key][c.id]) for c in plan.inputs(unit)
@@ -238,10 +238,10 @@ class Deployed:
             del self._goals[key]
             return True
 
-    def _latest(self, plan: DeploymentPlan, channel: Channel) -> int:
+    def _latest(self, units: Units, plan: DeploymentPlan, channel: Channel) -> int:
         """Tell how far a channel goes now, at its origin."""
         if not is_copied(channel, self.zone):
-            return open_log(member_spec(plan, channel, self.layout)).latest()
+            return units.log(plan, channel).latest()
         remote = self._relays.connect(plan, channel)
         try:
             return remote.latest()

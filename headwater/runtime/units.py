@@ -11,7 +11,6 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.dataflow import sources
@@ -22,7 +21,7 @@ from headwater.runtime.channels.log import Log
 from headwater.runtime.channels.open import LogSpec, open_log
 from headwater.runtime.channelspec import member_spec
 from headwater.runtime.checkpoint import positions, sweep_torn
-from headwater.runtime.durable import write_atomically
+from headwater.runtime.durable import read_note, write_atomically
 from headwater.runtime.layout import Layout
 from headwater.runtime.query import Running, running_query
 from headwater.runtime.settings import UnitSettings
@@ -99,7 +98,7 @@ class Units:
 
     def enter(self, plan: DeploymentPlan, unit: Unit) -> Work:
         """Take a unit in, with what is remembered of it."""
-        saved = _saved(self.layout.state(unit))
+        saved = read_note(self.layout.state(unit))
         work = Work(
             plan,
             unit,
@@ -153,7 +152,7 @@ class Units:
             inputs.setdefault(channel.operator, {})[channel.id] = self._spec(plan, channel)
         for operator, writers in inputs.items():
             file = self.layout.members(unit, operator)
-            before = _saved(file)
+            before = read_note(file)
             known = {**before.get("retired", {}), **before.get("writers", {})}
             retired = {id_: spec for id_, spec in known.items() if id_ not in writers}
             write_atomically(file, json.dumps({"writers": writers, "retired": retired}))
@@ -164,7 +163,7 @@ class Units:
     def leave(self, unit: Unit, channels: set[str]) -> None:
         """Strike channels that a unit has read to their end from what it still reads."""
         for file in self.layout.members(unit, "x").parent.glob("*.members.json"):
-            found = _saved(file)
+            found = read_note(file)
             retired = found.get("retired", {})
             if retired.keys() & channels:
                 found["retired"] = {k: v for k, v in retired.items() if k not in channels}
@@ -182,7 +181,7 @@ class Units:
         """Give the logs that a unit still reads although they are no input of it any more."""
         logs: dict[str, Log] = {}
         for file in self.layout.members(unit, "x").parent.glob("*.members.json"):
-            logs |= {id_: open_log(spec) for id_, spec in _saved(file).get("retired", {}).items()}
+            logs |= {id_: open_log(spec) for id_, spec in read_note(file).get("retired", {}).items()}
         return logs
 
     # ------------------------------------------------------------ starting and stopping
@@ -232,7 +231,7 @@ class Units:
         query = running_query(self.endpoint.session(), name) if self.endpoint.attached else None
         if query is None:
             return False
-        saved = _saved(self.layout.state(work.unit))
+        saved = read_note(self.layout.state(work.unit))
         if saved.get("runs") != _runs(work.unit):
             query.stop()  # an older one that was to be stopped
             return False
@@ -434,11 +433,3 @@ def _register(log: Log, readers: list[str]) -> None:
     for reader in readers:
         if reader not in known:
             log.register(reader)
-
-
-def _saved(file: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(file.read_text())
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}

@@ -139,6 +139,32 @@ def test_a_finished_deployment_is_not_resumed(
     assert json.loads((tmp_path / "run" / "plan.json").read_text())["dataflow"] == "short"
 
 
+def test_a_unit_over_which_spark_stumbles_is_started_again(
+    own_endpoint: LocalEndpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    launcher, stumble = own_endpoint.directory / "python", tmp_path / "stumble"
+    lines = launcher.read_text().splitlines()
+    once = f'case "$*" in *python_streaming_source_runner*) rm "{stumble}" 2>/dev/null && exit 1;; esac'
+    launcher.write_text("\n".join([lines[0], once, *lines[1:], ""]))
+    source = BoundedSource(tmp_path / "in", rows(10, seed=3))
+    source.release_all()
+    builder = hw.flow("stumbles", locations=LOCATIONS)
+    builder.read.json(source.path, "id bigint, v double").to_layer("cloud").write.memory("out")
+    flow, continuum = builder.build(), Continuum.from_text(CONTINUUM)
+    deployment = Deployment(build(flow, continuum), tmp_path / "run", own_endpoint)
+    stumble.touch()
+    try:
+        deployment.start()
+        deployment.drain()
+        table = deployment.sink_rows("out")
+    finally:
+        deployment.stop()
+        launcher.write_text("\n".join([*lines, ""]))
+    assert not stumble.exists()
+    assert "failed to connect back; started again" in caplog.text
+    assert not compare(batch_result(own_endpoint.session(), flow, continuum)["out"], table)
+
+
 def disturbed(count: int, *events: object) -> dict[str, list[object]]:
     """Put the events between the rows of the first location, evenly."""
     found: dict[str, list[object]] = {k: list(v) for k, v in rows(count, seed=11).items()}
