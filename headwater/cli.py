@@ -17,8 +17,8 @@ import typer
 from typer.core import TyperGroup
 
 from headwater import cli_broker, cli_control
-from headwater.cli_control import ContinuumFile, Flow, Json, StorePlace
-from headwater.cli_zone import WhenFull, zone
+from headwater.cli_control import ContinuumFile, Flow, Home, Json, StorePlace
+from headwater.cli_zone import Delivery, WhenFull, zone
 from headwater.errors import HeadwaterError, RuntimeFailure
 
 if TYPE_CHECKING:
@@ -126,6 +126,9 @@ def run(
     memory: Annotated[str, typer.Option(help="Heap of Spark, such as 1g or 512m.")] = "1g",
     max_buffer: Annotated[str, typer.Option(help="Largest size of one channel on disk.")] = "1GiB",
     when_full: Annotated[WhenFull, typer.Option(help="What to do when it is reached.")] = WhenFull.block,
+    delivery: Annotated[
+        Delivery, typer.Option(help="Of its channels: at least once is faster.")
+    ] = Delivery.exactly_once,
     as_json: Annotated[bool, typer.Option("--json", help="Progress as JSON, one object per line.")] = False,
     trust_code: Annotated[
         bool, typer.Option("--trust-code", help="Run the pickled functions of a JSON dataflow.")
@@ -149,6 +152,7 @@ def run(
         memory_mb=memory_mb,
         max_buffer=buffer,
         when_full=when_full.value,
+        delivery=delivery.value,
         python_path=(str(loaded.directory),) if loaded.directory else (),
     )
     if not as_json:
@@ -164,17 +168,29 @@ def run(
 
 @app.command()
 def deadletters(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A deployment of the store; its zones are asked.", show_default="that of --dir"),
+    ] = None,
     directory: Annotated[
         Path | None,
-        typer.Option("--dir", help="The deployment.", show_default="the only one in .headwater"),
+        typer.Option("--dir", help="What `run` has run.", show_default="the only one in .headwater"),
     ] = None,
+    store: StorePlace = None,
+    home: Home = Path(".headwater"),
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """List the records that did not fit their source's schema."""
-    from headwater import service
+    from headwater import live, service
 
+    if name and directory:
+        raise typer.BadParameter("a name and --dir exclude each other")
+    if name:
+        letters = live.dead_letters(name, store, home=home, say=_say)
+    else:
+        letters = service.dead_letters(directory or service.only_deployment())
     count = 0
-    for letter in service.dead_letters(directory or service.only_deployment()):
+    for letter in letters:
         count += 1
         if as_json:
             _print_json(letter)

@@ -26,6 +26,13 @@ class WhenFull(StrEnum):
     fail = "fail"
 
 
+class Delivery(StrEnum):
+    """How often a row may come out of a channel whose writer failed in mid-batch."""
+
+    exactly_once = "exactly_once"
+    at_least_once = "at_least_once"
+
+
 def zone(
     name: Annotated[str, typer.Argument(help="The zone, as the continuum names it.", show_default=False)],
     directory: Annotated[Path, typer.Option("--dir", help="Where it keeps everything.", show_default=False)],
@@ -49,6 +56,9 @@ def zone(
     trigger: Annotated[str, typer.Option(help="Time between two batches.")] = "500 milliseconds",
     max_buffer: Annotated[str, typer.Option(help="Largest size of one channel on disk.")] = "1GiB",
     when_full: Annotated[WhenFull, typer.Option(help="What to do when it is reached.")] = WhenFull.block,
+    delivery: Annotated[
+        Delivery, typer.Option(help="Of the channels it writes: at least once is faster.")
+    ] = Delivery.exactly_once,
 ) -> None:
     """Run the agent of a zone: its Spark, its units, its side of the links.
 
@@ -80,7 +90,9 @@ def zone(
         packages=tuple(p for p in packages.split(",") if p),
     )
     parse_duration(trigger)
-    channel = ChannelSettings(max_bytes=parse_size(max_buffer), when_full=when_full.value)
+    channel = ChannelSettings(
+        max_bytes=parse_size(max_buffer), when_full=when_full.value, delivery=delivery.value
+    )
     agent = Agent(name, directory, credentials, sparks, UnitSettings(trigger=trigger, channel=channel))
     pair = (tls_cert.read_text(), tls_key.read_text()) if tls_cert and tls_key else None
     with _only_agent(directory):

@@ -20,7 +20,7 @@ from headwater.control.lifecycle import BUSY
 from headwater.control.records import Change, DeploymentRecord, Event, JournalEntry, Wish, ZoneReport
 from headwater.control.store import NoStore, Store, StoreReader
 from headwater.control.zone import OpenZone
-from headwater.errors import DeploymentError, HeadwaterError, RuntimeFailure
+from headwater.errors import DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
 from headwater.metrics import Progress, UnitProgress
 from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.document import plan_id
@@ -213,6 +213,32 @@ def explain(name: str, place: str | None = None) -> tuple[Change | None, list[st
         change = next(reversed(store.changes(name)), None)
         journal = store.journal(change.id) if change else ()
     return change, in_words([e.step for e in journal if e.state != "dropped"]), journal
+
+
+def dead_letters(
+    name: str,
+    place: str | None = None,
+    *,
+    home: Path = HOME,
+    say: Callable[[str], None] = lambda text: None,
+) -> Iterator[dict[str, Any]]:
+    """Give the malformed records that a deployment's zones keep, the first thousand of each.
+
+    What cannot be reached is said, and passed over.
+    """
+    from headwater.runtime.agents import Agents
+
+    with _existing(place) as store:
+        store.deployment(name)
+        plan = store.base(name)
+    if plan is None:
+        return
+    agents = Agents(home)
+    for zone in dict.fromkeys(u.zone for u in plan.units):
+        try:
+            yield from agents.find(plan.continuum.zone(zone)).dead_letters(name)
+        except Unavailable as error:
+            say(f"zone {zone}: {error.what}")
 
 
 def holds(name: str, place: str | None = None) -> bool:

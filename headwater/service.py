@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 Shape = Literal["annotated", "one-unit", "unit-per-operator"]
 WhenFull = Literal["block", "drop_oldest", "drop_newest", "fail"]
+Delivery = Literal["exactly_once", "at_least_once"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,7 @@ class RunSettings:
     memory_mb: int = 1024
     max_buffer: int = 2**30
     when_full: WhenFull = "block"
+    delivery: Delivery = "exactly_once"
     every: float = 1.0
     """Seconds between two looks at the progress."""
     python_path: tuple[str, ...] = ()
@@ -133,7 +135,9 @@ def run(
         if settings.fresh:
             drop_topics(plan, Layout(settings.directory.resolve()))
             _clear(settings.directory)
-        channel = ChannelSettings(max_bytes=settings.max_buffer, when_full=settings.when_full)
+        channel = ChannelSettings(
+            max_bytes=settings.max_buffer, when_full=settings.when_full, delivery=settings.delivery
+        )
         spark = endpoint or LocalEndpoint.start(
             settings.directory.resolve() / "spark",
             cores=settings.cores,

@@ -6,7 +6,7 @@ from typing import Any
 
 from headwater.dataflow.sources import Source
 from headwater.dataflow.types import StreamType
-from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.model import Channel, DeploymentPlan, Unit
 
 
 def stream_type(type_: StreamType) -> tuple[str, str | None]:
@@ -30,8 +30,17 @@ def unit_content(plan: DeploymentPlan, unit: Unit) -> dict[str, Any]:
         "types": {id_: stream_type(flow.types[id_]) for id_ in unit.outputs},
         "locations": sorted([keys[s], list(places)] for s, places in source_locations(plan, unit).items()),
         "frontier": _frontier(plan, unit),
+        "kept": {c.operator: kept_at(plan, c) for c in plan.outputs(unit)},
         "part": None if unit.part is None else [unit.part.index, unit.part.count, unit.part.column],
     }
+
+
+def kept_at(plan: DeploymentPlan, channel: Channel) -> list[str | None]:
+    """Tell where a channel is kept: the broker's zone and address, or nothing for its producer's disk."""
+    if channel.broker is None:
+        return []
+    broker = plan.continuum.zone(channel.broker).broker
+    return [channel.broker, broker.servers if broker else None]
 
 
 def own_sources(plan: DeploymentPlan, unit: Unit) -> tuple[Source, ...]:

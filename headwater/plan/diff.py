@@ -18,7 +18,14 @@ from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.errors import DeploymentError, ErrorList, HeadwaterError
 from headwater.plan.build import tag_of
-from headwater.plan.content import is_stateful, own_sources, source_locations, stream_type, unit_content
+from headwater.plan.content import (
+    is_stateful,
+    kept_at,
+    own_sources,
+    source_locations,
+    stream_type,
+    unit_content,
+)
 from headwater.plan.document import inherit
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.state import kept_state, state_difference
@@ -233,11 +240,14 @@ class _Comparison:
         stateful = is_stateful(self._old, old)
         if reason:
             return self._replace(old, unit, reason)
-        before = {c.id for c in self._old.inputs(old)}
-        after = {c.id for c in decided.inputs(unit)}
+        kept_before = {c.id: kept_at(self._old, c) for c in self._old.inputs(old)}
+        kept_after = {c.id: kept_at(decided, c) for c in decided.inputs(unit)}
         state: State = "kept" if stateful else "none"
-        if before == after:
+        if kept_before == kept_after:
             return UnitChange(unit=unit.id, action="unchanged", state=state)
+        before, after = kept_before.keys(), kept_after.keys()
+        if before == after:
+            return UnitChange(unit=unit.id, action="feed", state=state, reason="a broker's address changed")
         parts = [f"it also reads {', '.join(sorted(after - before))}"] if after - before else []
         parts += [f"{', '.join(sorted(before - after))} ends"] if before - after else []
         return UnitChange(unit=unit.id, action="feed", state=state, reason="; ".join(parts))
@@ -275,6 +285,9 @@ class _Comparison:
         if places and places != source_locations(self._old, old):
             found = sorted({x for xs in places.values() for x in xs})
             parts.append(f"it reads its sources at {', '.join(found)}")
+        if before["outputs"].keys() == after["outputs"].keys() and before["kept"] != after["kept"]:
+            moved = [o for o, kept in after["kept"].items() if before["kept"].get(o) != kept]
+            parts += [f"the channel of '{o}' {_goes_to(after['kept'][o])}" for o in moved]
         if not parts and before["frontier"] != after["frontier"]:
             parts.append("it follows event time in another way, because it now reads more or fewer inputs")
         return "; ".join(parts) or "its operators are joined in another way"
@@ -388,6 +401,10 @@ class _Comparison:
                             hint=f"take the locations of {channel.zone} out and apply, then put them back in",
                         )
                     )
+
+
+def _goes_to(kept: list[str | None]) -> str:
+    return f"goes to the broker of {kept[0]}, {kept[1]}" if kept else "goes to the disk of its zone"
 
 
 def _ends(*operators: Operator) -> bool:

@@ -92,7 +92,9 @@ class Channel:
 
     @property
     def id(self) -> str:
+        """Its name; kept elsewhere it is another channel, so that one that moves is read to its end."""
         suffix = "" if self.part is None else f".{self.part}"
+        suffix += "" if self.broker is None else f".via.{self.broker}"
         return f"{self.operator}-{self.tag}{suffix}@{self.zone}"
 
     @property

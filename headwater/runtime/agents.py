@@ -180,6 +180,12 @@ class Agents:
                 self._clients[zone.name] = client
             return client
 
+    def find(self, zone: Zone) -> AgentClient:
+        """Give the way to a zone as ``open`` does, but start nothing: raise Unavailable instead."""
+        if zone.at is None and running_agent(self.home / "zones" / zone.name) is None:
+            raise Unavailable("no agent runs", where=f"zone {zone.name}", hint="`headwater up` starts it")
+        return self.open(zone)
+
     def _reach(self, zone: Zone) -> Wire:
         with self._lock:
             address = zone.at or self._here(zone.name)

@@ -149,6 +149,8 @@ def test_changes_by_a_controller_that_is_killed(
 ) -> None:
     made = rows(90, seed=8)
     source = BoundedSource(tmp_path / "in", {"L1": made["L1"], "L2": made["L2"]}, rows_per_file=10)
+    (tmp_path / "in/L1").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "in/L1/bad.json").write_text('{"id": "many"}\n')
     released = iter(source.release())
 
     def more(count: int) -> None:
@@ -178,6 +180,8 @@ def test_changes_by_a_controller_that_is_killed(
     expected = batch_result(endpoint.session(), plan("L1", "L2").dataflow, CONTINUUM)["out"]
     assert not compare(expected, got)
     assert got.num_rows > 20
+    letters = list(live.dead_letters(NAME, str(tmp_path / "store.db"), home=tmp_path))
+    assert [(x["unit"], x["operator"]) for x in letters] == [("clean@E1", "files")]
 
 
 def wait_for_rows(place: Path, unit: str, rows_in: int) -> None:

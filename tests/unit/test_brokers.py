@@ -14,6 +14,7 @@ import headwater as hw
 from headwater.continuum import Continuum
 from headwater.errors import ErrorList
 from headwater.plan.build import build
+from headwater.plan.diff import diff
 from headwater.plan.document import from_document, to_document
 from headwater.plan.model import DeploymentPlan
 from headwater.render import plan_view
@@ -47,6 +48,29 @@ def hosts(where: Continuum) -> dict[str, str | None]:
 
 
 BROKER = ", broker: 'b:9092'"
+
+
+def test_a_channel_that_goes_to_a_broker_is_another_one() -> None:
+    decided = diff(plan(continuum()), plan(continuum(s1=BROKER)))
+    found = {u.unit: (u.action, u.reason) for u in decided.changed}
+    moved = "the channel of 'clean' goes to the broker of S1, b:9092"
+    assert found["clean@E1"] == found["clean@E2"] == ("replace", moved)
+    assert found["more@S1"][0] == "replace"
+    assert found["out@C1"][0] == "feed"
+    assert sorted(c.action for c in decided.channels) == ["begins"] * 3 + ["ends"] * 3
+    back = diff(decided.wanted, plan(continuum()))
+    assert {u.reason for u in back.changed if u.unit != "out@C1"} == {
+        "the channel of 'clean' goes to the disk of its zone",
+        "the channel of 'more' goes to the disk of its zone",
+    }
+
+
+def test_a_broker_with_a_new_address_keeps_its_channels() -> None:
+    decided = diff(plan(continuum(s1=BROKER)), plan(continuum(s1=BROKER.replace("9092", "9093"))))
+    assert {u.unit: u.action for u in decided.changed} == {
+        "clean@E1": "replace", "clean@E2": "replace", "more@S1": "replace", "out@C1": "feed",
+    }  # fmt: skip
+    assert {c.action for c in decided.channels} == {"continues"}
 
 
 def test_a_channel_is_with_the_nearest_broker_on_the_way_to_its_reader() -> None:
@@ -157,7 +181,7 @@ def test_a_spec_says_all_that_a_process_needs(tmp_path: Path) -> None:
         == {
             "kind": "kafka",
             "servers": "b:9092",
-            "topic": f"headwater.test.more-{made.tags['more']}.S1",
+            "topic": f"headwater.test.more-{made.tags['more']}.via.S1.S1",
             "staging": str(layout.channel(last) / "staging"),
             "settings": {"security.protocol": "SSL"},
             "password_env": "P",
