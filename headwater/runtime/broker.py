@@ -12,7 +12,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,9 +40,18 @@ class LocalBroker:
         return f"127.0.0.1:{self.port}"
 
     @classmethod
-    def start(cls, directory: Path, *, port: int | None = None, memory_mb: int = 384) -> LocalBroker:
+    def start(
+        cls,
+        directory: Path,
+        *,
+        port: int | None = None,
+        memory_mb: int = 384,
+        protocol: str = "PLAINTEXT",
+        settings: Mapping[str, str] | None = None,
+    ) -> LocalBroker:
         """Start a broker that keeps its data in ``directory``, or goes on with what is there.
 
+        ``protocol`` is how clients speak to it, such as SASL_SSL; ``settings`` are Kafka's own.
         Raises Unavailable without Java, without a way to Maven, or when it does not come up.
         """
         directory.mkdir(parents=True, exist_ok=True)
@@ -50,7 +59,9 @@ class LocalBroker:
         ports = [port] if port is not None else []
         ports += free_ports(2 - len(ports))
         config = directory / "server.properties"
-        config.write_text(_properties(directory / "data", *ports))
+        properties = {**_properties(directory / "data", *ports, protocol), **(settings or {})}
+        config.touch(0o600)  # settings may hold secrets
+        config.write_text("".join(f"{k}={v}\n" for k, v in properties.items()))
         java = [str(find_java() / "bin" / "java"), f"-Xmx{memory_mb}m", "-XX:+UseSerialGC"]
         java += ["-XX:TieredStopAtLevel=1", "-cp", f"{jars}{os.sep}*"]
         log = directory / "broker.log"
@@ -143,13 +154,15 @@ def _run(command: list[str], seconds: float, log: Path | None = None) -> None:
         )
 
 
-def _properties(data: Path, port: int, controller: int) -> str:
-    settings = {
+def _properties(data: Path, port: int, controller: int, protocol: str) -> dict[str, str]:
+    return {
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "listeners": f"{protocol}://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"{protocol}://127.0.0.1:{port}",
+        "inter.broker.listener.name": protocol,
+        "listener.security.protocol.map": f"{protocol}:{protocol},CONTROLLER:PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": str(data),
         "num.partitions": "1",
@@ -160,4 +173,3 @@ def _properties(data: Path, port: int, controller: int) -> str:
         "transaction.state.log.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
     }
-    return "".join(f"{k}={v}\n" for k, v in settings.items())

@@ -52,14 +52,25 @@ def client(kind: str, where: str, settings: Mapping[str, str]) -> Any:
             "confluent-kafka is not installed", where=where, hint="pip install headwater[kafka]"
         ) from None
     try:
+        servers = settings.get("bootstrap.servers", "")
+        settings = {**settings, "error_cb": lambda error: _note_refusal(servers, error)}
         module = confluent_kafka.admin if kind == "AdminClient" else confluent_kafka
-        return getattr(module, kind)(dict(settings))
+        return getattr(module, kind)(settings)
     except confluent_kafka.KafkaException as error:
         raise RuntimeFailure(
             f"a setting of Kafka is wrong: {error.args[0].str()}",
             where=where,
             hint="see librdkafka's settings",
         ) from None
+
+
+_refusals: dict[str, str] = {}
+"""What brokers said that would not let a client in: its requests fail as if none were there."""
+
+
+def _note_refusal(servers: str, error: Any) -> None:
+    if _is(error, ("_AUTHENTICATION", "_SSL")):
+        _refusals[servers] = error.str()
 
 
 def credentials(user_env: str | None, password_env: str | None, *, where: str) -> dict[str, str]:
@@ -124,6 +135,12 @@ def lasting(error: Any) -> bool:
 
 def failure(error: Any, servers: str, *, where: str, hint: str) -> HeadwaterError:
     """Turn an error of Kafka into one of Headwater."""
+    if away(error) and servers in _refusals:
+        return RuntimeFailure(
+            f"Kafka at {servers} lets nobody in: {_refusals.pop(servers)}",
+            where=where,
+            hint="see the broker's settings in the continuum, and what user_env and password_env hold",
+        )
     if away(error):
         return Unavailable(
             f"no Kafka broker at {servers}: {error.str()}",

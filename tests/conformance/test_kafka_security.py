@@ -1,0 +1,115 @@
+"""Channels with a broker that asks for a password over TLS."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headwater.errors import HeadwaterError, Unavailable
+from headwater.runtime.broker import LocalBroker
+from headwater.runtime.channels import kafkacluster
+from headwater.runtime.channels.open import open_log
+
+from .conftest import ids, table
+
+SECRET = "correct horse battery"
+USER, PASSWORD = "HEADWATER_TEST_KAFKA_USER", "HEADWATER_TEST_KAFKA_PASSWORD"
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalBroker, Path]]:
+    """Give a broker that takes one user over TLS, and the file of the authority to trust."""
+    pytest.importorskip("confluent_kafka")
+    trustme = pytest.importorskip("trustme")
+    from cryptography.hazmat.primitives import serialization
+
+    place = tmp_path_factory.mktemp("secured")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(place / "ca.pem")
+    issued = authority.issue_cert("127.0.0.1")
+    key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
+    plain = key.private_bytes(  # Kafka reads this form of a key only
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    chain = b"".join(part.bytes() for part in issued.cert_chain_pems)
+    (place / "broker.pem").write_bytes(plain + chain)
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    users = f'{login} required username="admin" password="{SECRET}" user_admin="{SECRET}";'
+    settings = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(place / "broker.pem"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(place / "ca.pem"),
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": users,
+    }
+    try:
+        broker = LocalBroker.start(place / "broker", protocol="SASL_SSL", settings=settings)
+    except Unavailable as error:
+        if os.environ.get("HEADWATER_NO_SKIP"):
+            raise
+        pytest.skip(f"no broker: {error}")
+    try:
+        yield broker, place / "ca.pem"
+    finally:
+        broker.stop()
+
+
+@pytest.fixture
+def spec(secured: tuple[LocalBroker, Path], tmp_path: Path) -> dict[str, Any]:
+    broker, authority = secured
+    settings = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "ssl.ca.location": str(authority),
+    }
+    return {
+        "kind": "kafka",
+        "servers": broker.address,
+        "topic": tmp_path.name,
+        "staging": str(tmp_path / "staging"),
+        "settings": settings,
+        "user_env": USER,
+        "password_env": PASSWORD,
+    }
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_user_and_password_come_from_the_environment(
+    spec: dict[str, Any], delivery: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(USER, "admin")
+    monkeypatch.setenv(PASSWORD, SECRET)
+    log = open_log({**spec, "delivery": delivery}, event_time="ts")
+    log.create()
+    log.register("r")
+    rows: pa.Table = table([1, 2, 3])
+    assert log.append(rows, epoch=1, batch=0)
+    monkeypatch.setattr(kafkacluster, "_clusters", {})  # as another process would
+    assert ids(open_log({**spec, "delivery": delivery})) == [1, 2, 3]
+    assert SECRET not in repr(spec)
+
+
+def test_a_wrong_password_is_said_and_not_shown(
+    spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(USER, "admin")
+    monkeypatch.setenv(PASSWORD, "wrong horse")
+    monkeypatch.setattr("headwater.runtime.kafkaclient.SECONDS", 5.0)
+    with pytest.raises(HeadwaterError) as caught:
+        open_log(spec).create()
+    assert "wrong horse" not in str(caught.value)
+    assert "uthentication" in str(caught.value)
+
+
+def test_a_variable_that_is_not_set_is_named(spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(USER, "admin")
+    monkeypatch.delenv(PASSWORD, raising=False)
+    with pytest.raises(HeadwaterError, match=PASSWORD):
+        open_log(spec).create()
