@@ -56,10 +56,10 @@ class LocalBroker:
         """
         directory.mkdir(parents=True, exist_ok=True)
         jars = fetch_jars()
-        ports = [port] if port is not None else []
-        ports += free_ports(2 - len(ports))
+        free, controller = free_ports(2)
+        port = free if port is None else port
         config = directory / "server.properties"
-        properties = {**_properties(directory / "data", *ports, protocol), **(settings or {})}
+        properties = {**_properties(directory / "data", port, controller, protocol), **(settings or {})}
         config.touch(0o600)  # settings may hold secrets
         config.write_text("".join(f"{k}={v}\n" for k, v in properties.items()))
         java = [str(find_java() / "bin" / "java"), f"-Xmx{memory_mb}m", "-XX:+UseSerialGC"]
@@ -76,7 +76,7 @@ class LocalBroker:
                 stderr=out,
                 start_new_session=True,
             )
-        broker = cls(directory, ports[0], process)
+        broker = cls(directory, port, process)
         broker._wait()
         return broker
 

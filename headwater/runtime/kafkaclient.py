@@ -53,9 +53,9 @@ def client(kind: str, where: str, settings: Mapping[str, str]) -> Any:
         ) from None
     try:
         servers = settings.get("bootstrap.servers", "")
-        settings = {**settings, "error_cb": lambda error: _note_refusal(servers, error)}
+        listening = {**settings, "error_cb": lambda error: _note_refusal(servers, error)}
         module = confluent_kafka.admin if kind == "AdminClient" else confluent_kafka
-        return getattr(module, kind)(settings)
+        return getattr(module, kind)(listening)
     except confluent_kafka.KafkaException as error:
         raise RuntimeFailure(
             f"a setting of Kafka is wrong: {error.args[0].str()}",

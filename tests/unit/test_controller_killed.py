@@ -24,8 +24,8 @@ VERSIONS = (
 )
 
 
-def start(directory: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.unit.zones_in_a_file", str(directory)]
+def start(directory: Path, place: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.unit.zones_in_a_file", str(directory), place]
     return subprocess.Popen(command, cwd=ROOT)
 
 
@@ -36,8 +36,13 @@ def start(directory: Path) -> subprocess.Popen[bytes]:
 def test_killed_at_random_it_ends_in_the_wanted_plan(
     tmp_path: Path, versions: tuple[Version, ...], seed: int
 ) -> None:
+    changed_and_killed(tmp_path, str(tmp_path / "store.db"), versions, seed)
+
+
+def changed_and_killed(directory: Path, place: str, versions: tuple[Version, ...], seed: int) -> None:
+    """Apply versions one after another to a store, and kill controllers until each is in force."""
     rng = random.Random(seed)
-    store, zones = Store(tmp_path / "store.db"), SimulatedZones(tmp_path / "zones.json")
+    store, zones = Store(place), SimulatedZones(directory / "zones.json")
     kills = 0
     for number, version in enumerate(versions, start=1):
         longest = 0.8
@@ -45,7 +50,7 @@ def test_killed_at_random_it_ends_in_the_wanted_plan(
         deadline = time.monotonic() + 300
         while store.deployment("f").dealt < number:
             assert time.monotonic() < deadline, store.deployment("f")
-            process = start(tmp_path)
+            process = start(directory, place)
             try:
                 _until_it_acts(store, process, number)
                 time.sleep(rng.uniform(0, longest))

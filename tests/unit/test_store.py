@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -187,23 +186,3 @@ def test_phases_have_declared_ways() -> None:
     assert move("checking", "changing", where="x") == "changing"
     with pytest.raises(DeploymentError, match="cannot go from stopped to running"):
         move("stopped", "running", where="x")
-
-
-POSTGRES = os.environ.get("HEADWATER_TEST_POSTGRES", "")
-
-
-@pytest.mark.skipif(not POSTGRES, reason="HEADWATER_TEST_POSTGRES names no database")
-def test_the_same_in_postgresql() -> None:
-    store = Store(POSTGRES)
-    with store._writing() as connection:
-        for table in reversed(_tables()):
-            connection.execute(table.delete())
-    test_journal_and_standings(store)
-    assert store.hold("me", 0.05) and not store.hold("two", 1)
-    store.close()
-
-
-def _tables():  # type: ignore[no-untyped-def] # SQLAlchemy's tables
-    from headwater.control.tables import meta, metadata
-
-    return [t for t in metadata.sorted_tables if t is not meta]

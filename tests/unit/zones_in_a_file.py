@@ -23,7 +23,7 @@ def main(directory: Path) -> None:
     tables.SYNCHRONOUS = "OFF"  # killed processes lose nothing that the kernel has
     zones = SimulatedZones(directory / "zones.json", before=linger, after=linger)
     executor = Executor(zones.open, shortest=0.01, longest=0.05, look=0.01)
-    store = Store(directory / "store.db")
+    store = Store(sys.argv[2])
     Controller(store, zones.open, lease=0.4, poll=0.05, executor=executor).run(threading.Event())
 
 
