@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from headwater.continuum import Continuum
 from headwater.errors import ContinuumError, RuntimeFailure, Unavailable
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.runtime.endpoint import LocalEndpoint, find_java, free_ports
 from headwater.runtime.query import running_query
 from headwater.runtime.remote import RemoteEndpoint
+from headwater.testing import BoundedSource, check_equivalent
+from tests.deployments.flows import CONTINUUM, FLOWS, rows
 
 
 @pytest.fixture
@@ -75,3 +79,48 @@ def test_what_keeps_from_a_server(endpoint: LocalEndpoint, tmp_path: Path) -> No
     wrong = RemoteEndpoint(f"sc://localhost:{endpoint.port}/", tmp_path, cores=1)
     with pytest.raises(Unavailable):  # it takes only those who know its token
         wrong.session()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[str]:
+    """Give the address of a standalone cluster: a master, and a worker with two cores."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    address = f"spark://127.0.0.1:{free_ports(1)[0]}"
+    port = address.rpartition(":")[2]
+    environment = {**os.environ, "SPARK_HOME": str(home), "JAVA_HOME": str(find_java())}
+    environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1"}
+    of_worker = ["--cores", "2", "--memory", "1g", "--work-dir", str(tmp_path / "work"), address]
+    processes = []
+    try:
+        for role, words in (("master", ["--port", port]), ("worker", of_worker)):
+            name = f"org.apache.spark.deploy.{role}.{role.capitalize()}"
+            command = [str(home / "bin" / "spark-class"), name, "--host", "127.0.0.1", "--webui-port", "0"]
+            with (tmp_path / f"{role}.log").open("wb") as log:
+                processes.append(
+                    subprocess.Popen([*command, *words], env=environment, stdout=log, stderr=log)
+                )
+        yield address
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(30)
+
+
+@pytest.mark.long
+def test_a_standalone_cluster_of_the_zone(cluster: str, tmp_path: Path) -> None:
+    """The law holds where others than the server itself do the work."""
+    source = BoundedSource(tmp_path / "in", rows(60, seed=5))
+    source.release_all()
+    root = str(Path(__file__).parents[2])
+    endpoint = LocalEndpoint.start(
+        tmp_path / "spark", cores=2, memory_mb=512, master=cluster, quick=True, python_path=(root,)
+    )
+    try:
+        flow = FLOWS["python"](source.path).build()
+        check_equivalent(flow, Continuum.from_text(CONTINUUM), endpoint, tmp_path / "run")
+        assert list((tmp_path / "work").glob("app-*/*/stderr")), "an executor has worked"
+    finally:
+        endpoint.stop()
