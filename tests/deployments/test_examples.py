@@ -62,7 +62,10 @@ def batch(request: pytest.FixtureRequest, endpoint: LocalEndpoint, place: Path) 
     return Batch(flow, continuum, batch_result(endpoint.session(), flow, continuum))
 
 
-@pytest.mark.parametrize("decision", list(DECISIONS))
+@pytest.mark.parametrize(
+    "decision",
+    [pytest.param(d, marks=[pytest.mark.long] if d == "unit per operator" else []) for d in DECISIONS],
+)
 def test_examples_equal_one_batch_run(
     batch: Batch, decision: str, endpoint: LocalEndpoint, tmp_path: Path
 ) -> None:

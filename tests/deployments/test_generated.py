@@ -72,7 +72,7 @@ def test_any_dataflow_can_be_planned_in_every_way(data: st.DataObject) -> None:
 
 
 def test_made_up_dataflows_equal_one_batch_run(endpoint: LocalEndpoint, tmp_path: Path) -> None:
-    @law(2)
+    @law(1)
     @given(data=st.data())
     def check(data: st.DataObject) -> None:
         hold(data, endpoint, tmp_path)
