@@ -33,7 +33,7 @@ def _cases() -> Iterator[Any]:
             yield pytest.param(name, decision, marks=[pytest.mark.long] if long else [])
 
 
-@pytest.mark.parametrize(("name", "decision"), _cases())
+@pytest.mark.parametrize(("name", "decision"), list(_cases()))
 def test_equals_one_batch_run(name: str, decision: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(
         tmp_path / "in", rows(ROWS.get(name, 60), seed=7), rows_per_file=ROWS.get(name, 60) // 3
