@@ -107,7 +107,7 @@ class Deployed:
     def hold(self, document: Mapping[str, Any], plan: DeploymentPlan) -> str:
         """Store a plan; give its digest."""
         name = digest(document)
-        self._plans[name] = plan
+        self._plans.setdefault(name, plan)  # plans are told apart by identity
         file = self.layout.root / "plans" / f"{name}.json"
         if not file.exists():
             write_atomically(file, json.dumps(document))
