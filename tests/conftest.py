@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -52,17 +52,25 @@ def spark(endpoint: LocalEndpoint) -> SparkSession:
     return endpoint.session()
 
 
-@pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    """Give a real broker for the session; skip where none can be had."""
+def start_broker(directory: Path, **options: Any) -> LocalBroker:
+    """Start a real broker; skip where none can be had, or fail where tests may not be skipped."""
     pytest.importorskip("confluent_kafka")
     from headwater.errors import Unavailable
-    from headwater.runtime.broker import local_broker
+    from headwater.runtime.broker import LocalBroker
 
     try:
-        with local_broker(tmp_path_factory.mktemp("kafka")) as started:
-            yield started
+        return LocalBroker.start(directory, **options)
     except Unavailable as error:
         if os.environ.get("HEADWATER_NO_SKIP"):
             raise
         pytest.skip(f"no broker: {error}")
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """Give a real broker for the session; skip where none can be had."""
+    started = start_broker(tmp_path_factory.mktemp("kafka"))
+    try:
+        yield started
+    finally:
+        started.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headwater.errors import HeadwaterError, Unavailable
+from headwater.errors import HeadwaterError
 from headwater.runtime.broker import LocalBroker
 from headwater.runtime.channels import kafkacluster
 from headwater.runtime.channels.open import open_log
+from tests.conftest import start_broker
 
 from .conftest import ids, table
 
@@ -24,7 +24,6 @@ USER, PASSWORD = "HEADWATER_TEST_KAFKA_USER", "HEADWATER_TEST_KAFKA_PASSWORD"
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalBroker, Path]]:
     """Give a broker that takes one user over TLS, and the file of the authority to trust."""
-    pytest.importorskip("confluent_kafka")
     trustme = pytest.importorskip("trustme")
     from cryptography.hazmat.primitives import serialization
 
@@ -49,12 +48,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalBro
         "sasl.mechanism.inter.broker.protocol": "PLAIN",
         "listener.name.sasl_ssl.plain.sasl.jaas.config": users,
     }
-    try:
-        broker = LocalBroker.start(place / "broker", protocol="SASL_SSL", settings=settings)
-    except Unavailable as error:
-        if os.environ.get("HEADWATER_NO_SKIP"):
-            raise
-        pytest.skip(f"no broker: {error}")
+    broker = start_broker(place / "broker", protocol="SASL_SSL", settings=settings)
     try:
         yield broker, place / "ca.pem"
     finally:

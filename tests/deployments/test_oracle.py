@@ -60,7 +60,7 @@ zones:
 """
 
 
-@pytest.mark.parametrize("name", ["acme"])
+@pytest.mark.parametrize("name", ["acme", pytest.param("joined", marks=pytest.mark.long)])
 def test_units_shared_out_by_key(name: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(tmp_path / "in", rows(60, seed=9), rows_per_file=20)
     source.release_all()

@@ -19,13 +19,13 @@ def linger(call: Call) -> None:
     time.sleep(0.004)
 
 
-def main(directory: Path) -> None:
+def main(directory: Path, place: str) -> None:
     tables.SYNCHRONOUS = "OFF"  # killed processes lose nothing that the kernel has
     zones = SimulatedZones(directory / "zones.json", before=linger, after=linger)
     executor = Executor(zones.open, shortest=0.01, longest=0.05, look=0.01)
-    store = Store(sys.argv[2])
+    store = Store(place)
     Controller(store, zones.open, lease=0.4, poll=0.05, executor=executor).run(threading.Event())
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])
