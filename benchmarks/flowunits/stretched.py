@@ -30,14 +30,15 @@ MASTER_PORT, STORAGE_PORT, EVENTS_PORT = 7077, 9870, 7070
 EXECUTOR_MB, DRIVER_MB, DAEMON_MB = 512, 768, 96
 _READY_SECONDS = 240.0
 _HERE = Path(__file__).parent
+JAVA = "-XX:+UseSerialGC -XX:-UsePerfData -XX:-UseCodeCacheFlushing"  # as Headwater's own Sparks
 CONF: Mapping[str, str] = {
     **STREAMING_CONF,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.executor.memory": f"{EXECUTOR_MB}m",
     "spark.driver.memory": f"{DRIVER_MB}m",
-    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:-UsePerfData",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:-UsePerfData",
+    "spark.executor.extraJavaOptions": JAVA,
+    "spark.driver.extraJavaOptions": JAVA,
     # An instance of each operator on each core, as a cluster that takes all hosts for near would have.
     "spark.sql.shuffle.partitions": str(sum(CORES.values())),
     # Batches then write what has changed and no snapshot: the least that goes to the file system.
@@ -45,8 +46,6 @@ CONF: Mapping[str, str] = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    # Each look for new events asks every edge; the default of 10 ms would keep the idle cluster busy.
-    "spark.sql.streaming.pollingDelay": "50ms",
     "spark.python.daemon.module": "benchmarks.flowunits.python_daemon",
     "spark.sql.catalogImplementation": "in-memory",
 }
