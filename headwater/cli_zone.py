@@ -59,6 +59,14 @@ def zone(
     delivery: Annotated[
         Delivery, typer.Option(help="Of the channels it writes: at least once is faster.")
     ] = Delivery.exactly_once,
+    state_store: Annotated[
+        str | None,
+        typer.Option(
+            envvar="HEADWATER_STATE_STORE",
+            help="Where units leave state for others: a directory or URI, the same for all zones.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Run the agent of a zone: its Spark, its units, its side of the links.
 
@@ -93,7 +101,8 @@ def zone(
     channel = ChannelSettings(
         max_bytes=parse_size(max_buffer), when_full=when_full.value, delivery=delivery.value
     )
-    agent = Agent(name, directory, credentials, sparks, UnitSettings(trigger=trigger, channel=channel))
+    settings = UnitSettings(trigger=trigger, channel=channel, state_store=state_store)
+    agent = Agent(name, directory, credentials, sparks, settings)
     pair = (tls_cert.read_text(), tls_key.read_text()) if tls_cert and tls_key else None
     with _only_agent(directory):
         server = LogServer(

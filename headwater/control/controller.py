@@ -24,7 +24,7 @@ from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import finishing, steps_to, stopping
-from headwater.plan.steps import Check, Step, begun, done, settled
+from headwater.plan.steps import Check, Step, Survey, Switch, begun, done, settled
 from headwater.plan.wayback import stranded, way_back
 
 IDLE = 1.0  # seconds between two looks at a store where nothing is to do
@@ -205,7 +205,7 @@ class Controller:
             return 0.0
         step = entry.step
         plan = self._store.plan(step.plan)
-        change = replace(change, phase=_phase(change, step))
+        change = replace(change, phase=self._phase(change, step))
         standings = self._store.standings(change.deployment)
         if entry.state == "todo":
             standings = begun(step, standings, plan)
@@ -242,6 +242,22 @@ class Controller:
             )
         return attempt
 
+    def _phase(self, change: Change, step: Step) -> Phase:
+        """Give the phase of a change while one of its steps is carried out.
+
+        Until the switch of a hand-over the plan of before counts: a newer wish starts from it.
+        """
+        if change.goal != "run":
+            return "stopping"
+        if change.phase in ("rolling_back", "changing"):
+            return change.phase
+        if isinstance(step, Switch):
+            return "changing"
+        if isinstance(step, Check | Survey) and change.phase == "checking":
+            return "checking"
+        hands_over = any(isinstance(e.step, Switch) for e in self._store.journal(change.id))
+        return "handing_over" if hands_over else "changing"
+
     # ------------------------------------------------------------ ends
 
     def _end(self, change: Change) -> None:
@@ -277,6 +293,8 @@ class Controller:
         self._executor(change.deployment).give_up()
         if change.phase == "checking":
             self._end_failed(change, f"nothing was stopped or started: {error}")
+        elif change.phase == "handing_over":
+            self._turn_back(change, str(error))
         elif change.phase != "changing" or self._store.wish(change.deployment, change.version).canary is None:
             self._end_failed(change, str(error))
         else:
@@ -294,7 +312,8 @@ class Controller:
         assert change.plan is not None
         before, failed = self._store.plan(change.before), self._store.plan(change.plan)
         standings = self._store.standings(change.deployment)
-        if lost := stranded(before, failed, standings):
+        started = change.phase != "handing_over"
+        if started and (lost := stranded(before, failed, standings)):
             self._end_failed(
                 change,
                 f"{why}\nnot rolled back: the rows in {', '.join(lost)} can only be read by units of the new "
@@ -330,14 +349,3 @@ class Controller:
                 self._store.tell(name, f"{unit.unit} failed: {wrong.splitlines()[0]}")
             self._errors[name, unit.unit] = wrong
         return ZoneReport(zone=zone, at=time.time(), progress=progress)
-
-
-def _phase(change: Change, step: Step) -> Phase:
-    """Give the phase of a change while one of its steps is carried out."""
-    if change.goal != "run":
-        return "stopping"
-    if change.phase == "rolling_back":
-        return "rolling_back"
-    if isinstance(step, Check) and change.phase == "checking":
-        return "checking"
-    return "changing"

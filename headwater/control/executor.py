@@ -11,7 +11,22 @@ from headwater.control.zone import OpenZone, ZonePort
 from headwater.errors import HeadwaterError
 from headwater.metrics import Progress
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.steps import Check, Drain, Feed, Finish, Forget, Prepare, Start, Step, Stop, Watch
+from headwater.plan.steps import (
+    Check,
+    Drain,
+    Feed,
+    Finish,
+    Forget,
+    Load,
+    Prepare,
+    Save,
+    Start,
+    Step,
+    Stop,
+    Survey,
+    Switch,
+    Watch,
+)
 
 
 class GateFailed(HeadwaterError):
@@ -65,7 +80,9 @@ class Executor:
         """Try a step of ``plan`` once; ``baseline`` is what a gate compares with."""
         trying = self._trying.setdefault(step, _Trying(since=self._clock()))
         try:
-            if isinstance(step, Watch):
+            if isinstance(step, Switch):
+                attempt = Attempt(done=True)  # the store's affair
+            elif isinstance(step, Watch):
                 attempt = self._watch(step, plan, trying, baseline)
             else:
                 attempt = self._attempt(step, plan, self._ports.of(plan, step.zone))
@@ -104,6 +121,12 @@ class Executor:
                 port.stop(plan, step.unit)
             case Drain():
                 return self._drain(step, plan, port)
+            case Survey():
+                port.survey(plan, step.unit)
+            case Save():
+                port.save(plan, step.unit)
+            case Load():
+                port.load(plan, step.unit, step.carry, step.saved)
             case Finish():
                 if not port.finish(plan, step.unit):
                     return self._later(f"{step.unit} has input left")

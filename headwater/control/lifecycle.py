@@ -7,19 +7,31 @@ from typing import Literal
 
 from headwater.errors import DeploymentError
 
-Phase = Literal["wanted", "checking", "changing", "running", "rolling_back", "failed", "stopping", "stopped"]
+Phase = Literal[
+    "wanted",
+    "checking",
+    "handing_over",
+    "changing",
+    "running",
+    "rolling_back",
+    "failed",
+    "stopping",
+    "stopped",
+]
 Goal = Literal["run", "stop", "forget", "finish"]
 """What is wanted of a deployment: run a plan; stop, keeping state; stop and delete it; use up all input."""
 
 WAYS: Mapping[Phase, frozenset[Phase]] = {
     # Stored by an entrance; the controller has not looked yet.
-    "wanted": frozenset({"checking", "changing", "running", "stopping", "stopped", "failed"}),
+    "wanted": frozenset({"checking", "handing_over", "changing", "running", "stopping", "stopped", "failed"}),
     # Units are compiled in their zones; nothing has changed there.
-    "checking": frozenset({"changing", "running", "failed", "wanted"}),
+    "checking": frozenset({"handing_over", "changing", "running", "failed", "wanted"}),
+    # State goes from units to others; until it is all there, the former ones can go on.
+    "handing_over": frozenset({"changing", "rolling_back", "failed", "wanted"}),
     # Units start, stop, are replaced and fed.
     "changing": frozenset({"running", "rolling_back", "failed", "wanted"}),
     "running": frozenset({"wanted"}),
-    # A canary did worse than before: back to the plan that ran.
+    # A canary did worse than before, or state could not be handed over: back to the plan that ran.
     "rolling_back": frozenset({"running", "failed", "wanted"}),
     # Something cannot be done; whatever runs goes on running, and a newer wish is waited for.
     "failed": frozenset({"wanted"}),
@@ -28,7 +40,9 @@ WAYS: Mapping[Phase, frozenset[Phase]] = {
 }
 """From each phase to those that may follow. A newer wish leads from anywhere to ``wanted``."""
 
-BUSY: frozenset[Phase] = frozenset({"wanted", "checking", "changing", "rolling_back", "stopping"})
+BUSY: frozenset[Phase] = frozenset(
+    {"wanted", "checking", "handing_over", "changing", "rolling_back", "stopping"}
+)
 """Phases in which the controller has something to do."""
 
 

@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,10 @@ from typing import Any
 from headwater.continuum import Zone
 from headwater.errors import ChannelError, DeploymentError, RuntimeFailure
 from headwater.metrics import Progress, UnitProgress
+from headwater.plan.carry import Carry
 from headwater.plan.content import unit_content
 from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.state import kept_state
 
 UNREAD = 2
 """Questions after which a stopped unit's rows have been read."""
@@ -54,7 +56,7 @@ class SimulatedZones:
         self.after = after
         self.seen = seen
         self._file = file
-        self._world: dict[str, Any] = {"calls": [], "units": {}, "channels": {}, "latest": {}}
+        self._world: dict[str, Any] = {"calls": [], "units": {}, "channels": {}, "latest": {}, "saved": {}}
 
     def open(self, zone: Zone) -> SimulatedZone:
         """Give the port of a zone: an ``OpenZone``."""
@@ -99,6 +101,15 @@ class SimulatedZones:
             if channels[c] != stored[c]
         ]
 
+    def kept(self, deployment: str) -> dict[str, dict[str, str]]:
+        """Tell for each unit that runs, by operator, who began what it keeps."""
+        with self.world() as world:
+            return {
+                u["id"]: dict(u["kept"])
+                for k, u in world["units"].items()
+                if k.startswith(f"{deployment}/") and u["runs"]
+            }
+
     @contextlib.contextmanager
     def world(self) -> Iterator[dict[str, Any]]:
         """Hold what there is, alone; changes are kept."""
@@ -139,6 +150,7 @@ class SimulatedZone:
                     if reader not in log["readers"]:
                         log["readers"].append(reader)
             fresh = {**_facts(plan, own), "id": unit, "layer": own.layer, "runs": False, "outputs": []}
+            fresh["kept"] = {}
             world["units"].setdefault(_key(plan.dataflow.name, own), fresh)
             if not any(u["runs"] for u in self._incarnations(world, plan, unit)):
                 world["latest"][f"{plan.dataflow.name}/{unit}"] = _latest(plan, own)
@@ -167,6 +179,8 @@ class SimulatedZone:
                 log["epoch"] = own.epoch
             world["latest"][f"{plan.dataflow.name}/{unit}"] = latest
             stored.update(_facts(plan, own), runs=True, outputs=latest["outputs"])
+            for kept in kept_state(plan, own):
+                stored["kept"].setdefault(kept.operator, f"begun by {own.checkpoint}")
 
     def feed(self, plan: DeploymentPlan, unit: str) -> None:
         """Give the running unit its inputs."""
@@ -201,6 +215,34 @@ class SimulatedZone:
                 if log is not None:
                     left += self._read(log, own.checkpoint)
             return not left
+
+    def survey(self, plan: DeploymentPlan, unit: str) -> None:
+        """Find the unit."""
+        with self._called("survey", unit):
+            self._own(plan, unit)
+
+    def save(self, plan: DeploymentPlan, unit: str) -> None:
+        """Put what a stopped unit keeps where others find it."""
+        with self._called("save", unit) as world:
+            own = self._own(plan, unit)
+            stored = world["units"].get(_key(plan.dataflow.name, own))
+            if stored is not None and stored["runs"]:
+                raise RuntimeFailure("saved while it runs", where=unit, hint="stop it first")
+            kept = stored["kept"] if stored else {}
+            world["saved"][f"{plan.dataflow.name}/{own.checkpoint}"] = kept
+
+    def load(self, plan: DeploymentPlan, unit: str, carry: Carry, saved: Sequence[str]) -> None:
+        """Give a unit what others have saved."""
+        with self._called("load", unit) as world:
+            own, name = self._own(plan, unit), plan.dataflow.name
+            stored = world["units"].get(_key(name, own))
+            if stored is None:
+                raise RuntimeFailure("loaded before it was prepared", where=unit, hint="prepare it first")
+            places = dict(zip(carry.donors, saved, strict=True))
+            for share in carry.shares:
+                kept = world["saved"][f"{name}/{places[share.donor]}"]
+                if share.operator in kept:
+                    stored["kept"][share.operator] = kept[share.operator]
 
     def finish(self, plan: DeploymentPlan, unit: str) -> bool:
         """Use up the input; every second question finds it done."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from headwater.continuum import Zone
 from headwater.metrics import Progress
+from headwater.plan.carry import Carry
 from headwater.plan.model import DeploymentPlan
 
 
@@ -49,6 +50,21 @@ class ZonePort(Protocol):
 
     def drained(self, plan: DeploymentPlan, unit: str) -> bool:
         """Tell whether the unit has read all that its stopped producers left, retired inputs included."""
+        ...
+
+    def survey(self, plan: DeploymentPlan, unit: str) -> None:
+        """See whether a unit's state can be saved; raise what stands in the way. Nothing is changed."""
+        ...
+
+    def save(self, plan: DeploymentPlan, unit: str) -> None:
+        """Put a stopped unit's state, and how far it has read and written, where other zones find it."""
+        ...
+
+    def load(self, plan: DeploymentPlan, unit: str, carry: Carry, saved: Sequence[str]) -> None:
+        """Make a prepared unit's checkpoint of what others have saved; ``saved`` names their checkpoints.
+
+        A unit that has a checkpoint already keeps it: it was loaded before.
+        """
         ...
 
     def finish(self, plan: DeploymentPlan, unit: str) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from headwater.dataflow.sources import Source
 from headwater.dataflow.types import StreamType
 from headwater.plan.model import Channel, DeploymentPlan, Unit
+from headwater.plan.pieces import root_of
 
 
 def stream_type(type_: StreamType) -> tuple[str, str | None]:
@@ -46,6 +49,22 @@ def kept_at(plan: DeploymentPlan, channel: Channel) -> list[str | None]:
 def own_sources(plan: DeploymentPlan, unit: Unit) -> tuple[Source, ...]:
     """Give the sources a unit reads itself."""
     return tuple(o for i in unit.operators if isinstance(o := plan.dataflow[i], Source))
+
+
+def reads(plan: DeploymentPlan, unit: Unit) -> Mapping[str, int]:
+    """Tell how often a unit's query reads each source and each operator of another unit: once for every
+    way that leads there."""
+    flow, found = plan.dataflow, Counter[str]()
+
+    def visit(id_: str) -> None:
+        if id_ not in unit.operators or not flow[id_].inputs:
+            found[id_] += 1
+            return
+        for parent in flow[id_].inputs:
+            visit(parent)
+
+    visit(root_of(flow, unit.operators, unit.outputs))
+    return found
 
 
 def source_locations(plan: DeploymentPlan, unit: Unit) -> dict[str, tuple[str, ...]]:

@@ -1,9 +1,9 @@
 """Compare the running plan with the wanted one: what starts, stops, is replaced, is fed, and why. Pure.
 
 Units are matched by id. A unit restarts when its own content changes, not when something above it
-does; its state goes on when the operators that keep it can. What cannot go on is refused here,
-before anything stops. A unit under another name, or in another zone, is another unit: carrying state
-over between units belongs where ``_moved`` stands.
+does; its state goes on when the operators that keep it can. Where operators come to stand in other
+units, these take over what they kept (``headwater.plan.carry``). What cannot go on is refused here, before
+anything stops.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.errors import DeploymentError, ErrorList, HeadwaterError
 from headwater.plan.build import tag_of
+from headwater.plan.carry import Carriers, Carry
 from headwater.plan.content import (
     is_stateful,
     kept_at,
@@ -28,10 +29,10 @@ from headwater.plan.content import (
 )
 from headwater.plan.document import inherit
 from headwater.plan.model import DeploymentPlan, Unit
-from headwater.plan.state import kept_state, state_difference
+from headwater.plan.state import Kept, kept_state, state_difference
 
 Action = Literal["start", "stop", "replace", "feed", "unchanged"]
-State = Literal["kept", "none", "given up"]
+State = Literal["kept", "carried", "none", "given up"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,7 @@ class PlanDiff:
     units: tuple[UnitChange, ...]
     channels: tuple[ChannelChange, ...]
     notes: tuple[str, ...] = ()
+    carries: tuple[Carry, ...] = ()
 
     @property
     def empty(self) -> bool:
@@ -79,6 +81,7 @@ class PlanDiff:
             "units": [vars(u) for u in self.changed],
             "unchanged": len(self.units) - len(self.changed),
             "channels": [vars(c) for c in self.channels if c.action != "continues"],
+            "carried": [{"unit": c.unit, "from": list(c.donors)} for c in self.carries],
             "notes": list(self.notes),
         }
 
@@ -154,6 +157,8 @@ class _Comparison:
         self._epochs: dict[str, int] = {}
         self._notes: list[str] = []
         self._problems: list[HeadwaterError] = []
+        self._carriers = Carriers(running, wanted, reset)
+        self._carries: dict[str, Carry] = {}
 
     def result(self) -> PlanDiff:
         """Decide everything, or raise an ErrorList of all that is refused."""
@@ -179,6 +184,7 @@ class _Comparison:
             units=tuple(changes),
             channels=tuple(channels),
             notes=tuple(self._notes),
+            carries=tuple(self._carries.values()),
         )
 
     # ------------------------------------------------------------ names of channels, sinks, sources
@@ -293,36 +299,62 @@ class _Comparison:
         return "; ".join(parts) or "its operators are joined in another way"
 
     def _start(self, unit: Unit) -> UnitChange:
+        self._renew(unit)
+        try:
+            carry = self._carriers.carry(unit)
+            if carry is None:
+                return UnitChange(unit=unit.id, action="start", state="none", reason="it is new")
+            return self._carried(carry, "start", "")
+        except DeploymentError as error:
+            self._problems.append(error)
+            return UnitChange(unit=unit.id, action="start", state="none")
+
+    def _renew(self, unit: Unit) -> None:
+        """Give a unit a name for its state and an epoch that none had."""
         self._unit_tags[unit.id] = _fresh(unit.key, self._generation)
         self._epochs[unit.id] = self._generation
-        moved = self._moved(unit)
-        if moved is None:
-            return UnitChange(unit=unit.id, action="start", state="none", reason="it is new")
-        reason = f"it takes the place of {moved.id}"
-        self._notes.append(
-            f"{unit.id} begins with what its channels still hold; rows that {moved.id} has read already may "
-            "come again"
-        )
-        return UnitChange(unit=unit.id, action="start", state="none", reason=reason)
 
-    def _moved(self, unit: Unit) -> Unit | None:
-        """Find the unit that goes away and did, at some of the same locations, what this one begins to do."""
-        for old in self._old.units:
-            shared = set(old.outputs) & set(unit.outputs) or set(old.operators) & set(unit.operators)
-            if old.id not in self._after and shared and set(old.locations) & set(unit.locations):
-                return old
-        return None
+    def _carried(self, carry: Carry, action: Action, reason: str) -> UnitChange:
+        self._carriers.check_reads(carry)
+        self._carries[carry.unit] = carry
+        others = [d for d in carry.donors if d != carry.unit]
+        state: State = "carried" if carry.shares else "none"
+        reasons = [reason, f"it goes on from {', '.join(others)}" if others else ""]
+        return UnitChange(
+            unit=carry.unit, action=action, state=state, reason="; ".join(r for r in reasons if r)
+        )
 
     def _replace(self, old: Unit, new: Unit, reason: str) -> UnitChange:
         self._epochs[new.id] = old.epoch + 1
         before, after = kept_state(self._old, old), kept_state(self._new, new)
         why = state_difference(before, after)
-        if why is None and new.id in self._reset:
-            why = "you asked for it"
+        if new.id in self._reset:
+            why = why or "you asked for it"
+        elif why is not None or self._carriers.takes_in(new, old):
+            try:
+                carry = self._carriers.carry(new)
+                if carry is not None and self._goes_elsewhere(old, carry):
+                    self._renew(new)
+                    return self._carried(carry, "replace", reason)
+            except DeploymentError as error:
+                if why is None or self._carriers.takes_in(new, old):
+                    self._problems.append(error)
+                    return UnitChange(unit=new.id, action="replace", state="none", reason=reason)
         if why is None:
             state: State = "kept" if before else "none"
             self._note_functions(new, state)
             return UnitChange(unit=new.id, action="replace", state=state, reason=reason)
+        return self._begin_anew(new, before, why, reason)
+
+    def _goes_elsewhere(self, old: Unit, carry: Carry) -> bool:
+        """Tell whether all that a unit kept is in its successor, or in other units of the new plan."""
+        taken = {s.operator for s in carry.shares}
+        kept = {k.operator for k in kept_state(self._old, old)}
+        others = {o for u in self._new.units if u.id != old.id for o in u.operators}
+        return kept <= taken | others
+
+    def _begin_anew(self, new: Unit, before: tuple[Kept, ...], why: str, reason: str) -> UnitChange:
+        """Give a unit's state up where its input can be read on, and it was agreed to."""
         self._unit_tags[new.id] = _fresh(new.key, self._generation)
         if sources := own_sources(self._new, new):
             self._problems.append(
@@ -360,8 +392,10 @@ class _Comparison:
 
     def _stop(self, unit: Unit) -> UnitChange:
         """Stop a unit; where its operators live on in another one, giving up its state needs consent."""
-        kept = kept_state(self._old, unit)
-        state: State = "given up" if kept else "none"
+        takers = [c for c in self._carries.values() if unit.id in c.donors]
+        taken = {s.operator for c in takers for s in c.shares if s.donor == unit.id}
+        kept = [k for k in kept_state(self._old, unit) if k.operator not in taken]
+        state: State = "given up" if kept else "carried" if taken else "none"
         heirs = [
             u.id
             for u in self._new.units
@@ -376,7 +410,8 @@ class _Comparison:
                     hint=f"allow it with --reset-state {unit.id}, or leave names, layers, cuts as they are",
                 )
             )
-        reason = f"it goes on as {', '.join(heirs)}" if heirs else "it is not wanted any more"
+        goes_on = list(dict.fromkeys([*(c.unit for c in takers), *heirs]))
+        reason = f"it goes on as {', '.join(goes_on)}" if goes_on else "it is not wanted any more"
         return UnitChange(unit=unit.id, action="stop", state=state, reason=reason)
 
     # ------------------------------------------------------------ who reads what
@@ -393,6 +428,7 @@ class _Comparison:
                 takers = [
                     c for c in channel.consumers if c.rpartition("@")[0] == name and c not in old.consumers
                 ]
+                takers = [t for t in takers if not self._reads_on(t, channel.operator, gone)]
                 if takers and gone in self._after:
                     self._problems.append(
                         DeploymentError(
@@ -401,6 +437,11 @@ class _Comparison:
                             hint=f"take the locations of {channel.zone} out and apply, then put them back in",
                         )
                     )
+
+    def _reads_on(self, unit: str, operator: str, donor: str) -> bool:
+        """Tell whether a unit reads a stream on where another one stood."""
+        carry = self._carries.get(unit)
+        return carry is not None and any(r.operator == operator and donor in r.donors for r in carry.readings)
 
 
 def _goes_to(kept: list[str | None]) -> str:

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from headwater.plan.steps import Check, Drain, Feed, Finish, Forget, Prepare, Start, Step, Stop, Watch
+from headwater.plan.steps import (
+    Check,
+    Drain,
+    Feed,
+    Finish,
+    Forget,
+    Load,
+    Prepare,
+    Save,
+    Start,
+    Step,
+    Stop,
+    Survey,
+    Switch,
+    Watch,
+)
 from headwater.quantity import format_duration
 
 PAUSE = "about 5 s"
@@ -12,6 +27,7 @@ PAUSE = "about 5 s"
 
 _STATE = {
     "kept": "its state is kept",
+    "carried": "its state is carried over",
     "none": "it keeps no state",
     "given up": "its state is given up: open windows and what it remembers are lost",
 }
@@ -38,8 +54,16 @@ def explain(steps: Sequence[Step]) -> list[str]:
 
 def _line(step: Step, replaced: set[str]) -> str | None:
     match step:
-        case Check() | Prepare():
-            return None  # checks stand together; preparing is part of starting
+        case Check() | Prepare() | Save():
+            return None  # checks stand together, preparing is part of starting, saving of loading
+        case Survey():
+            return f"see whether what {step.unit} keeps can be taken out of it"
+        case Load():
+            carried = [s.operator for s in step.carry.shares]
+            what = f"the state of {_names(carried)}" if carried else "its place in the input"
+            return f"give {step.unit} {what} from {_names(step.carry.donors)}"
+        case Switch():
+            return "from here on the new units count: before, all can go back to where it was"
         case Stop() if step.unit in replaced:
             return None  # told with the start that follows
         case Stop():
@@ -50,7 +74,7 @@ def _line(step: Step, replaced: set[str]) -> str | None:
                 f"{_STATE[step.state]}"
             )
         case Start():
-            state = "; it goes on with its state" if step.state == "kept" else ""
+            state = "; it goes on with its state" if step.state in ("kept", "carried") else ""
             return f"start {step.unit}: {step.why}{state}"
         case Feed():
             return f"feed {step.unit} without a restart" + (f": {step.why}" if step.why else "")

@@ -13,7 +13,7 @@ from headwater.errors import DeploymentError
 from headwater.plan.content import is_stateful, unit_content
 from headwater.plan.diff import PlanDiff, State
 from headwater.plan.document import plan_id
-from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.plan.steps import (
     CanarySettings,
     Check,
@@ -22,13 +22,17 @@ from headwater.plan.steps import (
     Finish,
     Forget,
     Incarnation,
+    Load,
     Plans,
     Prepare,
+    Save,
     Standing,
     Standings,
     Start,
     Step,
     Stop,
+    Survey,
+    Switch,
     Watch,
     incarnation,
     standing_of,
@@ -84,6 +88,12 @@ def _require_way_back(diff: PlanDiff) -> None:
     running = diff.running
     if running is None:
         return
+    if diff.carries:
+        raise DeploymentError(
+            f"{', '.join(c.unit for c in diff.carries)} takes over state from other units, all at one moment",
+            where="--canary",
+            hint="apply this change without --canary",
+        )
     renewed = [
         u.id
         for u in diff.wanted.units
@@ -132,6 +142,7 @@ class _Ordering:
         self._incarnations = {incarnation(u) for u in diff.wanted.units}
         self._channels = {c.id for c in diff.wanted.channels}
         self._same = cache(self._compared)
+        self._carried = {c.unit: c for c in diff.carries}
         self._stopped: set[str] = set()
         self._fed: set[str] = set()
         self._half: dict[str, set[str]] = {}
@@ -141,8 +152,10 @@ class _Ordering:
         """Give all steps."""
         wanted = [u for u in self._plan.units if not self._stands(u)]
         steps: list[Step] = [Check(plan=self._id, unit=u.id) for u in self._by_place(wanted)]
+        steps += [Survey(plan=s.plan, unit=key[0]) for key, s in self._donors()]
         steps += self._forget_leftovers()
         steps += self._feed_early()
+        steps += self._hand_over()
         # In each zone first what leaves it, then what is to run there; zones by layer.
         leaving = {
             unit: (_place(self._plans[s.plan], self._plans[s.plan].unit(unit)), 0, unit)
@@ -190,6 +203,70 @@ class _Ordering:
     def _of(self, unit: str) -> list[tuple[Incarnation, Standing]]:
         return [(key, s) for key, s in self._standings.items() if key[0] == unit]
 
+    # ------------------------------------------------------------ what goes from unit to unit
+
+    def _hand_over(self) -> list[Step]:
+        """Stop all that gives or takes at one point of the stream, carry state over, and switch.
+
+        Until the switch the former units can go on where they stood; after it only the new ones can.
+        """
+        if not self._carried:
+            return []
+        steps: list[Step] = []
+        stopping = self._stopping_together()
+        for key, stood in _by_place(
+            [(self._plans[s.plan], key, s) for key, s in self._standings.items() if key[0] in stopping]
+        ):
+            if stood.runs:
+                steps += self._stop(key[0], stood, for_good=key[0] not in self._wanted)
+        steps += [Save(plan=s.plan, unit=key[0]) for key, s in self._donors()]
+        saved = {d: self._base.unit(d).checkpoint for c in self._carried.values() for d in c.donors}
+        for unit in self._by_place(map(self._plan.unit, self._carried)):
+            carry = self._carried[unit.id]
+            where = tuple(saved[d] for d in carry.donors)
+            steps.append(Prepare(plan=self._id, unit=unit.id))
+            steps.append(Load(plan=self._id, unit=unit.id, carry=carry, saved=where))
+        return [*steps, Switch(plan=self._id)]
+
+    @property
+    def _base(self) -> DeploymentPlan:
+        assert self._diff.running is not None
+        return self._diff.running
+
+    def _donors(self) -> list[Placed]:
+        """Give the incarnations that something is taken from."""
+        donors = {incarnation(self._base.unit(d)) for c in self._carried.values() for d in c.donors}
+        found = [(self._plans[s.plan], key, s) for key, s in self._standings.items() if key in donors]
+        return _by_place(found)
+
+    def _stopping_together(self) -> set[str]:
+        """Give the units that have to stop before anything is saved: donors, those whose place is taken,
+        and whoever writes what these have to read first."""
+        before = {u.id for u in self._base.units}
+        found = {d for c in self._carried.values() for d in c.donors} | (self._carried.keys() & before)
+        todo = list(found)
+        while todo:
+            unit = todo.pop()
+            for channel in self._base.inputs(self._base.unit(unit)):
+                if self._reads_out(unit, channel) and channel.producer not in found:
+                    found.add(channel.producer)
+                    todo.append(channel.producer)
+        return found
+
+    def _reads_out(self, unit: str, channel: Channel) -> bool:
+        """Tell whether a unit that stops has to read a channel to its end: nobody reads it on."""
+        if channel.id not in self._channels:
+            return True
+        read_on = any(
+            r.operator == channel.operator and unit in r.donors
+            for c in self._carried.values()
+            for r in c.readings
+        )
+        return self._gives(unit) and not read_on
+
+    def _gives(self, unit: str) -> bool:
+        return any(unit in c.donors for c in self._carried.values())
+
     # ------------------------------------------------------------ one unit
 
     def _stay(self, unit: Unit) -> list[Step]:
@@ -202,12 +279,14 @@ class _Ordering:
         for _, stood in self._of(unit.id):
             # One that perhaps runs as wanted already is adopted by `start`.
             if stood.runs and not self._same(unit.id, stood.plan):
-                steps += self._stop(unit.id, stood, for_good=False)
+                if unit.id not in self._stopped:
+                    steps += self._stop(unit.id, stood, for_good=False)
                 again = True
         change = self._changes.get(unit.id)
         state: State = change.state if change else "none"
         why = change.reason if change and change.action != "unchanged" else "it does not run"
-        steps.append(Prepare(plan=self._id, unit=unit.id))
+        if unit.id not in self._carried:
+            steps.append(Prepare(plan=self._id, unit=unit.id))
         steps.append(Start(plan=self._id, unit=unit.id, state=state, why=why, again=again))
         if standing is not None and standing.runs and not again:
             steps.append(Feed(plan=self._id, unit=unit.id, why="it may run with other inputs"))
@@ -256,16 +335,16 @@ class _Ordering:
     def _leave(self, unit: str) -> list[Step]:
         steps: list[Step] = []
         for _, stood in self._of(unit):
-            if stood.runs:
+            if stood.runs and unit not in self._stopped:
                 steps += self._stop(unit, stood, for_good=True)
         return steps
 
     def _stop(self, unit: str, stood: Standing, *, for_good: bool) -> list[Step]:
         old = self._plans[stood.plan]
         steps: list[Step] = []
-        ended = [c for c in old.inputs(old.unit(unit)) if c.id not in self._channels]
+        ended = [c for c in old.inputs(old.unit(unit)) if self._reads_out(unit, c)]
         if any(not self._writes(c.producer) for c in ended):
-            steps.append(Drain(plan=stood.plan, unit=unit, must=not for_good))
+            steps.append(Drain(plan=stood.plan, unit=unit, must=self._gives(unit) or not for_good))
         change = self._changes.get(unit)
         readers = tuple(dict.fromkeys(r for c in old.outputs(old.unit(unit)) for r in c.consumers))
         steps.append(

@@ -52,6 +52,11 @@ def trunk(dataflow: Dataflow, piece: tuple[str, ...]) -> str | None:
     return None
 
 
+def root_of(dataflow: Dataflow, piece: tuple[str, ...], outputs: tuple[str, ...]) -> str:
+    """Give the operator from which a piece's query is built upwards: its output, or the trunk of several."""
+    return (trunk(dataflow, piece) if len(outputs) > 1 else None) or outputs[0]
+
+
 def outputs_of(dataflow: Dataflow, piece: Iterable[str]) -> tuple[str, ...]:
     """Operators of a piece whose stream leaves it: sinks, and those read by another piece."""
     inside = set(piece)

@@ -1,7 +1,6 @@
 """Whether a unit's state can be gone on with after a change: what Spark's state schema depends on. Pure.
 
 Spark numbers the stateful operators of a query and fixes for each the types of its keys and values.
-What a column-pruned join or aggregate keeps also depends on what the operators behind it use.
 """
 
 from __future__ import annotations
@@ -14,15 +13,12 @@ from typing import Any
 from headwater.dataflow import operators as ops
 from headwater.dataflow import stateful
 from headwater.dataflow.expressions import check, check_aggregate
-from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.rewrite import aggregate_calls, row_aggregates
 from headwater.dataflow.schema import Schema
 from headwater.dataflow.types import StreamType
 from headwater.plan.content import stream_type
 from headwater.plan.model import DeploymentPlan, Unit
-
-Needed = Mapping[str, frozenset[str]]
-"""For each operator the columns of its output, in lower case, that what follows in the unit uses."""
+from headwater.plan.pieces import root_of
 
 
 @dataclass(frozen=True)
@@ -35,25 +31,25 @@ class Kept:
 
 
 def kept_state(plan: DeploymentPlan, unit: Unit) -> tuple[Kept, ...]:
-    """Give what a unit keeps, operator by operator, in the order in which Spark meets them."""
-    flow, needed = plan.dataflow, _needed(plan.dataflow, unit)
-    found: dict[str, Kept] = {}
-    seen: set[str] = set()
+    """Give what a unit keeps, operator by operator, as Spark numbers them: from its output upwards.
+
+    Where branches of the unit meet again, what they share is there once for each.
+    """
+    flow = plan.dataflow
+    found: list[Kept] = []
 
     def visit(id_: str) -> None:
-        if id_ in seen or id_ not in unit.operators:
+        if id_ not in unit.operators:
             return
-        seen.add(id_)
         operator = flow[id_]
-        for parent in operator.inputs:
-            visit(parent)
         if operator.stateful:
             types = [flow.types[i] for i in operator.inputs]
-            found[id_] = Kept(id_, operator.kind, _parts(operator, types, needed[id_]))
+            found.append(Kept(id_, operator.kind, _parts(operator, types)))
+        for parent in operator.inputs:
+            visit(parent)
 
-    for output in unit.outputs:
-        visit(output)
-    return tuple(found.values())
+    visit(root_of(flow, unit.operators, unit.outputs))
+    return tuple(found)
 
 
 def state_difference(old: tuple[Kept, ...], new: tuple[Kept, ...]) -> str | None:
@@ -73,7 +69,7 @@ def state_difference(old: tuple[Kept, ...], new: tuple[Kept, ...]) -> str | None
     return None
 
 
-def _parts(operator: ops.Operator, types: list[StreamType], needed: frozenset[str]) -> dict[str, Any]:
+def _parts(operator: ops.Operator, types: list[StreamType]) -> dict[str, Any]:
     source = types[0]
     match operator:
         case stateful.Aggregate():
@@ -81,7 +77,6 @@ def _parts(operator: ops.Operator, types: list[StreamType], needed: frozenset[st
                 "the window": operator.window and [type(operator.window).__name__, operator.window],
                 "the keys": _typed(operator.keys, source.schema),
                 "the aggregates": _calls(operator.aggregates, source.schema),
-                "what is used of it": sorted(needed & {alias.lower() for alias, _ in operator.aggregates}),
             }
         case stateful.Dedup():
             return {"the columns compared": _typed(operator.keys, source.schema)}
@@ -91,7 +86,6 @@ def _parts(operator: ops.Operator, types: list[StreamType], needed: frozenset[st
                 "the keys": [_typed(operator.on, t.schema) for t in types],
                 "the bounds": operator.bounds(),
                 "the streams joined": [stream_type(t) for t in types],
-                "what is used of it": sorted(needed),
             }
         case stateful.CountWindow():
             return {
@@ -141,60 +135,3 @@ def _form(value: Any) -> Any:
     if isinstance(value, bool) or value is None:
         return type(value).__name__
     return "number" if isinstance(value, int | float) else type(value).__name__
-
-
-# ---------------------------------------------------------------- what is used
-
-
-def _needed(flow: Dataflow, unit: Unit) -> Needed:
-    needed: dict[str, set[str]] = {id_: set() for id_ in unit.operators}
-    for id_ in unit.outputs:
-        needed[id_] |= _all(flow.types[id_])
-    for id_ in reversed(unit.operators):
-        operator = flow[id_]
-        types = [flow.types[i] for i in operator.inputs]
-        for parent, used in zip(operator.inputs, _uses(operator, types, needed[id_]), strict=True):
-            if parent in needed:
-                needed[parent] |= used
-    return {id_: frozenset(used) for id_, used in needed.items()}
-
-
-def _uses(operator: ops.Operator, types: list[StreamType], needed: set[str]) -> list[set[str]]:
-    """Give the columns of each input that an operator uses when ``needed`` of its output is used."""
-    schemas = [t.schema for t in types]
-    times = [{t.event_time.column.lower()} if t.event_time else set[str]() for t in types]
-    match operator:
-        case ops.Where():
-            return [needed | _columns(operator.condition, schemas[0])]
-        case ops.Select():
-            texts = [text for name, text in operator.columns if name.lower() in needed]
-            return [set[str]().union(*(_columns(text, schemas[0]) for text in texts))]
-        case ops.Explode():
-            made = {name.lower() for name in (operator.alias, operator.position) if name}
-            return [(needed - made) | _columns(operator.expression, schemas[0])]
-        case ops.Union():
-            return [set(needed) for _ in types]
-        case ops.Watermark():
-            return [needed | {operator.column.strip("`").lower()}]
-        case stateful.Dedup():
-            return [needed | {k.lower() for k in operator.keys} | times[0]]
-        case stateful.Aggregate():
-            used = {k.lower() for k in operator.keys} | times[0]
-            for _, text in operator.aggregates:
-                used |= {c.lower() for c in check_aggregate(text, schemas[0]).columns}
-            return [used]
-        case stateful.Join():
-            on = {k.lower() for k in operator.on}
-            return [on | time | (needed & _all(t)) for t, time in zip(types, times, strict=True)]
-        case ops.Transform():
-            # What a function of frames uses is unknown: another function may use other columns.
-            return [_all(types[0]) | {f"function {operator.function.fingerprint}"}]
-    return [_all(t) for t in types]
-
-
-def _columns(text: str, schema: Schema) -> set[str]:
-    return {c.lower() for c in check(text, schema).columns}
-
-
-def _all(type_: StreamType) -> set[str]:
-    return {name.lower() for name in type_.schema.names}

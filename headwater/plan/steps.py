@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, TypeAdapter, ValidationError
 
 from headwater.errors import DeploymentError
+from headwater.plan.carry import Carry
 from headwater.plan.diff import State
 from headwater.plan.document import plan_id
 from headwater.plan.model import DeploymentPlan, Unit
@@ -86,6 +87,40 @@ class Drain(_UnitStep):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Survey(_UnitStep):
+    """See beforehand whether what a running unit keeps can be taken out of it."""
+
+    kind: Literal["survey"] = "survey"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Save(_UnitStep):
+    """Put what a stopped unit kept, and how far it had come, where other zones can take it from."""
+
+    kind: Literal["save"] = "save"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load(_UnitStep):
+    """Make the checkpoint of a unit from what others have saved."""
+
+    kind: Literal["load"] = "load"
+    carry: Carry
+    saved: tuple[str, ...] = ()
+    """The checkpoints of the carry's donors, in its order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switch:
+    """From here on the new plan counts: what was saved is used up, and there is no way back."""
+
+    kind: Literal["switch"] = "switch"
+    plan: str
+    unit: str = ""
+    zone: str = "controller"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finish(_UnitStep):
     """Let the unit use up its input, close its windows and end its channels."""
 
@@ -120,7 +155,7 @@ class Watch:
         return ", ".join(self.zones)
 
 
-Step = Check | Prepare | Start | Feed | Stop | Drain | Finish | Forget | Watch
+Step = Check | Prepare | Start | Feed | Stop | Drain | Survey | Save | Load | Switch | Finish | Forget | Watch
 _STEPS: TypeAdapter[Step] = TypeAdapter(Annotated[Step, Discriminator("kind")])
 
 
@@ -181,10 +216,13 @@ def standing_of(plan: DeploymentPlan) -> dict[Incarnation, Standing]:
     return {incarnation(u): Standing(plan=id_, runs=True) for u in plan.units}
 
 
+_MOVES_NOTHING = Watch | Check | Drain | Survey | Save | Load | Switch
+
+
 def begun(step: Step, standings: Standings, plan: DeploymentPlan) -> dict[Incarnation, Standing]:
     """Give what is known once a step may have been carried out or not; ``plan`` is the step's."""
     found = dict(standings)
-    if isinstance(step, Watch | Check | Drain):
+    if isinstance(step, _MOVES_NOTHING):
         return found
     key = incarnation(plan.unit(step.unit))
     now = found.get(key)
@@ -211,7 +249,7 @@ def begun(step: Step, standings: Standings, plan: DeploymentPlan) -> dict[Incarn
 def done(step: Step, standings: Standings, plan: DeploymentPlan) -> dict[Incarnation, Standing]:
     """Give what is known once a step is carried out."""
     found = dict(standings)
-    if isinstance(step, Watch | Check | Drain):
+    if isinstance(step, _MOVES_NOTHING):
         return found
     key = incarnation(plan.unit(step.unit))
     match step:

@@ -25,10 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from headwater.errors import ChannelError, DeploymentError, HeadwaterError
+from headwater.plan.carry import carry_from_data
 from headwater.plan.document import from_document
 from headwater.plan.model import DeploymentPlan, Unit
+from headwater.runtime import carrying
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.durable import read_note, write_atomically
+from headwater.runtime.savedstate import StateStore
 from headwater.runtime.settings import UnitSettings
 from headwater.runtime.sparks import Sparks
 from headwater.runtime.tasks import Deployed
@@ -111,6 +114,9 @@ class Agent:
             "stop": self._of_unit(lambda d, plan, unit: d.stop(unit)),
             "settle": self._of_unit(lambda d, plan, unit: d.settle(plan, unit)),
             "drained": self._of_unit(lambda d, plan, unit: d.drained(plan, unit)),
+            "survey": self._of_unit(self._survey),
+            "save": self._of_unit(self._save),
+            "load": self._load,
             "finish": self._of_unit(lambda d, plan, unit: d.finish(plan, unit)),
             "forget": self._of_unit(lambda d, plan, unit: d.forget(plan, unit)),
             "progress": lambda body: self._named(body).progress().to_data(),
@@ -130,6 +136,37 @@ class Agent:
         plan = from_document(document)
         with self._lock:
             return self._open(plan.dataflow.name).hold(document, plan)
+
+    def _load(self, body: dict[str, Any]) -> None:
+        """Make a unit's checkpoint of what others have saved."""
+        carry, names = carry_from_data(body.get("carry")), [str(n) for n in body.get("saved") or ()]
+        if not all(map(_NAME.fullmatch, names)) or len(names) != len(carry.donors):
+            raise DeploymentError(f"not the names of what was saved: {names}", where=f"zone {self.zone}")
+
+        def load(deployed: Deployed, plan: DeploymentPlan, unit: Unit) -> None:
+            with deployed.acting(plan, unit) as units:
+                carrying.load(units, plan, unit, carry, names, self._state_store())
+
+        self._of_unit(load)(body)
+
+    def _survey(self, deployed: Deployed, plan: DeploymentPlan, unit: Unit) -> None:
+        """Raise what stands in the way of saving what a unit keeps."""
+        with deployed.acting(plan, unit) as units:
+            carrying.survey(units, plan, unit, self._state_store())
+
+    def _save(self, deployed: Deployed, plan: DeploymentPlan, unit: Unit) -> dict[str, int]:
+        """Put what a stopped unit kept where other zones find it; tell its size."""
+        with deployed.acting(plan, unit) as units:
+            return {"bytes": carrying.save(units, plan, unit, self._state_store()).bytes}
+
+    def _state_store(self) -> StateStore:
+        if self._settings.state_store is None:
+            raise DeploymentError(
+                "there is no place to leave state for other units",
+                where=f"zone {self.zone}",
+                hint="start its agent with --state-store URI, the same for all zones",
+            )
+        return StateStore(self._settings.state_store)
 
     def _of_unit(self, call: Callable[[Deployed, DeploymentPlan, Unit], Any]) -> Action:
         def answer(body: dict[str, Any]) -> Any:

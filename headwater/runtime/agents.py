@@ -12,7 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,14 @@ from typing import Any
 from headwater.continuum import Zone
 from headwater.errors import DeploymentError, Unavailable
 from headwater.metrics import Progress
+from headwater.plan.carry import Carry
 from headwater.plan.document import digest, to_document
 from headwater.plan.model import DeploymentPlan
 from headwater.runtime.channels.flight import FlightLog
 from headwater.runtime.layout import sink_name
 from headwater.runtime.wire import CA_ENV, TOKEN_ENV, Credentials, Wire
 
+STATE_ENV = "HEADWATER_STATE_STORE"
 LONG_SECONDS = 300.0
 """For requests that may have to start a Spark first."""
 
@@ -70,6 +73,18 @@ class AgentClient:
         """Tell whether a unit has read all that its inputs hold."""
         return bool(self._ask("drained", plan, unit))
 
+    def survey(self, plan: DeploymentPlan, unit: str) -> None:
+        """See whether a unit's state can be saved; raise what stands in the way."""
+        self._ask("survey", plan, unit)
+
+    def save(self, plan: DeploymentPlan, unit: str) -> None:
+        """Put what a stopped unit kept where other zones find it."""
+        self._ask("save", plan, unit)
+
+    def load(self, plan: DeploymentPlan, unit: str, carry: Carry, saved: Sequence[str]) -> None:
+        """Make a unit's checkpoint of what others have saved."""
+        self._ask("load", plan, unit, carry=asdict(carry), saved=list(saved))
+
     def finish(self, plan: DeploymentPlan, unit: str) -> bool:
         """Let a unit use up its input and end its channels; True once that is done."""
         return bool(self._ask("finish", plan, unit))
@@ -111,13 +126,13 @@ class AgentClient:
         """Tell the agent where others are."""
         self._reach().ask("peers", {"peers": dict(peers)})
 
-    def _ask(self, call: str, plan: DeploymentPlan, unit: str) -> Any:
+    def _ask(self, call: str, plan: DeploymentPlan, unit: str, **more: Any) -> Any:
         name, document = self._document(plan)
         lower = {c.zone for c in plan.inputs(plan.unit(unit))} - {self.zone}
         peers = {zone: self._peers[zone] for zone in lower if zone in self._peers}
         if peers:
             self.meet(peers)
-        body = {"deployment": plan.dataflow.name, "digest": name, "unit": unit}
+        body = {"deployment": plan.dataflow.name, "digest": name, "unit": unit, **more}
         with contextlib.suppress(_PlanUnknown):
             return self._told(call, body)
         self._reach().ask("hold", {"document": document}, seconds=60.0)
@@ -229,6 +244,7 @@ class Agents:
         listen = _listen_again(directory)
         environment = {**os.environ, TOKEN_ENV: self._token(), "PYTHONUNBUFFERED": "1"}
         environment.pop(CA_ENV, None)
+        environment.setdefault(STATE_ENV, str(self.home / "state"))
         roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(p for p in roots if p)
         command = [sys.executable, "-m", "headwater", "zone", zone, "--dir", str(directory)]

@@ -94,6 +94,18 @@ def mark(frame: DataFrame, type_: StreamType) -> DataFrame:
     return frame.select(*columns)
 
 
+def whole(frame: DataFrame, type_: StreamType) -> DataFrame:
+    """Let Spark drop no column that nothing behind uses: what state holds would depend on the cuts.
+
+    The condition is true and needs all columns; to the optimizer it is not deterministic, so it stays.
+    """
+    hashed = [
+        f"CAST(`{c.name}` AS STRING)" if "MAP<" in c.type.text.upper() else f"`{c.name}`"
+        for c in type_.schema.columns
+    ]
+    return frame.where(f"spark_partition_id() >= -(xxhash64({', '.join(hashed)}) & 1)")
+
+
 def _explode(operator: ops.Explode, frame: DataFrame) -> DataFrame:
     expression = F.expr(operator.expression)
     if operator.position is None:

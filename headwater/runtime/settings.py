@@ -19,11 +19,13 @@ class ChannelSettings:
 
 @dataclass(frozen=True)
 class UnitSettings:
-    """What all units of a deployment have in common: ``trigger`` is the time between two batches."""
+    """What all units of a deployment have in common: ``trigger`` is the time between two batches,
+    ``state_store`` where units leave state for others (a directory or URI)."""
 
     trigger: str = "500 milliseconds"
     channel: ChannelSettings = field(default_factory=ChannelSettings)
     max_rows_per_batch: int | None = None
+    state_store: str | None = None
 
     def channel_options(self) -> dict[str, Any]:
         """Give what the writers and readers of channels are told."""

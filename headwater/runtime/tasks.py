@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +25,7 @@ from headwater.runtime.durable import write_atomically
 from headwater.runtime.endpoint import Endpoint
 from headwater.runtime.layout import Layout
 from headwater.runtime.relays import Relays
+from headwater.runtime.savedstate import cut_off
 from headwater.runtime.settings import UnitSettings
 from headwater.runtime.sparks import Sparks
 from headwater.runtime.unit import channel_readers
@@ -34,6 +36,8 @@ from headwater.runtime.wire import Credentials
 _LOG = logging.getLogger(__name__)
 _AGAIN, _AGAIN_MOST = 1.0, 60.0  # seconds before a failed unit is started again
 _WARN_BELOW = 24 * 3600.0  # seconds that a buffer lasts, below which it is worth a word
+_TRIES = 5  # to stop a unit between two batches
+_BATCH_SECONDS = 60.0  # within which a batch that was cut off is done again
 _CALM = 300.0  # seconds after which a unit's failures are forgotten
 
 Wanted = Literal["prepared", "running", "stopped", "finished"]
@@ -205,6 +209,23 @@ class Deployed:
                 self._tasks[unit.id] = Task(unit.id, task.digest, "stopped")
                 self._write()
             self._stop(unit.id)
+            self._end_batch(unit)
+
+    def _end_batch(self, unit: Unit) -> None:
+        """Let a batch that was cut off be done again and come to its end."""
+        task = self._tasks.get(unit.id)
+        for _ in range(_TRIES):
+            if task is None or task.wanted == "finished" or not cut_off(self.layout.checkpoint(unit)):
+                return
+            plan, stood = self.plan(task.digest), self._unit_of(task)
+            if stood.checkpoint != unit.checkpoint:
+                return
+            self._start(plan, stood)
+            deadline = time.monotonic() + _BATCH_SECONDS
+            while cut_off(self.layout.checkpoint(unit)) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            self._stop(unit.id)
+        raise Unavailable("does not come to the end of a batch", where=f"unit {unit.id}", hint="see its log")
 
     def _stop(self, unit: str) -> None:
         finishing = self._finishing.pop(unit, None)
@@ -247,6 +268,12 @@ class Deployed:
             return remote.latest()
         finally:
             remote.close()
+
+    @contextlib.contextmanager
+    def acting(self, plan: DeploymentPlan, unit: Unit) -> Iterator[Units]:
+        """Hold the units of the Spark that a unit belongs to, while nothing else is done with them."""
+        with self._lock:
+            yield self._on(self._sparks.of(plan, unit))
 
     def finish(self, plan: DeploymentPlan, unit: Unit) -> bool:
         """Let a unit use up its input and end its channels; True once that is done."""

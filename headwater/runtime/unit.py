@@ -18,12 +18,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headwater.dataflow import operators as ops
-from headwater.dataflow import sources
+from headwater.dataflow import sources, stateful
 from headwater.dataflow.rewrite import substitute
 from headwater.dataflow.sinks import CallbackSink, FileSink, JdbcSink, KafkaSink, Sink
 from headwater.dataflow.types import StreamType
 from headwater.errors import RuntimeFailure
-from headwater.plan.content import direct_time
+from headwater.plan.content import direct_time, reads
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.pieces import trunk
 from headwater.runtime import compile
@@ -61,6 +61,17 @@ class CompiledUnit:
 def source_name(text: str) -> str:
     """Make a name that Spark accepts for a streaming source."""
     return "".join(c if c.isalnum() else "_" for c in text)
+
+
+def name_of_channels(plan: DeploymentPlan, operator: str) -> str:
+    """Name the source that reads an operator's channels."""
+    return source_name(f"c_{plan.tags[operator]}")
+
+
+def names_of_source(plan: DeploymentPlan, unit: Unit, source: sources.Source) -> dict[str, str]:
+    """Name what reads a source at each of the unit's locations."""
+    places = unit.locations if source.per_location else unit.locations[:1]
+    return {place: source_name(f"s_{plan.tags[source.id]}_{place}") for place in places}
 
 
 class UnitCompiler:
@@ -114,24 +125,22 @@ class UnitCompiler:
             return self._watermark(operator, self._frame(operator.inputs[0]))
         frames = [self._frame(i) for i in operator.inputs]
         types = [self._flow.types[i] for i in operator.inputs]
-        return compile.apply(operator, frames, types, streaming=True)
+        made = compile.apply(operator, frames, types, streaming=True)
+        keeps_columns = isinstance(operator, stateful.Aggregate | stateful.Join)
+        return compile.whole(made, self._flow.types[id_]) if keeps_columns else made
 
     def _again(self, id_: str) -> str:
         """Count another read of a source or channel; give what tells its name from the first one's."""
         self._reads[id_] += 1
         return "" if self._reads[id_] == 1 else f"_{self._reads[id_]}"
 
-    def _locations(self, source: sources.Source) -> tuple[str, ...]:
-        return self._unit.locations if source.per_location else self._unit.locations[:1]
-
     def _raw_sources(self, source: sources.Source) -> list[tuple[str, DataFrame]]:
         """Give the source's stream at each location the unit covers, malformed records included."""
         found = []
         again = self._again(source.id)
-        for location in self._locations(source):
-            tag = self._plan.tags[source.id]
-            spool = self._layout.spool(source.id, tag, location) / "members.json"
-            name = source_name(f"s_{tag}_{location}{again}")
+        for location, name in names_of_source(self._plan, self._unit, source).items():
+            spool = self._layout.spool(source.id, self._plan.tags[source.id], location) / "members.json"
+            name += again
             found.append((location, source_frame(self._spark, source, location, name=name, spool=spool)))
         return found
 
@@ -149,7 +158,7 @@ class UnitCompiler:
         again = self._again(id_)
         punctuate = type_.event_time is not None and self._needs_watermark()
         reader = (
-            self._spark.readStream.name(source_name(f"c_{self._plan.tags[id_]}{again}"))
+            self._spark.readStream.name(name_of_channels(self._plan, id_) + again)
             .format("headwater_channel")
             .option("members", str(self._layout.members(self._unit, id_)))
             .option("reader", f"{self._unit.checkpoint}{again}")
@@ -379,21 +388,10 @@ class UnitCompiler:
 
 def channel_readers(plan: DeploymentPlan, unit: Unit) -> dict[str, list[str]]:
     """Give for each operator whose channels a unit reads the ids it reads them by."""
-    flow, reads = plan.dataflow, Counter[str]()
-    outputs = unit.outputs
-    root = (trunk(flow, unit.operators) if len(outputs) > 1 else None) or outputs[0]
-
-    def count(id_: str) -> None:
-        if id_ not in unit.operators:
-            reads[id_] += 1
-            return
-        for parent in flow[id_].inputs:
-            count(parent)
-
-    count(root)
     return {
         id_: [unit.checkpoint, *(f"{unit.checkpoint}_{n}" for n in range(2, times + 1))]
-        for id_, times in reads.items()
+        for id_, times in reads(plan, unit).items()
+        if id_ not in unit.operators
     }
 
 

@@ -35,6 +35,8 @@ class Version:
     alarm: int = 1
     require: str = ""
     path: str = "/out/{zone}"
+    windows: str = "site"
+    """The layer of the windows."""
     upper: str = "cloud"
     tap: bool = False
     """Whether the windows are also written at the site."""
@@ -48,13 +50,13 @@ class Version:
         first = rows.where(f"v > {self.above}").with_watermark("ts", "5 seconds")
         first = first.with_columns(w="v * 2") if self.wider else first.with_columns(v="v + 1")
         first = first.named("FP")
-        ad = first.to_layer("site").group_by(hw.window("ts", self.size), "location", "k")
+        ad = first.to_layer(self.windows).group_by(hw.window("ts", self.size), "location", "k")
         windows = ad.agg(m=self.aggregate).named("AD")
         if self.tap:
             windows.write.memory("tap")
         if self.more:
             windows.to_layer("cloud").where("m > 9").named("more").write.memory("list")
-        upper = windows.to_layer(self.upper)
+        upper = windows.to_layer("cloud" if self.windows == "cloud" else self.upper)
         upper = upper.require(self.require) if self.require else upper
         listed = upper.where(f"m > {self.alarm}").named("ML")
         listed.write.parquet(self.path).named("out")
@@ -87,6 +89,7 @@ def versions(draw: st.DrawFn) -> Version:
         "upper": st.sampled_from(["cloud", "site"]),
         "tap": st.booleans(),
         "more": st.booleans(),
+        "windows": st.sampled_from(["edge", "site", "cloud"]),
         "shape": st.sampled_from(["annotated", "one", "every"]),
     }
     names = draw(st.lists(st.sampled_from(sorted(changes)), max_size=3, unique=True))

@@ -267,6 +267,7 @@ KEPT = {
     "order in which a fold takes a batch": (folded(order="id"), folded(order="v")),
     "code of filter_acc": (accumulated(1), accumulated(2)),
     "length of a top list": (best(3), best(5)),
+    "what is used of a join": (joined(), joined(rest="other")),
     "a filter behind duplicates": (
         lambda s: s.drop_duplicates("id"),
         lambda s: s.drop_duplicates("id").where("v > 5"),
@@ -291,14 +292,13 @@ LOST = {
     ),
     "bounds of a join": (joined(), joined("2 minutes"), "the bounds"),
     "columns of a join": (joined(), joined(columns=("id", "ts", "k", "v")), "the streams joined"),
-    "what is used of a join": (joined(), joined(rest="other"), "what is used of it"),
     "what a top list is by": (best(3), best(3, "n"), "the aggregates"),
     "another operator": (windowed(), counted(), "stands where"),
     "state that goes": (windowed(), lambda s: s.select("k", "v AS m"), "gone from the unit"),
     "state in two places": (
         windowed(),
         lambda s: s.drop_duplicates("id").group_by(WINDOW, "k").agg(m="avg(v)"),
-        "stands where",
+        "begins to keep state",
     ),
 }
 
@@ -462,8 +462,9 @@ def test_steps_lead_to_the_wanted_plan(history: list[Version]) -> None:
         assert steps_of(decided) == tuple(step_from_data(step_to_data(s)) for s in steps)
         first_stop = next((n for n, s in enumerate(steps) if isinstance(s, Stop)), len(steps))
         assert not any(isinstance(s, Check) for s in steps[first_stop:])
-        begin = len(zones.calls)
+        begin, kept = len(zones.calls), zones.kept("f")
         standings = carry_out(steps, zones, decided, standings)
+        check_state(decided, kept, zones.kept("f"))
         assert zones.differences(decided.wanted, "f") == []
         left_alone = {u.unit for u in decided.units if u.action in ("unchanged", "feed")}
         touched = {c.unit for c in zones.calls[begin:] if c.name in ("stop", "start", "forget")}
@@ -473,6 +474,23 @@ def test_steps_lead_to_the_wanted_plan(history: list[Version]) -> None:
         assert standings.keys() == standing_of(decided.wanted).keys()
         running = decided.wanted
         standings = standing_of(running)
+
+
+def check_state(
+    decided: PlanDiff, before: dict[str, dict[str, str]], after: dict[str, dict[str, str]]
+) -> None:
+    """Hold what the diff says of state against what became of it."""
+    for change in decided.units:
+        for operator, begun_by in after.get(change.unit, {}).items():
+            known = {kept[operator] for kept in before.values() if operator in kept}
+            if change.state in ("kept", "carried") and change.action != "start":
+                assert begun_by in known, (change, operator, begun_by, known)
+            if change.state == "given up":
+                assert begun_by not in known, (change, operator, begun_by)
+    for carry in decided.carries:
+        event("carried" if carry.shares else "read on")
+        for share in carry.shares:
+            assert after[carry.unit][share.operator] == before[share.donor][share.operator]
 
 
 def _needed_consent(running: DeploymentPlan | None, wanted: DeploymentPlan) -> frozenset[str]:

@@ -1,0 +1,223 @@
+"""What a new unit takes over from running ones: operators' state, and how far their inputs are read. Pure.
+
+Fission, fusion and migration are all this: pieces of the old units' checkpoints become the new unit's. They
+fit together because the old units stop at one point of the stream: each has read all that those below it
+have sent over channels that go, so every operator has seen the same input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter, ValidationError
+
+from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.sources import MqttSource
+from headwater.errors import DeploymentError
+from headwater.plan.content import own_sources, reads
+from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.state import Kept, kept_state, state_difference
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """One operator's state: Spark's number of it in the new unit and in the donor."""
+
+    operator: str
+    number: int
+    donor: str
+    donor_number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Where an input is read on: where donors stood; or, without one, where its channels end at the cut."""
+
+    operator: str
+    donors: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carry:
+    """What one new unit takes over. Units are named by id, donors by that in the running plan."""
+
+    unit: str
+    donors: tuple[str, ...]
+    """Running units that end where this one begins: all that it takes from, in their plan's order."""
+    shares: tuple[Share, ...]
+    readings: tuple[Reading, ...]
+
+
+_CARRY: TypeAdapter[Carry] = TypeAdapter(Carry)
+
+
+def carry_from_data(data: object) -> Carry:
+    """Read what ``dataclasses.asdict`` gives of a carry back."""
+    try:
+        return _CARRY.validate_python(data)
+    except ValidationError as error:
+        raise DeploymentError(
+            f"not a carry: {error.errors(include_url=False)[0]['msg']}", hint="use one version on both sides"
+        ) from error
+
+
+class Carriers:
+    """Decides what units of a wanted plan take over from those of the running one."""
+
+    def __init__(self, running: DeploymentPlan, wanted: DeploymentPlan, reset: frozenset[str]) -> None:
+        """``reset``: units of both plans whose state may be given up."""
+        self._old = running
+        self._new = wanted
+        self._reset = reset
+
+    def carry(self, unit: Unit) -> Carry | None:
+        """Give what a unit takes over; None where it goes on from nothing that runs.
+
+        Raise DeploymentError, before anything stops, where it cannot be exact.
+        """
+        kept = kept_state(self._new, unit)
+        shares = [s for n, k in enumerate(kept) if (s := self._share(unit, n, k)) is not None]
+        own = [s.id for s in own_sources(self._new, unit)]
+        channels = dict.fromkeys(c.operator for c in self._new.inputs(unit))
+        readings = [Reading(operator=i, donors=self._readers(unit, i)) for i in (*own, *channels)]
+        donors = {s.donor for s in shares} | {d for r in readings for d in r.donors}
+        donors |= {d for r in readings if not r.donors for d in self._cut_open(unit, r.operator)}
+        if not donors:
+            return None
+        taken = {s.operator for s in shares}
+        fresh = [k.operator for k in kept if k.operator not in taken and not self._given_up(unit, k.operator)]
+        if fresh:
+            raise _refused(unit, f"{_list(fresh)} begins to keep state in the midst of the stream")
+        return Carry(
+            unit=unit.id,
+            donors=tuple(v.id for v in self._old.units if v.id in donors),
+            shares=tuple(shares),
+            readings=tuple(readings),
+        )
+
+    def takes_in(self, unit: Unit, old: Unit) -> bool:
+        """Tell whether a unit does, beside what it did, anything that other units did before."""
+        more = set(unit.operators) - set(old.operators)
+        return any(v.id != old.id and _meet(v, unit) and more & set(v.operators) for v in self._old.units)
+
+    def check_reads(self, carry: Carry) -> None:
+        """Refuse what reads an input twice: each read has a place of its own in the checkpoint."""
+        unit = self._new.unit(carry.unit)
+        for plan, one in [(self._new, unit), *((self._old, self._old.unit(d)) for d in carry.donors)]:
+            if twice := [id_ for id_, count in reads(plan, one).items() if count > 1]:
+                raise _refused(
+                    unit,
+                    f"{one.id} reads {_list(twice)} more than once, for branches that meet again",
+                    hint="cut where the branches begin or end, not between",
+                )
+
+    # ------------------------------------------------------------ state
+
+    def _share(self, unit: Unit, number: int, kept: Kept) -> Share | None:
+        if self._given_up(unit, kept.operator):
+            return None
+        found = {
+            v: (n, k)
+            for v in self._old.units
+            for n, k in enumerate(kept_state(self._old, v))
+            if k.operator == kept.operator and _meet(v, unit)
+        }
+        if not found:
+            return None
+        donor = self._one(unit, kept.operator, list(found))
+        donor_number, before = found[donor]
+        if why := state_difference((before,), (kept,)):
+            raise _refused(unit, why)
+        return Share(operator=kept.operator, number=number, donor=donor.id, donor_number=donor_number)
+
+    def _given_up(self, unit: Unit, operator: str) -> bool:
+        holders = {v.id for v in self._old.units if operator in v.operators and _meet(v, unit)}
+        return unit.id in self._reset or bool(holders) and holders <= self._reset
+
+    def _one(self, unit: Unit, operator: str, donors: list[Unit]) -> Unit:
+        """Give the only unit that kept for the same rows what a new one is to keep; refuse any other case."""
+        what, hint = f"the state of '{operator}' in", "move it to where the same locations are"
+        same = [v for v in donors if v.part == unit.part]
+        if not same:
+            raise _refused(unit, f"{what} {donors[0].id} is of another share of the rows", hint=hint)
+        if len(same) > 1:
+            raise _refused(unit, f"{what} {_list(v.id for v in donors)} would have to become one", hint=hint)
+        others = [
+            u.id
+            for u in self._new.units
+            if u.id != unit.id and u.part == unit.part and operator in u.operators and _meet(same[0], u)
+        ]
+        if others:
+            raise _refused(
+                unit, f"{what} {same[0].id} would have to be divided with {_list(others)}", hint=hint
+            )
+        return same[0]
+
+    # ------------------------------------------------------------ inputs
+
+    def _readers(self, unit: Unit, input_: str) -> tuple[str, ...]:
+        """Give the units that have read an input for what is behind it in the new unit."""
+        behind = {input_, *_behind(self._new.dataflow, input_, unit.operators)}
+        itself = input_ in unit.operators
+        wanted = {c.id for c in self._new.inputs(unit) if c.operator == input_}
+
+        def read(old: Unit) -> set[str]:
+            """Give the places that a unit has read it at: locations of a source, or channels."""
+            if itself:
+                return set(old.locations) & set(unit.locations) if input_ in old.operators else set()
+            return {c.id for c in self._old.inputs(old) if c.operator == input_} & wanted
+
+        readers = [v for v in self._old.units if _meet(v, unit) and read(v) and behind & set(v.operators)]
+        if any(v.part == unit.part for v in readers):
+            readers = [v for v in readers if v.part == unit.part]
+        places = [place for v in readers for place in read(v)]
+        if len(places) > len(set(places)):
+            raise _refused(
+                unit, f"'{input_}' is read by {_list(v.id for v in readers)}, each up to a place of its own"
+            )
+        away = [v.zone for v in readers if v.zone != unit.zone]
+        if away and itself and isinstance(self._new.dataflow[input_], MqttSource):
+            raise _refused(unit, f"messages for '{input_}' wait on the disk of zone {away[0]}")
+        return tuple(v.id for v in readers)
+
+    def _cut_open(self, unit: Unit, input_: str) -> list[str]:
+        """Give the units that did what this one does with a stream that others read already.
+
+        What its channel holds has gone through them. A channel that is new holds nothing yet.
+        """
+        before = {c.id for c in self._old.channels}
+        if not any(c.id in before for c in self._new.inputs(unit) if c.operator == input_):
+            return []
+        behind = _behind(self._new.dataflow, input_, unit.operators)
+        return [
+            v.id
+            for v in self._old.units
+            if _meet(v, unit) and input_ in v.operators and behind & set(v.operators)
+        ]
+
+
+def _meet(old: Unit, new: Unit) -> bool:
+    return bool(set(old.locations) & set(new.locations))
+
+
+def _behind(flow: Dataflow, start: str, inside: Iterable[str]) -> set[str]:
+    within, found, todo = set(inside), set[str](), [start]
+    while todo:
+        for consumer in flow.consumers[todo.pop()]:
+            if consumer in within and consumer not in found:
+                found.add(consumer)
+                todo.append(consumer)
+    return found
+
+
+def _refused(unit: Unit, what: str, *, hint: str = "leave the operators as they are") -> DeploymentError:
+    return DeploymentError(
+        f"it cannot go on where others stood: {what}",
+        where=f"unit {unit.id}",
+        hint=f"{hint}; or let it begin anew with --reset-state {unit.id}",
+    )
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(f"'{n}'" for n in names)

@@ -1,0 +1,93 @@
+"""Take what a unit keeps out of it, and give it to another one: the zone's side of a hand-over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from headwater.dataflow.sources import Source
+from headwater.errors import RuntimeFailure, Unavailable
+from headwater.plan.carry import Carry
+from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.state import kept_state
+from headwater.runtime.durable import read_note, write_atomically
+from headwater.runtime.savedstate import (
+    Place,
+    Saved,
+    StateStore,
+    assemble,
+    describe,
+    operators,
+    place_of,
+)
+from headwater.runtime.unit import channel_readers, name_of_channels, names_of_source
+from headwater.runtime.units import Units
+
+
+def survey(units: Units, plan: DeploymentPlan, unit: Unit, store: StateStore) -> None:
+    """Raise what stands in the way of saving what a unit keeps; nothing is changed."""
+    store.check()
+    if left := sorted(units.retired(unit)):
+        raise Unavailable(
+            f"still reads {', '.join(left)}, which end", where=f"unit {unit.id}", hint="wait until it has"
+        )
+    kept, found = kept_state(plan, unit), operators(units.layout.checkpoint(unit))
+    if found and set(found) != set(range(len(kept))):
+        raise RuntimeFailure(
+            f"keeps state in {len(found)} places, where {len(kept)} are known",
+            where=f"unit {unit.id}",
+            hint="report this as a defect; nothing was changed",
+        )
+
+
+def save(units: Units, plan: DeploymentPlan, unit: Unit, store: StateStore) -> Saved:
+    """Put what a stopped unit kept into the store; give what is known of it."""
+    work = units.get(unit.id)
+    if work is not None and work.running is not None and work.unit.checkpoint == unit.checkpoint:
+        raise RuntimeFailure("is to be saved while it runs", where=f"unit {unit.id}", hint="stop it first")
+    ends = {c.id: units.log(plan, c).latest() for c in plan.outputs(unit)}
+    note = read_note(units.layout.state(unit))
+    saved, files = describe(
+        units.layout.checkpoint(unit),
+        ends,
+        rows_in=int(note.get("rows_in", 0)),
+        late_rows=int(note.get("late_rows", 0)),
+    )
+    name = _stored(plan, unit.checkpoint)
+    store.put(name, files)
+    store.note(name, saved)
+    return saved
+
+
+def load(
+    units: Units, plan: DeploymentPlan, unit: Unit, carry: Carry, names: Sequence[str], store: StateStore
+) -> None:
+    """Make a unit's checkpoint of what others saved, and keep for it what it has still to read."""
+    names = [_stored(plan, name) for name in names]
+    found = {donor: store.saved(name) for donor, name in zip(carry.donors, names, strict=True)}
+    places: list[Place] = []
+    at: dict[str, int] = {}
+    for reading in carry.readings:
+        operator = plan.dataflow[reading.operator]
+        if isinstance(operator, Source) and operator.id in unit.operators:
+            places += [Place(name=n) for n in names_of_source(plan, unit, operator).values()]
+            continue
+        wanted = [c.id for c in plan.inputs(unit) if c.operator == reading.operator]
+        name = name_of_channels(plan, reading.operator)
+        positions = place_of((found[d] for d in reading.donors), found.values(), name, wanted)
+        places.append(Place(name=name, positions=positions))
+        at |= positions
+    for channel in plan.inputs(unit):
+        log = units.log(plan, channel)
+        log.create()
+        for reader in channel_readers(plan, unit)[channel.operator]:
+            log.register(reader)
+            log.advance(reader, min(at[channel.id], log.latest()))
+    summary = assemble(units.layout.checkpoint(unit), carry, store, names, places)
+    if summary is not None:
+        totals = {"rows_in": summary.rows_in, "late_rows": summary.late_rows, "finished": False}
+        write_atomically(units.layout.state(unit), json.dumps(totals))
+
+
+def _stored(plan: DeploymentPlan, checkpoint: str) -> str:
+    return f"{plan.dataflow.name}/{checkpoint}"

@@ -1,0 +1,406 @@
+"""What a stopped unit kept, put where other zones can take it, and made the checkpoint of another unit.
+
+A store is a directory, or whatever else fsspec opens by its URI. Of a unit it holds only what the last
+version of its state needs; RocksDB's files never change under a name, so those that are there already
+are not sent again. ``saved.json`` comes last: without it there is nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import fsspec
+
+from headwater.errors import RuntimeFailure, Unavailable
+from headwater.plan.carry import Carry
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_MARK = "carried.json"
+_NOTE = "headwater.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """What is known of a unit that was stopped after ``batch``; -1 where it never had one."""
+
+    batch: int = -1
+    watermark: int = 0
+    next_watermark: int = 0
+    """The watermark that its next batch would have had, in milliseconds as the other."""
+    timestamp: int = 0
+    conf: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """How far each of its sources is read, as Spark writes it, by name."""
+    outputs: Mapping[str, int] = field(default_factory=dict)
+    """Where the channels that it writes end."""
+    files: tuple[str, ...] = ()
+    bytes: int = 0
+    rows_in: int = 0
+    late_rows: int = 0
+
+
+class StateStore:
+    """A place where zones leave state for each other."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self._fs, self._root = fsspec.core.url_to_fs(uri)
+
+    def put(self, name: str, files: Mapping[str, Path]) -> int:
+        """Store files under a unit's name; give the bytes that had to be sent."""
+        sent = 0
+        with self._reached():
+            for place, file in files.items():
+                target, size = self._path(name, place), file.stat().st_size
+                if place.endswith(".sst") and self._has(target, size):
+                    continue
+                self._fs.makedirs(str(PurePosixPath(target).parent), exist_ok=True)
+                self._fs.put_file(str(file), target)
+                sent += size
+        return sent
+
+    def get(self, name: str, place: str, target: Path) -> None:
+        """Fetch one file."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with self._reached():
+            self._fs.get_file(self._path(name, place), str(target))
+
+    def note(self, name: str, saved: Saved) -> None:
+        """Say that all of a unit is there."""
+        with self._reached():
+            self._fs.makedirs(self._path(name), exist_ok=True)
+            draft = self._path(name, ".saved.json")
+            self._fs.pipe_file(draft, json.dumps(asdict(saved)).encode())
+            self._fs.mv(draft, self._path(name, "saved.json"))
+
+    def saved(self, name: str) -> Saved:
+        """Read what is known of a unit."""
+        try:
+            with self._reached():
+                return Saved(**json.loads(self._fs.cat_file(self._path(name, "saved.json"))))
+        except (ValueError, TypeError) as error:
+            raise RuntimeFailure(f"damaged: {error}", where=self._path(name), hint="save it again") from error
+
+    def remove(self, name: str) -> None:
+        """Delete what is stored of a unit."""
+        with self._reached():
+            if self._fs.exists(self._path(name)):
+                self._fs.rm(self._path(name), recursive=True)
+
+    def check(self) -> None:
+        """Raise Unavailable where nothing can be written."""
+        with self._reached():
+            self._fs.makedirs(self._root, exist_ok=True)
+            probe = f"{self._root}/.{uuid.uuid4().hex}"
+            self._fs.pipe_file(probe, b"")
+            self._fs.rm_file(probe)
+
+    def _path(self, *parts: str) -> str:
+        return "/".join([self._root, *parts])
+
+    def _has(self, path: str, size: int) -> bool:
+        try:
+            return bool(self._fs.info(path)["size"] == size)
+        except FileNotFoundError:
+            return False
+
+    def _reached(self) -> _Reached:
+        return _Reached(self.uri)
+
+
+class _Reached:
+    """Say what it means when the store cannot be used."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise Unavailable(
+                f"the state store cannot be used: {error}",
+                where=self._uri,
+                hint="is it reachable from this zone?",
+            ) from error
+
+
+# ---------------------------------------------------------------- out of a checkpoint
+
+
+def describe(
+    checkpoint: Path, outputs: Mapping[str, int], *, rows_in: int, late_rows: int
+) -> tuple[Saved, dict[str, Path]]:
+    """Tell what a stopped query's checkpoint holds, and which of its files a successor needs.
+
+    Raise Unavailable where a batch was cut off: it has to be done again first.
+    """
+    done, planned = _newest(checkpoint / "commits"), _newest(checkpoint / "offsets")
+    if planned > done:
+        raise Unavailable(
+            f"batch {planned} was cut off in the midst", where=str(checkpoint), hint="it is done again first"
+        )
+    if done < 0:
+        return Saved(outputs=dict(outputs), rows_in=rows_in, late_rows=late_rows), {}
+    version, header, *lines = (checkpoint / "offsets" / str(done)).read_text().splitlines()
+    if version != "v2":
+        raise RuntimeFailure(
+            f"a checkpoint of form {version}", where=str(checkpoint), hint="it was made by another version"
+        )
+    metadata = json.loads(header)
+    commit = json.loads((checkpoint / "commits" / str(done)).read_text().splitlines()[1])
+    files = {str(f.relative_to(checkpoint)): f for f in _files(checkpoint, done + 1)}
+    saved = Saved(
+        batch=done,
+        watermark=int(metadata["batchWatermarkMs"]),
+        next_watermark=int(commit.get("nextBatchWatermarkMs", 0)),
+        timestamp=int(metadata["batchTimestampMs"]),
+        conf=metadata["conf"],
+        sources=dict(line.split(":", 1) for line in lines),
+        outputs=dict(outputs),
+        files=tuple(files),
+        bytes=sum(f.stat().st_size for f in files.values()),
+        rows_in=rows_in,
+        late_rows=late_rows,
+    )
+    return saved, files
+
+
+def cut_off(checkpoint: Path) -> bool:
+    """Tell whether a query's last batch was not brought to its end."""
+    return _newest(checkpoint / "offsets") > _newest(checkpoint / "commits")
+
+
+def operators(checkpoint: Path) -> dict[int, str]:
+    """Name the stateful operators of a query as Spark numbers them."""
+    found = {}
+    for place in (checkpoint / "state").glob("[0-9]*"):
+        data = json.loads(_operator_file(place).read_text().splitlines()[1])
+        found[int(place.name)] = str(data["operatorInfo"]["operatorName"])
+    return found
+
+
+def _newest(log: Path) -> int:
+    return max((int(f.name) for f in log.glob("[0-9]*") if f.name.isdigit()), default=-1)
+
+
+def _operator_file(place: Path) -> Path:
+    versioned = place / "_metadata" / "v2"
+    if versioned.is_dir():
+        return versioned / str(_newest(versioned))
+    return place / "_metadata" / "metadata"
+
+
+def _files(checkpoint: Path, version: int) -> Iterator[Path]:
+    """Give the files that a version of the state needs, and what file sources remember."""
+    for place in sorted((checkpoint / "state").glob("[0-9]*")):
+        yield _operator_file(place)
+        yield from _plain((place / "_stateSchema").rglob("*"))
+        for store in sorted({z.parent for z in place.rglob("*.zip")}):
+            image = store / f"{version}.zip"
+            yield image
+            with zipfile.ZipFile(image) as packed:
+                listed = json.loads(packed.read("metadata").decode().split("\n", 1)[1])
+            for kind, directory in (("sstFiles", "SSTs"), ("logFiles", "logs")):
+                for entry in listed.get(kind, ()):
+                    yield store / directory / entry.get("dfsSstFileName", entry.get("dfsLogFileName"))
+        for schema in sorted(place.glob("[0-9]*/**/_metadata")):
+            yield from _plain(schema.rglob("*"))
+    yield from _plain((checkpoint / "sources").rglob("*"))
+
+
+def _plain(paths: Iterable[Path]) -> Iterator[Path]:
+    return (p for p in sorted(paths) if p.is_file() and not p.name.startswith("."))
+
+
+# ---------------------------------------------------------------- into a checkpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where one input of the new unit is read on.
+
+    ``name`` is Spark's for the source. A channel's ``positions`` are by its id; a source's place is what
+    the donor's checkpoint says, its log of files included.
+    """
+
+    name: str
+    positions: Mapping[str, int] | None = None
+
+
+def assemble(
+    checkpoint: Path,
+    carry: Carry,
+    store: StateStore,
+    names: Sequence[str],
+    places: Sequence[Place],
+) -> Saved | None:
+    """Make a checkpoint of what donors have saved under ``names``; None where it was made before."""
+    if (checkpoint / _MARK).exists():
+        return None
+    found = {donor: store.saved(name) for donor, name in zip(carry.donors, names, strict=True)}
+    where = dict(zip(carry.donors, names, strict=True))
+    batch = max(s.batch for s in found.values())
+    draft = checkpoint.with_name(f".{checkpoint.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    summary = _summary(carry, found, batch)
+    if batch >= 0:
+        for share in carry.shares:
+            if found[share.donor].batch >= 0:
+                _fetch_state(
+                    draft,
+                    checkpoint,
+                    share.number,
+                    share.donor_number,
+                    store,
+                    where[share.donor],
+                    found[share.donor],
+                    batch,
+                )
+        _write_logs(draft, summary, _lines(carry, found, places, store, where, draft), batch)
+    if (checkpoint / _NOTE).exists():
+        shutil.copy(checkpoint / _NOTE, draft / _NOTE)
+    (draft / _MARK).write_text(json.dumps({"from": list(names)}))
+    shutil.rmtree(checkpoint, ignore_errors=True)
+    os.replace(draft, checkpoint)
+    return summary
+
+
+def _summary(carry: Carry, found: Mapping[str, Saved], batch: int) -> Saved:
+    """Decide watermark and partitions of the new query."""
+    known = {d: s for d, s in found.items() if s.batch >= 0}
+    if not known:
+        return Saved()
+    keeping = [known[s.donor] for s in carry.shares if s.donor in known]
+    counts = {s.conf.get(_PARTITIONS) for s in keeping}
+    if len(counts) > 1:
+        raise RuntimeFailure(
+            f"its state comes in {' and '.join(sorted(map(str, counts)))} partitions",
+            where=f"unit {carry.unit}",
+            hint="give the Sparks of these zones equal numbers of cores",
+        )
+    reading = {d for r in carry.readings for d in r.donors if d in known}
+    # One stream of events: the furthest has passed for all. Several: whoever is behind counts.
+    choose = max if len(reading) < 2 else min
+    counted = list(known.values()) if len(reading) < 2 else [known[d] for d in reading]
+    watermark = choose(s.watermark for s in counted)
+    # What reads a channel that begins now learns from it how far event time is.
+    follows = all(r.donors for r in carry.readings)
+    ahead = choose(s.next_watermark for s in counted) if follows else watermark
+    return Saved(
+        batch=batch,
+        watermark=watermark,
+        next_watermark=max(watermark, ahead),
+        timestamp=max(s.timestamp for s in known.values()),
+        conf=(keeping or list(known.values()))[0].conf,
+        bytes=sum(s.bytes for s in found.values()),
+        rows_in=sum(known[d].rows_in for d in reading),
+        late_rows=sum(known[d].late_rows for d in reading),
+    )
+
+
+def _fetch_state(
+    draft: Path,
+    checkpoint: Path,
+    number: int,
+    donor_number: int,
+    store: StateStore,
+    name: str,
+    saved: Saved,
+    batch: int,
+) -> None:
+    """Fetch one operator's state and give it its new number and version."""
+    prefix = f"state/{donor_number}/"
+    old, new = f"{saved.batch + 1}.zip", f"{batch + 1}.zip"
+    for place in saved.files:
+        if not place.startswith(prefix):
+            continue
+        target = draft / "state" / str(number) / place.removeprefix(prefix)
+        if target.name == old:
+            target = target.with_name(new)
+        versioned = "/_metadata/v2/" in place
+        if versioned:
+            target = target.with_name("0")
+        store.get(name, place, target)
+        if versioned or place.endswith("/_metadata/metadata"):
+            _renumber(target, checkpoint, number)
+
+
+def _renumber(file: Path, checkpoint: Path, number: int) -> None:
+    """Let an operator's description speak of its new number and place."""
+    version, text = file.read_text().split("\n", 1)
+    data = json.loads(text)
+    data["operatorInfo"]["operatorId"] = number
+    for info in data["stateStoreInfo"]:
+        if "stateSchemaFilePaths" in info:
+            info["stateSchemaFilePaths"] = [
+                f"file:{checkpoint}/state/{number}/_stateSchema/{p.split('/_stateSchema/', 1)[1]}"
+                for p in info["stateSchemaFilePaths"]
+            ]
+    file.write_text(f"{version}\n{json.dumps(data, separators=(',', ':'))}")
+
+
+def _lines(
+    carry: Carry,
+    found: Mapping[str, Saved],
+    places: Sequence[Place],
+    store: StateStore,
+    where: Mapping[str, str],
+    draft: Path,
+) -> list[str]:
+    """Say for each source how far it is read; fetch what file sources remember."""
+    lines = []
+    for place in places:
+        if place.positions is not None:
+            lines.append(f"{place.name}:{json.dumps(dict(place.positions))}")
+            continue
+        for donor, saved in found.items():
+            if place.name in saved.sources:
+                lines.append(f"{place.name}:{saved.sources[place.name]}")
+                prefix = f"sources/{place.name}/"
+                for file in saved.files:
+                    if file.startswith(prefix):
+                        store.get(where[donor], file, draft / file)
+    return lines
+
+
+def _write_logs(draft: Path, summary: Saved, lines: Sequence[str], batch: int) -> None:
+    header = {
+        "batchWatermarkMs": summary.watermark,
+        "batchTimestampMs": summary.timestamp,
+        "conf": dict(summary.conf),
+        "sourceMetadataInfo": {},
+    }
+    (draft / "offsets").mkdir()
+    (draft / "commits").mkdir()
+    text = "\n".join(["v2", json.dumps(header, separators=(",", ":")), *lines])
+    (draft / "offsets" / str(batch)).write_text(text)
+    commit = json.dumps({"nextBatchWatermarkMs": summary.next_watermark}, separators=(",", ":"))
+    (draft / "commits" / str(batch)).write_text(f"v1\n{commit}")
+    # Another query: two of one id cannot run in one Spark.
+    (draft / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+
+
+def place_of(
+    readers: Iterable[Saved], writers: Iterable[Saved], name: str, wanted: Iterable[str]
+) -> dict[str, int]:
+    """Tell how far each of the wanted channels is read on: where its readers stood, or where it ended.
+
+    A channel that nobody knows is new.
+    """
+    at = dict.fromkeys(wanted, 0)
+    for one in writers:
+        at |= {k: v for k, v in one.outputs.items() if k in at}
+    for one in readers:
+        if name in one.sources:
+            at |= {k: int(v) for k, v in json.loads(one.sources[name]).items() if k in at}
+    return at
