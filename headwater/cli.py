@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headwater import cli_broker, cli_control
+from headwater import cli_broker, cli_control, cli_edit
 from headwater.cli_control import ContinuumFile, Flow, Home, Json, StorePlace
 from headwater.cli_zone import Delivery, WhenFull, zone
 from headwater.errors import HeadwaterError, RuntimeFailure
@@ -65,6 +65,7 @@ app = typer.Typer(
 
 app.add_typer(cli_broker.app, name="broker", no_args_is_help=True)
 cli_control.register(app)
+cli_edit.register(app)
 
 
 @app.command()

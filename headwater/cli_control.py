@@ -69,12 +69,25 @@ def apply(
     as_json: Json = False,
 ) -> None:
     """Show what a dataflow would change, and store it as what is wanted."""
-    from headwater import live
-
-    settings = _canary(canary, factor)
     planned = _planned(flow, continuum, trust_code=trust_code)
     reset = frozenset(reset_state or ())
-    found = live.preview(planned, store, reset_state=reset, canary=settings)
+    propose(planned, store, yes, reset=reset, canary=_canary(canary, factor), wait=wait, as_json=as_json)
+
+
+def propose(
+    planned: DeploymentPlan,
+    store: str | None,
+    yes: bool,
+    *,
+    reset: frozenset[str] = frozenset(),
+    canary: CanarySettings | None = None,
+    wait: bool,
+    as_json: bool,
+) -> None:
+    """Show what a plan would change, ask, store it as what is wanted, and perhaps follow it."""
+    from headwater import live
+
+    found = live.preview(planned, store, reset_state=reset, canary=canary)
     if not as_json:
         _show(planned, found)
     if found.same:
@@ -85,7 +98,7 @@ def apply(
         _say("nothing was stored")
         raise typer.Exit(1)
     name = planned.dataflow.name
-    version = live.apply(planned, store, reset_state=reset, canary=settings, after=found.version)
+    version = live.apply(planned, store, reset_state=reset, canary=canary, after=found.version)
     if as_json:
         _print_json({**found.to_data(), "stored": True, "version": version})
     else:

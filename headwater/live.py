@@ -22,10 +22,11 @@ from headwater.control.store import NoStore, Store, StoreReader
 from headwater.control.zone import OpenZone
 from headwater.errors import DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
 from headwater.metrics import Progress, UnitProgress
+from headwater.plan.build import build
 from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.document import plan_id
 from headwater.plan.explain import explain as in_words
-from headwater.plan.model import DeploymentPlan
+from headwater.plan.model import Deployment, DeploymentPlan
 from headwater.plan.order import steps_to
 from headwater.plan.steps import CanarySettings, Step
 
@@ -106,6 +107,25 @@ def apply(
     name = plan.dataflow.name
     with closing(Store(store_place(place))) as store:
         return store.want(name, "run", plan, reset_state=reset_state, canary=canary, after=after)
+
+
+def edited(
+    edit: Callable[[DeploymentPlan], Deployment], name: str | None = None, place: str | None = None
+) -> DeploymentPlan:
+    """Plan a deployment's dataflow with other layers or cuts; without a name, the only one there is."""
+    with _existing(place) as store:
+        records = store.deployments()
+        if name is None and len(records) != 1:
+            there = ", ".join(r.name for r in records) or "none"
+            raise DeploymentError(
+                f"which deployment? There is {there}", where=store.where, hint="name it with --of NAME"
+            )
+        record = store.deployment(name or records[0].name)
+        wish = store.wish(record.name)
+        plan = store.plan(wish.plan) if wish.plan else store.base(record.name)
+    if plan is None:
+        raise DeploymentError("has no plan", where=f"deployment '{record.name}'", hint="apply one first")
+    return build(plan.dataflow, plan.continuum, edit(plan))
 
 
 def stop(name: str, place: str | None = None, *, how: Literal["stop", "forget", "finish"] = "stop") -> int:

@@ -133,7 +133,7 @@ class Carriers:
 
     def _given_up(self, unit: Unit, operator: str) -> bool:
         holders = {v.id for v in self._old.units if operator in v.operators and _meet(v, unit)}
-        return unit.id in self._reset or bool(holders) and holders <= self._reset
+        return unit.id in self._reset or (bool(holders) and holders <= self._reset)
 
     def _one(self, unit: Unit, operator: str, donors: list[Unit]) -> Unit:
         """Give the only unit that kept for the same rows what a new one is to keep; refuse any other case."""

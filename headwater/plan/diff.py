@@ -166,6 +166,7 @@ class _Comparison:
         decided = inherit(self._new, self._tags, {}, {})
         changes = [self._unit_change(u, decided) for u in self._new.units]
         changes += [self._stop(u) for u in self._old.units if u.id not in self._after]
+        self._check_taken()
         decided = inherit(decided, self._tags, self._unit_tags, self._epochs)
         before, after = {c.id for c in self._old.channels}, {c.id for c in decided.channels}
         channels = [
@@ -333,9 +334,11 @@ class _Comparison:
         elif why is not None or self._carriers.takes_in(new, old):
             try:
                 carry = self._carriers.carry(new)
-                if carry is not None and self._goes_elsewhere(old, carry):
+                if self._goes_elsewhere(old, carry):
                     self._renew(new)
-                    return self._carried(carry, "replace", reason)
+                    if carry is not None:
+                        return self._carried(carry, "replace", reason)
+                    return UnitChange(unit=new.id, action="replace", state="none", reason=reason)
             except DeploymentError as error:
                 if why is None or self._carriers.takes_in(new, old):
                     self._problems.append(error)
@@ -346,9 +349,9 @@ class _Comparison:
             return UnitChange(unit=new.id, action="replace", state=state, reason=reason)
         return self._begin_anew(new, before, why, reason)
 
-    def _goes_elsewhere(self, old: Unit, carry: Carry) -> bool:
+    def _goes_elsewhere(self, old: Unit, carry: Carry | None) -> bool:
         """Tell whether all that a unit kept is in its successor, or in other units of the new plan."""
-        taken = {s.operator for s in carry.shares}
+        taken = {s.operator for s in carry.shares} if carry else set()
         kept = {k.operator for k in kept_state(self._old, old)}
         others = {o for u in self._new.units if u.id != old.id for o in u.operators}
         return kept <= taken | others
@@ -389,6 +392,23 @@ class _Comparison:
                         f"{unit.id}: the changed function of '{id_}' goes on with the state that the former "
                         "one left, and has to understand it"
                     )
+
+    def _check_taken(self) -> None:
+        """See that whatever a renewed unit kept is somewhere."""
+        taken = {(s.donor, s.operator) for c in self._carries.values() for s in c.shares}
+        for unit in self._new.units:
+            old = self._before.get(unit.id)
+            if old is None or self._unit_tags[unit.id] == old.tag or {unit.id} & self._reset:
+                continue
+            kept = [k.operator for k in kept_state(self._old, old) if (old.id, k.operator) not in taken]
+            if kept and not self._problems:
+                self._problems.append(
+                    DeploymentError(
+                        f"nobody takes over the state of {_list(kept)}",
+                        where=f"unit {unit.id}",
+                        hint=f"allow it to be given up with --reset-state {unit.id}",
+                    )
+                )
 
     def _stop(self, unit: Unit) -> UnitChange:
         """Stop a unit; where its operators live on in another one, giving up its state needs consent."""

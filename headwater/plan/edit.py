@@ -38,9 +38,9 @@ def move(plan: DeploymentPlan, operator: str, layer: str) -> Deployment:
     for id_ in moved:
         if isinstance(flow[id_], Source) and id_ != operator:
             raise PlacementError(
-                f"'{operator}' cannot move to layer {layer}: its source '{id_}' is read in layer {layers[id_]}",
+                f"'{operator}' cannot move to layer {layer}: '{id_}' is read in layer {layers[id_]}",
                 where=flow[operator].where,
-                hint=f"move the source itself, if its data can be read there: headwater move {id_} --to {layer}",
+                hint=f"if its data can be read there, move it first: headwater move {id_} --to {layer}",
             )
     return replace(plan.deployment, layers={**layers, **dict.fromkeys(moved, layer)})
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -24,6 +19,7 @@ from headwater.plan.model import DeploymentPlan
 from headwater.runtime.agents import Agents
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
+from tests.deployments.controllers import PATIENCE, Controller
 from tests.deployments.flows import SCHEMA, rows
 
 CONTINUUM = Continuum.from_text("""
@@ -35,7 +31,6 @@ zones:
   E1: {layer: edge, parent: S1, locations: [L1], hosts: {e1: {n_cpu: 1, memory: 1GiB}}}
   E2: {layer: edge, parent: S1, locations: [L2], hosts: {e2: {n_cpu: 1, memory: 1GiB}}}
 """)
-PATIENCE = 300.0
 NAME = "live"
 
 
@@ -56,55 +51,9 @@ def planned(path: str, locations: list[str], *, least: str = "-1000") -> Deploym
     return build(builder.build(), CONTINUUM)
 
 
-class Controller:
-    """`headwater up` in a process of its own, killed and started again by chance."""
-
-    def __init__(self, place: Path, seed: int) -> None:
-        self.place = place
-        self.kills = 0
-        self._chance = random.Random(seed)
-        self._start()
-
-    def _start(self) -> None:
-        command = [sys.executable, "-m", "headwater", "up", "--store", str(self.place / "store.db")]
-        root = str(Path(__file__).resolve().parents[2])
-        with (self.place / "up.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command, "--home", str(self.place), "--quick"],
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "PYTHONPATH": root},
-            )
-
-    def carry_out(self, version: int, *, kill: bool) -> None:
-        """Wait until a version is in force; kill the controller meanwhile, with ``kill``."""
-        begun = time.monotonic()
-        due = begun + self._chance.uniform(0.3, 3.0)
-        while True:
-            (now,) = live.status(NAME, str(self.place / "store.db"))
-            if now.deployment.dealt >= version:
-                assert now.change is not None and now.change.outcome == "done", now.change
-                return
-            assert time.monotonic() - begun < PATIENCE, now
-            if kill and time.monotonic() > due:
-                self.kill()
-                due = time.monotonic() + self._chance.uniform(0.5, 4.0)
-            time.sleep(0.1)
-
-    def kill(self) -> None:
-        self.kills += 1
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
-        self._start()
-
-    def end(self) -> None:
-        self._process.terminate()
-        self._process.wait(30)
-
-
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[Controller]:
-    started = Controller(tmp_path, seed=11)
+    started = Controller(NAME, tmp_path, seed=11)
     try:
         yield started
     finally:

@@ -1,0 +1,62 @@
+"""`headwater up` in a process of its own, for tests of changes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from headwater import live
+
+PATIENCE = 300.0
+
+
+class Controller:
+    """`headwater up` in a process of its own, killed and started again by chance."""
+
+    def __init__(self, name: str, place: Path, seed: int) -> None:
+        self.name = name
+        self.place = place
+        self.kills = 0
+        self._chance = random.Random(seed)
+        self._start()
+
+    def _start(self) -> None:
+        command = [sys.executable, "-m", "headwater", "up", "--store", str(self.place / "store.db")]
+        root = str(Path(__file__).resolve().parents[2])
+        with (self.place / "up.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "--home", str(self.place), "--quick"],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": root},
+            )
+
+    def carry_out(self, version: int, *, kill: bool) -> None:
+        """Wait until a version is in force; kill the controller meanwhile, with ``kill``."""
+        begun = time.monotonic()
+        due = begun + self._chance.uniform(0.3, 3.0)
+        while True:
+            (now,) = live.status(self.name, str(self.place / "store.db"))
+            if now.deployment.dealt >= version:
+                assert now.change is not None and now.change.outcome == "done", now.change
+                return
+            assert time.monotonic() - begun < PATIENCE, now
+            if kill and time.monotonic() > due:
+                self.kill()
+                due = time.monotonic() + self._chance.uniform(0.5, 4.0)
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        self.kills += 1
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        self._start()
+
+    def end(self) -> None:
+        self._process.terminate()
+        self._process.wait(30)

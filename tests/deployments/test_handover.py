@@ -1,0 +1,124 @@
+"""Operators go from unit to unit and zone to zone while rows flow, with their state: the law holds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import headwater as hw
+from headwater import live
+from headwater.continuum import Continuum
+from headwater.plan.build import annotated, build
+from headwater.plan.model import Deployment, DeploymentPlan, Edge
+from headwater.runtime.agents import Agents
+from headwater.runtime.endpoint import LocalEndpoint
+from headwater.testing import BoundedSource, batch_result, compare
+from tests.deployments.controllers import PATIENCE, Controller
+from tests.deployments.flows import SCHEMA, rows
+
+CONTINUUM = Continuum.from_text("""
+name: two
+layers: [edge, cloud]
+zones:
+  C1: {layer: cloud, hosts: {c1: {n_cpu: 1, memory: 1GiB}}}
+  E1: {layer: edge, parent: C1, locations: [L1], hosts: {e1: {n_cpu: 1, memory: 1GiB}}}
+""")
+NAME = "moving"
+CHAIN = ("clean", "once", "rising", "counted", "list")
+
+
+def planned(path: str, out: str, first_in_cloud: str, *cuts: Edge) -> DeploymentPlan:
+    """Plan filter, duplicates, ordered fold, windows and a projection, in the cloud from one of them on."""
+    builder = hw.flow(NAME, locations=["L1"])
+    read = builder.read.json(path, SCHEMA, location_as="location").named("read")
+    timed = read.with_watermark("ts", "10 seconds").where("v IS NOT NULL").named("clean")
+    once = timed.drop_duplicates("id").named("once")
+    rising = once.scan(
+        _most,
+        "id bigint, ts timestamp, location string, k string, most double",
+        keys=["location", "k"],
+        order_by=["ts", "id"],
+    ).named("rising")
+    windows = rising.group_by(hw.window("ts", "10 seconds"), "location", "k")
+    counted = windows.agg(n="count(*)", most="max(most)").named("counted")
+    listed = counted.select("window.start AS begin", "location", "k", "n", "most").named("list")
+    listed.write.parquet(out).named("out")
+    flow = builder.build()
+    layers = dict(annotated(flow, CONTINUUM).layers)
+    above = flow.order[flow.order.index(first_in_cloud) :]
+    return build(flow, CONTINUUM, Deployment({**layers, **dict.fromkeys(above, "cloud")}, frozenset(cuts)))
+
+
+def _most(state: float | None, row: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+    most = row["v"] if state is None else max(state, row["v"])
+    return most, {**{n: row[n] for n in ("id", "ts", "location", "k")}, "most": most}
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    started = Controller(NAME, tmp_path, seed=3)
+    try:
+        yield started
+    finally:
+        started.end()
+        live.down(tmp_path)
+
+
+def written(out: Path) -> pa.Table:
+    files = [f for f in out.rglob("*.parquet") if not f.name.startswith((".", "_"))]
+    return pa.concat_tables([pq.ParquetFile(f).read() for f in files])
+
+
+def wait_until_read(place: Path, plan: DeploymentPlan, count: int) -> None:
+    """Wait until the source's unit has read so many rows."""
+    unit = next(u for u in plan.units if "read" in u.operators)
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        seen = Agents(place).open(CONTINUUM.zone(unit.zone)).progress(NAME)
+        if any(u.unit == unit.id and u.rows_in >= count for u in seen.units):
+            return
+        assert time.monotonic() < deadline, seen
+        time.sleep(0.2)
+
+
+def test_operators_go_from_unit_to_unit(
+    endpoint: LocalEndpoint, tmp_path: Path, controller: Controller
+) -> None:
+    made = rows(200, seed=21)["L1"]
+    repeated = [row for i, row in enumerate(made) for row in ([row, row] if i % 5 == 0 else [row])]
+    source = BoundedSource(tmp_path / "in", {"L1": repeated}, rows_per_file=12)
+    out = tmp_path / "out"
+    released = iter(source.release())
+
+    def plan(first_in_cloud: str, *cuts: Edge) -> DeploymentPlan:
+        return planned(source.path, str(out), first_in_cloud, *cuts)
+
+    changes = [
+        plan("once"),
+        plan("rising"),  # duplicates go to the edge
+        plan("rising", ("rising", "counted")),  # the cloud's unit is split behind the fold
+        plan("counted"),  # the fold goes to the edge
+        plan("list"),  # all state is at the edge, in one unit
+        plan("once"),  # and back in the cloud, in one unit
+        plan("once", ("once", "rising"), ("rising", "counted")),  # which falls in three
+        plan("once", ("rising", "counted")),  # two of which are made one
+    ]
+    count = 0
+    for step in changes:
+        version = live.apply(step, str(tmp_path / "store.db"))
+        controller.carry_out(version, kill=False)
+        next(released)
+        count += 12
+        wait_until_read(tmp_path, step, count)
+    for _ in released:
+        pass
+    controller.carry_out(live.stop(NAME, str(tmp_path / "store.db"), how="finish"), kill=False)
+    expected = batch_result(endpoint.session(), changes[0].dataflow, CONTINUUM)["out"]
+    assert expected.num_rows > 20
+    assert not compare(expected, written(out))

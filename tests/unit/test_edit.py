@@ -1,0 +1,95 @@
+"""Operators moved, units fused and split by name: which deployment that is, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+import headwater as hw
+from headwater.continuum import Continuum
+from headwater.errors import PlacementError
+from headwater.plan import edit
+from headwater.plan.build import annotated, build
+from headwater.plan.diff import diff
+from headwater.plan.model import DeploymentPlan
+
+CONTINUUM = Continuum.from_text("""
+name: line
+layers: [edge, site, cloud]
+zones:
+  C1: {layer: cloud}
+  S1: {layer: site, parent: C1}
+  E1: {layer: edge, parent: S1, locations: [L1]}
+""")
+
+
+def plan() -> DeploymentPlan:
+    builder = hw.flow("f", locations=["L1"])
+    read = builder.read.json("/d/{location}", "id bigint, ts timestamp, v double").named("read")
+    low = read.with_watermark("ts", "1 second").where("v > 0").named("low").to_layer("site")
+    once = low.drop_duplicates("id").named("once")
+    windows = once.group_by(hw.window("ts", "1 minute")).agg(n="count(*)").named("windows")
+    windows.to_layer("cloud").select("n").named("top").write.memory("out")
+    flow = builder.build()
+    return build(flow, CONTINUUM, annotated(flow, CONTINUUM))
+
+
+def built(old: DeploymentPlan, deployment: object) -> list[tuple[str, tuple[str, ...]]]:
+    return [(u.id, u.operators) for u in build(old.dataflow, CONTINUUM, deployment).units]  # type: ignore[arg-type]
+
+
+def test_up_goes_all_that_comes_after() -> None:
+    assert built(plan(), edit.move(plan(), "once", "cloud")) == [
+        ("low@E1", ("read", "watermark", "low")),
+        ("out@C1", ("once", "windows", "top", "out")),
+    ]
+
+
+def test_down_goes_all_that_comes_before() -> None:
+    assert built(plan(), edit.move(plan(), "windows", "edge")) == [
+        ("windows@E1", ("read", "watermark", "low", "once", "windows")),
+        ("out@C1", ("top", "out")),
+    ]
+
+
+def test_no_source_is_taken_along() -> None:
+    lifted = build(plan().dataflow, CONTINUUM, edit.move(plan(), "read", "site"))
+    assert [u.id for u in lifted.units] == ["windows@S1", "out@C1"]
+    with pytest.raises(PlacementError, match="'read' is read in layer site"):
+        edit.move(lifted, "low", "edge")
+
+
+def test_split_and_fused_again() -> None:
+    two = edit.split(plan(), "windows@S1", "once")
+    split = build(plan().dataflow, CONTINUUM, two)
+    assert [u.id for u in split.units] == ["low@E1", "once@S1", "windows@S1", "out@C1"]
+    assert edit.fuse(split, "once", "windows") == plan().deployment
+    assert diff(plan(), split).carries and diff(split, plan()).carries
+
+
+def test_units_of_two_layers_are_fused_where_one_says() -> None:
+    with pytest.raises(PlacementError, match="low is in layer edge") as caught:
+        edit.fuse(plan(), "low", "windows@S1")
+    assert "--to edge or --to site" in str(caught.value)
+    assert built(plan(), edit.fuse(plan(), "low", "windows", layer="edge"))[0] == (
+        "windows@E1", ("read", "watermark", "low", "once", "windows"),
+    )  # fmt: skip
+    assert built(plan(), edit.fuse(plan(), "windows", "out", layer="cloud"))[1] == (
+        "out@C1", ("once", "windows", "top", "out"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (lambda p: edit.move(p, "onse", "edge"), "did you mean 'once'"),
+        (lambda p: edit.move(p, "once", "egde"), "did you mean 'edge'"),
+        (lambda p: edit.split(p, "windows@S2", "once"), "no unit is called 'windows@S2'"),
+        (lambda p: edit.split(p, "windows", "windows"), "nothing to cut off"),
+        (lambda p: edit.split(p, "windows", "low"), "no operator of the unit is called 'low'"),
+        (lambda p: edit.fuse(p, "low", "out"), "no data goes from low to out"),
+    ],
+)
+def test_what_is_no_edit(wrong: object, text: str) -> None:
+    with pytest.raises(PlacementError) as caught:
+        wrong(plan())  # type: ignore[operator]
+    assert text in str(caught.value)
