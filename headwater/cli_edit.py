@@ -12,9 +12,7 @@ from headwater.cli_control import Json, StorePlace, Wait, propose
 if TYPE_CHECKING:
     from headwater.plan.model import Deployment, DeploymentPlan
 
-Of = Annotated[
-    str | None, typer.Option("--of", help="The deployment.", show_default="the only one there is")
-]
+Of = Annotated[str | None, typer.Option("--of", help="The deployment.", show_default="the only one there is")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Layer = Annotated[
     str | None, typer.Option("--to", help="The layer it is to run in.", show_default="where it is")

@@ -118,7 +118,7 @@ class Executor:
             case Feed():
                 port.feed(plan, step.unit)
             case Stop():
-                port.stop(plan, step.unit)
+                port.stop(plan, step.unit, clean=step.clean)
             case Drain():
                 return self._drain(step, plan, port)
             case Survey():

@@ -191,7 +191,7 @@ class SimulatedZone:
                 raise RuntimeFailure("fed while it does not run", where=unit, hint="start it first")
             stored["inputs"] = _facts(plan, own)["inputs"]
 
-    def stop(self, plan: DeploymentPlan, unit: str) -> None:
+    def stop(self, plan: DeploymentPlan, unit: str, *, clean: bool = False) -> None:
         """Stop the unit; some rows of it are left unread."""
         with self._called("stop", unit) as world:
             own = self._own(plan, unit)

@@ -44,8 +44,11 @@ class ZonePort(Protocol):
         """
         ...
 
-    def stop(self, plan: DeploymentPlan, unit: str) -> None:
-        """Stop it at a batch boundary; it stays stopped, also when the zone starts again."""
+    def stop(self, plan: DeploymentPlan, unit: str, *, clean: bool = False) -> None:
+        """Stop it at a batch boundary; it stays stopped, also when the zone starts again.
+
+        With ``clean`` a batch that was cut off, by whatever, is first brought to its end.
+        """
         ...
 
     def drained(self, plan: DeploymentPlan, unit: str) -> bool:

@@ -59,9 +59,11 @@ def _line(step: Step, replaced: set[str]) -> str | None:
         case Survey():
             return f"see whether what {step.unit} keeps can be taken out of it"
         case Load():
-            carried = [s.operator for s in step.carry.shares]
-            what = f"the state of {_names(carried)}" if carried else "its place in the input"
-            return f"give {step.unit} {what} from {_names(step.carry.donors)}"
+            shares = step.carry.shares
+            if not shares:
+                return f"let {step.unit} read on where {_names(step.carry.donors)} stood"
+            donors = dict.fromkeys(s.donor for s in shares)
+            return f"give {step.unit} the state of {_names(s.operator for s in shares)} from {_names(donors)}"
         case Switch():
             return "from here on the new units count: before, all can go back to where it was"
         case Stop() if step.unit in replaced:

@@ -217,8 +217,7 @@ class _Ordering:
         for key, stood in _by_place(
             [(self._plans[s.plan], key, s) for key, s in self._standings.items() if key[0] in stopping]
         ):
-            if stood.runs:
-                steps += self._stop(key[0], stood, for_good=key[0] not in self._wanted)
+            steps += self._stop_at_the_cut(key[0], stood)
         steps += [Save(plan=s.plan, unit=key[0]) for key, s in self._donors()]
         saved = {d: self._base.unit(d).checkpoint for c in self._carried.values() for d in c.donors}
         for unit in self._by_place(map(self._plan.unit, self._carried)):
@@ -227,6 +226,14 @@ class _Ordering:
             steps.append(Prepare(plan=self._id, unit=unit.id))
             steps.append(Load(plan=self._id, unit=unit.id, carry=carry, saved=where))
         return [*steps, Switch(plan=self._id)]
+
+    def _stop_at_the_cut(self, unit: str, stood: Standing) -> list[Step]:
+        """Stop a unit once it has read what it must; one that does not surely run is started for that."""
+        steps = self._stop(unit, stood, for_good=unit not in self._wanted)
+        drains = any(isinstance(s, Drain) for s in steps)
+        if drains and not (stood.runs and stood.sure):
+            return [Start(plan=stood.plan, unit=unit, state="kept", why="it has rows left to read"), *steps]
+        return steps if stood.runs else []
 
     @property
     def _base(self) -> DeploymentPlan:
@@ -355,6 +362,7 @@ class _Ordering:
                 why=change.reason if change else "it is not wanted any more",
                 readers=() if for_good else readers,
                 for_good=for_good,
+                clean=self._gives(unit),
             )
         )
         self._stopped.add(unit)

@@ -75,6 +75,8 @@ class Stop(_UnitStep):
     readers: tuple[str, ...] = ()
     """Units that get nothing from it meanwhile."""
     for_good: bool = False
+    clean: bool = False
+    """Whether a batch that is cut off must be brought to its end: what the unit keeps is to be taken out."""
 
 
 @dataclass(frozen=True, kw_only=True)

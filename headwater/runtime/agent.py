@@ -111,14 +111,16 @@ class Agent:
             "prepare": self._of_unit(lambda d, plan, unit: d.prepare(plan, unit)),
             "start": self._of_unit(lambda d, plan, unit: d.start(plan, unit)),
             "feed": self._of_unit(lambda d, plan, unit: d.feed(plan, unit)),
-            "stop": self._of_unit(lambda d, plan, unit: d.stop(unit)),
+            "stop": lambda body: self._of_unit(
+                lambda d, plan, unit: d.stop(unit, clean=bool(body.get("clean")))
+            )(body),
             "settle": self._of_unit(lambda d, plan, unit: d.settle(plan, unit)),
             "drained": self._of_unit(lambda d, plan, unit: d.drained(plan, unit)),
             "survey": self._of_unit(self._survey),
             "save": self._of_unit(self._save),
             "load": self._load,
             "finish": self._of_unit(lambda d, plan, unit: d.finish(plan, unit)),
-            "forget": self._of_unit(lambda d, plan, unit: d.forget(plan, unit)),
+            "forget": self._of_unit(self._forget),
             "progress": lambda body: self._named(body).progress().to_data(),
             "dead_letters": lambda body: self._named(body).dead_letters(int(body.get("most", 1000))),
         }
@@ -158,6 +160,11 @@ class Agent:
         """Put what a stopped unit kept where other zones find it; tell its size."""
         with deployed.acting(plan, unit) as units:
             return {"bytes": carrying.save(units, plan, unit, self._state_store()).bytes}
+
+    def _forget(self, deployed: Deployed, plan: DeploymentPlan, unit: Unit) -> bool:
+        """Delete what is stored of a unit here, and what it left for others."""
+        carrying.remove(deployed.layout, unit)
+        return deployed.forget(plan, unit)
 
     def _state_store(self) -> StateStore:
         if self._settings.state_store is None:

@@ -61,9 +61,9 @@ class AgentClient:
         """Give a running unit the inputs of this plan."""
         self._ask("feed", plan, unit)
 
-    def stop(self, plan: DeploymentPlan, unit: str) -> None:
-        """Stop a unit at a batch boundary."""
-        self._ask("stop", plan, unit)
+    def stop(self, plan: DeploymentPlan, unit: str, *, clean: bool = False) -> None:
+        """Stop a unit at a batch boundary; ``clean``: a batch that was cut off comes to its end first."""
+        self._ask("stop", plan, unit, clean=clean)
 
     def settle(self, plan: DeploymentPlan, unit: str) -> None:
         """Wait until what has arrived in the zone so far has gone through a unit."""

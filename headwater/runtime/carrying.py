@@ -11,6 +11,7 @@ from headwater.plan.carry import Carry
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.state import kept_state
 from headwater.runtime.durable import read_note, write_atomically
+from headwater.runtime.layout import Layout
 from headwater.runtime.savedstate import (
     Place,
     Saved,
@@ -22,6 +23,8 @@ from headwater.runtime.savedstate import (
 )
 from headwater.runtime.unit import channel_readers, name_of_channels, names_of_source
 from headwater.runtime.units import Units
+
+_RECEIPT = "saved.json"
 
 
 def survey(units: Units, plan: DeploymentPlan, unit: Unit, store: StateStore) -> None:
@@ -56,7 +59,17 @@ def save(units: Units, plan: DeploymentPlan, unit: Unit, store: StateStore) -> S
     name = _stored(plan, unit.checkpoint)
     store.put(name, files)
     store.note(name, saved)
+    write_atomically(
+        units.layout.state(unit).with_name(_RECEIPT), json.dumps({"store": store.uri, "name": name})
+    )
     return saved
+
+
+def remove(layout: Layout, unit: Unit) -> None:
+    """Delete what a unit has saved, if it has."""
+    receipt = read_note(layout.state(unit).with_name(_RECEIPT))
+    if receipt:
+        StateStore(str(receipt["store"])).remove(str(receipt["name"]))
 
 
 def load(

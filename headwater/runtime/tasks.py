@@ -36,6 +36,7 @@ from headwater.runtime.wire import Credentials
 _LOG = logging.getLogger(__name__)
 _AGAIN, _AGAIN_MOST = 1.0, 60.0  # seconds before a failed unit is started again
 _WARN_BELOW = 24 * 3600.0  # seconds that a buffer lasts, below which it is worth a word
+_LOOK = 0.05  # seconds between two looks at a batch that is to end
 _TRIES = 5  # to stop a unit between two batches
 _BATCH_SECONDS = 60.0  # within which a batch that was cut off is done again
 _CALM = 300.0  # seconds after which a unit's failures are forgotten
@@ -201,29 +202,32 @@ class Deployed:
             self._on(self._sparks.of(plan, unit)).feed(plan, unit)
             self._want(plan, unit, task.wanted if task else "prepared")
 
-    def stop(self, unit: Unit) -> None:
-        """Stop a unit at a batch boundary; it stays stopped."""
+    def stop(self, unit: Unit, *, clean: bool = False) -> None:
+        """Stop a unit at a batch boundary; it stays stopped. ``clean``: no batch of it is left cut off."""
         with self._lock:
             task = self._tasks.get(unit.id)
             if task is not None and task.wanted != "finished":
                 self._tasks[unit.id] = Task(unit.id, task.digest, "stopped")
                 self._write()
             self._stop(unit.id)
-            self._end_batch(unit)
+            if clean and task is not None and (stood := self._unit_of(task)).checkpoint == unit.checkpoint:
+                self._end_batch(self.plan(task.digest), stood)
 
-    def _end_batch(self, unit: Unit) -> None:
+    def _end_batch(self, plan: DeploymentPlan, unit: Unit) -> None:
         """Let a batch that was cut off be done again and come to its end."""
-        task = self._tasks.get(unit.id)
+        checkpoint = self.layout.checkpoint(unit)
         for _ in range(_TRIES):
-            if task is None or task.wanted == "finished" or not cut_off(self.layout.checkpoint(unit)):
+            if not cut_off(checkpoint):
                 return
-            plan, stood = self.plan(task.digest), self._unit_of(task)
-            if stood.checkpoint != unit.checkpoint:
-                return
-            self._start(plan, stood)
+            self._start(plan, unit)
             deadline = time.monotonic() + _BATCH_SECONDS
-            while cut_off(self.layout.checkpoint(unit)) and time.monotonic() < deadline:
-                time.sleep(0.05)
+            while cut_off(checkpoint) and time.monotonic() < deadline:
+                work = next(w for u in self._units.values() if (w := u.get(unit.id)) is not None)
+                error = work.running.failure(unit.id) if work.running else None
+                if error is not None:
+                    self._stop(unit.id)
+                    raise error
+                time.sleep(_LOOK)
             self._stop(unit.id)
         raise Unavailable("does not come to the end of a batch", where=f"unit {unit.id}", hint="see its log")
 

@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headwater.control import tables
-from headwater.control.simulated import SimulatedZones
+from headwater.control.simulated import Call, SimulatedZones
 from headwater.control.store import Store
+from headwater.errors import RuntimeFailure
 from tests.unit.changes import FIRST, Version, calls_of, versions
 from tests.unit.controlled import WIDER, Killed, Site, kill_at
 
@@ -166,3 +167,82 @@ def test_any_history_with_kills_and_newer_wishes(
         else:
             assert "refused, nothing was changed" in record.message
     site.store.close()
+
+
+# ---------------------------------------------------------------- state that goes from unit to unit
+
+APART = replace(FIRST, locations=("L1", "L4"))
+LOWER = replace(APART, windows="edge")
+
+
+def begun_by(site: Site) -> set[str]:
+    """Tell who began the state of the windows that run, wherever."""
+    return {kept["AD"] for kept in site.zones.kept("f").values() if "AD" in kept}
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> Callable[[str], Site]:
+    """Give copies of a site where windows run at the sites, one location each."""
+    site = Site(tmp_path / "apart", SimulatedZones(tmp_path / "apart" / "zones.json"))
+    site.apply(APART)
+    site.store.close()
+
+    def copy(name: str) -> Site:
+        shutil.copytree(tmp_path / "apart", tmp_path / name)
+        return Site(tmp_path / name, SimulatedZones(tmp_path / name / "zones.json"))
+
+    return copy
+
+
+def test_state_goes_down_and_up_again(apart: Callable[[str], Site]) -> None:
+    site = apart("there and back")
+    begun = begun_by(site)
+    assert len(begun) == 2
+    for version in (LOWER, APART, LOWER):
+        site.check(site.apply(version), version)
+        assert begun_by(site) == begun
+
+
+@pytest.mark.parametrize("then", [LOWER, APART, replace(LOWER, alarm=3)], ids=["on", "back", "elsewhere"])
+def test_a_kill_at_every_call_of_a_hand_over_loses_no_state(
+    apart: Callable[[str], Site], then: Version
+) -> None:
+    site = apart("count")
+    first, begun = len(site.zones.calls), begun_by(site)
+    site.check(site.apply(LOWER), LOWER)
+    assert [c for c in calls_of(site.zones, "save", "load")][:5] == [
+        "save FP@E1", "save FP@E4", "save AD@S1", "save AD@S2", "load AD@E1",
+    ]  # fmt: skip
+    for number in range(first, len(site.zones.calls)):
+        for moment in ("before", "after"):
+            copy = apart(f"{number}-{moment}")
+            kill_at(copy.zones, moment, number)
+            copy.store.want("f", "run", LOWER.plan())
+            with pytest.raises(Killed):
+                copy.settle()
+            copy.zones.before = copy.zones.after = lambda call: None
+            copy.restart()
+            if then is not LOWER:
+                copy.store.want("f", "run", then.plan())
+            copy.check(copy.settle(), then)
+            assert begun_by(copy) == begun, (number, moment)
+            copy.store.close()
+
+
+@pytest.mark.parametrize("step", ["save", "load"])
+def test_a_hand_over_that_cannot_be_done_goes_back_to_what_ran(
+    apart: Callable[[str], Site], step: str
+) -> None:
+    site = apart("fails")
+    begun = begun_by(site)
+
+    def fail(call: Call) -> None:
+        if call.name == step and call.unit in ("AD@E4", "AD@S2"):
+            raise RuntimeFailure("the disk is full", where=call.unit)
+
+    site.zones.before = fail
+    record = site.apply(LOWER)
+    assert (record.phase, "the disk is full" in record.message) == ("running", True)
+    assert site.zones.differences(site.running(), "f") == []
+    assert {u.id for u in site.running().units} == {u.id for u in APART.plan().units}
+    assert begun_by(site) == begun
