@@ -18,7 +18,6 @@ from headwater.errors import DeploymentError, RuntimeFailure, Unavailable, UserC
 from headwater.metrics import Progress
 from headwater.plan.document import digest, from_document
 from headwater.plan.model import Channel, DeploymentPlan, Unit
-from headwater.runtime.channels.log import Log
 from headwater.runtime.channels.open import remove_log
 from headwater.runtime.channelspec import channel_spec
 from headwater.runtime.durable import write_atomically
@@ -222,8 +221,8 @@ class Deployed:
             self._start(plan, unit)
             deadline = time.monotonic() + _BATCH_SECONDS
             while cut_off(checkpoint) and time.monotonic() < deadline:
-                work = next(w for u in self._units.values() if (w := u.get(unit.id)) is not None)
-                error = work.running.failure(unit.id) if work.running else None
+                work = self._at_work(unit.id)
+                error = work.running.failure(unit.id) if work and work.running else None
                 if error is not None:
                     self._stop(unit.id)
                     raise error
@@ -257,7 +256,7 @@ class Deployed:
                 self._goals[key] = {c.id: self._latest(units, plan, c) for c in plan.inputs(unit)}
             work.running.observe()
             if not all(
-                _read_up(work, c, units.log(plan, c), self._goals[key][c.id]) for c in plan.inputs(unit)
+                work.has_read(c.id, units.log(plan, c), self._goals[key][c.id]) for c in plan.inputs(unit)
             ):
                 return False
             del self._goals[key]
@@ -412,7 +411,7 @@ class Deployed:
     def _keep_running(self, task: Task, now: float) -> None:
         plan = self.plan(task.digest)
         unit = plan.unit(task.unit)
-        work = next((w for u in self._units.values() if (w := u.get(unit.id)) is not None), None)
+        work = self._at_work(unit.id)
         failures = self._failures.setdefault(unit.id, _Failures())
         if work is not None and work.running is not None:
             error = work.running.failure(unit.id)
@@ -460,6 +459,9 @@ class Deployed:
             )
             return seen.joined(Progress(seconds=0.0, links=self._relays.links()))
 
+    def _at_work(self, unit: str) -> Work | None:
+        return next((w for u in self._units.values() if (w := u.get(unit)) is not None), None)
+
     def _work(self, task: Task) -> tuple[Units, Work]:
         plan = self.plan(task.digest)
         unit = plan.unit(task.unit)
@@ -480,15 +482,6 @@ class Deployed:
             if id(endpoint) not in self._units:
                 self._units[id(endpoint)] = Units(self.layout, endpoint, self._settings, home=self.zone)
             return self._units[id(endpoint)]
-
-
-def _read_up(work: Work, channel: Channel, log: Log, goal: int) -> bool:
-    """Tell whether a unit's finished batches hold a log up to a position."""
-    assert work.running is not None
-    at = work.running.positions.get(channel.id)
-    if at is None:  # no batch since this side began to look
-        at = log.readers().get(work.unit.checkpoint, goal)
-    return at >= goal
 
 
 def _entries(file: Path) -> list[dict[str, Any]]:

@@ -66,6 +66,14 @@ class Work:
     def error(self) -> RuntimeFailure | None:
         return self.running.error if self.running else None
 
+    def has_read(self, channel: str, log: Log, goal: int) -> bool:
+        """Tell whether its finished batches hold a channel up to a position."""
+        assert self.running is not None
+        at = self.running.positions.get(channel)
+        if at is None:  # no batch since this side began to look
+            at = log.readers().get(self.unit.checkpoint, goal)
+        return at >= goal
+
 
 class Units:
     """Prepare, start, watch and stop units.
