@@ -75,7 +75,10 @@ def remove(layout: Layout, unit: Unit) -> None:
 def load(
     units: Units, plan: DeploymentPlan, unit: Unit, carry: Carry, names: Sequence[str], store: StateStore
 ) -> None:
-    """Make a unit's checkpoint of what others saved, and keep for it what it has still to read."""
+    """Make a unit's checkpoint of what others saved, and keep for it what it has still to read.
+
+    Raise Unavailable while the zone has not got yet what the unit is to begin behind.
+    """
     names = [_stored(plan, name) for name in names]
     found = {donor: store.saved(name) for donor, name in zip(carry.donors, names, strict=True)}
     places: list[Place] = []
@@ -95,7 +98,14 @@ def load(
         log.create()
         for reader in channel_readers(plan, unit)[channel.operator]:
             log.register(reader)
-            log.advance(reader, min(at[channel.id], log.latest()))
+        if log.latest() < at[channel.id]:
+            raise Unavailable(
+                f"entries of {channel.id} have still to come from zone {channel.zone}",
+                where=f"unit {unit.id}",
+                hint="wait, or see whether the link is up",
+            )
+        for reader in channel_readers(plan, unit)[channel.operator]:
+            log.advance(reader, at[channel.id])
     summary = assemble(units.layout.checkpoint(unit), carry, store, names, places)
     if summary is not None:
         totals = {"rows_in": summary.rows_in, "late_rows": summary.late_rows, "finished": False}
