@@ -48,7 +48,7 @@ from headwater.quantity import parse_bandwidth
 VARIANTS: dict[str, Callable[[Lab, Path], Variant]] = {"headwater": Zones, "stretched": Stretched}
 BANDWIDTHS = ("unlimited", "1gbit", "100mbit", "10mbit")
 DELAYS = (0, 10, 100)
-ROWS, QUICK_ROWS = 4_800_000, 120_000
+ROWS, QUICK_ROWS = 9_600_000, 120_000
 WARM_UPS = 8  # at most; it ends when a run is not a tenth faster than the best before: compilers are done
 WARM_UP_SECONDS = 600.0  # sixteen cold JVMs on two cores
 
