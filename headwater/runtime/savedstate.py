@@ -382,9 +382,10 @@ def _write_logs(draft: Path, summary: Saved, lines: Sequence[str], batch: int) -
     (draft / "offsets").mkdir()
     (draft / "commits").mkdir()
     text = "\n".join(["v2", json.dumps(header, separators=(",", ":")), *lines])
-    (draft / "offsets" / str(batch)).write_text(text)
     commit = json.dumps({"nextBatchWatermarkMs": summary.next_watermark}, separators=(",", ":"))
-    (draft / "commits" / str(batch)).write_text(f"v1\n{commit}")
+    for number in range(max(0, batch - 1), batch + 1):  # Spark looks at the last batch but one, too
+        (draft / "offsets" / str(number)).write_text(text)
+        (draft / "commits" / str(number)).write_text(f"v1\n{commit}")
     # Another query: two of one id cannot run in one Spark.
     (draft / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
 
