@@ -240,9 +240,10 @@ class SimulatedZone:
                 raise RuntimeFailure("loaded before it was prepared", where=unit, hint="prepare it first")
             places = dict(zip(carry.donors, saved, strict=True))
             for share in carry.shares:
-                kept = world["saved"][f"{name}/{places[share.donor]}"]
-                if share.operator in kept:
-                    stored["kept"][share.operator] = kept[share.operator]
+                saved_of = [world["saved"][f"{name}/{places[d.unit]}"] for d in share.donors]
+                begun_by = [kept[share.operator] for kept in saved_of if share.operator in kept]
+                if begun_by:
+                    stored["kept"][share.operator] = " + ".join(sorted(set(begun_by)))
 
     def finish(self, plan: DeploymentPlan, unit: str) -> bool:
         """Use up the input; every second question finds it done."""

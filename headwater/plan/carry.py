@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
 
+from headwater.dataflow import stateful
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sources import MqttSource
 from headwater.errors import DeploymentError
@@ -21,13 +22,30 @@ from headwater.plan.state import Kept, kept_state, state_difference
 
 
 @dataclass(frozen=True, kw_only=True)
+class Donor:
+    """A unit that keeps an operator's state, and Spark's number of the operator there."""
+
+    unit: str
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Share:
-    """One operator's state: Spark's number of it in the new unit and in the donor."""
+    """One operator's state: Spark's number of it in the new unit, and where it was.
+
+    With several donors it becomes one; with ``by`` it is divided: only keys are taken whose column ``by``
+    has one of ``values``. Both mean that Spark writes it anew.
+    """
 
     operator: str
     number: int
-    donor: str
-    donor_number: int
+    donors: tuple[Donor, ...]
+    by: str | None = None
+    values: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        return len(self.donors) == 1 and self.by is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +66,9 @@ class Carry:
     shares: tuple[Share, ...]
     readings: tuple[Reading, ...]
 
+
+_Found = dict[Unit, tuple[int, Kept]]
+"""Units that keep an operator's state, with Spark's number of it."""
 
 _CARRY: TypeAdapter[Carry] = TypeAdapter(Carry)
 
@@ -81,7 +102,7 @@ class Carriers:
         own = [s.id for s in own_sources(self._new, unit)]
         channels = dict.fromkeys(c.operator for c in self._new.inputs(unit))
         readings = [Reading(operator=i, donors=self._readers(unit, i)) for i in (*own, *channels)]
-        donors = {s.donor for s in shares} | {d for r in readings for d in r.donors}
+        donors = {d.unit for s in shares for d in s.donors} | {d for r in readings for d in r.donors}
         donors |= {d for r in readings if not r.donors for d in self._cut_open(unit, r.operator)}
         if not donors:
             return None
@@ -125,34 +146,60 @@ class Carriers:
         }
         if not found:
             return None
-        donor = self._one(unit, kept.operator, list(found))
-        donor_number, before = found[donor]
-        if why := state_difference((before,), (kept,)):
-            raise _refused(unit, why)
-        return Share(operator=kept.operator, number=number, donor=donor.id, donor_number=donor_number)
+        for _, before in found.values():
+            if why := state_difference((before,), (kept,)):
+                raise _refused(unit, why)
+        divided = self._others(unit, kept.operator, found)
+        if (len(found) > 1 or divided) and any(v.part is not None for v in (*found, unit)):
+            found = self._same_part(unit, kept.operator, found)
+            divided = ()
+        return Share(
+            operator=kept.operator,
+            number=number,
+            donors=tuple(Donor(unit=v.id, number=n) for v, (n, _) in found.items()),
+            by=self._location_of(unit, kept.operator, divided) if divided else None,
+            values=unit.locations if divided else (),
+        )
+
+    def _others(self, unit: Unit, operator: str, donors: Iterable[Unit]) -> tuple[str, ...]:
+        """Name the other new units that take something of the same state."""
+        return tuple(
+            u.id
+            for u in self._new.units
+            if u.id != unit.id and operator in u.operators and any(_meet(d, u) for d in donors)
+        )
+
+    def _same_part(self, unit: Unit, operator: str, found: _Found) -> _Found:
+        """Give the donor of the same share of the rows; refuse where rows were shared out otherwise."""
+        same = {v: k for v, k in found.items() if v.part == unit.part}
+        shares = {u.part for u in self._new.units if operator in u.operators and _meet(unit, u)}
+        if len(same) != 1 or shares != {v.part for v in found}:
+            raise _refused(
+                unit,
+                f"the state of '{operator}' is shared out by key otherwise in {_list(v.id for v in found)}",
+                hint="leave the kinds of hosts as they are",
+            )
+        return same
+
+    def _location_of(self, unit: Unit, operator: str, others: Iterable[str]) -> str:
+        """Give the key column that tells of whose location a piece of state is."""
+        flow = self._new.dataflow
+        one = flow[operator]
+        keys = one.on if isinstance(one, stateful.Join) else getattr(one, "keys", ())
+        located = {c.lower() for i in one.inputs for c in flow.types[i].located_by}
+        column = next((k for k in keys if k.lower() in located), None)
+        if column is None:
+            raise _refused(
+                unit,
+                f"the state of '{operator}' would have to be divided with {_list(others)}, and no key tells "
+                "its location",
+                hint="add a location column to its keys",
+            )
+        return str(column)
 
     def _given_up(self, unit: Unit, operator: str) -> bool:
         holders = {v.id for v in self._old.units if operator in v.operators and _meet(v, unit)}
         return unit.id in self._reset or (bool(holders) and holders <= self._reset)
-
-    def _one(self, unit: Unit, operator: str, donors: list[Unit]) -> Unit:
-        """Give the only unit that kept for the same rows what a new one is to keep; refuse any other case."""
-        what, hint = f"the state of '{operator}' in", "move it to where the same locations are"
-        same = [v for v in donors if v.part == unit.part]
-        if not same:
-            raise _refused(unit, f"{what} {donors[0].id} is of another share of the rows", hint=hint)
-        if len(same) > 1:
-            raise _refused(unit, f"{what} {_list(v.id for v in donors)} would have to become one", hint=hint)
-        others = [
-            u.id
-            for u in self._new.units
-            if u.id != unit.id and u.part == unit.part and operator in u.operators and _meet(same[0], u)
-        ]
-        if others:
-            raise _refused(
-                unit, f"{what} {same[0].id} would have to be divided with {_list(others)}", hint=hint
-            )
-        return same[0]
 
     # ------------------------------------------------------------ inputs
 

@@ -395,7 +395,7 @@ class _Comparison:
 
     def _check_taken(self) -> None:
         """See that whatever a renewed unit kept is somewhere."""
-        taken = {(s.donor, s.operator) for c in self._carries.values() for s in c.shares}
+        taken = {(d.unit, s.operator) for c in self._carries.values() for s in c.shares for d in s.donors}
         for unit in self._new.units:
             old = self._before.get(unit.id)
             if old is None or self._unit_tags[unit.id] == old.tag or {unit.id} & self._reset:
@@ -413,7 +413,7 @@ class _Comparison:
     def _stop(self, unit: Unit) -> UnitChange:
         """Stop a unit; where its operators live on in another one, giving up its state needs consent."""
         takers = [c for c in self._carries.values() if unit.id in c.donors]
-        taken = {s.operator for c in takers for s in c.shares if s.donor == unit.id}
+        taken = {s.operator for c in takers for s in c.shares if unit.id in {d.unit for d in s.donors}}
         kept = [k for k in kept_state(self._old, unit) if k.operator not in taken]
         state: State = "given up" if kept else "carried" if taken else "none"
         heirs = [

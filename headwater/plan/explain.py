@@ -62,7 +62,7 @@ def _line(step: Step, replaced: set[str]) -> str | None:
             shares = step.carry.shares
             if not shares:
                 return f"let {step.unit} read on where {_names(step.carry.donors)} stood"
-            donors = dict.fromkeys(s.donor for s in shares)
+            donors = dict.fromkeys(d.unit for s in shares for d in s.donors)
             return f"give {step.unit} the state of {_names(s.operator for s in shares)} from {_names(donors)}"
         case Switch():
             return "from here on the new units count: before, all can go back to where it was"

@@ -212,8 +212,13 @@ class _Ordering:
         """
         if not self._carried:
             return []
-        steps: list[Step] = []
         stopping = self._stopping_together()
+        # Whoever goes on writing keeps from now on what others are to read.
+        steps: list[Step] = [
+            Prepare(plan=self._id, unit=u.id)
+            for u in self._by_place(self._plan.units)
+            if u.id not in stopping and self._stands(u) and self._gets_readers(u)
+        ]
         for key, stood in _by_place(
             [(self._plans[s.plan], key, s) for key, s in self._standings.items() if key[0] in stopping]
         ):
@@ -234,6 +239,20 @@ class _Ordering:
         if drains and not (stood.runs and stood.sure):
             return [Start(plan=stood.plan, unit=unit, state="kept", why="it has rows left to read"), *steps]
         return steps if stood.runs else []
+
+    def _gets_readers(self, unit: Unit) -> bool:
+        old = self._plans[self._standings[incarnation(unit)].plan]
+        return bool(self._readers(self._plan, unit) - self._readers(old, old.unit(unit.id)))
+
+    def _read_elsewhere(self, unit: str, channel: Channel) -> bool:
+        """Tell whether a stream is read on in another zone, which does not have what waits in this one."""
+        return any(
+            r.operator == channel.operator
+            and unit in r.donors
+            and self._plan.unit(c.unit).zone != self._base.unit(unit).zone
+            for c in self._carried.values()
+            for r in c.readings
+        )
 
     @property
     def _base(self) -> DeploymentPlan:
@@ -325,7 +344,7 @@ class _Ordering:
         """Bring a unit that runs on up to date: who reads it, what it reads."""
         old = self._plans[standing.plan]
         steps: list[Step] = []
-        if self._readers(self._plan, unit) - self._readers(old, old.unit(unit.id)):
+        if self._gets_readers(unit) and not self._carried:
             steps.append(Prepare(plan=self._id, unit=unit.id))
         before = {c.id for c in old.inputs(old.unit(unit.id))}
         if before != {c.id for c in self._plan.inputs(unit)}:
@@ -350,7 +369,8 @@ class _Ordering:
         old = self._plans[stood.plan]
         steps: list[Step] = []
         ended = [c for c in old.inputs(old.unit(unit)) if self._reads_out(unit, c)]
-        if any(not self._writes(c.producer) for c in ended):
+        moves = any(self._read_elsewhere(unit, c) for c in old.inputs(old.unit(unit)))
+        if moves or any(not self._writes(c.producer) for c in ended):
             steps.append(Drain(plan=stood.plan, unit=unit, must=self._gives(unit) or not for_good))
         change = self._changes.get(unit)
         readers = tuple(dict.fromkeys(r for c in old.outputs(old.unit(unit)) for r in c.consumers))

@@ -10,17 +10,10 @@ from headwater.errors import RuntimeFailure, Unavailable
 from headwater.plan.carry import Carry
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.state import kept_state
+from headwater.runtime.assembly import Place, assemble, place_of
 from headwater.runtime.durable import read_note, write_atomically
 from headwater.runtime.layout import Layout
-from headwater.runtime.savedstate import (
-    Place,
-    Saved,
-    StateStore,
-    assemble,
-    describe,
-    operators,
-    place_of,
-)
+from headwater.runtime.savedstate import Saved, StateStore, describe, operators
 from headwater.runtime.unit import channel_readers, name_of_channels, names_of_source
 from headwater.runtime.units import Units
 

@@ -26,19 +26,22 @@ CONTINUUM = Continuum.from_text("""
 name: two
 layers: [edge, cloud]
 zones:
-  C1: {layer: cloud, hosts: {c1: {n_cpu: 1, memory: 1GiB}}}
+  C1: {layer: cloud, hosts: {c1: {n_cpu: 2, memory: 1GiB}}}
   E1: {layer: edge, parent: C1, locations: [L1], hosts: {e1: {n_cpu: 1, memory: 1GiB}}}
+  E2: {layer: edge, parent: C1, locations: [L2], hosts: {e2: {n_cpu: 1, memory: 1GiB}}}
 """)
 NAME = "moving"
 CHAIN = ("clean", "once", "rising", "counted", "list")
 
 
-def planned(path: str, out: str, first_in_cloud: str, *cuts: Edge) -> DeploymentPlan:
+def planned(
+    path: str, out: str, first_in_cloud: str, *cuts: Edge, locations: tuple[str, ...] = ("L1",)
+) -> DeploymentPlan:
     """Plan filter, duplicates, ordered fold, windows and a projection, in the cloud from one of them on."""
-    builder = hw.flow(NAME, locations=["L1"])
+    builder = hw.flow(NAME, locations=list(locations))
     read = builder.read.json(path, SCHEMA, location_as="location").named("read")
     timed = read.with_watermark("ts", "10 seconds").where("v IS NOT NULL").named("clean")
-    once = timed.drop_duplicates("id").named("once")
+    once = timed.drop_duplicates("id", "location").named("once")
     rising = once.scan(
         _most,
         "id bigint, ts timestamp, location string, k string, most double",
@@ -76,15 +79,15 @@ def written(out: Path) -> pa.Table:
 
 
 def wait_until_read(place: Path, plan: DeploymentPlan, count: int) -> None:
-    """Wait until the source's unit has read so many rows."""
-    unit = next(u for u in plan.units if "read" in u.operators)
+    """Wait until each unit with the source has read so many rows."""
     deadline = time.monotonic() + PATIENCE
-    while True:
-        seen = Agents(place).open(CONTINUUM.zone(unit.zone)).progress(NAME)
-        if any(u.unit == unit.id and u.rows_in >= count for u in seen.units):
-            return
-        assert time.monotonic() < deadline, seen
-        time.sleep(0.2)
+    for unit in plan.units:
+        while "read" in unit.operators:
+            seen = Agents(place).open(CONTINUUM.zone(unit.zone)).progress(NAME)
+            if any(u.unit == unit.id and u.rows_in >= count for u in seen.units):
+                break
+            assert time.monotonic() < deadline, seen
+            time.sleep(0.2)
 
 
 def test_operators_go_from_unit_to_unit(
@@ -120,5 +123,31 @@ def test_operators_go_from_unit_to_unit(
         pass
     controller.carry_out(live.stop(NAME, str(tmp_path / "store.db"), how="finish"), kill=False)
     expected = batch_result(endpoint.session(), changes[0].dataflow, CONTINUUM)["out"]
+    assert expected.num_rows > 20
+    assert not compare(expected, written(out))
+
+
+def test_state_of_several_zones_becomes_one_and_is_divided_again(
+    endpoint: LocalEndpoint, tmp_path: Path, controller: Controller
+) -> None:
+    made = rows(160, seed=22)
+    source = BoundedSource(tmp_path / "in", {n: made[n][:80] for n in ("L1", "L2")}, rows_per_file=10)
+    out = tmp_path / "out"
+    released = iter(source.release())
+    count = 0
+    plans = [
+        planned(source.path, str(out), first, locations=("L1", "L2"))
+        for first in ("list", "once", "counted", "rising")
+    ]
+    for plan in plans:
+        version = live.apply(plan, str(tmp_path / "store.db"))
+        controller.carry_out(version, kill=False)
+        next(released)
+        count += 10
+        wait_until_read(tmp_path, plan, count)
+    for _ in released:
+        pass
+    controller.carry_out(live.stop(NAME, str(tmp_path / "store.db"), how="finish"), kill=False)
+    expected = batch_result(endpoint.session(), plans[0].dataflow, CONTINUUM)["out"]
     assert expected.num_rows > 20
     assert not compare(expected, written(out))

@@ -1,0 +1,240 @@
+"""Put a checkpoint together of what other units have saved.
+
+An operator's state that comes whole is a matter of files: they get its new number and version. State of
+several units that becomes one, is divided, or comes in another number of partitions, is written anew by
+Spark (``headwater.runtime.reshape``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headwater.plan.carry import Carry, Donor, Share
+from headwater.runtime.reshape import Piece, Reshaping, reshape
+from headwater.runtime.savedstate import Saved, StateStore
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_MARK = "carried.json"
+_NOTE = "headwater.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where one input of the new unit is read on.
+
+    ``name`` is Spark's for the source. A channel's ``positions`` are by its id; a source's place is what
+    the donor's checkpoint says, its log of files included.
+    """
+
+    name: str
+    positions: Mapping[str, int] | None = None
+
+
+def place_of(
+    readers: Iterable[Saved], writers: Iterable[Saved], name: str, wanted: Iterable[str]
+) -> dict[str, int]:
+    """Tell how far each of the wanted channels is read on: where its readers stood, or where it ended.
+
+    A channel that nobody knows is new.
+    """
+    at = dict.fromkeys(wanted, 0)
+    for one in writers:
+        at |= {k: v for k, v in one.outputs.items() if k in at}
+    for one in readers:
+        if name in one.sources:
+            at |= {k: int(v) for k, v in json.loads(one.sources[name]).items() if k in at}
+    return at
+
+
+def assemble(
+    checkpoint: Path, carry: Carry, store: StateStore, names: Sequence[str], places: Sequence[Place]
+) -> Saved | None:
+    """Make a checkpoint of what donors have saved under ``names``; None where it was made before."""
+    if (checkpoint / _MARK).exists():
+        return None
+    draft = checkpoint.with_name(f".{checkpoint.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    (draft / "parts").mkdir(parents=True)
+    known = {donor: store.saved(name) for donor, name in zip(carry.donors, names, strict=True)}
+    made = _Assembly(checkpoint, draft, carry, store, dict(zip(carry.donors, names, strict=True)), known)
+    summary = made.put_together(places)
+    shutil.rmtree(draft / "parts")
+    if (checkpoint / _NOTE).exists():
+        shutil.copy(checkpoint / _NOTE, draft / _NOTE)
+    (draft / _MARK).write_text(json.dumps({"from": list(names)}))
+    shutil.rmtree(checkpoint, ignore_errors=True)
+    os.replace(draft, checkpoint)
+    return summary
+
+
+@dataclass
+class _Assembly:
+    """One checkpoint in the making, in ``draft``; it will be at ``checkpoint``."""
+
+    checkpoint: Path
+    draft: Path
+    carry: Carry
+    store: StateStore
+    names: Mapping[str, str]
+    found: Mapping[str, Saved]
+    known: Mapping[str, Saved] = field(init=False)
+    """Donors that have ever done a batch."""
+
+    def __post_init__(self) -> None:
+        self.known = {d: s for d, s in self.found.items() if s.batch >= 0}
+
+    def put_together(self, places: Sequence[Place]) -> Saved:
+        """Make state and logs."""
+        if not self.known:
+            return Saved()
+        summary = self._summary()
+        _write_logs(self.draft, summary, self._lines(places))
+        for share in self.carry.shares:
+            self._state(share, summary)
+        return summary
+
+    def _summary(self) -> Saved:
+        """Decide batch, watermark and partitions of the new query."""
+        keeping = [self.known[d.unit] for s in self.carry.shares for d in s.donors if d.unit in self.known]
+        reading = {d for r in self.carry.readings for d in r.donors if d in self.known}
+        merged = any(len(s.donors) > 1 for s in self.carry.shares)
+        # One stream of events: the furthest has passed for all. Several: whoever is behind counts.
+        several = merged or len(reading) > 1
+        choose = min if several else max
+        counted = [self.known[d] for d in reading] if len(reading) > 1 else list(self.known.values())
+        watermark = choose(s.watermark for s in counted)
+        # What reads a channel that begins now learns from it how far event time is.
+        follows = all(r.donors for r in self.carry.readings)
+        ahead = choose(s.next_watermark for s in counted) if follows else watermark
+        like = max(keeping or self.known.values(), key=lambda s: int(s.conf.get(_PARTITIONS, 0)))
+        return Saved(
+            batch=max(s.batch for s in self.known.values()),
+            watermark=watermark,
+            next_watermark=max(watermark, ahead),
+            timestamp=max(s.timestamp for s in self.known.values()),
+            conf=like.conf,
+            bytes=sum(s.bytes for s in self.known.values()),
+            rows_in=sum(self.known[d].rows_in for d in reading),
+            late_rows=sum(self.known[d].late_rows for d in reading),
+        )
+
+    def _lines(self, places: Sequence[Place]) -> list[str]:
+        """Say for each source how far it is read; fetch what file sources remember."""
+        lines = []
+        for place in places:
+            if place.positions is not None:
+                lines.append(f"{place.name}:{json.dumps(dict(place.positions))}")
+                continue
+            for donor, saved in self.known.items():
+                if place.name in saved.sources:
+                    lines.append(f"{place.name}:{saved.sources[place.name]}")
+                    prefix = f"sources/{place.name}/"
+                    for file in saved.files:
+                        if file.startswith(prefix):
+                            self.store.get(self.names[donor], file, self.draft / file)
+        return lines
+
+    # ------------------------------------------------------------ state
+
+    def _state(self, share: Share, summary: Saved) -> None:
+        donors = [d for d in share.donors if d.unit in self.known]
+        partitions = int(summary.conf[_PARTITIONS])
+        equal = all(int(self.known[d.unit].conf[_PARTITIONS]) == partitions for d in donors)
+        if share.whole and equal:
+            for donor in donors:
+                self._fetch(
+                    donor.unit, donor.number, share.number, self.draft, self.checkpoint, summary.batch
+                )
+            return
+        pieces = []
+        for n, donor in enumerate(donors):
+            saved, part = self.known[donor.unit], self.draft / "parts" / f"{share.number}-{n}"
+            self._fetch(donor, share.number, part, part, saved.batch)
+            _write_logs(part, saved, [])
+            pieces.append(Piece(checkpoint=str(part), batch=saved.batch))
+        if pieces:
+            self._reshape(share, pieces, summary, partitions)
+
+    def _reshape(self, share: Share, pieces: list[Piece], summary: Saved, partitions: int) -> None:
+        """Let Spark write an operator's state anew, in a checkpoint of its own, and take it from there."""
+        target = self.draft / "parts" / f"{share.number}"
+        _write_logs(target, summary, [])
+        source = Path(pieces[0].checkpoint) / "state" / str(share.number)
+        place = target / "state" / str(share.number)
+        for kept in ("_metadata", "_stateSchema", "0/_metadata"):
+            if (source / kept).is_dir():
+                shutil.copytree(source / kept, place / kept)
+        _describe(place, target, share.number, partitions)
+        reshape(
+            Reshaping(
+                checkpoint=str(target),
+                operator=share.number,
+                batch=summary.batch,
+                partitions=partitions,
+                pieces=pieces,
+                column=share.by,
+                values=list(share.values),
+            )
+        )
+        final = self.draft / "state" / str(share.number)
+        final.parent.mkdir(exist_ok=True)
+        shutil.move(place, final)
+        for spare in final.rglob(".*.crc"):
+            spare.unlink()
+        _describe(final, self.checkpoint, share.number, partitions)
+
+    def _fetch(self, donor: Donor, new: int, into: Path, stands: Path, batch: int) -> None:
+        """Fetch an operator's state and give it its new number, and the version that follows a batch."""
+        saved, prefix = self.known[donor.unit], f"state/{donor.number}/"
+        place = into / "state" / str(new)
+        for file in saved.files:
+            if file.startswith(prefix):
+                target = place / file.removeprefix(prefix)
+                if target.name == f"{saved.batch + 1}.zip":
+                    target = target.with_name(f"{batch + 1}.zip")
+                if "/_metadata/v2/" in file:
+                    target = target.with_name("0")
+                self.store.get(self.names[donor.unit], file, target)
+        _describe(place, stands, new, None)
+
+
+def _describe(place: Path, checkpoint: Path, number: int, partitions: int | None) -> None:
+    """Let an operator's description speak of its number, its place and, if given, its partitions."""
+    file = place / "_metadata" / "v2" / "0"
+    file = file if file.exists() else place / "_metadata" / "metadata"
+    version, text = file.read_text().split("\n", 1)
+    data: dict[str, Any] = json.loads(text)
+    data["operatorInfo"]["operatorId"] = number
+    for info in data["stateStoreInfo"]:
+        if partitions is not None:
+            info["numPartitions"] = partitions
+        if "stateSchemaFilePaths" in info:
+            info["stateSchemaFilePaths"] = [
+                f"file:{checkpoint}/state/{number}/_stateSchema/{p.split('/_stateSchema/', 1)[1]}"
+                for p in info["stateSchemaFilePaths"]
+            ]
+    file.write_text(f"{version}\n{json.dumps(data, separators=(',', ':'))}")
+
+
+def _write_logs(draft: Path, summary: Saved, lines: Sequence[str]) -> None:
+    header = {
+        "batchWatermarkMs": summary.watermark,
+        "batchTimestampMs": summary.timestamp,
+        "conf": dict(summary.conf),
+        "sourceMetadataInfo": {},
+    }
+    text = "\n".join(["v2", json.dumps(header, separators=(",", ":")), *lines])
+    commit = json.dumps({"nextBatchWatermarkMs": summary.next_watermark}, separators=(",", ":"))
+    for log, content in (("offsets", text), ("commits", f"v1\n{commit}")):
+        (draft / log).mkdir(parents=True)
+        for number in range(max(0, summary.batch - 1), summary.batch + 1):  # Spark looks at the last two
+            (draft / log / str(number)).write_text(content)
+    # Another query: two of one id cannot run in one Spark.
+    (draft / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
