@@ -149,9 +149,7 @@ class _Assembly:
         equal = all(int(self.known[d.unit].conf[_PARTITIONS]) == partitions for d in donors)
         if share.whole and equal:
             for donor in donors:
-                self._fetch(
-                    donor.unit, donor.number, share.number, self.draft, self.checkpoint, summary.batch
-                )
+                self._fetch(donor, share.number, self.draft, self.checkpoint, summary.batch)
             return
         pieces = []
         for n, donor in enumerate(donors):

@@ -48,7 +48,9 @@ class Reshaping:
 
 def reshape(wanted: Reshaping) -> None:
     """Do it in a process of its own; raise RuntimeFailure with the last words of one that failed."""
-    environment = {**os.environ, "JAVA_HOME": str(find_java()), "SPARK_LOCAL_IP": "127.0.0.1"}
+    # What PySpark noted in this process when it connected to a server would make it seek one.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}
+    environment |= {"JAVA_HOME": str(find_java()), "SPARK_LOCAL_IP": "127.0.0.1"}
     roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(p for p in roots if p)
     try:
