@@ -96,8 +96,11 @@ class _Assembly:
             return Saved()
         summary = self._summary()
         _write_logs(self.draft, summary, self._lines(places))
-        for share in self.carry.shares:
-            self._state(share, summary)
+        anew = [r for s in self.carry.shares if (r := self._state(s, summary)) is not None]
+        if anew:
+            reshape(anew, within=self.draft / "parts")
+        for one in anew:
+            self._take(one)
         return summary
 
     def _summary(self) -> Saved:
@@ -143,25 +146,25 @@ class _Assembly:
 
     # ------------------------------------------------------------ state
 
-    def _state(self, share: Share, summary: Saved) -> None:
+    def _state(self, share: Share, summary: Saved) -> Reshaping | None:
+        """Fetch an operator's state; give what Spark has to make of it first, where it does not fit."""
         donors = [d for d in share.donors if d.unit in self.known]
         partitions = int(summary.conf[_PARTITIONS])
         equal = all(int(self.known[d.unit].conf[_PARTITIONS]) == partitions for d in donors)
         if share.whole and equal:
             for donor in donors:
                 self._fetch(donor, share.number, self.draft, self.checkpoint, summary.batch)
-            return
+            return None
         pieces = []
         for n, donor in enumerate(donors):
             saved, part = self.known[donor.unit], self.draft / "parts" / f"{share.number}-{n}"
             self._fetch(donor, share.number, part, part, saved.batch)
             _write_logs(part, saved, [])
             pieces.append(Piece(checkpoint=str(part), batch=saved.batch))
-        if pieces:
-            self._reshape(share, pieces, summary, partitions)
+        return self._anew(share, pieces, summary, partitions) if pieces else None
 
-    def _reshape(self, share: Share, pieces: list[Piece], summary: Saved, partitions: int) -> None:
-        """Let Spark write an operator's state anew, in a checkpoint of its own, and take it from there."""
+    def _anew(self, share: Share, pieces: list[Piece], summary: Saved, partitions: int) -> Reshaping:
+        """Make a checkpoint into which Spark is to write an operator's state."""
         target = self.draft / "parts" / f"{share.number}"
         _write_logs(target, summary, [])
         source = Path(pieces[0].checkpoint) / "state" / str(share.number)
@@ -170,23 +173,24 @@ class _Assembly:
             if (source / kept).is_dir():
                 shutil.copytree(source / kept, place / kept)
         _describe(place, target, share.number, partitions)
-        reshape(
-            Reshaping(
-                checkpoint=str(target),
-                operator=share.number,
-                batch=summary.batch,
-                partitions=partitions,
-                pieces=pieces,
-                column=share.by,
-                values=list(share.values),
-            )
+        return Reshaping(
+            checkpoint=str(target),
+            operator=share.number,
+            batch=summary.batch,
+            partitions=partitions,
+            pieces=pieces,
+            column=share.by,
+            values=list(share.values),
         )
-        final = self.draft / "state" / str(share.number)
+
+    def _take(self, done: Reshaping) -> None:
+        """Take what Spark has written."""
+        final = self.draft / "state" / str(done.operator)
         final.parent.mkdir(exist_ok=True)
-        shutil.move(place, final)
+        shutil.move(Path(done.checkpoint) / "state" / str(done.operator), final)
         for spare in final.rglob(".*.crc"):
             spare.unlink()
-        _describe(final, self.checkpoint, share.number, partitions)
+        _describe(final, self.checkpoint, done.operator, done.partitions)
 
     def _fetch(self, donor: Donor, new: int, into: Path, stands: Path, batch: int) -> None:
         """Fetch an operator's state and give it its new number, and the version that follows a batch."""

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -46,19 +47,21 @@ class Reshaping:
     values: list[str] | None = None
 
 
-def reshape(wanted: Reshaping) -> None:
-    """Do it in a process of its own; raise RuntimeFailure with the last words of one that failed."""
+def reshape(wanted: Sequence[Reshaping], *, within: Path) -> None:
+    """Do it in a process of its own, one after the other; raise RuntimeFailure with what it said last."""
     # What PySpark noted in this process when it connected to a server would make it seek one.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}
+    environment = {
+        k: v for k, v in os.environ.items() if not k.startswith("SPARK_") or k == "SPARK_LOCAL_DIRS"
+    }
     environment |= {"JAVA_HOME": str(find_java()), "SPARK_LOCAL_IP": "127.0.0.1"}
     roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(p for p in roots if p)
     try:
         done = subprocess.run(
             [sys.executable, "-m", "headwater.runtime.reshape"],
-            input=json.dumps(asdict(wanted)),
+            input=json.dumps([asdict(one) for one in wanted]),
             env=environment,
-            cwd=wanted.checkpoint,
+            cwd=within,
             capture_output=True,
             text=True,
             timeout=_SECONDS,
@@ -66,32 +69,40 @@ def reshape(wanted: Reshaping) -> None:
         )
     except subprocess.TimeoutExpired as error:
         raise RuntimeFailure(
-            f"state was not written anew within {_SECONDS:.0f} s", where=wanted.checkpoint
+            f"state was not written anew within {_SECONDS:.0f} s", where=str(within)
         ) from error
     if done.returncode:
         raise RuntimeFailure(
             "state could not be written anew: " + "\n".join(done.stderr.splitlines()[-20:]),
-            where=wanted.checkpoint,
+            where=str(within),
             hint="nothing is lost: the units can go on where they stood",
         )
 
 
-def _rewrite(wanted: Reshaping) -> None:
+def _session() -> Any:
     from pyspark.java_gateway import ensure_callback_server_started
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
+
+    conf = {
+        **STREAMING_CONF,
+        "spark.driver.memory": _HEAP,
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.ui.enabled": "false",
+    }
+    builder = SparkSession.builder.master("local[1]")
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    spark: Any = builder.getOrCreate()
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+    return spark
+
+
+def _rewrite(spark: Any, wanted: Reshaping) -> None:
+    from pyspark.sql import DataFrame
     from pyspark.sql import functions as F
 
-    builder = SparkSession.builder.master("local[1]").config("spark.driver.memory", _HEAP)
-    builder = builder.config("spark.ui.enabled", "false").config(
-        "spark.sql.catalogImplementation", "in-memory"
-    )
-    builder = builder.config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
-    for key, value in STREAMING_CONF.items():
-        builder = builder.config(key, value)
-    spark = builder.config("spark.sql.shuffle.partitions", str(wanted.partitions)).getOrCreate()
-    context: Any = spark.sparkContext
-    ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]
-    jvm: Any = context._jvm
+    jvm = spark.sparkContext._jvm
     options = jvm.org.apache.spark.sql.execution.datasources.v2.state.StateSourceOptions
     every = options.INTERNAL_ONLY_READ_ALL_COLUMN_FAMILIES()
     stores = _stores(Path(wanted.checkpoint) / "state" / str(wanted.operator))
@@ -132,7 +143,6 @@ def _rewrite(wanted: Reshaping) -> None:
         option.apply(None),
     )
     rewriter.run()
-    spark.stop()
 
 
 def _stores(place: Path) -> list[str]:
@@ -145,9 +155,10 @@ def _stores(place: Path) -> list[str]:
 
 def main() -> int:
     """Do what standard input asks for."""
-    data = json.load(sys.stdin)
-    pieces = [Piece(**piece) for piece in data.pop("pieces")]
-    _rewrite(Reshaping(**data, pieces=pieces))
+    spark = _session()
+    for data in json.load(sys.stdin):
+        pieces = [Piece(**piece) for piece in data.pop("pieces")]
+        _rewrite(spark, Reshaping(**data, pieces=pieces))
     return 0
 
 

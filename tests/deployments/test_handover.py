@@ -127,6 +127,7 @@ def test_operators_go_from_unit_to_unit(
     assert not compare(expected, written(out))
 
 
+@pytest.mark.long
 def test_state_of_several_zones_becomes_one_and_is_divided_again(
     endpoint: LocalEndpoint, tmp_path: Path, controller: Controller
 ) -> None:

@@ -203,7 +203,14 @@ def test_state_goes_down_and_up_again(apart: Callable[[str], Site]) -> None:
         assert begun_by(site) == begun
 
 
-@pytest.mark.parametrize("then", [LOWER, APART, replace(LOWER, alarm=3)], ids=["on", "back", "elsewhere"])
+@pytest.mark.parametrize(
+    "then",
+    [
+        pytest.param(LOWER, id="on"),
+        pytest.param(APART, id="back", marks=pytest.mark.long),
+        pytest.param(replace(LOWER, alarm=3), id="elsewhere", marks=pytest.mark.long),
+    ],
+)
 def test_a_kill_at_every_call_of_a_hand_over_loses_no_state(
     apart: Callable[[str], Site], then: Version
 ) -> None:
