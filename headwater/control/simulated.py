@@ -240,7 +240,9 @@ class SimulatedZone:
                 raise RuntimeFailure("loaded before it was prepared", where=unit, hint="prepare it first")
             places = dict(zip(carry.donors, saved, strict=True))
             for share in carry.shares:
-                saved_of = [world["saved"][f"{name}/{places[d.unit]}"] for d in share.donors]
+                saved_of = [
+                    world["saved"][f"{name}/{places[d.unit]}"] for d in share.donors if places[d.unit]
+                ]
                 begun_by = [kept[share.operator] for kept in saved_of if share.operator in kept]
                 if begun_by:
                     stored["kept"][share.operator] = " + ".join(sorted(set(begun_by)))

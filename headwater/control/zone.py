@@ -64,7 +64,8 @@ class ZonePort(Protocol):
         ...
 
     def load(self, plan: DeploymentPlan, unit: str, carry: Carry, saved: Sequence[str]) -> None:
-        """Make a prepared unit's checkpoint of what others have saved; ``saved`` names their checkpoints.
+        """Make a prepared unit's checkpoint of what others have saved; ``saved`` names their checkpoints,
+        '' for one that never came to run.
 
         A unit that has a checkpoint already keeps it: it was loaded before.
         """

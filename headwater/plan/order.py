@@ -224,7 +224,9 @@ class _Ordering:
         ):
             steps += self._stop_at_the_cut(key[0], stood)
         steps += [Save(plan=s.plan, unit=key[0]) for key, s in self._donors()]
-        saved = {d: self._base.unit(d).checkpoint for c in self._carried.values() for d in c.donors}
+        there = {key for key, _ in self._donors()}
+        donors = {d: self._base.unit(d) for c in self._carried.values() for d in c.donors}
+        saved = {d: u.checkpoint if incarnation(u) in there else "" for d, u in donors.items()}
         for unit in self._by_place(map(self._plan.unit, self._carried)):
             carry = self._carried[unit.id]
             where = tuple(saved[d] for d in carry.donors)

@@ -109,7 +109,7 @@ class Load(_UnitStep):
     kind: Literal["load"] = "load"
     carry: Carry
     saved: tuple[str, ...] = ()
-    """The checkpoints of the carry's donors, in its order."""
+    """The checkpoints of the carry's donors, in its order; '' for one that never came to run."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -142,7 +142,7 @@ class Agent:
     def _load(self, body: dict[str, Any]) -> None:
         """Make a unit's checkpoint of what others have saved."""
         carry, names = carry_from_data(body.get("carry")), [str(n) for n in body.get("saved") or ()]
-        if not all(map(_NAME.fullmatch, names)) or len(names) != len(carry.donors):
+        if not all(n == "" or _NAME.fullmatch(n) for n in names) or len(names) != len(carry.donors):
             raise DeploymentError(f"not the names of what was saved: {names}", where=f"zone {self.zone}")
 
         def load(deployed: Deployed, plan: DeploymentPlan, unit: Unit) -> None:

@@ -54,7 +54,12 @@ def place_of(
 
 
 def assemble(
-    checkpoint: Path, carry: Carry, store: StateStore, names: Sequence[str], places: Sequence[Place]
+    checkpoint: Path,
+    carry: Carry,
+    store: StateStore,
+    names: Mapping[str, str],
+    found: Mapping[str, Saved],
+    places: Sequence[Place],
 ) -> Saved | None:
     """Make a checkpoint of what donors have saved under ``names``; None where it was made before."""
     if (checkpoint / _MARK).exists():
@@ -62,13 +67,12 @@ def assemble(
     draft = checkpoint.with_name(f".{checkpoint.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     (draft / "parts").mkdir(parents=True)
-    known = {donor: store.saved(name) for donor, name in zip(carry.donors, names, strict=True)}
-    made = _Assembly(checkpoint, draft, carry, store, dict(zip(carry.donors, names, strict=True)), known)
+    made = _Assembly(checkpoint, draft, carry, store, names, found)
     summary = made.put_together(places)
     shutil.rmtree(draft / "parts")
     if (checkpoint / _NOTE).exists():
         shutil.copy(checkpoint / _NOTE, draft / _NOTE)
-    (draft / _MARK).write_text(json.dumps({"from": list(names)}))
+    (draft / _MARK).write_text(json.dumps({"from": list(names.values())}))
     shutil.rmtree(checkpoint, ignore_errors=True)
     os.replace(draft, checkpoint)
     return summary

@@ -72,8 +72,8 @@ def load(
 
     Raise Unavailable while the zone has not got yet what the unit is to begin behind.
     """
-    names = [_stored(plan, name) for name in names]
-    found = {donor: store.saved(name) for donor, name in zip(carry.donors, names, strict=True)}
+    names = [_stored(plan, name) if name else "" for name in names]
+    found = {donor: _known(store, name) for donor, name in zip(carry.donors, names, strict=True)}
     places: list[Place] = []
     at: dict[str, int] = {}
     for reading in carry.readings:
@@ -99,10 +99,16 @@ def load(
             )
         for reader in channel_readers(plan, unit)[channel.operator]:
             log.advance(reader, at[channel.id])
-    summary = assemble(units.layout.checkpoint(unit), carry, store, names, places)
+    where = dict(zip(carry.donors, names, strict=True))
+    summary = assemble(units.layout.checkpoint(unit), carry, store, where, found, places)
     if summary is not None:
         totals = {"rows_in": summary.rows_in, "late_rows": summary.late_rows, "finished": False}
         write_atomically(units.layout.state(unit), json.dumps(totals))
+
+
+def _known(store: StateStore, name: str) -> Saved:
+    """Read what is known of a donor; nothing where it never came to run."""
+    return store.saved(name) if name else Saved()
 
 
 def _stored(plan: DeploymentPlan, checkpoint: str) -> str:

@@ -110,7 +110,8 @@ def _rewrite(spark: Any, wanted: Reshaping) -> None:
     def read(piece: Piece, store: str) -> DataFrame:
         reader = spark.read.format("statestore").option("path", piece.checkpoint)
         reader = reader.option("batchId", piece.batch).option("operatorId", wanted.operator)
-        return reader.option("storeName", store).option(every, "true").load()
+        frame: DataFrame = reader.option("storeName", store).option(every, "true").load()
+        return frame
 
     class Change:
         """What is made of each store's state, one after the other; called from Java."""
