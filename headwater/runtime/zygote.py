@@ -56,6 +56,8 @@ PRELOADED = (
 _MOST = 1 << 22  # bytes of a request
 IDLE = 60.0
 """Seconds after which a daemon without workers ends."""
+_HELD = 256  # ports of ended daemons that are kept from being used again
+_LISTENING = "0A"
 
 
 def supported() -> bool:
@@ -96,6 +98,10 @@ class Zygote:
         """Who waits for the end of which process."""
         self._idle: dict[int, _Idle | None] = {}
         """Spark's daemons, and since when those without workers have had none."""
+        self._ended: dict[int, list[int]] = {}
+        """Daemons that were ended here, until they are gone, and the ports at which they listened."""
+        self._held: dict[int, socket.socket] = {}
+        """Those ports: Spark still connects there and must be refused, not reach another's daemon."""
 
     def serve(self) -> None:
         """Fork for every request, tell every end; return when the server is gone."""
@@ -153,7 +159,7 @@ class Zygote:
             for number, fd in enumerate(fds):
                 os.dup2(fd, number)
                 os.close(fd)
-            for other in (connection, self._listener, *self._waiting.values()):
+            for other in (connection, self._listener, *self._waiting.values(), *self._held.values()):
                 other.close()
             for fd in (self._server, self._wake, self._woken):
                 os.close(fd)
@@ -180,6 +186,8 @@ class Zygote:
                 return
             connection = self._waiting.pop(pid, None)
             self._idle.pop(pid, None)
+            for port in self._ended.pop(pid, ()):
+                self._hold(port)
             if connection is not None:
                 code = os.waitstatus_to_exitcode(status)
                 with connection, contextlib.suppress(OSError):
@@ -202,7 +210,22 @@ class Zygote:
                 # end with a reset, upon which Spark asks anew.
                 os.kill(pid, signal.SIGSTOP)
                 unused = _idle_files(pid) == files
+                if unused:
+                    self._ended[pid] = _listening_ports(pid)
                 os.kill(pid, signal.SIGKILL if unused else signal.SIGCONT)
+
+    def _hold(self, port: int) -> None:
+        """Keep a port without listening there, so that whoever connects is refused at once."""
+        held = socket.socket()
+        try:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind(("127.0.0.1", port))
+        except OSError:  # somebody was faster
+            held.close()
+            return
+        self._held[port] = held
+        if len(self._held) > _HELD:
+            self._held.pop(next(iter(self._held))).close()
 
     def _part(self, pid: int) -> None:
         """End a process whose stand-in Spark has ended."""
@@ -229,6 +252,17 @@ def _idle_files(pid: int) -> int | None:
         return len(os.listdir(f"/proc/{pid}/fd"))
     except OSError:
         return None
+
+
+def _listening_ports(pid: int) -> list[int]:
+    """Give the ports at which a process accepts connections."""
+    try:
+        links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+        rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    except OSError:
+        return []
+    own = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
+    return [int(r[1].partition(":")[2], 16) for r in rows if r[3] == _LISTENING and r[9] in own]
 
 
 def _received(connection: socket.socket, size: int) -> bytes:

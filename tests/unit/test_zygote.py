@@ -158,6 +158,11 @@ def test_a_daemon_ends_when_it_has_had_no_workers_for_a_while(place: Place) -> N
             time.sleep(1.5)
             assert daemon.poll() is None
         assert until(lambda: daemon.poll() is not None)
+    # Spark goes on connecting there: it must be refused, and never reach the daemon of another query.
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 10)
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
 
 
 def test_nobody_else_may_ask(place: Place) -> None:
