@@ -39,6 +39,8 @@ def explain(steps: Sequence[Step]) -> list[str]:
     checks = [s.unit for s in steps if isinstance(s, Check)]
     if checks:
         lines.append(f"check in their zones, before anything stops: {_names(checks)}")
+    if surveyed := [s.unit for s in steps if isinstance(s, Survey)]:
+        lines.append(f"see, before anything stops, whether their state can be taken out: {_names(surveyed)}")
     replaced = {s.unit for s in steps if isinstance(s, Start) and s.again}
     for step in steps:
         line = _line(step, replaced)
@@ -54,10 +56,8 @@ def explain(steps: Sequence[Step]) -> list[str]:
 
 def _line(step: Step, replaced: set[str]) -> str | None:
     match step:
-        case Check() | Prepare() | Save():
+        case Check() | Survey() | Prepare() | Save():
             return None  # checks stand together, preparing is part of starting, saving of loading
-        case Survey():
-            return f"see whether what {step.unit} keeps can be taken out of it"
         case Load():
             shares = step.carry.shares
             if not shares:

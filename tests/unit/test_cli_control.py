@@ -100,6 +100,26 @@ def test_plan_shows_what_would_change() -> None:
     assert code == 6 and "high@S1 on s1a" in out and "--reset-state high@S1" in err
 
 
+def test_operators_are_moved_and_units_split_by_name() -> None:
+    with controller() as zones:
+        invoke("apply", *tiny("L1"), "--yes", "--wait")
+        code, out, err = invoke("move", "high", "--to", "edge", "--yes", "--wait")
+        assert code == 0, err
+        assert "give high@E1 the state of high from high@S1" in out and "version 2: done" in err
+        begun = zones.kept("tiny")["high@E1"]
+        code, out, err = invoke("split", "high@E1", "--after", "low", "--yes", "--wait", "--json")
+        data = json.loads(out)
+        assert code == 0 and data["stored"], err
+        assert data["carried"] == [{"unit": "low@E1", "from": ["high@E1"]}]  # the windows stay where they are
+        code, out, err = invoke("fuse", "low", "high", "--of", "tiny", "--yes", "--wait")
+        assert code == 0, err
+        assert zones.kept("tiny")["high@E1"] == begun
+        code, out, err = invoke("fuse", "low", "high", "--yes")
+        assert code != 0 and "no unit is called 'low'" in err
+        code, out, err = invoke("move", "high", "--to", "cloud", "--of", "small", "--yes")
+        assert code != 0 and "small" in err
+
+
 def test_nobody_is_asked_without_a_terminal() -> None:
     code, _, err = invoke("apply", *tiny())
     assert code == 2 and "--yes" in err
