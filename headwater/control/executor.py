@@ -29,6 +29,9 @@ from headwater.plan.steps import (
 )
 
 
+_SOON = 0.1  # seconds
+
+
 class GateFailed(HeadwaterError):
     """Changed units do worse than before the change."""
 
@@ -146,7 +149,8 @@ class Executor:
             if error.retryable or step.must:
                 raise
             return Attempt(done=True, note=f"{step.unit} goes with rows it had not read: {error.what}")
-        return self._later(f"{step.unit} has still to read what was written for it")
+        note = f"{step.unit} has still to read what was written for it"
+        return Attempt(done=False, wait=min(self._look, _SOON), note=note)  # others stand still meanwhile
 
     def _watch(
         self,

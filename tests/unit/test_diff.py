@@ -366,13 +366,22 @@ def test_a_source_goes_on_when_its_columns_change() -> None:
     assert "would begin with all input again" in text and "'read'" in text
 
 
-def test_another_zone_for_state_needs_consent() -> None:
+def test_state_of_two_zones_becomes_one_and_is_divided_again() -> None:
     dataflow = FIRST.flow()
     lifted = build(dataflow, ACME, Deployment({**annotated(dataflow, ACME).layers, "AD": "cloud"}))
-    text = refusal(FIRST.plan(), lifted)
-    assert "its operators go on as" in text and "without the state of 'AD'" in text
-    decided = diff(FIRST.plan(), lifted, reset_state=frozenset({"AD@S1", "AD@S2"}))
-    assert actions(decided)["AD@S1"] == "stop given up"
+    up = diff(FIRST.plan(), lifted)
+    ((share,),) = [c.shares for c in up.carries]
+    assert ([d.unit for d in share.donors], share.by, share.whole) == (["AD@S1", "AD@S2"], None, False)
+    assert actions(up)["AD@S1"] == "stop carried"
+    down = diff(up.wanted, FIRST.plan())
+    assert {c.unit: (share.by, share.values, share.whole) for c in down.carries for share in c.shares} == {
+        "AD@S1": ("location", ("L1", "L2"), False),
+        "AD@S2": ("location", ("L4",), False),
+    }
+    given_up = diff(FIRST.plan(), lifted, reset_state=frozenset({"AD@S1", "AD@S2"}))
+    assert actions(given_up)["AD@S1"] == "stop given up"
+    # What they have read is not read again all the same.
+    assert [r.donors for c in given_up.carries for r in c.readings] == [("AD@S1", "AD@S2")]
 
 
 def test_a_zone_cannot_change_its_parent_in_the_midst() -> None:
