@@ -28,7 +28,6 @@ from headwater.plan.steps import (
     Watch,
 )
 
-
 _SOON = 0.1  # seconds
 
 
