@@ -56,7 +56,7 @@ PRELOADED = (
 _MOST = 1 << 22  # bytes of a request
 IDLE = 60.0
 """Seconds after which a daemon without workers ends."""
-_HELD = 256  # ports of ended daemons that are kept from being used again
+_HELD = 128  # ports of ended daemons that are kept from being used again
 _LISTENING = "0A"
 
 
