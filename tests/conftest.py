@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterator
@@ -52,14 +53,16 @@ def spark(endpoint: LocalEndpoint) -> SparkSession:
     return endpoint.session()
 
 
-def start_broker(directory: Path, **options: Any) -> LocalBroker:
-    """Start a real broker; skip where none can be had, or fail where tests may not be skipped."""
+@contextlib.contextmanager
+def running_broker(directory: Path, **options: Any) -> Iterator[LocalBroker]:
+    """Run a real broker; skip where none can be had, or fail where tests may not be skipped."""
     pytest.importorskip("confluent_kafka")
     from headwater.errors import Unavailable
-    from headwater.runtime.broker import LocalBroker
+    from headwater.runtime.broker import local_broker
 
     try:
-        return LocalBroker.start(directory, **options)
+        with local_broker(directory, **options) as started:
+            yield started
     except Unavailable as error:
         if os.environ.get("HEADWATER_NO_SKIP"):
             raise
@@ -69,8 +72,5 @@ def start_broker(directory: Path, **options: Any) -> LocalBroker:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
     """Give a real broker for the session; skip where none can be had."""
-    started = start_broker(tmp_path_factory.mktemp("kafka"))
-    try:
+    with running_broker(tmp_path_factory.mktemp("kafka")) as started:
         yield started
-    finally:
-        started.stop()

@@ -34,6 +34,7 @@ from benchmarks.flowunits.workload import (
     Arrivals,
     Burst,
     Variant,
+    bits,
     continuum_text,
     crossed,
     measure,
@@ -43,13 +44,12 @@ from benchmarks.flowunits.zones import Zones
 from benchmarks.netlab import Lab
 from headwater.continuum import Continuum
 from headwater.errors import HeadwaterError, RuntimeFailure
-from headwater.quantity import parse_bandwidth
 
 VARIANTS: dict[str, Callable[[Lab, Path], Variant]] = {"headwater": Zones, "stretched": Stretched}
 BANDWIDTHS = ("unlimited", "1gbit", "100mbit", "10mbit")
 DELAYS = (0, 10, 100)
 ROWS, QUICK_ROWS = 9_600_000, 120_000
-WARM_UPS = 8  # at most; it ends when a run is not a tenth faster than the best before: compilers are done
+WARM_UPS = 8  # at most; enough when a run is not a tenth faster than the best before
 WARM_UP_SECONDS = 600.0  # sixteen cold JVMs on two cores
 
 Cell = tuple[str, int]
@@ -67,15 +67,11 @@ def cells(text: str) -> list[Cell]:
         try:
             if not slash:
                 raise ValueError("there is no delay")
-            _bits(bandwidth)
+            bits(bandwidth)
             found.append((bandwidth, int(delay)))
         except (ValueError, HeadwaterError) as error:
             raise argparse.ArgumentTypeError(f"{word!r} is no cell ({error}); write 10mbit/100") from None
     return found
-
-
-def _bits(bandwidth: str) -> float | None:
-    return None if bandwidth == "unlimited" else parse_bandwidth(bandwidth)
 
 
 @dataclass
@@ -153,7 +149,7 @@ def run_variant(
         for cell in wanted:
             try:
                 for _ in range(repeats):
-                    run = trial.run(_bits(cell[0]), cell[1] / 1000)
+                    run = trial.run(bits(cell[0]), cell[1] / 1000)
                     found.runs.setdefault(cell, []).append(run)
                     say(f"{cell[0]}, {cell[1]} ms: {run['seconds']:.2f} s, results right")
                     note()

@@ -6,26 +6,23 @@ python -m benchmarks.flowunits.heatmap RESULT.json FIGURE.png
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.flowunits.workload import bits
 from headwater.errors import HeadwaterError, RuntimeFailure, Unavailable
-from headwater.quantity import parse_bandwidth
 
 
 def grid(result: Mapping[str, Any], key: str) -> tuple[list[str], list[int], list[list[float | None]]]:
     """Arrange the cells: the widest link first, a row for each delay; None where unknown."""
     cells = result["cells"]
-    bandwidths = sorted({c["bandwidth"] for c in cells}, key=_narrowness)
+    bandwidths = sorted({c["bandwidth"] for c in cells}, key=lambda b: -(bits(b) or math.inf))
     delays = sorted({c["delay_ms"] for c in cells})
     found = {(c["bandwidth"], c["delay_ms"]): c.get(key) for c in cells}
     return bandwidths, delays, [[found.get((b, d)) for b in bandwidths] for d in delays]
-
-
-def _narrowness(bandwidth: str) -> float:
-    return float("-inf") if bandwidth == "unlimited" else -parse_bandwidth(bandwidth)
 
 
 def draw(result: Mapping[str, Any], file: Path) -> None:

@@ -23,22 +23,22 @@ from benchmarks.flowunits.hosts import Hosts
 from benchmarks.flowunits.stretched_query import Settings
 from benchmarks.flowunits.workload import BATCH_ROWS, CLOUD, CORES, EDGES, TRIGGER, Burst
 from benchmarks.netlab import Lab
-from headwater.runtime.endpoint import STREAMING_CONF
+from headwater.runtime.endpoint import KEEP_COMPILED, STREAMING_CONF
 
 # Every zone has a network of its own, so the same ports serve all.
 MASTER_PORT, STORAGE_PORT, EVENTS_PORT = 7077, 9870, 7070
 EXECUTOR_MB, DRIVER_MB, DAEMON_MB = 512, 768, 96
 _READY_SECONDS = 240.0
 _HERE = Path(__file__).parent
-JAVA = "-XX:+UseSerialGC -XX:-UsePerfData -XX:-UseCodeCacheFlushing"  # as Headwater's own Sparks
+JAVA_OPTIONS = f"-XX:+UseSerialGC -XX:-UsePerfData {KEEP_COMPILED}"
 CONF: Mapping[str, str] = {
     **STREAMING_CONF,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.executor.memory": f"{EXECUTOR_MB}m",
     "spark.driver.memory": f"{DRIVER_MB}m",
-    "spark.executor.extraJavaOptions": JAVA,
-    "spark.driver.extraJavaOptions": JAVA,
+    "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
     # An instance of each operator on each core, as a cluster that takes all hosts for near would have.
     "spark.sql.shuffle.partitions": str(sum(CORES.values())),
     # Batches then write what has changed and no snapshot: the least that goes to the file system.

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from benchmarks import pipeline
 from benchmarks.netlab import Lab
 from headwater.errors import RuntimeFailure
+from headwater.quantity import parse_bandwidth
 
 # Location of each edge zone. One host a zone; the paper has two machines in its one site.
 EDGES = {"E1": "L1", "E2": "L2", "E3": "L3", "E4": "L4"}
@@ -53,6 +54,11 @@ def continuum_text(at: dict[str, str] | None = None) -> str:
 
 def _at(at: dict[str, str] | None, zone: str) -> str:
     return f', at: "{at[zone]}"' if at else ""
+
+
+def bits(bandwidth: str) -> float | None:
+    """Read a cell's bandwidth, in bit/s; None where links have no limit."""
+    return None if bandwidth == "unlimited" else parse_bandwidth(bandwidth)
 
 
 @dataclass(frozen=True)

@@ -106,9 +106,11 @@ class LocalBroker:
 
 
 @contextlib.contextmanager
-def local_broker(directory: Path) -> Iterator[LocalBroker]:
-    """Run a broker for as long as the context lasts."""
-    broker = LocalBroker.start(directory)
+def local_broker(
+    directory: Path, *, protocol: str = "PLAINTEXT", settings: Mapping[str, str] | None = None
+) -> Iterator[LocalBroker]:
+    """Run a broker for as long as the context lasts; see ``LocalBroker.start``."""
+    broker = LocalBroker.start(directory, protocol=protocol, settings=settings)
     try:
         yield broker
     finally:

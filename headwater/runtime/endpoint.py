@@ -34,6 +34,10 @@ STOP_SECONDS = 20.0
 JAVA = 17
 _RETRIES = 4  # of a request, in some 5 seconds
 
+KEEP_COMPILED = "-XX:-UseCodeCacheFlushing"
+"""Java 17 drops compiled code that was not seen at work lately. A query that rests between batches was
+compiled over and over by that: a tenth to a third of a core in each of seven Sparks on two cores."""
+
 STREAMING_CONF: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     # Sources by name, so that a checkpoint outlives a change of its query's sources.
@@ -47,8 +51,8 @@ STREAMING_CONF: Mapping[str, str] = {
     "spark.sql.streaming.multipleWatermarkPolicy": "min",
     # A malformed field must be noticed whichever columns the query happens to use.
     "spark.sql.csv.parser.columnPruning.enabled": "false",
-    # Without a trigger interval, an idle query looks for input this often: with Spark's 10 ms it would keep
-    # a fifth to a half of a gateway's core busy.
+    # Without a trigger interval, an idle query looks for input this often: with Spark's 10 ms, one that
+    # lists files kept a fifth of a core busy.
     "spark.sql.streaming.pollingDelay": "100ms",
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.numRecentProgressUpdates": "30",
@@ -381,9 +385,7 @@ def _java_options(directory: Path, *, quick: bool) -> str:
     if quick:
         # Lightly compiled code gets a small cache of its own by default, which some dozens of queries fill.
         return f"{options} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-    # Java 17 drops compiled code that was not seen at work lately, so a query that rests between batches
-    # is compiled over and over: up to a fifth of a core for each Spark.
-    return f"{options} -XX:-UseCodeCacheFlushing"
+    return f"{options} {KEEP_COMPILED}"
 
 
 def register_sources(session: Any) -> None:

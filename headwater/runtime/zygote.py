@@ -56,8 +56,8 @@ PRELOADED = (
 _MOST = 1 << 22  # bytes of a request
 IDLE = 60.0
 """Seconds after which a daemon without workers ends."""
-_HELD = 256  # ports of ended daemons that are kept from being used again
-_LISTENING = "0A"
+_HELD = 128  # ports of ended daemons that are kept from being used again
+_LISTENING = "0A"  # a socket's state in /proc/net/tcp
 
 
 def supported() -> bool:

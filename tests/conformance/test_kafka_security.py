@@ -13,7 +13,7 @@ from headwater.errors import HeadwaterError
 from headwater.runtime.broker import LocalBroker
 from headwater.runtime.channels import kafkacluster
 from headwater.runtime.channels.open import open_log
-from tests.conftest import start_broker
+from tests.conftest import running_broker
 
 from .conftest import ids, table
 
@@ -48,11 +48,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalBro
         "sasl.mechanism.inter.broker.protocol": "PLAIN",
         "listener.name.sasl_ssl.plain.sasl.jaas.config": users,
     }
-    broker = start_broker(place / "broker", protocol="SASL_SSL", settings=settings)
-    try:
+    with running_broker(place / "broker", protocol="SASL_SSL", settings=settings) as broker:
         yield broker, place / "ca.pem"
-    finally:
-        broker.stop()
 
 
 @pytest.fixture
