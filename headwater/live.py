@@ -23,6 +23,7 @@ from headwater.control.zone import OpenZone
 from headwater.errors import DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
 from headwater.metrics import Progress, UnitProgress
 from headwater.plan.build import build
+from headwater.plan.cutcost import CutCost, cut_cost
 from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.document import plan_id
 from headwater.plan.explain import explain as in_words
@@ -56,17 +57,21 @@ class Preview:
     """Whether a change is under way, which this one would take the place of."""
     same: bool
     """Whether the plan is in force already and nothing is to do."""
+    cost: CutCost | None = None
+    """What its cuts cost or save beside those that run."""
 
     @property
     def words(self) -> list[str]:
         lines = list(in_words(self.steps)) + [f"note: {note}" for note in self.diff.notes]
+        lines += self.cost.words() if self.cost else []
         if self.busy:
             lines.append("a change is under way: this one takes its place between two of its steps")
         return lines
 
     def to_data(self) -> dict[str, Any]:
         """Give the preview as JSON-able data."""
-        return {"version": self.version, **self.diff.to_data(), "steps": self.words}
+        cost = self.cost.to_data() if self.cost else None
+        return {"version": self.version, **self.diff.to_data(), "steps": self.words, "cost": cost}
 
 
 def preview(
@@ -86,12 +91,18 @@ def preview(
         record = store.deployment(name)
         base, standings = store.base(name), store.standings(name)
         plans = store.plans_of(standings)
+        seen = _whole(store.reports(name))
     next_one = Wish(deployment=name, version=record.version + 1, goal="run", plan=None)
     decided = diff(base, plan, reset_state=reset_state, generation=next_one.generation)
     steps = steps_to(decided, standings, plans, canary=canary)
     same = not steps and record.phase == "running" and plan_id(decided.wanted) == record.base
     return Preview(
-        diff=decided, steps=steps, version=record.version, busy=record.phase in BUSY - {"wanted"}, same=same
+        diff=decided,
+        steps=steps,
+        version=record.version,
+        busy=record.phase in BUSY - {"wanted"},
+        same=same,
+        cost=cut_cost(base, decided.wanted, seen) if base else None,
     )
 
 
@@ -159,10 +170,7 @@ class Status:
     @property
     def progress(self) -> Progress:
         """What the zones said, as one."""
-        whole = Progress(seconds=0.0)
-        for zone in self.zones:
-            whole = whole.joined(zone.progress) if zone.progress else whole
-        return whole
+        return _whole(self.zones)
 
     def to_data(self) -> dict[str, Any]:
         """Give the status as JSON-able data."""
@@ -177,6 +185,13 @@ class Status:
             "zones": [{"zone": z.zone, "at": z.at, "error": z.error} for z in self.zones],
             **{k: v for k, v in self.progress.to_data().items() if k != "seconds"},
         }
+
+
+def _whole(reports: Iterable[ZoneReport]) -> Progress:
+    whole = Progress(seconds=0.0)
+    for zone in reports:
+        whole = whole.joined(zone.progress) if zone.progress else whole
+    return whole
 
 
 def status(name: str | None = None, place: str | None = None) -> tuple[Status, ...]:

@@ -24,7 +24,7 @@ from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import finishing, steps_to, stopping
-from headwater.plan.steps import Check, Step, Survey, Switch, begun, done, settled
+from headwater.plan.steps import Check, Rehearse, Step, Survey, Switch, begun, done, settled
 from headwater.plan.wayback import stranded, way_back
 
 IDLE = 1.0  # seconds between two looks at a store where nothing is to do
@@ -253,7 +253,7 @@ class Controller:
             return change.phase
         if isinstance(step, Switch):
             return "changing"
-        if isinstance(step, Check | Survey) and change.phase == "checking":
+        if isinstance(step, Check | Survey | Rehearse) and change.phase == "checking":
             return "checking"
         hands_over = any(isinstance(e.step, Switch) for e in self._store.journal(change.id))
         return "handing_over" if hands_over else "changing"
@@ -322,7 +322,7 @@ class Controller:
             return
         back = way_back(before, failed, standings)
         plans = {**self._store.plans_of(standings), plan_id(failed): failed}
-        steps = [s for s in steps_to(back, standings, plans) if not isinstance(s, Check)]
+        steps = [s for s in steps_to(back, standings, plans) if not isinstance(s, Check | Rehearse)]
         self._store.turn_back(self._holder, change, back.wanted, steps, why)
 
     # ------------------------------------------------------------ looking

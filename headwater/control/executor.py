@@ -19,6 +19,7 @@ from headwater.plan.steps import (
     Forget,
     Load,
     Prepare,
+    Rehearse,
     Save,
     Start,
     Step,
@@ -125,8 +126,11 @@ class Executor:
                 return self._drain(step, plan, port)
             case Survey():
                 port.survey(plan, step.unit)
+            case Rehearse():
+                port.rehearse(plan, step.unit, step.carry, step.saved)
             case Save():
-                port.save(plan, step.unit)
+                kept, sent = port.save(plan, step.unit)
+                return Attempt(done=True, note=f"{kept} bytes of state, {sent} of them sent now")
             case Load():
                 port.load(plan, step.unit, step.carry, step.saved)
             case Finish():

@@ -78,6 +78,9 @@ class JournalEntry:
     step: Step
     state: StepState
     note: str = ""
+    begun: float | None = None
+    ended: float | None = None
+    """When it was first tried and when it was done, in seconds since 1970."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,9 @@ def change_of(row: Any) -> Change:
 def entry_of(row: Any) -> JournalEntry:
     """Read a step of the journal."""
     step = step_from_data(json.loads(row.step))
-    return JournalEntry(number=row.number, step=step, state=row.state, note=row.note)
+    return JournalEntry(
+        number=row.number, step=step, state=row.state, note=row.note, begun=row.begun, ended=row.ended
+    )
 
 
 def record_of(connection: Connection, name: str) -> Any:
@@ -79,9 +81,11 @@ def add_steps(connection: Connection, change: int, steps: Sequence[Step], *, fir
 
 
 def set_step(connection: Connection, change: int, number: int, state: StepState, note: str = "") -> None:
-    """Say how far a step is."""
+    """Say how far a step is, and since when."""
     where = and_(t.journal.c.change == change, t.journal.c.number == number)
-    connection.execute(update(t.journal).where(where).values(state=state, note=note))
+    since = {"begun": "begun", "done": "ended"}.get(state)
+    moment = {since: time.time()} if since else {}
+    connection.execute(update(t.journal).where(where).values(state=state, note=note, **moment))
 
 
 def set_phase(connection: Connection, name: str, phase: Phase, message: str | None, **values: Any) -> None:

@@ -221,6 +221,11 @@ class SimulatedZone:
         with self._called("survey", unit):
             self._own(plan, unit)
 
+    def rehearse(self, plan: DeploymentPlan, unit: str, carry: Carry | None, saved: Sequence[str]) -> None:
+        """Find the unit."""
+        with self._called("rehearse", unit):
+            self._own(plan, unit)
+
     def save(self, plan: DeploymentPlan, unit: str) -> None:
         """Put what a stopped unit keeps where others find it."""
         with self._called("save", unit) as world:

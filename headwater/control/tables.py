@@ -30,7 +30,7 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError, Oper
 
 from headwater.errors import DeploymentError, Unavailable
 
-SCHEMA = 1
+SCHEMA = 2
 SYNCHRONOUS = "FULL"
 """SQLite's word for how sure a commit is: this one outlives a power cut."""
 WRITES = "headwater_writes"
@@ -90,6 +90,8 @@ journal = Table(
     Column("step", Text, nullable=False),
     Column("state", String(10), nullable=False),
     Column("note", Text, nullable=False),
+    Column("begun", Float),
+    Column("ended", Float),
 )
 units = Table(
     "headwater_units",

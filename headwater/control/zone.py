@@ -59,8 +59,18 @@ class ZonePort(Protocol):
         """See whether a unit's state can be saved; raise what stands in the way. Nothing is changed."""
         ...
 
-    def save(self, plan: DeploymentPlan, unit: str) -> None:
-        """Put a stopped unit's state, and how far it has read and written, where other zones find it."""
+    def rehearse(self, plan: DeploymentPlan, unit: str, carry: Carry | None, saved: Sequence[str]) -> None:
+        """Run a unit on a trifle beside all that counts; raise what is wrong. Nothing is changed.
+
+        With a carry, it begins with what donors kept when they were surveyed.
+        """
+        ...
+
+    def save(self, plan: DeploymentPlan, unit: str) -> tuple[int, int]:
+        """Put a stopped unit's state, and how far it has read and written, where other zones find it.
+
+        Give the bytes of what it kept, and of what had not been put there by the survey.
+        """
         ...
 
     def load(self, plan: DeploymentPlan, unit: str, carry: Carry, saved: Sequence[str]) -> None:

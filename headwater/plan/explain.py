@@ -12,6 +12,7 @@ from headwater.plan.steps import (
     Forget,
     Load,
     Prepare,
+    Rehearse,
     Save,
     Start,
     Step,
@@ -41,6 +42,8 @@ def explain(steps: Sequence[Step]) -> list[str]:
         lines.append(f"check in their zones, before anything stops: {_names(checks)}")
     if surveyed := [s.unit for s in steps if isinstance(s, Survey)]:
         lines.append(f"see, before anything stops, whether their state can be taken out: {_names(surveyed)}")
+    if rehearsed := [s.unit for s in steps if isinstance(s, Rehearse)]:
+        lines.append(f"run on a trifle, beside all that counts, so that they start soon: {_names(rehearsed)}")
     replaced = {s.unit for s in steps if isinstance(s, Start) and s.again}
     for step in steps:
         line = _line(step, replaced)
@@ -56,7 +59,7 @@ def explain(steps: Sequence[Step]) -> list[str]:
 
 def _line(step: Step, replaced: set[str]) -> str | None:
     match step:
-        case Check() | Survey() | Prepare() | Save():
+        case Check() | Survey() | Rehearse() | Prepare() | Save():
             return None  # checks stand together, preparing is part of starting, saving of loading
         case Load():
             shares = step.carry.shares

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from headwater.errors import DeploymentError
+from headwater.plan.carry import Carry
 from headwater.plan.content import is_stateful, unit_content
 from headwater.plan.diff import PlanDiff, State
 from headwater.plan.document import plan_id
@@ -25,6 +26,7 @@ from headwater.plan.steps import (
     Load,
     Plans,
     Prepare,
+    Rehearse,
     Save,
     Standing,
     Standings,
@@ -153,6 +155,7 @@ class _Ordering:
         wanted = [u for u in self._plan.units if not self._stands(u)]
         steps: list[Step] = [Check(plan=self._id, unit=u.id) for u in self._by_place(wanted)]
         steps += [Survey(plan=s.plan, unit=key[0]) for key, s in self._donors()]
+        steps += [self._rehearse(u) for u in self._by_place(wanted) if self._is_awaited(u)]
         steps += self._forget_leftovers()
         steps += self._feed_early()
         steps += self._hand_over()
@@ -200,6 +203,16 @@ class _Ordering:
         standing = self._standings.get(incarnation(unit))
         return standing is not None and standing.runs and standing.sure and self._same(unit.id, standing.plan)
 
+    def _rehearse(self, unit: Unit) -> Step:
+        carry = self._carried.get(unit.id)
+        return Rehearse(plan=self._id, unit=unit.id, carry=carry, saved=self._saved(carry) if carry else ())
+
+    def _is_awaited(self, unit: Unit) -> bool:
+        """Tell whether rows wait between the stop of what runs and the start of a unit."""
+        return unit.id in self._carried or any(
+            s.runs and not self._same(unit.id, s.plan) for _, s in self._of(unit.id)
+        )
+
     def _of(self, unit: str) -> list[tuple[Incarnation, Standing]]:
         return [(key, s) for key, s in self._standings.items() if key[0] == unit]
 
@@ -224,15 +237,17 @@ class _Ordering:
         ):
             steps += self._stop_at_the_cut(key[0], stood)
         steps += [Save(plan=s.plan, unit=key[0]) for key, s in self._donors()]
-        there = {key for key, _ in self._donors()}
-        donors = {d: self._base.unit(d) for c in self._carried.values() for d in c.donors}
-        saved = {d: u.checkpoint if incarnation(u) in there else "" for d, u in donors.items()}
         for unit in self._by_place(map(self._plan.unit, self._carried)):
             carry = self._carried[unit.id]
-            where = tuple(saved[d] for d in carry.donors)
             steps.append(Prepare(plan=self._id, unit=unit.id))
-            steps.append(Load(plan=self._id, unit=unit.id, carry=carry, saved=where))
+            steps.append(Load(plan=self._id, unit=unit.id, carry=carry, saved=self._saved(carry)))
         return [*steps, Switch(plan=self._id)]
+
+    def _saved(self, carry: Carry) -> tuple[str, ...]:
+        """Name the checkpoints of a carry's donors; '' for one that never came to run."""
+        there = {key for key, _ in self._donors()}
+        donors = map(self._base.unit, carry.donors)
+        return tuple(u.checkpoint if incarnation(u) in there else "" for u in donors)
 
     def _stop_at_the_cut(self, unit: str, stood: Standing) -> list[Step]:
         """Stop a unit once it has read what it must; one that does not surely run is started for that."""

@@ -96,6 +96,16 @@ class Survey(_UnitStep):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rehearse(_UnitStep):
+    """Run the unit in its zone on a trifle, beside all that counts: its Spark knows the plan then."""
+
+    kind: Literal["rehearse"] = "rehearse"
+    carry: Carry | None = None
+    saved: tuple[str, ...] = ()
+    """As in ``Load``, of what runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Save(_UnitStep):
     """Put what a stopped unit kept, and how far it had come, where other zones can take it from."""
 
@@ -157,7 +167,22 @@ class Watch:
         return ", ".join(self.zones)
 
 
-Step = Check | Prepare | Start | Feed | Stop | Drain | Survey | Save | Load | Switch | Finish | Forget | Watch
+Step = (  # fmt: skip
+    Check
+    | Prepare
+    | Start
+    | Feed
+    | Stop
+    | Drain
+    | Survey
+    | Rehearse
+    | Save
+    | Load
+    | Switch
+    | Finish
+    | Forget
+    | Watch
+)
 _STEPS: TypeAdapter[Step] = TypeAdapter(Annotated[Step, Discriminator("kind")])
 
 
@@ -218,7 +243,7 @@ def standing_of(plan: DeploymentPlan) -> dict[Incarnation, Standing]:
     return {incarnation(u): Standing(plan=id_, runs=True) for u in plan.units}
 
 
-_MOVES_NOTHING = Watch | Check | Drain | Survey | Save | Load | Switch
+_MOVES_NOTHING = Watch | Check | Drain | Survey | Rehearse | Save | Load | Switch
 
 
 def begun(step: Step, standings: Standings, plan: DeploymentPlan) -> dict[Incarnation, Standing]:

@@ -25,12 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from headwater.errors import ChannelError, DeploymentError, HeadwaterError
-from headwater.plan.carry import carry_from_data
+from headwater.plan.carry import Carry, carry_from_data
 from headwater.plan.document import from_document
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.runtime import carrying
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.durable import read_note, write_atomically
+from headwater.runtime.rehearsal import rehearse
 from headwater.runtime.savedstate import StateStore
 from headwater.runtime.settings import UnitSettings
 from headwater.runtime.sparks import Sparks
@@ -117,6 +118,7 @@ class Agent:
             "settle": self._of_unit(lambda d, plan, unit: d.settle(plan, unit)),
             "drained": self._of_unit(lambda d, plan, unit: d.drained(plan, unit)),
             "survey": self._of_unit(self._survey),
+            "rehearse": self._rehearse,
             "save": self._of_unit(self._save),
             "load": self._load,
             "finish": self._of_unit(lambda d, plan, unit: d.finish(plan, unit)),
@@ -139,11 +141,29 @@ class Agent:
         with self._lock:
             return self._open(plan.dataflow.name).hold(document, plan)
 
-    def _load(self, body: dict[str, Any]) -> None:
-        """Make a unit's checkpoint of what others have saved."""
+    def _carry(self, body: Mapping[str, Any]) -> tuple[Carry, list[str]]:
+        """Read what a unit takes over, and the names of what was saved of its donors."""
         carry, names = carry_from_data(body.get("carry")), [str(n) for n in body.get("saved") or ()]
         if not all(n == "" or _NAME.fullmatch(n) for n in names) or len(names) != len(carry.donors):
             raise DeploymentError(f"not the names of what was saved: {names}", where=f"zone {self.zone}")
+        return carry, names
+
+    def _rehearse(self, body: dict[str, Any]) -> None:
+        """Run a unit on a trifle, from what its donors keep by now if it takes over anything."""
+        carried = self._carry(body) if body.get("carry") is not None else None
+
+        def run(deployed: Deployed, plan: DeploymentPlan, unit: Unit) -> None:
+            with deployed.acting(plan, unit) as units:
+                dressed = (
+                    carrying.dress(units, plan, unit, *carried, self._state_store()) if carried else None
+                )
+            rehearse(units, plan, unit, dressed)
+
+        self._of_unit(run)(body)
+
+    def _load(self, body: dict[str, Any]) -> None:
+        """Make a unit's checkpoint of what others have saved."""
+        carry, names = self._carry(body)
 
         def load(deployed: Deployed, plan: DeploymentPlan, unit: Unit) -> None:
             with deployed.acting(plan, unit) as units:
@@ -159,7 +179,8 @@ class Agent:
     def _save(self, deployed: Deployed, plan: DeploymentPlan, unit: Unit) -> dict[str, int]:
         """Put what a stopped unit kept where other zones find it; tell its size."""
         with deployed.acting(plan, unit) as units:
-            return {"bytes": carrying.save(units, plan, unit, self._state_store()).bytes}
+            saved, sent = carrying.save(units, plan, unit, self._state_store())
+        return {"bytes": saved.bytes, "sent": sent}
 
     def _forget(self, deployed: Deployed, plan: DeploymentPlan, unit: Unit) -> bool:
         """Delete what is stored of a unit here, and what it left for others."""

@@ -77,9 +77,14 @@ class AgentClient:
         """See whether a unit's state can be saved; raise what stands in the way."""
         self._ask("survey", plan, unit)
 
-    def save(self, plan: DeploymentPlan, unit: str) -> None:
-        """Put what a stopped unit kept where other zones find it."""
-        self._ask("save", plan, unit)
+    def rehearse(self, plan: DeploymentPlan, unit: str, carry: Carry | None, saved: Sequence[str]) -> None:
+        """Run a unit on a trifle beside all that counts; raise what is wrong with it."""
+        self._ask("rehearse", plan, unit, carry=asdict(carry) if carry else None, saved=list(saved))
+
+    def save(self, plan: DeploymentPlan, unit: str) -> tuple[int, int]:
+        """Put what a stopped unit kept where other zones find it; give its bytes, and those sent now."""
+        told = self._ask("save", plan, unit)
+        return int(told["bytes"]), int(told["sent"])
 
     def load(self, plan: DeploymentPlan, unit: str, carry: Carry, saved: Sequence[str]) -> None:
         """Make a unit's checkpoint of what others have saved."""

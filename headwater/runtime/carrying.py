@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from headwater.dataflow.sources import Source
 from headwater.errors import RuntimeFailure, Unavailable
@@ -13,7 +15,7 @@ from headwater.plan.state import kept_state
 from headwater.runtime.assembly import Place, assemble, place_of
 from headwater.runtime.durable import read_note, write_atomically
 from headwater.runtime.layout import Layout
-from headwater.runtime.savedstate import Saved, StateStore, describe, operators
+from headwater.runtime.savedstate import Saved, StateStore, describe, operators, put_early
 from headwater.runtime.unit import channel_readers, name_of_channels, names_of_source
 from headwater.runtime.units import Units
 
@@ -21,7 +23,10 @@ _RECEIPT = "saved.json"
 
 
 def survey(units: Units, plan: DeploymentPlan, unit: Unit, store: StateStore) -> None:
-    """Raise what stands in the way of saving what a unit keeps; nothing is changed."""
+    """Raise what stands in the way of saving what a unit keeps; store what it keeps by now.
+
+    RocksDB's files do not change, so only what is new has to be stored once it has stopped.
+    """
     store.check()
     if left := sorted(units.retired(unit)):
         raise Unavailable(
@@ -34,10 +39,13 @@ def survey(units: Units, plan: DeploymentPlan, unit: Unit, store: StateStore) ->
             where=f"unit {unit.id}",
             hint="report this as a defect; nothing was changed",
         )
+    name = _stored(plan, unit.checkpoint)
+    _leave_receipt(units.layout, unit, store, name)
+    put_early(units.layout.checkpoint(unit), name, store)
 
 
-def save(units: Units, plan: DeploymentPlan, unit: Unit, store: StateStore) -> Saved:
-    """Put what a stopped unit kept into the store; give what is known of it."""
+def save(units: Units, plan: DeploymentPlan, unit: Unit, store: StateStore) -> tuple[Saved, int]:
+    """Put what a stopped unit kept into the store; give what is known of it, and the bytes sent now."""
     work = units.get(unit.id)
     if work is not None and work.running is not None and work.unit.checkpoint == unit.checkpoint:
         raise RuntimeFailure("is to be saved while it runs", where=f"unit {unit.id}", hint="stop it first")
@@ -50,12 +58,14 @@ def save(units: Units, plan: DeploymentPlan, unit: Unit, store: StateStore) -> S
         late_rows=int(note.get("late_rows", 0)),
     )
     name = _stored(plan, unit.checkpoint)
-    store.put(name, files)
+    _leave_receipt(units.layout, unit, store, name)
+    sent = store.put(name, files)
     store.note(name, saved)
-    write_atomically(
-        units.layout.state(unit).with_name(_RECEIPT), json.dumps({"store": store.uri, "name": name})
-    )
-    return saved
+    return saved, sent
+
+
+def _leave_receipt(layout: Layout, unit: Unit, store: StateStore, name: str) -> None:
+    write_atomically(layout.state(unit).with_name(_RECEIPT), json.dumps({"store": store.uri, "name": name}))
 
 
 def remove(layout: Layout, unit: Unit) -> None:
@@ -63,6 +73,33 @@ def remove(layout: Layout, unit: Unit) -> None:
     receipt = read_note(layout.state(unit).with_name(_RECEIPT))
     if receipt:
         StateStore(str(receipt["store"])).remove(str(receipt["name"]))
+
+
+def dress(
+    units: Units, plan: DeploymentPlan, unit: Unit, carry: Carry, names: Sequence[str], store: StateStore
+) -> Callable[[Path], None] | None:
+    """Give what makes a checkpoint of what running units keep, for a rehearsal; None where nothing is stored.
+
+    What it fetches is not fetched again by ``load``.
+    """
+    names = [_stored(plan, name) if name else "" for name in names]
+    if not any(name and store.has_early(name) for name in names):
+        return None
+    store = store.keeping(_kept(units.layout, unit))
+    found = {
+        donor: store.saved(name, early=True) if name and store.has_early(name) else Saved()
+        for donor, name in zip(carry.donors, names, strict=True)
+    }
+    where = dict(zip(carry.donors, names, strict=True))
+
+    def make(checkpoint: Path) -> None:
+        assemble(checkpoint, carry, store, where, found, ())
+
+    return make
+
+
+def _kept(layout: Layout, unit: Unit) -> Path:
+    return layout.state(unit).with_name("fetched")
 
 
 def load(
@@ -73,6 +110,7 @@ def load(
     Raise Unavailable while the zone has not got yet what the unit is to begin behind.
     """
     names = [_stored(plan, name) if name else "" for name in names]
+    store = store.keeping(_kept(units.layout, unit))
     found = {donor: _known(store, name) for donor, name in zip(carry.donors, names, strict=True)}
     places: list[Place] = []
     at: dict[str, int] = {}
@@ -104,6 +142,7 @@ def load(
     if summary is not None:
         totals = {"rows_in": summary.rows_in, "late_rows": summary.late_rows, "finished": False}
         write_atomically(units.layout.state(unit), json.dumps(totals))
+    shutil.rmtree(_kept(units.layout, unit), ignore_errors=True)
 
 
 def _known(store: StateStore, name: str) -> Saved:

@@ -7,16 +7,22 @@ are not sent again. ``saved.json`` comes last: without it there is nothing.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import uuid
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 import fsspec
 
 from headwater.errors import RuntimeFailure, Unavailable
+
+_NOTE, _EARLY = "saved.json", "early.json"
+_IMMUTABLE = ".sst"
+_TRIES = 3  # to copy what a running query may delete meanwhile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +46,19 @@ class Saved:
 
 
 class StateStore:
-    """A place where zones leave state for each other."""
+    """A place where zones leave state for each other.
 
-    def __init__(self, uri: str) -> None:
+    What is fetched of RocksDB's files is kept in the directory ``kept``, if there is one.
+    """
+
+    def __init__(self, uri: str, *, kept: Path | None = None) -> None:
         self.uri = uri
         self._fs, self._root = fsspec.core.url_to_fs(uri)
+        self._kept = kept
+
+    def keeping(self, kept: Path) -> StateStore:
+        """Give the same store with a directory for what is fetched."""
+        return StateStore(self.uri, kept=kept)
 
     def put(self, name: str, files: Mapping[str, Path]) -> int:
         """Store files under a unit's name; give the bytes that had to be sent."""
@@ -52,7 +66,7 @@ class StateStore:
         with self._reached():
             for place, file in files.items():
                 target, size = self._path(name, place), file.stat().st_size
-                if place.endswith(".sst") and self._has(target, size):
+                if place.endswith(_IMMUTABLE) and self._has(target, size):
                     continue
                 self._fs.makedirs(str(PurePosixPath(target).parent), exist_ok=True)
                 self._fs.put_file(str(file), target)
@@ -62,22 +76,40 @@ class StateStore:
     def get(self, name: str, place: str, target: Path) -> None:
         """Fetch one file."""
         target.parent.mkdir(parents=True, exist_ok=True)
+        if self._kept is None or not place.endswith(_IMMUTABLE):
+            self._fetch(name, place, target)
+            return
+        kept = self._kept / name / place
+        if not kept.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            draft = kept.with_name(f".{kept.name}")
+            self._fetch(name, place, draft)
+            draft.replace(kept)
+        shutil.copyfile(kept, target)
+
+    def _fetch(self, name: str, place: str, target: Path) -> None:
         with self._reached():
             self._fs.get_file(self._path(name, place), str(target))
 
-    def note(self, name: str, saved: Saved) -> None:
-        """Say that all of a unit is there."""
+    def note(self, name: str, saved: Saved, *, early: bool = False) -> None:
+        """Say that all of a unit is there; ``early``: all that it kept a while ago, and it still runs."""
+        note = _EARLY if early else _NOTE
         with self._reached():
             self._fs.makedirs(self._path(name), exist_ok=True)
-            draft = self._path(name, ".saved.json")
+            draft = self._path(name, f".{note}")
             self._fs.pipe_file(draft, json.dumps(asdict(saved)).encode())
-            self._fs.mv(draft, self._path(name, "saved.json"))
+            self._fs.mv(draft, self._path(name, note))
 
-    def saved(self, name: str) -> Saved:
+    def has_early(self, name: str) -> bool:
+        """Tell whether something was stored while a unit ran."""
+        with self._reached():
+            return bool(self._fs.exists(self._path(name, _EARLY)))
+
+    def saved(self, name: str, *, early: bool = False) -> Saved:
         """Read what is known of a unit."""
         try:
             with self._reached():
-                return Saved(**json.loads(self._fs.cat_file(self._path(name, "saved.json"))))
+                return Saved(**json.loads(self._fs.cat_file(self._path(name, _EARLY if early else _NOTE))))
         except (ValueError, TypeError) as error:
             raise RuntimeFailure(f"damaged: {error}", where=self._path(name), hint="save it again") from error
 
@@ -142,6 +174,29 @@ def describe(
         )
     if done < 0:
         return Saved(outputs=dict(outputs), rows_in=rows_in, late_rows=late_rows), {}
+    saved, files = _as_of(checkpoint, done)
+    return replace(saved, outputs=dict(outputs), rows_in=rows_in, late_rows=late_rows), files
+
+
+def put_early(checkpoint: Path, name: str, store: StateStore) -> Saved | None:
+    """Store the state that a running query had after its newest batch; None where there is nothing yet."""
+    for _ in range(_TRIES):
+        done = _newest(checkpoint / "commits")
+        if done < 0:
+            return None
+        # Meanwhile it may go on and delete this version.
+        with contextlib.suppress(FileNotFoundError, Unavailable):
+            saved, files = _as_of(checkpoint, done)
+            files = {p: f for p, f in files.items() if p.startswith("state/")}
+            store.put(name, files)
+            saved = replace(saved, files=tuple(files))
+            store.note(name, saved, early=True)
+            return saved
+    return None
+
+
+def _as_of(checkpoint: Path, done: int) -> tuple[Saved, dict[str, Path]]:
+    """Tell what a checkpoint holds after a batch, and in which files."""
     version, header, *lines = (checkpoint / "offsets" / str(done)).read_text().splitlines()
     if version != "v2":
         raise RuntimeFailure(
@@ -157,11 +212,8 @@ def describe(
         timestamp=int(metadata["batchTimestampMs"]),
         conf=metadata["conf"],
         sources=dict(line.split(":", 1) for line in lines),
-        outputs=dict(outputs),
         files=tuple(files),
         bytes=sum(f.stat().st_size for f in files.values()),
-        rows_in=rows_in,
-        late_rows=late_rows,
     )
     return saved, files
 

@@ -154,7 +154,7 @@ class Deployed:
 
     def check(self, plan: DeploymentPlan, unit: Unit) -> None:
         """Compile a unit without starting it; raise what is wrong with it."""
-        self._on(self._sparks.of(plan, unit)).compile(plan, unit)
+        self._on(self._sparks.of(plan, unit)).check(plan, unit)
 
     def prepare(self, plan: DeploymentPlan, unit: Unit) -> None:
         """Make its channels, register their readers, begin to pull its inputs.

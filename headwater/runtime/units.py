@@ -92,6 +92,8 @@ class Units:
         self._generation = endpoint.generation
         self._work: dict[str, Work] = {}
         self._bridges: dict[str, list[Any]] = {}
+        self._ready: dict[str, tuple[DeploymentPlan, str, CompiledUnit]] = {}
+        """Units that were compiled to see whether they can be, the plans they are of, and for which Spark."""
 
     def __getitem__(self, unit: str) -> Work:
         return self._work[unit]
@@ -194,6 +196,17 @@ class Units:
 
     # ------------------------------------------------------------ starting and stopping
 
+    def check(self, plan: DeploymentPlan, unit: Unit) -> None:
+        """Compile a unit, which need not be done again when it starts; raise what is wrong with it."""
+        spark = self.endpoint.generation
+        self._ready[unit.id] = (plan, spark, self.compile(plan, unit))
+
+    def _compiled(self, plan: DeploymentPlan, unit: Unit) -> CompiledUnit:
+        ready = self._ready.pop(unit.id, None)
+        if ready is not None and ready[0] is plan and ready[1] == self.endpoint.generation:
+            return ready[2]
+        return self.compile(plan, unit)
+
     def compile(self, plan: DeploymentPlan, unit: Unit) -> CompiledUnit:
         """Compile a unit; raise what is wrong with it. Nothing is started."""
         options = self.settings.channel_options()
@@ -209,7 +222,7 @@ class Units:
         self._start_bridges(work)
         if adopted:
             return
-        compiled = self.compile(plan, unit)
+        compiled = self._compiled(plan, unit)
         work.controlled = compiled.controlled
         checkpoint = self.layout.checkpoint(unit)
         sweep_torn(checkpoint)
@@ -314,10 +327,11 @@ class Units:
         self._save(work)
         return True
 
-    def settle(self, unit: str) -> None:
+    def settle(self, unit: str, stop: threading.Event | None = None) -> None:
         """Wait until what has arrived so far has gone through a unit; raise what ended it."""
         work = self._known(unit)
-        if work.finished or self._settled(work, self._running(work), threading.Event()):
+        stop = stop or threading.Event()
+        if work.finished or self._settled(work, self._running(work), stop) or stop.is_set():
             return
         raise self._running(work).failure(unit) or RuntimeFailure("stopped", where=f"unit {unit}")
 

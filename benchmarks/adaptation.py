@@ -1,0 +1,374 @@
+"""Operators are moved between edge and cloud while taxi trips flow: how long nothing comes out, what is lost.
+
+StrIoT's taxi query runs on an edge and a cloud zone, each with an agent and a Spark of its own. The operators
+that rank the routes are fused with those at the edge, cut off again and put into the cloud, and moved as a
+unit of their own, all under a steady feed. Event time runs ``SPEED`` times faster than the clock, so that a
+window closes every half second. In the end the sink is held against one Spark batch run. Beside it, one plain
+Spark query with the same operators is stopped and started again.
+
+    python -m benchmarks.adaptation --json FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks import common
+from examples.taxi import flow as taxi
+from examples.taxi import generate
+from headwater import live
+from headwater.continuum import Continuum
+from headwater.control.records import JournalEntry
+from headwater.control.store import StoreReader
+from headwater.plan.build import annotated, build
+from headwater.plan.model import Deployment, DeploymentPlan, Edge
+from headwater.plan.steps import Stop
+from headwater.runtime.channels.filelog import FileLog
+from headwater.runtime.endpoint import LocalEndpoint
+from headwater.testing import batch_result, compare
+
+CONTINUUM = Continuum.from_text("""
+name: adaptation
+layers: [edge, cloud]
+zones:
+  cloud: {layer: cloud, hosts: {vm: {n_cpu: 1, memory: 2GiB}}}
+  kerb: {layer: edge, parent: cloud, locations: [nyc], hosts: {pi: {n_cpu: 1, memory: 2GiB}}}
+""")
+NAME = "adaptation"
+SPEED = 60  # seconds of event time in one of the clock
+WINDOW = 30  # seconds of event time
+FILE_EVERY = 0.25  # seconds between two files
+START = datetime(2013, 1, 1, tzinfo=UTC)
+PATIENCE = 300.0
+CALM = 5.0  # seconds before and after a change by which it is judged
+
+
+def planned(place: Path, first_in_cloud: str, *cuts: Edge) -> DeploymentPlan:
+    """Plan the query with its operators in the cloud from one of them on."""
+    span = f"{WINDOW} seconds"
+    dataflow = taxi.taxi(str(place / "in"), None, name=NAME, window=span, slide=span, lateness="1 second")
+    layers = dict(annotated(dataflow, CONTINUUM).layers)
+    at = dataflow.order.index(first_in_cloud)
+    layers |= dict.fromkeys(dataflow.order[:at], "edge") | dict.fromkeys(dataflow.order[at:], "cloud")
+    return build(dataflow, CONTINUUM, Deployment(layers, frozenset(cuts)))
+
+
+class Feed(threading.Thread):
+    """Write trips at a steady rate; event time goes with the clock, ``SPEED`` times as fast."""
+
+    def __init__(self, place: Path, rate: int) -> None:
+        super().__init__(daemon=True)
+        self._place = place
+        self._rate = rate
+        self._trips: Iterator[list[str]] = generate.trips(10**9)
+        self._over = threading.Event()
+        self.begun = 0.0
+        self.rows = 0
+
+    def run(self) -> None:
+        number, due = 0, time.monotonic()
+        self.begun = time.time()
+        while not self._over.is_set():
+            number += 1
+            due += FILE_EVERY
+            self._over.wait(max(0.0, due - time.monotonic()))
+            self._write(number)
+
+    def _write(self, number: int) -> None:
+        upto = round(number * FILE_EVERY * self._rate)
+        lines = []
+        for n in range(self.rows, upto):
+            trip = next(self._trips)
+            end = START + timedelta(seconds=n / self._rate * SPEED)
+            trip[2], trip[3] = (
+                str((end - timedelta(minutes=10)).replace(tzinfo=None)),
+                str(end.replace(tzinfo=None)),
+            )
+            lines.append(",".join(trip))
+        draft = self._place / f".{number:08d}"
+        draft.write_text("\n".join(lines) + "\n")
+        draft.rename(self._place / f"{number:08d}.csv")
+        self.rows = upto
+
+    def end(self) -> None:
+        """Write no more."""
+        self._over.set()
+        self.join()
+
+    def moment(self, event_time: datetime) -> float:
+        """Tell when the trips up to an event time had been written."""
+        return self.begun + (event_time - START).total_seconds() / SPEED
+
+
+class Trial:
+    """A controller and the agents it starts, in a directory."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.store = str(place / "store.db")
+        command = [sys.executable, "-m", "headwater", "up", "--store", self.store, "--home", str(place)]
+        roots = [str(common.ROOT), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(r for r in roots if r)}
+        with (place / "up.log").open("ab") as log:
+            self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+    def carry_out(self, version: int) -> list[JournalEntry]:
+        """Wait until a version is in force; give the journal of the change."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            (now,) = live.status(NAME, self.store)
+            if now.deployment.dealt >= version:
+                if now.change is None or now.change.outcome != "done":
+                    raise SystemExit(f"the change failed: {now.change}")
+                return list(live.explain(NAME, self.store)[2])
+            if time.monotonic() > deadline:
+                raise SystemExit(f"the change does not come to its end: {now}")
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        """End the controller, the agents, their units and Sparks."""
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(60)
+        live.down(self.place)
+
+
+@dataclass(frozen=True)
+class Output:
+    """A list that came out: when, and for which end of a window."""
+
+    at: float
+    window_end: datetime
+
+
+def outputs(place: Path) -> tuple[list[Output], pa.Table]:
+    """Read the sink: what came out when, and all rows."""
+    (directory,) = (place / "zones" / "cloud" / "deployments" / NAME / "sinks").iterdir()
+    log, found, batches = FileLog(directory), [], []
+    for entry in range(log.earliest(), log.latest()):
+        at = (directory / "log" / f"{entry:012d}").stat().st_mtime
+        for batch in log.read(entry, entry + 1):
+            batches.append(batch)
+            found += [Output(at, t) for t in batch.column("ts").to_pylist()]
+    return found, pa.Table.from_batches(batches)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change that was made while trips flowed."""
+
+    kind: str
+    begun: float
+    ended: float
+    journal: Sequence[JournalEntry]
+
+
+def judge(change: Change, moments: Sequence[float], lags: Sequence[float]) -> tuple[float, float]:
+    """Give the longest time without output around a change, and the time until lag is as before.
+
+    ``moments`` are those of outputs in order, ``lags`` the seconds from a window's last trip to its output.
+    """
+    near = [n for n, t in enumerate(moments) if change.begun - CALM <= t <= change.ended + CALM]
+    gap, first = max((moments[b] - moments[a], b) for a, b in pairwise(near))
+    stopped = moments[first - 1]
+    before = sorted(lag for t, lag in zip(moments, lags, strict=True) if stopped - CALM <= t <= stopped)
+    usual = common.quantile(before, 0.95) * 1.1
+    late = [n for n in near if n >= first and lags[n] > usual]
+    return gap, (moments[late[-1] + 1 if late else first] - stopped)
+
+
+def changes(trial: Trial, repeats: int, say: Callable[[str], None]) -> Iterator[Change]:
+    """Make all changes, one after the other."""
+    apart, together = planned(trial.place, "routes"), planned(trial.place, after_ranking())
+    low = planned(trial.place, after_ranking(), ("end_in_range", "routes"))
+    high = planned(trial.place, "routes", ("top_routes", after_ranking()))
+    trial.carry_out(live.apply(apart, trial.store))
+    time.sleep(4 * CALM)
+
+    def change(kind: str, plan: DeploymentPlan) -> Change:
+        begun = time.time()
+        journal = trial.carry_out(live.apply(plan, trial.store))
+        made = Change(kind, begun, time.time(), journal)
+        time.sleep(2 * CALM)
+        say(f"{kind}: {told(made)}")
+        return made
+
+    for _ in range(repeats):
+        yield change("fusion", together)
+        yield change("fission", apart)
+    change("", low)
+    for n in range(repeats):
+        yield change("migration", high if n % 2 == 0 else low)
+
+
+def after_ranking() -> str:
+    """Name the operator that reads the ranked routes."""
+    dataflow = taxi.taxi("", None, name=NAME)
+    (next_one,) = dataflow.consumers["top_routes"]
+    return next_one
+
+
+def told(change: Change) -> str:
+    """Say how long the steps took from the first stop on."""
+    stops = [n for n, e in enumerate(change.journal) if isinstance(e.step, Stop)]
+    words = []
+    for entry in change.journal[stops[0] if stops else 0 :]:
+        if entry.begun and entry.ended:
+            words.append(f"{entry.step.kind} {entry.step.zone} {entry.ended - entry.begun:.2f}")
+    return ", ".join(words)
+
+
+class Plain:
+    """One plain Spark query with the same operators, from the same files."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._endpoint = LocalEndpoint.start(place / "plain", cores=1, memory_mb=1000)
+        self._query: Any = None
+
+    def start(self) -> None:
+        """Start the query where it stopped last."""
+        from pyspark.sql import functions as F
+
+        spark = self._endpoint.session()
+        trips = spark.readStream.schema(taxi.TRIP).csv(str(self._place / "in" / "nyc"))
+        journeys = trips.withWatermark("dropoff_datetime", "1 second").selectExpr(
+            "dropoff_datetime AS ts", *taxi.cell("start", "pickup"), *taxi.cell("end", "dropoff")
+        )
+        journeys = journeys.where(taxi.in_range("start")).where(taxi.in_range("end"))
+        cells = ("start_row", "start_column", "end_row", "end_column")
+        routes = journeys.groupBy(F.window("ts", f"{WINDOW} seconds"), *cells).count()
+        best = f"slice(sort_array(collect_list(struct(count, {', '.join(cells)})), false), 1, 10)"
+        top = routes.groupBy("window").agg(F.expr(best).alias("top"))
+        writer = top.writeStream.format("json").option("path", str(self._place / "plain-out"))
+        writer = writer.option("checkpointLocation", str(self._place / "plain-checkpoint"))
+        self._query = writer.trigger(processingTime="500 milliseconds").start()
+
+    def stop(self) -> None:
+        """Stop the query."""
+        self._query.stop()
+
+    def moments(self) -> list[float]:
+        """Tell when output has come."""
+        log = self._place / "plain-out" / "_spark_metadata"
+        return sorted(f.stat().st_mtime for f in log.iterdir() if f.name.split(".")[0].isdigit())
+
+    def end(self) -> None:
+        """End its Spark."""
+        self._endpoint.stop()
+
+
+def restarts(place: Path, repeats: int) -> list[float]:
+    """Stop and start a plain query; give the longest time without output around each."""
+    plain, made = Plain(place), []
+    try:
+        plain.start()
+        time.sleep(6 * CALM)
+        for _ in range(repeats):
+            begun = time.time()
+            plain.stop()
+            plain.start()
+            time.sleep(2 * CALM)
+            made.append(begun)
+        plain.stop()
+        moments = plain.moments()
+    finally:
+        plain.end()
+    near = [[t for t in moments if begun - CALM / 2 <= t <= begun + 2 * CALM] for begun in made]
+    return [max(b - a for a, b in pairwise(around)) for around in near]
+
+
+def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
+    """Run it all; give the result in its shape."""
+    (place / "in" / "nyc").mkdir(parents=True)
+    feed, trial = Feed(place / "in" / "nyc", options.rate), Trial(place)
+    say = (lambda text: print(text, flush=True)) if options.steps else lambda text: None
+    try:
+        feed.start()
+        repeats = common.repeats_of(options)
+        made = list(changes(trial, repeats, say))
+        plain = [] if options.no_plain else restarts(place, repeats)
+        feed.end()
+        with closing(StoreReader.open(trial.store)):
+            trial.carry_out(live.stop(NAME, trial.store, how="finish"))
+        seen, got = outputs(place)
+    finally:
+        feed.end()
+        trial.end()
+    batch = LocalEndpoint.start(place / "batch", cores=2, memory_mb=1500, python_path=(str(common.ROOT),))
+    try:
+        dataflow = planned(place, "routes").dataflow
+        difference = compare(batch_result(batch.session(), dataflow, CONTINUUM)["result"], got)
+    finally:
+        batch.stop()
+    return judged(made, seen, plain, feed) | {
+        "rate": options.rate,
+        "lost": difference.lost,
+        "duplicated": difference.duplicated,
+        "rows_in": feed.rows,
+        "rows_out": got.num_rows,
+        "repeats": repeats,
+    }
+
+
+def judged(
+    made: Sequence[Change], seen: Sequence[Output], plain: Sequence[float], feed: Feed
+) -> dict[str, Any]:
+    """Judge all changes by what came out when."""
+    moments = [o.at for o in seen]
+    lags = [o.at - feed.moment(o.window_end) for o in seen]
+    found: dict[str, Any] = {}
+    for kind in dict.fromkeys(c.kind for c in made):
+        pairs = [judge(c, moments, lags) for c in made if c.kind == kind]
+        for name, values in (("gap_s", [g for g, _ in pairs]), ("stable_s", [s for _, s in pairs])):
+            found.setdefault(kind, {})[name] = {"p50": common.middle(values), "max": round(max(values), 3)}
+    calm = [b - a for a, b in pairwise(moments) if not any(c.begun < b and a < c.ended + CALM for c in made)]
+    found["usual_gap_s"] = {"p50": common.middle([g for g in calm if g > 0])}
+    found["usual_lag_s"] = {"p50": common.middle(lags)}
+    if plain:
+        found["plain_restart_s"] = {"p50": common.middle(plain), "max": round(max(plain), 3)}
+    return found
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = common.arguments(__doc__.splitlines()[0], repeats=10)
+    parser.add_argument("--rate", type=int, default=83, help="trips a second")
+    parser.add_argument("--steps", action="store_true", help="show the seconds of each step")
+    parser.add_argument("--no-plain", action="store_true", help="leave the plain query out")
+    parser.add_argument("--keep", action="store_true", help="keep the directory")
+    options = parser.parse_args()
+    known = common.facts(quick=options.quick)
+    place = Path(tempfile.mkdtemp(prefix="headwater-adaptation-"))
+    try:
+        result = run(options, place)
+    finally:
+        if options.keep:
+            print(f"kept in {place}")
+        else:
+            shutil.rmtree(place, ignore_errors=True)
+    print(json.dumps(result, indent=1))
+    common.write_result(options.json, result, facts=known)
+    if result["lost"] or result["duplicated"]:
+        sys.exit("rows were lost or doubled")
+
+
+if __name__ == "__main__":
+    main()

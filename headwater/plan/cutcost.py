@@ -1,0 +1,135 @@
+"""What other cuts cost or save: channels and queries, by what was measured of those that run. Pure.
+
+Fused operators are one query with no channel between. A channel costs that its rows are written, perhaps sent
+over links, and read; a query costs processor time even when it has nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from headwater.dataflow import operators as ops
+from headwater.dataflow.sources import Source
+from headwater.metrics import ChannelProgress, Progress
+from headwater.plan.model import Channel, DeploymentPlan, Unit
+from headwater.quantity import format_size
+
+_DROPS_ONLY = (ops.Where, ops.Select, ops.Watermark)
+"""Operators that give no more rows than they get."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow:
+    """What goes through a channel, per second; None where nobody has measured it.
+
+    ``at_most``: no such channel runs, and this is what the unit reads in front of it.
+    """
+
+    channel: str
+    rows_per_s: float | None = None
+    bytes_per_s: float | None = None
+    at_most: bool = False
+    links: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.rows_per_s is None:
+            amount = "not measured yet"
+        else:
+            amount = f"{'at most ' if self.at_most else ''}{_count(self.rows_per_s)} rows/s"
+            if self.bytes_per_s is not None:
+                amount += f", {format_size(self.bytes_per_s)}/s"
+        over = f", over {', '.join(self.links)}" if self.links else ""
+        return f"{self.channel}: {amount}{over}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutCost:
+    """How another plan's channels and queries differ from those that run."""
+
+    removed: tuple[Flow, ...]
+    added: tuple[Flow, ...]
+    queries: tuple[int, int]
+    """Before and after."""
+
+    def words(self) -> list[str]:
+        """Say it, a line for each; nothing where nothing differs."""
+        lines = [f"saves the channel {flow}" for flow in self.removed]
+        lines += [f"costs a channel {flow}" for flow in self.added]
+        before, after = self.queries
+        if before != after:
+            lines.append(f"{before} queries become {after}")
+        return lines
+
+    def to_data(self) -> dict[str, Any]:
+        """Give it as JSON-able data."""
+        return asdict(self)
+
+
+def cut_cost(running: DeploymentPlan, wanted: DeploymentPlan, seen: Progress) -> CutCost:
+    """Compare two plans' channels by what is seen of the running one."""
+    measured = {c.channel: c for c in seen.channels}
+    old = {_place(running, c): c for c in running.channels}
+    new = {_place(wanted, c): c for c in wanted.channels}
+    return CutCost(
+        removed=tuple(_flow(k, c, [measured.get(c.id)]) for k, c in old.items() if k not in new),
+        added=tuple(_added(running, wanted, k, c, seen) for k, c in new.items() if k not in old),
+        queries=(len(running.units), len(wanted.units)),
+    )
+
+
+def _place(plan: DeploymentPlan, channel: Channel) -> str:
+    """Name a channel by whose rows it takes, from where to where."""
+    readers = sorted({plan.unit(u).zone for u in channel.consumers})
+    part = "" if channel.part is None else f".{channel.part}"
+    return f"{channel.operator}{part}@{channel.zone} -> {', '.join(readers)}"
+
+
+def _flow(place: str, channel: Channel, seen: Iterable[ChannelProgress | None]) -> Flow:
+    known = [c for c in seen if c is not None and c.bytes_per_s is not None]
+    bytes_ = sum(c.bytes_per_s or 0.0 for c in known) if known else None
+    rows = sum((c.bytes_per_s or 0.0) * c.rows / c.bytes for c in known if c.bytes) if known else None
+    links = tuple(link.name for link in channel.links)
+    return Flow(channel=place, rows_per_s=rows, bytes_per_s=bytes_, links=links)
+
+
+def _added(
+    running: DeploymentPlan, wanted: DeploymentPlan, place: str, channel: Channel, seen: Progress
+) -> Flow:
+    """Foretell a new channel's flow: as the same operator's rows flow now, or as what the unit reads."""
+    unit = wanted.unit(channel.producer)
+    now = [c for c in running.channels if c.operator == channel.operator and _near(running, c, unit)]
+    if now:
+        measured = {c.channel: c for c in seen.channels}
+        return _flow(place, channel, [measured.get(c.id) for c in now])
+    links = tuple(link.name for link in channel.links)
+    source = _source_of(running, channel.operator)
+    if source is None:
+        return Flow(channel=place, links=links)
+    units = {u.unit: u.rows_per_s for u in seen.units}
+    read = [
+        units.get(u.id)
+        for u in running.units
+        if source in u.operators and set(u.locations) & set(unit.locations)
+    ]
+    known = [r for r in read if r is not None]
+    return Flow(channel=place, rows_per_s=sum(known) if known else None, at_most=True, links=links)
+
+
+def _near(plan: DeploymentPlan, channel: Channel, unit: Unit) -> bool:
+    return bool(set(plan.unit(channel.producer).locations) & set(unit.locations))
+
+
+def _source_of(plan: DeploymentPlan, operator: str) -> str | None:
+    """Find the source whose rows an operator gives at most; None where it may give more, or others."""
+    current = plan.dataflow[operator]
+    while not isinstance(current, Source):
+        if not isinstance(current, _DROPS_ONLY) or len(current.inputs) != 1:
+            return None
+        current = plan.dataflow[current.inputs[0]]
+    return current.id
+
+
+def _count(rows: float) -> str:
+    return f"{rows:,.0f}" if rows >= 10 else f"{rows:.2g}"

@@ -1,0 +1,176 @@
+"""Run a unit once beside all that counts, before anything stops for it.
+
+What takes time when a query first runs in a Spark is not its state but its code: it is generated, compiled
+and loaded, and Python workers are started. A rehearsal is the very plan of the unit, from a trifle of what
+it will read to where nobody looks, in the Spark where it is to run. It also tells whether the plan works.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headwater.dataflow.operators import Operator
+from headwater.dataflow.sinks import MemorySink, Sink
+from headwater.dataflow.sources import FileSource, SensorSource
+from headwater.errors import HeadwaterError
+from headwater.plan.model import Channel, DeploymentPlan, Unit
+from headwater.runtime.layout import Layout, full_path
+from headwater.runtime.units import Units
+
+if TYPE_CHECKING:
+    from headwater.runtime.channels.log import Log
+
+_LOG = logging.getLogger(__name__)
+_ROWS = 100  # of each input
+_LINE_BYTES = 2**16  # of a file, among which lines are sought
+_SECONDS = 60.0  # after which a rehearsal is enough
+
+
+def rehearse(
+    units: Units, plan: DeploymentPlan, unit: Unit, dress: Callable[[Path], None] | None = None
+) -> None:
+    """Run a unit on some rows of its inputs, to their end; raise what is wrong with it.
+
+    With ``dress``, which makes a checkpoint of what others keep, run it again from there on.
+    """
+    _run(units, plan, unit, None)
+    if dress is not None:
+        _run(units, plan, unit, dress)
+
+
+def _run(units: Units, plan: DeploymentPlan, unit: Unit, dress: Callable[[Path], None] | None) -> None:
+    place = units.layout.root / "rehearsals" / unit.checkpoint
+    shutil.rmtree(place, ignore_errors=True)
+    stage = _staged(plan, place)
+    stand_in = Units(Layout(place), units.endpoint, units.settings)
+    try:
+        _lay_out(units, stand_in, plan, stage, unit, end=dress is None)
+        if dress is not None:
+            dress(stand_in.layout.checkpoint(unit))
+        stand_in.start(stage, unit)
+        try:
+            enough = threading.Event()
+            timer = threading.Timer(_SECONDS, enough.set)
+            timer.start()
+            if dress is None:
+                stand_in.finish(unit.id, enough)
+            else:  # its windows are others': they are not closed
+                stand_in.settle(unit.id, enough)
+            timer.cancel()
+            running = stand_in[unit.id].running
+            error = running.failure(unit.id) if running is not None else None
+        finally:
+            stand_in.stop(unit.id)
+        if error is not None:
+            raise error
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _staged(plan: DeploymentPlan, place: Path) -> DeploymentPlan:
+    """Give the plan with other files to read, nobody to write to, and channels that are kept here."""
+
+    def stand_in(operator: Operator) -> Operator:
+        match operator:
+            case FileSource():
+                where = "{location}" if operator.per_location else "all"
+                return replace(operator, path=str(place / "in" / operator.id / where))
+            case SensorSource():
+                return replace(operator, rows=1)  # they come at the sensor's pace
+            case Sink():
+                return MemorySink(id=operator.id, inputs=operator.inputs)
+        return operator
+
+    flow = plan.dataflow
+    operators = tuple(map(stand_in, flow.operators))
+    return replace(
+        plan,
+        dataflow=replace(flow, name=f"rehearsal.{flow.name}"[:100], operators=operators),
+        channels=tuple(replace(c, broker=None) for c in plan.channels),
+    )
+
+
+def _lay_out(
+    units: Units, stand_in: Units, plan: DeploymentPlan, stage: DeploymentPlan, unit: Unit, *, end: bool
+) -> None:
+    """Put something to read where the stand-in will look for it."""
+    stand_in.prepare(stage, unit)
+    channels = {c.id: c for c in plan.inputs(unit)}
+    for staged, channel in zip(stage.inputs(unit), channels.values(), strict=True):
+        log = stand_in.log(stage, staged)
+        log.create()
+        for rows, frontier in _newest(units, plan, channel):
+            log.append(rows, epoch=1, batch=0, frontier=frontier)
+        if end:
+            log.end(1)
+    for id_ in unit.operators:
+        source, staged_source = plan.dataflow[id_], stage.dataflow[id_]
+        if isinstance(source, FileSource) and isinstance(staged_source, FileSource):
+            for location in unit.locations:
+                _some_lines(source, staged_source, location)
+
+
+def _newest(units: Units, plan: DeploymentPlan, channel: Channel) -> Iterator[tuple[pa.Table, int | None]]:
+    """Give some of the newest rows that are here of a channel, if there are any."""
+    try:
+        log: Log = units.log(plan, channel)
+        newest = log.tail()
+        if newest is None or not newest.rows:
+            return
+        batches = [b.slice(0, _ROWS) for b in islice(log.read(newest.seq, newest.seq + 1), 1)]
+    except (HeadwaterError, OSError) as error:
+        _LOG.info("no rows of %s for a rehearsal: %s", channel.id, error)
+        return
+    if batches:
+        yield pa.Table.from_batches(batches), newest.high
+
+
+def _some_lines(source: FileSource, staged: FileSource, location: str) -> None:
+    """Copy the beginning of the newest file of a source, or make an empty one."""
+    place = Path(full_path(staged.path.replace("{location}", location)))
+    place.mkdir(parents=True, exist_ok=True)
+    newest = _newest_file(full_path(source.path.replace("{location}", location)))
+    target = place / (newest.name if newest else "none")
+    if source.format == "parquet":
+        if newest is not None and newest.stat().st_size <= _LINE_BYTES:
+            shutil.copyfile(newest, target)
+        return
+    text = b""
+    if newest is not None and newest.suffix in ("", f".{source.format}", ".txt", ".jsonl"):
+        with newest.open("rb") as file:
+            text = file.read(_LINE_BYTES)
+    whole = text.splitlines(keepends=True)[: _ROWS + 1]
+    target.write_bytes(b"".join(line for line in whole if line.endswith(b"\n")))
+
+
+def _newest_file(path: str) -> Path | None:
+    """Find the newest file of a local directory; only its last part may be a pattern."""
+    if "://" in path:
+        return None
+    directory = Path(path)
+    pattern = "*"
+    if any(c in directory.name for c in "*?[{"):
+        directory, pattern = directory.parent, directory.name
+    if not directory.is_dir():
+        return None
+    deadline = time.monotonic() + 1.0  # a directory may hold a million files
+    found: tuple[float, Path] | None = None
+    for file in directory.glob(pattern):
+        if file.name.startswith((".", "_")) or not file.is_file():
+            continue
+        written = file.stat().st_mtime
+        if found is None or written > found[0]:
+            found = (written, file)
+        if time.monotonic() > deadline:
+            break
+    return found[1] if found else None
