@@ -50,10 +50,37 @@ def checkpoint_number(checkpoint: str, *, where: str | None = None) -> int:
     return number
 
 
+def newest_batch(log: Path) -> int:
+    """Give the newest batch that a checkpoint's log of offsets or commits names; -1 for none."""
+    return max((int(f.name) for f in log.glob("[0-9]*") if f.name.isdigit()), default=-1)
+
+
+def cut_off(checkpoint: Path) -> bool:
+    """Tell whether a stopped query's last batch was not brought to its end."""
+    return newest_batch(checkpoint / "offsets") > newest_batch(checkpoint / "commits")
+
+
+def take_back(checkpoint: Path) -> bool:
+    """Unplan a batch that was cut off, if it surely wrote nothing; tell whether none is left now.
+
+    Spark publishes what a batch writes after all its tasks, and a task with state ends by storing its new
+    version. So where one of these is missing, nothing was published.
+    """
+    if not cut_off(checkpoint):
+        return True
+    batch = newest_batch(checkpoint / "offsets")
+    stores = {image.parent for image in (checkpoint / "state").rglob("*.zip")}
+    if all((store / f"{batch + 1}.zip").exists() for store in stores):
+        return False
+    for file in (f".{batch}.crc", str(batch)):
+        (checkpoint / "offsets" / file).unlink(missing_ok=True)
+    return True
+
+
 def positions(checkpoint: Path) -> dict[str, int]:
     """Tell how far a stopped query's committed batches have read each channel."""
     try:
-        newest = max(int(f.name) for f in (checkpoint / "commits").iterdir() if f.name.isdigit())
+        newest = newest_batch(checkpoint / "commits")
         lines = (checkpoint / "offsets" / str(newest)).read_text().splitlines()
     except (OSError, ValueError):
         return {}

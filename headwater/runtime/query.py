@@ -6,10 +6,12 @@ import json
 import re
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import RuntimeFailure, SparkStumbled, UserCodeError
+from headwater.runtime.checkpoint import newest_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,11 +105,18 @@ class Running:
                 self.error = translated(str(exception), unit)
         return self.error
 
-    def stop(self) -> None:
-        """Stop between two batches: a batch cut off is done again, but its noise alarms people."""
+    def stop(self, checkpoint: Path | None = None) -> None:
+        """Stop between two batches: a batch cut off is done again, but its noise alarms people.
+
+        A query that has more to do than time begins its next batch at once: with its ``checkpoint`` it is
+        stopped when one has ended, in the first moments of the next.
+        """
         deadline = time.monotonic() + IDLE_SECONDS
+        before = newest_batch(checkpoint / "commits") if checkpoint else -1
         while self.query.isActive and time.monotonic() < deadline:
             if not self.query.status["isTriggerActive"]:
+                break
+            if checkpoint and newest_batch(checkpoint / "commits") > before:
                 break
             time.sleep(0.02)
         self.query.stop()

@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 import fsspec
 
 from headwater.errors import RuntimeFailure, Unavailable
+from headwater.runtime.checkpoint import newest_batch
 
 _NOTE, _EARLY = "saved.json", "early.json"
 _IMMUTABLE = ".sst"
@@ -167,7 +168,7 @@ def describe(
 
     Raise Unavailable where a batch was cut off: it has to be done again first.
     """
-    done, planned = _newest(checkpoint / "commits"), _newest(checkpoint / "offsets")
+    done, planned = newest_batch(checkpoint / "commits"), newest_batch(checkpoint / "offsets")
     if planned > done:
         raise Unavailable(
             f"batch {planned} was cut off in the midst", where=str(checkpoint), hint="it is done again first"
@@ -181,7 +182,7 @@ def describe(
 def put_early(checkpoint: Path, name: str, store: StateStore) -> Saved | None:
     """Store the state that a running query had after its newest batch; None where there is nothing yet."""
     for _ in range(_TRIES):
-        done = _newest(checkpoint / "commits")
+        done = newest_batch(checkpoint / "commits")
         if done < 0:
             return None
         # Meanwhile it may go on and delete this version.
@@ -218,11 +219,6 @@ def _as_of(checkpoint: Path, done: int) -> tuple[Saved, dict[str, Path]]:
     return saved, files
 
 
-def cut_off(checkpoint: Path) -> bool:
-    """Tell whether a query's last batch was not brought to its end."""
-    return _newest(checkpoint / "offsets") > _newest(checkpoint / "commits")
-
-
 def operators(checkpoint: Path) -> dict[int, str]:
     """Name the stateful operators of a query as Spark numbers them."""
     found = {}
@@ -232,14 +228,10 @@ def operators(checkpoint: Path) -> dict[int, str]:
     return found
 
 
-def _newest(log: Path) -> int:
-    return max((int(f.name) for f in log.glob("[0-9]*") if f.name.isdigit()), default=-1)
-
-
 def _operator_file(place: Path) -> Path:
     versioned = place / "_metadata" / "v2"
     if versioned.is_dir():
-        return versioned / str(_newest(versioned))
+        return versioned / str(newest_batch(versioned))
     return place / "_metadata" / "metadata"
 
 

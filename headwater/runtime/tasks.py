@@ -20,11 +20,11 @@ from headwater.plan.document import digest, from_document
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.runtime.channels.open import remove_log
 from headwater.runtime.channelspec import channel_spec
+from headwater.runtime.checkpoint import cut_off, take_back
 from headwater.runtime.durable import write_atomically
 from headwater.runtime.endpoint import Endpoint
 from headwater.runtime.layout import Layout
 from headwater.runtime.relays import Relays
-from headwater.runtime.savedstate import cut_off
 from headwater.runtime.settings import UnitSettings
 from headwater.runtime.sparks import Sparks
 from headwater.runtime.unit import channel_readers
@@ -216,7 +216,7 @@ class Deployed:
         """Let a batch that was cut off be done again and come to its end."""
         checkpoint = self.layout.checkpoint(unit)
         for _ in range(_TRIES):
-            if not cut_off(checkpoint):
+            if take_back(checkpoint):
                 return
             self._start(plan, unit)
             deadline = time.monotonic() + _BATCH_SECONDS

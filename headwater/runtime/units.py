@@ -269,7 +269,7 @@ class Units:
         work = self._work.get(unit)
         if work is None or work.running is None or work.finished or not self.endpoint.alive:
             return
-        work.running.stop()
+        work.running.stop(self.layout.checkpoint(work.unit))
         work.running.observe()
         self._save(work)
 
