@@ -248,7 +248,7 @@ class Plain:
         from pyspark.sql import functions as F
 
         spark = self._endpoint.session()
-        trips = spark.readStream.schema(taxi.TRIP).csv(str(self._place / "in" / "nyc"))
+        trips = spark.readStream.name("trips").schema(taxi.TRIP).csv(str(self._place / "in" / "nyc"))
         journeys = trips.withWatermark("dropoff_datetime", "1 second").selectExpr(
             "dropoff_datetime AS ts", *taxi.cell("start", "pickup"), *taxi.cell("end", "dropoff")
         )

@@ -226,11 +226,12 @@ class _Ordering:
         if not self._carried:
             return []
         stopping = self._stopping_together()
-        # Whoever goes on writing keeps from now on what others are to read.
+        # Whoever goes on writing keeps from now on what others are to read, and these begin to fetch it.
+        going_on = {u.id for u in self._plan.units if u.id not in stopping and self._stands(u)}
         steps: list[Step] = [
             Prepare(plan=self._id, unit=u.id)
             for u in self._by_place(self._plan.units)
-            if u.id not in stopping and self._stands(u) and self._gets_readers(u)
+            if (u.id in going_on and self._gets_readers(u)) or self._reads_from(u, going_on)
         ]
         for key, stood in _by_place(
             [(self._plans[s.plan], key, s) for key, s in self._standings.items() if key[0] in stopping]
@@ -256,6 +257,14 @@ class _Ordering:
         if drains and not (stood.runs and stood.sure):
             return [Start(plan=stood.plan, unit=unit, state="kept", why="it has rows left to read"), *steps]
         return steps if stood.runs else []
+
+    def _reads_from(self, unit: Unit, writers: set[str]) -> bool:
+        """Tell whether a unit that is to take over, where none of its id runs, reads from some that go on."""
+        return (
+            unit.id in self._carried
+            and not self._of(unit.id)
+            and any(c.producer in writers for c in self._plan.inputs(unit))
+        )
 
     def _gets_readers(self, unit: Unit) -> bool:
         old = self._plans[self._standings[incarnation(unit)].plan]

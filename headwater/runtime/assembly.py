@@ -30,10 +30,11 @@ class Place:
     """Where one input of the new unit is read on.
 
     ``name`` is Spark's for the source. A channel's ``positions`` are by its id; a source's place is what
-    the donor's checkpoint says, its log of files included.
+    the donor's checkpoint says, its log of files included; of ``like`` where it had no such source.
     """
 
     name: str
+    like: str | None = None
     positions: Mapping[str, int] | None = None
 
 
@@ -140,12 +141,15 @@ class _Assembly:
                 lines.append(f"{place.name}:{json.dumps(dict(place.positions))}")
                 continue
             for donor, saved in self.known.items():
-                if place.name in saved.sources:
-                    lines.append(f"{place.name}:{saved.sources[place.name]}")
-                    prefix = f"sources/{place.name}/"
-                    for file in saved.files:
-                        if file.startswith(prefix):
-                            self.store.get(self.names[donor], file, self.draft / file)
+                there = next((n for n in (place.name, place.like) if n in saved.sources), None)
+                if there is None:
+                    continue
+                lines.append(f"{place.name}:{saved.sources[there]}")
+                into = self.draft / "sources" / place.name
+                for file in saved.files:
+                    if file.startswith(f"sources/{there}/"):
+                        part = file.removeprefix(f"sources/{there}/")
+                        self.store.get(self.names[donor], file, into / part)
         return lines
 
     # ------------------------------------------------------------ state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,10 +17,12 @@ from headwater.runtime.assembly import Place, assemble, place_of
 from headwater.runtime.durable import read_note, write_atomically
 from headwater.runtime.layout import Layout
 from headwater.runtime.savedstate import Saved, StateStore, describe, operators, put_early
-from headwater.runtime.unit import channel_readers, name_of_channels, names_of_source
+from headwater.runtime.unit import apart, channel_readers, name_of_channels, names_of_source
 from headwater.runtime.units import Units
 
 _RECEIPT = "saved.json"
+_ARRIVAL = 2.0  # seconds in which entries on their way are waited for
+_LOOK = 0.02
 
 
 def survey(units: Units, plan: DeploymentPlan, unit: Unit, store: StateStore) -> None:
@@ -117,7 +120,9 @@ def load(
     for reading in carry.readings:
         operator = plan.dataflow[reading.operator]
         if isinstance(operator, Source) and operator.id in unit.operators:
-            places += [Place(name=n) for n in names_of_source(plan, unit, operator).values()]
+            for name in names_of_source(plan, unit, operator).values():
+                # Dead letters may be read apart, in one of the units or in both.
+                places += [Place(name=name), Place(name=name + apart("_2"), like=name)]
             continue
         wanted = [c.id for c in plan.inputs(unit) if c.operator == reading.operator]
         name = name_of_channels(plan, reading.operator)
@@ -129,6 +134,9 @@ def load(
         log.create()
         for reader in channel_readers(plan, unit)[channel.operator]:
             log.register(reader)
+        deadline = time.monotonic() + _ARRIVAL
+        while log.latest() < at[channel.id] and time.monotonic() < deadline:
+            time.sleep(_LOOK)
         if log.latest() < at[channel.id]:
             raise Unavailable(
                 f"entries of {channel.id} have still to come from zone {channel.zone}",

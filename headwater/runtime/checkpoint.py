@@ -11,6 +11,9 @@ from urllib.parse import unquote, urlsplit
 from headwater.errors import DeploymentError
 from headwater.runtime.durable import write_atomically
 
+AGAIN = "__"
+"""Before the number of a source's second read, in Spark's name of it."""
+
 _NUMBER_FILE = "headwater.json"
 
 
@@ -60,21 +63,60 @@ def cut_off(checkpoint: Path) -> bool:
     return newest_batch(checkpoint / "offsets") > newest_batch(checkpoint / "commits")
 
 
-def take_back(checkpoint: Path) -> bool:
-    """Unplan a batch that was cut off, if it surely wrote nothing; tell whether none is left now.
+def has_written_nothing(checkpoint: Path) -> bool:
+    """Tell whether a query's newest batch has surely not begun to publish what it writes.
 
-    Spark publishes what a batch writes after all its tasks, and a task with state ends by storing its new
-    version. So where one of these is missing, nothing was published.
+    Spark does that after all tasks, and a task with state ends by storing its new version. So while one of
+    these is missing, nothing is published. Without state there is no telling: False.
     """
-    if not cut_off(checkpoint):
-        return True
     batch = newest_batch(checkpoint / "offsets")
     stores = {image.parent for image in (checkpoint / "state").rglob("*.zip")}
-    if all((store / f"{batch + 1}.zip").exists() for store in stores):
+    return not all((store / f"{batch + 1}.zip").exists() for store in stores)
+
+
+def take_back(checkpoint: Path) -> bool:
+    """Unplan a batch that was cut off, if it surely wrote nothing; tell whether none is left now."""
+    if not cut_off(checkpoint):
+        return True
+    if not has_written_nothing(checkpoint):
         return False
+    batch = newest_batch(checkpoint / "offsets")
     for file in (f".{batch}.crc", str(batch)):
         (checkpoint / "offsets" / file).unlink(missing_ok=True)
     return True
+
+
+def reads_agree(checkpoint: Path) -> bool:
+    """Tell whether a query that reads a source for rows and, apart, for dead letters is equally far in both.
+
+    Each read looks for itself what there is, the second a moment later.
+    """
+    try:
+        lines = (checkpoint / "offsets" / str(newest_batch(checkpoint / "commits"))).read_text().splitlines()
+    except FileNotFoundError:
+        return True
+    at = dict(line.split(":", 1) for line in lines[2:])
+    for name, position in at.items():
+        first = name.rpartition(AGAIN)[0]
+        if first in at and _files_read(checkpoint, name, position) != _files_read(
+            checkpoint, first, at[first]
+        ):
+            return False
+    return True
+
+
+def _files_read(checkpoint: Path, name: str, position: str) -> object:
+    """Name the files that a source has read up to a position; give the position where they are not files."""
+    offset = json.loads(position) if position.startswith("{") else None
+    if not isinstance(offset, dict) or "logOffset" not in offset:
+        return position
+    found = set()
+    for log in (checkpoint / "sources" / name).glob("[0-9]*"):
+        for line in log.read_text().splitlines()[1:]:
+            entry = json.loads(line)
+            if entry["batchId"] <= offset["logOffset"]:
+                found.add(entry["path"])
+    return found
 
 
 def positions(checkpoint: Path) -> dict[str, int]:

@@ -11,7 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import RuntimeFailure, SparkStumbled, UserCodeError
-from headwater.runtime.checkpoint import newest_batch
+from headwater.runtime.checkpoint import has_written_nothing, newest_batch, reads_agree
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 IDLE_SECONDS = 30.0
 READY_SECONDS = 30.0
+_LOOK = 0.02  # seconds between two looks at a query that is to stop
 # A busy machine starts a Python worker too slowly; a race in Spark's own serialization of a task.
 _STUMBLES = ("Python worker failed to connect back", "java.io.OptionalDataException")
 _OURS = re.compile(r"headwater\.errors\.(\w+): (?P<text>.*?)(?:\n\n|\nThe above|\nSQLSTATE|\Z)", re.DOTALL)
@@ -105,20 +106,28 @@ class Running:
                 self.error = translated(str(exception), unit)
         return self.error
 
-    def stop(self, checkpoint: Path | None = None) -> None:
+    def stop(self, checkpoint: Path | None = None, *, at_once: bool = False, level: bool = False) -> None:
         """Stop between two batches: a batch cut off is done again, but its noise alarms people.
 
         A query that has more to do than time begins its next batch at once: with its ``checkpoint`` it is
-        stopped when one has ended, in the first moments of the next.
+        stopped when one has ended, in the first moments of the next. ``at_once``: a batch that has written
+        nothing yet is not waited for. ``level``: only where ``reads_agree``.
         """
         deadline = time.monotonic() + IDLE_SECONDS
         before = newest_batch(checkpoint / "commits") if checkpoint else -1
-        while self.query.isActive and time.monotonic() < deadline:
+
+        def between_batches() -> bool:
             if not self.query.status["isTriggerActive"]:
+                return True
+            if checkpoint is None:
+                return False
+            ended = newest_batch(checkpoint / "commits") > before
+            return ended or (at_once and has_written_nothing(checkpoint))
+
+        while self.query.isActive and time.monotonic() < deadline:
+            if between_batches() and (not level or checkpoint is None or reads_agree(checkpoint)):
                 break
-            if checkpoint and newest_batch(checkpoint / "commits") > before:
-                break
-            time.sleep(0.02)
+            time.sleep(_LOOK)
         self.query.stop()
 
 

@@ -20,7 +20,7 @@ from headwater.plan.document import digest, from_document
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.runtime.channels.open import remove_log
 from headwater.runtime.channelspec import channel_spec
-from headwater.runtime.checkpoint import cut_off, take_back
+from headwater.runtime.checkpoint import cut_off, reads_agree, take_back
 from headwater.runtime.durable import write_atomically
 from headwater.runtime.endpoint import Endpoint
 from headwater.runtime.layout import Layout
@@ -98,6 +98,8 @@ class Deployed:
         self._failures: dict[str, _Failures] = {}
         self._finishing: dict[str, _Finishing] = {}
         self._goals: dict[tuple[str, str], dict[str, int]] = {}
+        self._drained: set[str] = set()
+        """Units that have read all: what they do in a next batch, others can."""
         self._meters = Meters()
         self._warned: dict[str, float] = {}
         self._began = time.monotonic()
@@ -208,36 +210,38 @@ class Deployed:
             if task is not None and task.wanted != "finished":
                 self._tasks[unit.id] = Task(unit.id, task.digest, "stopped")
                 self._write()
-            self._stop(unit.id)
+            self._stop(unit.id, clean=clean)
             if clean and task is not None and (stood := self._unit_of(task)).checkpoint == unit.checkpoint:
                 self._end_batch(self.plan(task.digest), stood)
 
     def _end_batch(self, plan: DeploymentPlan, unit: Unit) -> None:
-        """Let a batch that was cut off be done again and come to its end."""
+        """Let a batch that was cut off be done again and come to its end, and all reads be equally far."""
         checkpoint = self.layout.checkpoint(unit)
         for _ in range(_TRIES):
-            if take_back(checkpoint):
+            if take_back(checkpoint) and reads_agree(checkpoint):
                 return
             self._start(plan, unit)
             deadline = time.monotonic() + _BATCH_SECONDS
-            while cut_off(checkpoint) and time.monotonic() < deadline:
+            while (cut_off(checkpoint) or not reads_agree(checkpoint)) and time.monotonic() < deadline:
                 work = self._at_work(unit.id)
                 error = work.running.failure(unit.id) if work and work.running else None
                 if error is not None:
                     self._stop(unit.id)
                     raise error
                 time.sleep(_LOOK)
-            self._stop(unit.id)
+            self._stop(unit.id, clean=True)
         raise Unavailable("does not come to the end of a batch", where=f"unit {unit.id}", hint="see its log")
 
-    def _stop(self, unit: str) -> None:
+    def _stop(self, unit: str, *, clean: bool = False) -> None:
+        at_once = clean and unit in self._drained
+        self._drained.discard(unit)
         finishing = self._finishing.pop(unit, None)
         if finishing is not None:
             finishing.stop.set()
             finishing.thread.join()
         for units in self._units.values():
             if units.get(unit) is not None:
-                units.stop(unit)
+                units.stop(unit, at_once=at_once, level=clean)
                 units.forget(units[unit].unit)
 
     def settle(self, plan: DeploymentPlan, unit: Unit) -> None:
@@ -260,6 +264,7 @@ class Deployed:
             ):
                 return False
             del self._goals[key]
+            self._drained.add(unit.id)
             return True
 
     def _latest(self, units: Units, plan: DeploymentPlan, channel: Channel) -> int:

@@ -28,7 +28,7 @@ from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.pieces import trunk
 from headwater.runtime import compile
 from headwater.runtime.channelspec import channel_spec, lineage_of
-from headwater.runtime.checkpoint import checkpoint_number
+from headwater.runtime.checkpoint import AGAIN, checkpoint_number
 from headwater.runtime.layout import Layout, full_path
 from headwater.runtime.sources import (
     CORRUPT,
@@ -72,6 +72,11 @@ def names_of_source(plan: DeploymentPlan, unit: Unit, source: sources.Source) ->
     """Name what reads a source at each of the unit's locations."""
     places = unit.locations if source.per_location else unit.locations[:1]
     return {place: source_name(f"s_{plan.tags[source.id]}_{place}") for place in places}
+
+
+def apart(again: str) -> str:
+    """Give what tells the name of a second read of a source from the first one's; see ``reads_agree``."""
+    return f"{AGAIN}{again.removeprefix('_')}" if again else ""
 
 
 class UnitCompiler:
@@ -140,7 +145,7 @@ class UnitCompiler:
         again = self._again(source.id)
         for location, name in names_of_source(self._plan, self._unit, source).items():
             spool = self._layout.spool(source.id, self._plan.tags[source.id], location) / "members.json"
-            name += again
+            name += apart(again)
             found.append((location, source_frame(self._spark, source, location, name=name, spool=spool)))
         return found
 

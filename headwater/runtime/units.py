@@ -262,14 +262,14 @@ class Units:
         )
         return True
 
-    def stop(self, unit: str) -> None:
-        """End a unit's query at a batch boundary and remember its totals."""
+    def stop(self, unit: str, *, at_once: bool = False, level: bool = False) -> None:
+        """End a unit's query at a batch boundary and remember its totals; see ``Running.stop``."""
         for bridge in self._bridges.pop(unit, []):
             bridge.stop()
         work = self._work.get(unit)
         if work is None or work.running is None or work.finished or not self.endpoint.alive:
             return
-        work.running.stop(self.layout.checkpoint(work.unit))
+        work.running.stop(self.layout.checkpoint(work.unit), at_once=at_once, level=level)
         work.running.observe()
         self._save(work)
 
