@@ -267,8 +267,8 @@ class Plain:
 
     def moments(self) -> list[float]:
         """Tell when output has come."""
-        log = self._place / "plain-out" / "_spark_metadata"
-        return sorted(f.stat().st_mtime for f in log.iterdir() if f.name.split(".")[0].isdigit())
+        parts = (self._place / "plain-out").glob("part-*.json")
+        return sorted({status.st_mtime for part in parts if (status := part.stat()).st_size})
 
     def end(self) -> None:
         """End its Spark."""

@@ -80,7 +80,7 @@ def remove(layout: Layout, unit: Unit) -> None:
 
 def dress(
     units: Units, plan: DeploymentPlan, unit: Unit, carry: Carry, names: Sequence[str], store: StateStore
-) -> Callable[[Path], None] | None:
+) -> Callable[[Path], int] | None:
     """Give what makes a checkpoint of what running units keep, for a rehearsal; None where nothing is stored.
 
     What it fetches is not fetched again by ``load``.
@@ -95,8 +95,9 @@ def dress(
     }
     where = dict(zip(carry.donors, names, strict=True))
 
-    def make(checkpoint: Path) -> None:
-        assemble(checkpoint, carry, store, where, found, ())
+    def make(checkpoint: Path) -> int:
+        made = assemble(checkpoint, carry, store, where, found, ())
+        return made.bytes if made else 0
 
     return make
 

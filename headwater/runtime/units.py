@@ -94,6 +94,7 @@ class Units:
         self._bridges: dict[str, list[Any]] = {}
         self._ready: dict[str, tuple[DeploymentPlan, str, CompiledUnit]] = {}
         """Units that were compiled to see whether they can be, the plans they are of, and for which Spark."""
+        self._learned: set[tuple[str, str, tuple[str, ...]]] = set()
 
     def __getitem__(self, unit: str) -> Work:
         return self._work[unit]
@@ -201,6 +202,14 @@ class Units:
         spark = self.endpoint.generation
         self._ready[unit.id] = (plan, spark, self.compile(plan, unit))
 
+    def knows(self, unit: Unit) -> bool:
+        """Tell whether this Spark, since it was started, has run what a unit computes."""
+        return (self.endpoint.generation, unit.key, unit.operators) in self._learned
+
+    def learn(self, unit: Unit) -> None:
+        """Note that this Spark has run what a unit computes."""
+        self._learned.add((self.endpoint.generation, unit.key, unit.operators))
+
     def _compiled(self, plan: DeploymentPlan, unit: Unit) -> CompiledUnit:
         ready = self._ready.pop(unit.id, None)
         if ready is not None and ready[0] is plan and ready[1] == self.endpoint.generation:
@@ -271,6 +280,8 @@ class Units:
             return
         work.running.stop(self.layout.checkpoint(work.unit), at_once=at_once, level=level)
         work.running.observe()
+        if work.running.last_batch >= 0:
+            self.learn(work.unit)
         self._save(work)
 
     def lose_ended(self) -> None:
