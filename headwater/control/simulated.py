@@ -226,7 +226,7 @@ class SimulatedZone:
         with self._called("rehearse", unit):
             self._own(plan, unit)
 
-    def save(self, plan: DeploymentPlan, unit: str) -> None:
+    def save(self, plan: DeploymentPlan, unit: str) -> tuple[int, int]:
         """Put what a stopped unit keeps where others find it."""
         with self._called("save", unit) as world:
             own = self._own(plan, unit)
@@ -235,6 +235,7 @@ class SimulatedZone:
                 raise RuntimeFailure("saved while it runs", where=unit, hint="stop it first")
             kept = stored["kept"] if stored else {}
             world["saved"][f"{plan.dataflow.name}/{own.checkpoint}"] = kept
+            return len(kept), len(kept)
 
     def load(self, plan: DeploymentPlan, unit: str, carry: Carry, saved: Sequence[str]) -> None:
         """Give a unit what others have saved."""
