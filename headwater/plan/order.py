@@ -255,7 +255,9 @@ class _Ordering:
         steps = self._stop(unit, stood, for_good=unit not in self._wanted)
         drains = any(isinstance(s, Drain) for s in steps)
         if drains and not (stood.runs and stood.sure):
-            return [Start(plan=stood.plan, unit=unit, state="kept", why="it has rows left to read"), *steps]
+            # It may never have come so far as to be prepared.
+            start = Start(plan=stood.plan, unit=unit, state="kept", why="it has rows left to read")
+            return [Prepare(plan=stood.plan, unit=unit), start, *steps]
         return steps if stood.runs else []
 
     def _reads_from(self, unit: Unit, writers: set[str]) -> bool:
