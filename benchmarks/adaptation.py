@@ -124,7 +124,17 @@ class Trial:
     def __init__(self, place: Path) -> None:
         self.place = place
         self.store = str(place / "store.db")
-        command = [sys.executable, "-m", "headwater", "up", "--store", self.store, "--home", str(place), "--quick"]
+        command = [
+            sys.executable,
+            "-m",
+            "headwater",
+            "up",
+            "--store",
+            self.store,
+            "--home",
+            str(place),
+            "--quick",
+        ]
         roots = [str(common.ROOT), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(r for r in roots if r)}
         with (place / "up.log").open("ab") as log:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
-from headwater.runtime.checkpoint import sweep_torn
+import pytest
+
+from headwater.runtime.checkpoint import cut_off, reads_agree, sweep_torn, take_back
 
 
 def test_only_what_is_half_written_is_swept(tmp_path: Path) -> None:
@@ -16,3 +20,75 @@ def test_only_what_is_half_written_is_swept(tmp_path: Path) -> None:
     sweep_torn(tmp_path)
     assert sorted(str(f.relative_to(tmp_path)) for f in tmp_path.rglob("*") if f.is_file()) == sorted(kept)
     sweep_torn(tmp_path / "absent")
+
+
+def checkpoint_of(place: Path, *, batches: int, committed: int, stored: Mapping[str, int]) -> Path:
+    """Make a checkpoint's logs, and the versions of its state by store."""
+    for log, count in (("offsets", batches), ("commits", committed)):
+        (place / log).mkdir(parents=True)
+        for batch in range(count):
+            (place / log / str(batch)).write_text("v2\n{}")
+    for store, newest in stored.items():
+        (place / "state" / store).mkdir(parents=True)
+        for version in range(1, newest + 1):
+            (place / "state" / store / f"{version}.zip").touch()
+    return place
+
+
+@pytest.mark.parametrize(
+    ("stored", "back"),
+    [
+        ({"0/0": 3, "1/0": 3}, True),  # no task of batch 3 had ended
+        ({"0/0": 4, "1/0": 3}, True),  # one had
+        ({"0/0": 4, "1/0": 4}, False),  # all had: something may be published
+        ({}, False),  # without state there is no telling
+    ],
+)
+def test_a_batch_is_taken_back_only_where_it_surely_wrote_nothing(
+    tmp_path: Path, stored: Mapping[str, int], back: bool
+) -> None:
+    checkpoint = checkpoint_of(tmp_path, batches=4, committed=3, stored=stored)
+    (checkpoint / "offsets/.3.crc").touch()
+    assert take_back(checkpoint) is back
+    assert cut_off(checkpoint) is not back
+    assert (checkpoint / "offsets/.3.crc").exists() is not back
+
+
+def test_what_is_complete_stays(tmp_path: Path) -> None:
+    checkpoint = checkpoint_of(tmp_path, batches=3, committed=3, stored={"0/0": 2})
+    assert take_back(checkpoint)
+    assert (checkpoint / "offsets/2").exists()
+
+
+def file_log(checkpoint: Path, name: str, batches: list[list[str]]) -> None:
+    """Write what a file source remembers."""
+    (checkpoint / "sources" / name).mkdir(parents=True)
+    for number, files in enumerate(batches):
+        lines = [json.dumps({"path": f, "timestamp": 1, "batchId": number}) for f in files]
+        (checkpoint / "sources" / name / str(number)).write_text("\n".join(["v1", *lines]))
+
+
+@pytest.mark.parametrize(
+    ("second", "at", "agree"),
+    [
+        ([["a"], ["b"], ["c"]], 1, True),
+        ([["a", "b"], ["c"]], 0, True),  # it came to it in fewer batches
+        ([["a"], ["b"], ["c"]], 2, False),  # it saw a file more
+        ([["a"], ["b"]], 0, False),
+    ],
+)
+def test_two_reads_agree_when_they_have_read_the_same_files(
+    tmp_path: Path, second: list[list[str]], at: int, agree: bool
+) -> None:
+    checkpoint = checkpoint_of(tmp_path, batches=1, committed=1, stored={})
+    file_log(checkpoint, "s_x_L1", [["a"], ["b"], ["c"]])
+    file_log(checkpoint, "s_x_L1__2", second)
+    lines = [
+        "v2",
+        "{}",
+        's_x_L1:{"logOffset":1}',
+        f's_x_L1__2:{{"logOffset":{at}}}',
+        's_y_L1:{"logOffset":9}',
+    ]
+    (checkpoint / "offsets/0").write_text("\n".join(lines))
+    assert reads_agree(checkpoint) is agree

@@ -1,0 +1,80 @@
+"""A controller that kills a process at one step of a change: itself, or a zone's Spark.
+
+``python -m tests.deployments.killing STORE HOME``; what is to be killed and when stands in HOME/kill.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from headwater.control.controller import Controller
+from headwater.control.executor import Attempt, Executor
+from headwater.control.store import Store
+from headwater.plan.model import DeploymentPlan
+from headwater.plan.steps import Step
+from headwater.runtime.agents import Agents
+from headwater.runtime.endpoint import LocalEndpoint
+
+
+def order_kill(home: Path, step: Step, target: str) -> None:
+    """Let ``target``, "controller" or a zone, be killed when the controller comes to a step."""
+    unit = getattr(step, "unit", "")
+    (home / "kill.json").write_text(json.dumps({"kind": step.kind, "unit": unit, "target": target}))
+
+
+def is_ordered(home: Path) -> bool:
+    """Tell whether a kill is still to come."""
+    return (home / "kill.json").exists()
+
+
+def call_off(home: Path) -> None:
+    """Kill nothing."""
+    (home / "kill.json").unlink(missing_ok=True)
+
+
+class Killing(Executor):
+    """Carries steps out, and kills once: a Spark before the step, the controller after it."""
+
+    home: Path
+
+    def attempt(self, step: Step, plan: DeploymentPlan, **more: Any) -> Attempt:
+        order = self._order(step)
+        if order is not None and order != "controller":
+            for directory in (self.home / "zones" / order / "spark").iterdir():
+                spark = LocalEndpoint.attach(directory)
+                if spark is not None:
+                    os.killpg(spark.pid, signal.SIGKILL)
+        done = super().attempt(step, plan, **more)
+        if order == "controller":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+    def _order(self, step: Step) -> str | None:
+        try:
+            order = json.loads((self.home / "kill.json").read_text())
+        except FileNotFoundError:
+            return None
+        if (order["kind"], order["unit"]) != (step.kind, getattr(step, "unit", "")):
+            return None
+        call_off(self.home)
+        return str(order["target"])
+
+
+def main() -> None:
+    """Act until killed."""
+    import threading
+
+    store, home = sys.argv[1], Path(sys.argv[2])
+    zones = Agents(home, options=("--quick",)).open
+    executor = Killing(zones)
+    executor.home = home
+    Controller(Store(store), zones, executor=executor, lease=2.0).run(threading.Event())
+
+
+if __name__ == "__main__":
+    main()

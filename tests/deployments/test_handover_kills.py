@@ -1,0 +1,139 @@
+"""The kill matrix: controller, old unit's and new unit's Spark killed at every step of every kind of change.
+
+One deployment is changed over and over while rows flow. After each kill it ends in the wanted plan or in the
+one before, and in the end nothing is lost or doubled. A part of the matrix, drawn by chance, is a test;
+``HEADWATER_KILLS=all`` runs all of it and prints the table.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headwater import live
+from headwater.plan.document import plan_id
+from headwater.plan.model import DeploymentPlan
+from headwater.plan.steps import Step
+from headwater.runtime.endpoint import LocalEndpoint
+from headwater.testing import BoundedSource, batch_result, compare
+from tests.deployments import killing
+from tests.deployments.flows import rows
+from tests.deployments.test_handover import CONTINUUM, NAME, planned, written
+
+PATIENCE = 300.0
+SAMPLE = 12
+
+
+class KilledController:
+    """A controller in a process of its own that is started again when it was killed."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self.kills = 0
+        self._start()
+
+    def _start(self) -> None:
+        root = str(Path(__file__).resolve().parents[2])
+        command = [sys.executable, "-m", "tests.deployments.killing", str(self._place / "store.db")]
+        with (self._place / "up.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, str(self._place)],
+                stdout=log,
+                stderr=log,
+                cwd=root,
+                env={**os.environ, "PYTHONPATH": root},
+            )
+
+    def carry_out(self, version: int) -> str:
+        """Wait until a version is dealt with; give its outcome."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            (now,) = live.status(NAME, str(self._place / "store.db"))
+            if now.deployment.dealt >= version:
+                assert now.change is not None
+                return str(now.change.outcome)
+            if self._process.poll() is not None:
+                assert self._process.returncode == -signal.SIGKILL
+                self.kills += 1
+                self._start()
+            assert time.monotonic() < deadline, now
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        """End it."""
+        self._process.terminate()
+        self._process.wait(30)
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[KilledController]:
+    started = KilledController(tmp_path)
+    try:
+        yield started
+    finally:
+        started.end()
+        live.down(tmp_path)
+
+
+def cases(steps: tuple[Step, ...]) -> list[tuple[Step, str]]:
+    """Give every step with every process that may be killed at it."""
+    return [(step, target) for step in steps for target in ("controller", "E1", "C1")]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(10_000)
+def test_a_kill_at_any_step_loses_nothing(
+    endpoint: LocalEndpoint, tmp_path: Path, controller: KilledController
+) -> None:
+    whole = os.environ.get("HEADWATER_KILLS") == "all"
+    made = rows(4000 if whole else 600, seed=23)["L1"]
+    source = BoundedSource(tmp_path / "in", {"L1": made}, rows_per_file=3)
+    out, store = tmp_path / "out", str(tmp_path / "store.db")
+    released = iter(source.release())
+    low = planned(source.path, str(out), "list")  # all state at the edge
+    high = planned(source.path, str(out), "rising")  # most of it in the cloud
+    alone = planned(source.path, str(out), "list", ("once", "rising"))
+    away = planned(source.path, str(out), "rising", ("counted", "list"))
+    kinds = {"fission": (low, high), "fusion": (high, low), "migration": (alone, away)}
+    drawn = random.Random(5)
+    assert controller.carry_out(live.apply(low, store)) == "done"
+    table: list[tuple[str, str, str, str, float]] = []
+    for kind, (before, after) in kinds.items():
+        go_to(controller, before, store)
+        every = cases(live.preview(after, store).steps)
+        for step, target in every if whole else drawn.sample(every, SAMPLE // len(kinds)):
+            go_to(controller, before, store)
+            for _ in range(3):
+                next(released, None)
+            killing.order_kill(tmp_path, step, target)
+            begun = time.monotonic()
+            outcome = controller.carry_out(live.apply(after, store))
+            assert not killing.is_ordered(tmp_path), (kind, step, target)
+            (now,) = live.status(NAME, store)
+            assert outcome in ("done", "rolled back", "failed"), now
+            where = f"{step.kind} {getattr(step, 'unit', '')}"
+            table.append((kind, where, target, outcome, time.monotonic() - begun))
+            print(*table[-1], sep=" | ", flush=True)
+    for _ in released:
+        pass
+    assert controller.carry_out(live.stop(NAME, store, how="finish")) == "done"
+    expected = batch_result(endpoint.session(), low.dataflow, CONTINUUM)["out"]
+    assert expected.num_rows > 20
+    assert not compare(expected, written(out))
+
+
+def go_to(controller: KilledController, plan: DeploymentPlan, store: str) -> None:
+    """Bring the deployment into a plan, whatever became of the change before."""
+    (now,) = live.status(NAME, store)
+    shown = live.preview(plan, store)
+    if now.deployment.base == plan_id(shown.diff.wanted) and not shown.steps:
+        return
+    assert controller.carry_out(live.apply(plan, store)) == "done"
