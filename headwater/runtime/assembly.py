@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headwater.errors import RuntimeFailure
 from headwater.plan.carry import Carry, Donor, Share
 from headwater.runtime.reshape import Piece, Reshaping, reshape
 from headwater.runtime.savedstate import Saved, StateStore
@@ -99,6 +100,13 @@ class _Assembly:
         """Make state and logs."""
         if not self.known:
             return Saved()
+        none = [s.operator for s in self.carry.shares if not any(d.unit in self.known for d in s.donors)]
+        if none:
+            raise RuntimeFailure(
+                f"{', '.join(none)} has had no rows yet, while others have: there is no state to go on from",
+                where=f"unit {self.carry.unit}",
+                hint="apply this again when rows have come through",
+            )
         summary = self._summary()
         _write_logs(self.draft, summary, self._lines(places))
         anew = [r for s in self.carry.shares if (r := self._state(s, summary)) is not None]

@@ -14,6 +14,7 @@ from headwater.plan.carry import Carry
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.state import kept_state
 from headwater.runtime.assembly import Place, assemble, place_of
+from headwater.runtime.checkpoint import newest_batch
 from headwater.runtime.durable import read_note, write_atomically
 from headwater.runtime.layout import Layout
 from headwater.runtime.savedstate import Saved, StateStore, describe, operators, put_early
@@ -36,6 +37,11 @@ def survey(units: Units, plan: DeploymentPlan, unit: Unit, store: StateStore) ->
             f"still reads {', '.join(left)}, which end", where=f"unit {unit.id}", hint="wait until it has"
         )
     kept, found = kept_state(plan, unit), operators(units.layout.checkpoint(unit))
+    waiting = [c.id for c in plan.inputs(unit) if units.log(plan, c).latest() > 0]
+    if kept and waiting and newest_batch(units.layout.checkpoint(unit) / "commits") < 0:
+        raise Unavailable(
+            f"has not done its first batch, from {', '.join(waiting)}", where=f"unit {unit.id}", hint="wait"
+        )
     if found and set(found) != set(range(len(kept))):
         raise RuntimeFailure(
             f"keeps state in {len(found)} places, where {len(kept)} are known",
