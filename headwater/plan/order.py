@@ -236,7 +236,7 @@ class _Ordering:
         for key, stood in _by_place(
             [(self._plans[s.plan], key, s) for key, s in self._standings.items() if key[0] in stopping]
         ):
-            steps += self._stop_at_the_cut(key[0], stood)
+            steps += self._stop_at_the_cut(key, stood)
         steps += [Save(plan=s.plan, unit=key[0]) for key, s in self._donors()]
         for unit in self._by_place(map(self._plan.unit, self._carried)):
             carry = self._carried[unit.id]
@@ -250,11 +250,13 @@ class _Ordering:
         donors = map(self._base.unit, carry.donors)
         return tuple(u.checkpoint if incarnation(u) in there else "" for u in donors)
 
-    def _stop_at_the_cut(self, unit: str, stood: Standing) -> list[Step]:
+    def _stop_at_the_cut(self, key: Incarnation, stood: Standing) -> list[Step]:
         """Stop a unit once it has read what it must; one that does not surely run is started for that."""
+        unit = key[0]
         steps = self._stop(unit, stood, for_good=unit not in self._wanted)
         drains = any(isinstance(s, Drain) for s in steps)
-        if drains and not (stood.runs and stood.sure):
+        replaced = any(other[2] > key[2] for other, _ in self._of(unit))
+        if drains and not replaced and not (stood.runs and stood.sure):
             # It may never have come so far as to be prepared.
             start = Start(plan=stood.plan, unit=unit, state="kept", why="it has rows left to read")
             return [Prepare(plan=stood.plan, unit=unit), start, *steps]
@@ -325,11 +327,11 @@ class _Ordering:
 
     def _stay(self, unit: Unit) -> list[Step]:
         standing = self._standings.get(incarnation(unit))
-        if self._stands(unit):
+        if self._stands(unit) and unit.id not in self._stopped:
             assert standing is not None
             return [] if unit.id in self._fed else self._feed(unit, standing)
         steps: list[Step] = []
-        again = False
+        again = unit.id in self._stopped  # if only for others to read what it had written
         for _, stood in self._of(unit.id):
             # One that perhaps runs as wanted already is adopted by `start`.
             if stood.runs and not self._same(unit.id, stood.plan):

@@ -62,7 +62,8 @@ class Site:
         assert (record.phase, record.message) == ("running", ""), record
         base = self.running()
         assert base.dataflow == wanted.flow()
-        assert self.zones.differences(base, "f") == []
+        found = self.zones.differences(base, "f")
+        assert found == [], (found, [str(e.step) for c in self.store.changes("f")[-1:] for e in self.store.journal(c.id)])
         standings = self.store.standings("f")
         assert {(u.id, u.tag, u.epoch) for u in base.units} == standings.keys()
         assert all(s.runs and s.sure for s in standings.values())
