@@ -147,6 +147,7 @@ class _Ordering:
         self._carried = {c.unit: c for c in diff.carries}
         self._stopped: set[str] = set()
         self._fed: set[str] = set()
+        self._registered: dict[Incarnation, Standing] = {}
         self._half: dict[str, set[str]] = {}
         """Channels that their writer has left for others, and the units that still read them."""
 
@@ -259,8 +260,18 @@ class _Ordering:
         if drains and not replaced and not (stood.runs and stood.sure):
             # It may never have come so far as to be prepared.
             start = Start(plan=stood.plan, unit=unit, state="kept", why="it has rows left to read")
+            self._register_readers(stood.plan, unit)
             return [Prepare(plan=stood.plan, unit=unit), start, *steps]
         return steps if stood.runs else []
+
+    def _register_readers(self, plan: str, unit: str) -> None:
+        """Note who is registered as a reader when a unit is prepared, to be struck in the end."""
+        old = self._plans[plan]
+        for channel in old.outputs(old.unit(unit)):
+            for reader in channel.consumers:
+                key = incarnation(old.unit(reader))
+                if key not in self._standings:
+                    self._registered[key] = Standing(plan=plan, runs=False)
 
     def _reads_from(self, unit: Unit, writers: set[str]) -> bool:
         """Tell whether a unit that is to take over, where none of its id runs, reads from some that go on."""
@@ -449,7 +460,7 @@ class _Ordering:
         early = {(s.unit, s.plan) for s in self._forget_leftovers() if isinstance(s, Forget)}
         left = [
             (self._plans[s.plan], key, s)
-            for key, s in self._standings.items()
+            for key, s in {**self._registered, **self._standings}.items()
             if key not in self._incarnations and (key[0], s.plan) not in early
         ]
         return [
