@@ -219,11 +219,16 @@ class Units:
     def compile(self, plan: DeploymentPlan, unit: Unit) -> CompiledUnit:
         """Compile a unit; raise what is wrong with it. Nothing is started."""
         options = self.settings.channel_options()
-        spark = self.endpoint.session()
-        return UnitCompiler(plan, unit, spark, self.layout, options, self.endpoint.cores).compile()
+        with self.asking_spark():
+            spark = self.endpoint.session()
+            return UnitCompiler(plan, unit, spark, self.layout, options, self.endpoint.cores).compile()
 
     def start(self, plan: DeploymentPlan, unit: Unit) -> None:
         """Start a unit's query where it stopped last, or adopt it when it runs already."""
+        with self.asking_spark():
+            self._start(plan, unit)
+
+    def _start(self, plan: DeploymentPlan, unit: Unit) -> None:
         work = self.enter(plan, unit)
         if work.finished:
             return
