@@ -147,7 +147,7 @@ class Controller:
             if due <= now or newer:
                 wait = self.advance(record.name)
                 self._due[record.name] = due = time.monotonic() + wait
-            waits.append(max(0.0, due - now))
+            waits.append(max(0.0, due - time.monotonic()))  # a step may have taken long
         return min(waits)
 
     def _is_newer(self, record: DeploymentRecord) -> bool:
