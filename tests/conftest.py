@@ -60,13 +60,14 @@ def running_broker(directory: Path, **options: Any) -> Iterator[LocalBroker]:
     from headwater.errors import Unavailable
     from headwater.runtime.broker import local_broker
 
-    try:
-        with local_broker(directory, **options) as started:
-            yield started
-    except Unavailable as error:
-        if os.environ.get("HEADWATER_NO_SKIP"):
-            raise
-        pytest.skip(f"no broker: {error}")
+    with contextlib.ExitStack() as stack:
+        try:
+            started = stack.enter_context(local_broker(directory, **options))
+        except Unavailable as error:  # of the start alone: what a test raises is a failure
+            if os.environ.get("HEADWATER_NO_SKIP"):
+                raise
+            pytest.skip(f"no broker: {error}")
+        yield started
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -295,6 +296,13 @@ def test_a_newer_wish_does_not_wait_for_a_change_that_is_stuck(site: Site) -> No
 
 
 # ---------------------------------------------------------------- the loop
+
+
+def test_after_a_step_that_took_long_the_next_is_not_waited_for(site: Site) -> None:
+    site.store.want("f", "run", FIRST.plan())
+    assert site.controller.look() == 0.0  # the change is journaled
+    site.zones.before = lambda call: time.sleep(0.05)
+    assert site.controller.look() == 0.0
 
 
 def test_the_loop_acts_until_told_and_hands_the_lease_on(tmp_path: Path) -> None:
