@@ -333,11 +333,13 @@ class SimulatedZone:
         return [u for k, u in world["units"].items() if k.startswith(prefix) and u["id"] == unit]
 
     def _left(self, world: dict[str, Any], deployment: str, channels: set[str]) -> int:
-        """Let those that run read on, and give how many rows they still have to read."""
+        """Let those that run read on, and give how many rows all registered readers still have to read."""
         left = 0
         for channel in channels:
             log = world["channels"][channel]
-            left += sum(self._read(log, r) for r in log["readers"] if self._reads(world, deployment, r))
+            for reader in log["readers"]:
+                runs = self._reads(world, deployment, reader)
+                left += self._read(log, reader) if runs else int(log["unread"].get(reader, 0))
         return left
 
     @staticmethod

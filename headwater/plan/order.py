@@ -443,17 +443,26 @@ class _Ordering:
     def _forget_leftovers(self) -> list[Step]:
         """Delete what is left of units that were taken out by an earlier plan and come again."""
         running = {u.id for u in self._diff.running.units} if self._diff.running else set()
-        left = [
-            (self._plans[s.plan], key, s)
+        gone = {
+            key: s
             for key, s in self._standings.items()
-            if not s.runs
-            and key[0] in self._wanted
-            and key not in self._incarnations
-            and key[0] not in running
-        ]
+            if not s.runs and key not in self._incarnations and key[0] not in running
+        }
+        left = {key: s for key, s in gone.items() if key[0] in self._wanted}
+        for key, s in _by_place([(self._plans[s.plan], key, s) for key, s in left.items()]):
+            # Nothing is kept for readers that were taken out, too.
+            plan = self._plans[s.plan]
+            readers = {r for c in plan.outputs(plan.unit(key[0])) for r in c.consumers}
+            left |= {k: r for k, r in gone.items() if k[0] in readers}
+        placed = _by_place([(self._plans[s.plan], key, s) for key, s in left.items()])
         return [
-            Forget(plan=s.plan, unit=unit, why="it was taken out before, and comes again")
-            for (unit, _, _), s in reversed(_by_place(left))
+            Forget(
+                plan=s.plan,
+                unit=unit,
+                why="it was taken out before"
+                + (", and comes again" if unit in self._wanted else ", and reads what comes again"),
+            )
+            for (unit, _, _), s in reversed(placed)
         ]
 
     def _forget_last(self) -> list[Step]:

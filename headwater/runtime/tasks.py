@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from headwater.runtime.channelspec import channel_spec
 from headwater.runtime.checkpoint import cut_off, reads_agree, take_back
 from headwater.runtime.durable import write_atomically
 from headwater.runtime.endpoint import Endpoint
+from headwater.runtime.finishing import Finishing
 from headwater.runtime.layout import Layout
 from headwater.runtime.relays import Relays
 from headwater.runtime.settings import UnitSettings
@@ -62,16 +63,6 @@ class _Failures:
     error: RuntimeFailure | None = None
 
 
-@dataclass
-class _Finishing:
-    """A unit that is using up its input, in a thread."""
-
-    thread: threading.Thread
-    stop: threading.Event = field(default_factory=threading.Event)
-    done: bool = False
-    error: Exception | None = None
-
-
 class Deployed:
     """Units of a zone under their plans; every request may be repeated."""
 
@@ -96,7 +87,7 @@ class Deployed:
         self._units: dict[int, Units] = {}
         self._relays = Relays(name, zone, self.layout, self._settings, peers, credentials)
         self._failures: dict[str, _Failures] = {}
-        self._finishing: dict[str, _Finishing] = {}
+        self._finishing = Finishing()
         self._goals: dict[tuple[str, str], dict[str, int]] = {}
         self._drained: set[str] = set()
         """Units that have read all: what they do in a next batch, others can."""
@@ -219,6 +210,8 @@ class Deployed:
         checkpoint = self.layout.checkpoint(unit)
         for _ in range(_TRIES):
             if take_back(checkpoint) and reads_agree(checkpoint):
+                # What it read last is otherwise let go with its next batch only, which may never come.
+                self._on(self._sparks.of(plan, unit)).begin_where(plan, unit, unit)
                 return
             self._start(plan, unit)
             deadline = time.monotonic() + _BATCH_SECONDS
@@ -235,10 +228,7 @@ class Deployed:
     def _stop(self, unit: str, *, clean: bool = False) -> None:
         at_once = clean and unit in self._drained
         self._drained.discard(unit)
-        finishing = self._finishing.pop(unit, None)
-        if finishing is not None:
-            finishing.stop.set()
-            finishing.thread.join()
+        self._finishing.end(unit)
         for units in self._units.values():
             if units.get(unit) is not None:
                 units.stop(unit, at_once=at_once, level=clean)
@@ -292,26 +282,10 @@ class Deployed:
                 work = units.enter(plan, unit)
             if work.finished:
                 self._want(plan, unit, "finished")
-                self._finishing.pop(unit.id, None)
+                self._finishing.end(unit.id)
                 return True
-            going = self._finishing.get(unit.id)
-            if going is None or (not going.thread.is_alive() and not going.done):
-                if going is not None and going.error is not None:
-                    del self._finishing[unit.id]
-                    raise going.error
-                self._begin_to_finish(units, unit)
+            self._finishing.go_on(units, unit.id)
             return False
-
-    def _begin_to_finish(self, units: Units, unit: Unit) -> None:
-        def run() -> None:
-            try:
-                going.done = units.finish(unit.id, going.stop)
-            except Exception as error:  # told when it is asked for again
-                going.error = error
-
-        going = _Finishing(threading.Thread(target=run, name=f"finish {unit.id}", daemon=True))
-        self._finishing[unit.id] = going
-        going.thread.start()
 
     def forget(self, plan: DeploymentPlan, unit: Unit) -> bool:
         """Delete what is stored of a unit and only of it, and be no reader of its inputs any more.

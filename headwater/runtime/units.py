@@ -133,7 +133,7 @@ class Units:
             _register(log, self._readers(plan, channel))
 
     def begin_where(self, plan: DeploymentPlan, unit: Unit, stood: Unit) -> None:
-        """Let a unit begin to read where another stood whose state it does not take over."""
+        """Let a unit begin to read where another, or itself, has stopped."""
         at = positions(self.layout.checkpoint(stood))
         for channel in plan.inputs(unit):
             log = self.log(plan, channel)

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from headwater import live
+from headwater.control.records import Change
 
 PATIENCE = 300.0
 
@@ -38,13 +39,18 @@ class Controller:
 
     def carry_out(self, version: int, *, kill: bool) -> None:
         """Wait until a version is in force; kill the controller meanwhile, with ``kill``."""
+        change = self.end_of(version, kill=kill)
+        assert change.outcome == "done", change
+
+    def end_of(self, version: int, *, kill: bool) -> Change:
+        """Wait until a version is dealt with; kill the controller meanwhile, with ``kill``."""
         begun = time.monotonic()
         due = begun + self._chance.uniform(0.3, 3.0)
         while True:
             (now,) = live.status(self.name, str(self.place / "store.db"))
             if now.deployment.dealt >= version:
-                assert now.change is not None and now.change.outcome == "done", now.change
-                return
+                assert now.change is not None
+                return now.change
             assert time.monotonic() - begun < PATIENCE, now
             if kill and time.monotonic() > due:
                 self.kill()

@@ -36,8 +36,11 @@ class Part:
 
 
 @st.composite
-def dataflows(draw: Draw, path: str, name: str = "generated") -> DataflowBuilder:
-    """Make a dataflow over JSON files of the columns of ``flows.SCHEMA`` at its locations."""
+def dataflows(draw: Draw, path: str, name: str = "generated", out: str | None = None) -> DataflowBuilder:
+    """Make a dataflow over JSON files of the columns of ``flows.SCHEMA`` at its locations.
+
+    It writes to memory, or into Parquet files in subdirectories of ``out``.
+    """
     builder = hw.flow(name, locations=LOCATIONS)
     read = builder.read.json(path, SCHEMA, location_as="location")
     part = Part(read)
@@ -49,9 +52,11 @@ def dataflows(draw: Draw, path: str, name: str = "generated") -> DataflowBuilder
         if tapped is None and draw(st.booleans()):
             tapped = part
         part = _hop(draw, draw(st.sampled_from(_possible(part)))(draw, part))
-    part.stream.write.memory("out")
-    if tapped is not None:
-        tapped.stream.write.memory("tap")
+    for sink, stream in (("out", part.stream), ("tap", tapped.stream if tapped else None)):
+        if stream is not None and out is not None:
+            stream.write.parquet(f"{out}/{sink}").named(sink)
+        elif stream is not None:
+            stream.write.memory(sink)
     return builder
 
 

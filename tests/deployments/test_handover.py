@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +79,12 @@ def written(out: Path) -> pa.Table:
     return pa.concat_tables([pq.ParquetFile(f).read() for f in files])
 
 
+def malformed(place: Path, name: str = NAME) -> list[str]:
+    """Give the values that a deployment's dead letters tell of."""
+    letters = live.dead_letters(name, str(place / "store.db"), home=place)
+    return sorted(str(json.loads(letter["record"])["v"]) for letter in letters)
+
+
 def wait_until_read(place: Path, plan: DeploymentPlan, count: int) -> None:
     """Wait until each unit with the source has read so many rows."""
     deadline = time.monotonic() + PATIENCE
@@ -95,7 +102,8 @@ def test_operators_go_from_unit_to_unit(
 ) -> None:
     made = rows(200, seed=21)["L1"]
     repeated = [row for i, row in enumerate(made) for row in ([row, row] if i % 5 == 0 else [row])]
-    source = BoundedSource(tmp_path / "in", {"L1": repeated}, rows_per_file=12)
+    broken = [{**row, "v": f"broken {i}"} if i % 11 == 0 else row for i, row in enumerate(repeated)]
+    source = BoundedSource(tmp_path / "in", {"L1": broken}, rows_per_file=12)
     out = tmp_path / "out"
     released = iter(source.release())
 
@@ -125,6 +133,7 @@ def test_operators_go_from_unit_to_unit(
     expected = batch_result(endpoint.session(), changes[0].dataflow, CONTINUUM)["out"]
     assert expected.num_rows > 20
     assert not compare(expected, written(out))
+    assert malformed(tmp_path) == sorted(str(row["v"]) for row in broken if "broken" in str(row["v"]))
 
 
 @pytest.mark.long

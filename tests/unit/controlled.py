@@ -63,7 +63,10 @@ class Site:
         base = self.running()
         assert base.dataflow == wanted.flow()
         found = self.zones.differences(base, "f")
-        assert found == [], (found, [str(e.step) for c in self.store.changes("f")[-1:] for e in self.store.journal(c.id)])
+        assert found == [], (
+            found,
+            [str(e.step) for c in self.store.changes("f")[-1:] for e in self.store.journal(c.id)],
+        )
         standings = self.store.standings("f")
         assert {(u.id, u.tag, u.epoch) for u in base.units} == standings.keys()
         assert all(s.runs and s.sure for s in standings.values())
