@@ -7,12 +7,14 @@ it will read to where nobody looks, in the Spark where it is to run. It also tel
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,9 +23,10 @@ import pyarrow as pa
 
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import MemorySink, Sink
-from headwater.dataflow.sources import FileSource, SensorSource
+from headwater.dataflow.sources import FileSource, MqttSource, RateSource, SensorSource
 from headwater.errors import HeadwaterError
-from headwater.plan.model import Channel, DeploymentPlan, Unit
+from headwater.plan.model import DeploymentPlan, Unit
+from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.layout import Layout, full_path
 from headwater.runtime.units import Units
 
@@ -48,7 +51,7 @@ def rehearse(
     place = units.layout.root / "rehearsals" / unit.checkpoint
     shutil.rmtree(place, ignore_errors=True)
     stage = _staged(plan, place)
-    stand_in = Units(Layout(place), units.endpoint, units.settings)
+    stand_in = Units(Layout(place), units.endpoint, units.settings, receives=False)
     try:
         kept = dress(stand_in.layout.checkpoint(unit)) if dress is not None else 0
         if units.knows(unit):
@@ -93,6 +96,15 @@ def _staged(plan: DeploymentPlan, place: Path) -> DeploymentPlan:
                 return replace(operator, path=str(place / "in" / operator.id / where))
             case SensorSource():
                 return replace(operator, rows=1)  # they come at the sensor's pace
+            case RateSource():  # it never ends
+                path, rows = str(place / "in" / operator.id / "all"), operator.schema().text
+                return FileSource(
+                    id=operator.id,
+                    path=path,
+                    format="json",
+                    schema_text=rows,
+                    location_as=operator.location_as,
+                )
             case Sink():
                 return MemorySink(id=operator.id, inputs=operator.inputs)
         return operator
@@ -115,7 +127,7 @@ def _lay_out(
     for staged, channel in zip(stage.inputs(unit), channels.values(), strict=True):
         log = stand_in.log(stage, staged)
         log.create()
-        for rows, frontier in _newest(units, plan, channel):
+        for rows, frontier in _newest(partial(units.log, plan, channel), channel.id):
             log.append(rows, epoch=1, batch=0, frontier=frontier)
         if end:
             log.end(1)
@@ -124,18 +136,36 @@ def _lay_out(
         if isinstance(source, FileSource) and isinstance(staged_source, FileSource):
             for location in unit.locations:
                 _some_lines(source, staged_source, location)
+        elif isinstance(source, RateSource) and isinstance(staged_source, FileSource):
+            _made_up(staged_source)
+        elif isinstance(source, MqttSource):
+            for location in unit.locations if source.per_location else unit.locations[:1]:
+                there, here = (
+                    u.layout.spool(id_, plan.tags[id_], location) / "log" for u in (units, stand_in)
+                )
+                FileLog(here).create()
+                for rows, _ in _newest(partial(FileLog, there), id_):
+                    FileLog(here).append(rows, epoch=1, batch=0)
 
 
-def _newest(units: Units, plan: DeploymentPlan, channel: Channel) -> Iterator[tuple[pa.Table, int | None]]:
-    """Give some of the newest rows that are here of a channel, if there are any."""
+def _made_up(source: FileSource) -> None:
+    """Write two rows such as Spark's rate source gives."""
+    place = Path(full_path(source.path))
+    place.mkdir(parents=True, exist_ok=True)
+    rows = ({"timestamp": f"2000-01-01T00:00:0{n}Z", "value": n} for n in range(2))
+    (place / "rows.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _newest(open_: Callable[[], Log], name: str) -> Iterator[tuple[pa.Table, int | None]]:
+    """Give some of the newest rows of a log, if there are any."""
     try:
-        log: Log = units.log(plan, channel)
+        log = open_()
         newest = log.tail()
         if newest is None or not newest.rows:
             return
         batches = [b.slice(0, _ROWS) for b in islice(log.read(newest.seq, newest.seq + 1), 1)]
     except (HeadwaterError, OSError) as error:
-        _LOG.info("no rows of %s for a rehearsal: %s", channel.id, error)
+        _LOG.info("no rows of %s for a rehearsal: %s", name, error)
         return
     if batches:
         yield pa.Table.from_batches(batches), newest.high

@@ -79,16 +79,24 @@ class Units:
     """Prepare, start, watch and stop units.
 
     ``home`` is the zone whose directory this is: other zones reach its channels by a relay of
-    their own. Without it all zones of the plan share the directory.
+    their own. Without it all zones of the plan share the directory. Without ``receives`` no broker of
+    messages is asked for any: only what is there is read.
     """
 
     def __init__(
-        self, layout: Layout, endpoint: Endpoint, settings: UnitSettings, *, home: str | None = None
+        self,
+        layout: Layout,
+        endpoint: Endpoint,
+        settings: UnitSettings,
+        *,
+        home: str | None = None,
+        receives: bool = True,
     ) -> None:
         self.layout = layout
         self.endpoint = endpoint
         self.settings = settings
         self._home = home
+        self._receives = receives
         self._generation = endpoint.generation
         self._work: dict[str, Work] = {}
         self._bridges: dict[str, list[Any]] = {}
@@ -315,6 +323,8 @@ class Units:
                 write_atomically(spool / "members.json", json.dumps(members))
                 log = FileLog(spool / "log")
                 log.create()
+                if not self._receives:
+                    continue
                 bridge = MqttBridge(source, location=location, log=log, epoch=work.unit.epoch)
                 bridge.start()
                 self._bridges.setdefault(work.unit.id, []).append(bridge)

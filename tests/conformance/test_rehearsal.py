@@ -1,0 +1,137 @@
+"""A unit is tried on a real Spark: nothing comes out, nothing stays, faults are seen."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headwater as hw
+from headwater.continuum import Continuum
+from headwater.dataflow.builder import DataflowBuilder
+from headwater.errors import UserCodeError
+from headwater.plan.build import annotated, build
+from headwater.plan.model import DeploymentPlan
+from headwater.runtime.endpoint import LocalEndpoint
+from headwater.runtime.layout import Layout
+from headwater.runtime.rehearsal import rehearse
+from headwater.runtime.settings import UnitSettings
+from headwater.runtime.units import Units
+
+CONTINUUM = Continuum.from_text("""
+name: one
+layers: [edge]
+zones:
+  E1: {layer: edge, locations: [L1], hosts: {e1: {n_cpu: 2, memory: 1GiB}}}
+""")
+
+
+@pytest.fixture
+def units(endpoint: LocalEndpoint, tmp_path: Path) -> Units:
+    return Units(Layout(tmp_path / "zone"), endpoint, UnitSettings(trigger="200 milliseconds"), home="E1")
+
+
+@pytest.fixture
+def builder() -> DataflowBuilder:
+    return hw.flow("tried", locations=["L1"])
+
+
+def planned(builder: DataflowBuilder) -> DeploymentPlan:
+    flow = builder.build()
+    return build(flow, CONTINUUM, annotated(flow, CONTINUUM))
+
+
+def files(place: Path, count: int) -> str:
+    """Write a file of rows; give its directory."""
+    (place / "in").mkdir()
+    (place / "in" / "rows.json").write_text("".join(json.dumps({"id": i}) + "\n" for i in range(count)))
+    return str(place / "in")
+
+
+def stored(place: Path) -> list[Path]:
+    return [p for p in place.rglob("*") if p.is_file()] if place.exists() else []
+
+
+def test_nothing_comes_out_and_nothing_stays(units: Units, builder: DataflowBuilder, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+
+    def tell(table: Any, batch: int) -> None:
+        told.write_text(f"{batch}")
+
+    read = builder.read.json(files(tmp_path, 10), "id bigint")
+    read.map_batches(_marking(tmp_path / "seen"), "id bigint").write.for_each_batch(tell)
+    plan = planned(builder)
+    (unit,) = plan.units
+    assert not units.knows(unit)
+    rehearse(units, plan, unit)
+    assert (tmp_path / "seen").exists(), "the very plan is run"
+    assert not told.exists()
+    assert units.knows(unit)
+    assert stored(units.layout.root / "rehearsals") == []
+    assert units.get(unit.id) is None
+
+    (tmp_path / "seen").unlink()
+    rehearse(units, plan, unit)  # its Spark knows it
+    assert not (tmp_path / "seen").exists()
+
+
+def _marking(mark: Path) -> Any:
+    def same(batches: Any) -> Any:
+        for batch in batches:
+            mark.touch()
+            yield batch
+
+    return same
+
+
+def test_what_fails_on_the_first_rows_is_seen(units: Units, builder: DataflowBuilder, tmp_path: Path) -> None:
+    def failing(batches: Any) -> Any:
+        for batch in batches:
+            yield batch if not batch.num_rows else 1 // 0
+
+    builder.read.json(files(tmp_path, 3), "id bigint").map_batches(failing, "id bigint").write.memory("out")
+    plan = planned(builder)
+    (unit,) = plan.units
+    with pytest.raises(UserCodeError, match="ZeroDivision"):
+        rehearse(units, plan, unit)
+    assert not units.knows(unit)
+    assert stored(units.layout.root / "rehearsals") == []
+
+
+def test_a_source_without_an_end_is_tried_too(units: Units, builder: DataflowBuilder) -> None:
+    builder.read.rate(1000).where("value % 2 = 0").write.memory("out")
+    plan = planned(builder)
+    (unit,) = plan.units
+    rehearse(units, plan, unit)
+    assert units.knows(unit)
+
+
+def test_no_broker_of_messages_is_asked(units: Units, builder: DataflowBuilder) -> None:
+    asked = threading.Event()
+    with socket.socket() as broker:
+        broker.bind(("127.0.0.1", 0))
+        broker.listen()
+        broker.settimeout(30)
+        address = f"127.0.0.1:{broker.getsockname()[1]}"
+
+        def listen() -> None:
+            try:
+                broker.accept()
+                asked.set()
+            except OSError:
+                pass
+
+        listener = threading.Thread(target=listen, daemon=True)
+        listener.start()
+        builder.read.mqtt(address, "a/{location}", "id bigint").where("id > 1").write.memory("out")
+        plan = planned(builder)
+        (unit,) = plan.units
+        rehearse(units, plan, unit)
+        assert units.knows(unit)
+        assert not asked.is_set()
+        broker.shutdown(socket.SHUT_RDWR)
+    listener.join(30)
