@@ -6,6 +6,8 @@
 
 BIN := .venv/bin
 STAMP := .venv/.setup-done
+# Two processes, a file of tests each at a time: much of a test is waiting.
+PARALLEL := -n 2 --dist loadfile
 # Spark finds Java by JAVA_HOME; java.sh prints the home of a fitting one.
 WITH_JAVA = JAVA_HOME="$$(scripts/java.sh)"
 
@@ -22,10 +24,10 @@ demo: setup ## Run the demonstration on this machine
 	@$(WITH_JAVA) $(BIN)/headwater demo
 
 test: setup ## Run all tests but the long ones (23 minutes on 2 cores)
-	@$(WITH_JAVA) $(BIN)/python -m pytest --doctest-modules headwater tests/unit tests/conformance tests/deployments
+	@$(WITH_JAVA) $(BIN)/python -m pytest $(PARALLEL) --doctest-modules headwater tests/unit tests/conformance tests/deployments
 
 test-unit: setup ## Run the unit tests only
-	@$(WITH_JAVA) $(BIN)/python -m pytest --doctest-modules headwater tests/unit
+	@$(WITH_JAVA) $(BIN)/python -m pytest $(PARALLEL) --doctest-modules headwater tests/unit
 
 test-long: setup ## Run the tests marked long
 	@$(WITH_JAVA) $(BIN)/python -m pytest -m long tests

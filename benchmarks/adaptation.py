@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -58,7 +59,7 @@ WINDOW = 30  # seconds of event time
 FILE_EVERY = 0.25  # seconds between two files
 START = datetime(2013, 1, 1, tzinfo=UTC)
 PATIENCE = 300.0
-CALM = 5.0  # seconds before and after a change by which it is judged
+CALM, CALM_QUICK = 5.0, 2.0  # seconds before and after a change by which it is judged
 
 
 def planned(place: Path, first_in_cloud: str, *cuts: Edge) -> DeploymentPlan:
@@ -190,42 +191,52 @@ class Change:
     journal: Sequence[JournalEntry]
 
 
-def judge(change: Change, moments: Sequence[float], lags: Sequence[float]) -> tuple[float, float]:
+def judge(
+    change: Change, moments: Sequence[float], lags: Sequence[float], calm: float
+) -> tuple[float, float]:
     """Give the longest time without output around a change, and the time until lag is as before.
 
     ``moments`` are those of outputs in order, ``lags`` the seconds from a window's last trip to its output.
     """
-    near = [n for n, t in enumerate(moments) if change.begun - CALM <= t <= change.ended + CALM]
+    near = [n for n, t in enumerate(moments) if change.begun - calm <= t <= change.ended + calm]
     gap, first = max((moments[b] - moments[a], b) for a, b in pairwise(near))
     stopped = moments[first - 1]
-    before = sorted(lag for t, lag in zip(moments, lags, strict=True) if stopped - CALM <= t <= stopped)
+    before = sorted(lag for t, lag in zip(moments, lags, strict=True) if stopped - calm <= t <= stopped)
     usual = common.quantile(before, 0.95) * 1.1
     late = [n for n in near if n >= first and lags[n] > usual]
     return gap, (moments[late[-1] + 1 if late else first] - stopped)
 
 
-def changes(trial: Trial, repeats: int, say: Callable[[str], None]) -> Iterator[Change]:
+def changes(trial: Trial, options: argparse.Namespace, say: Callable[[str], None]) -> Iterator[Change]:
     """Make all changes, one after the other."""
+    repeats, calm = common.repeats_of(options), calm_of(options)
     apart, together = planned(trial.place, "routes"), planned(trial.place, after_ranking())
     low = planned(trial.place, after_ranking(), ("end_in_range", "routes"))
     high = planned(trial.place, "routes", ("top_routes", after_ranking()))
     trial.carry_out(live.apply(apart, trial.store))
-    time.sleep(4 * CALM)
+    time.sleep(4 * calm)
 
     def change(kind: str, plan: DeploymentPlan) -> Change:
         begun = time.time()
         journal = trial.carry_out(live.apply(plan, trial.store))
         made = Change(kind, begun, time.time(), journal)
-        time.sleep(2 * CALM)
+        time.sleep(2 * calm)
         say(f"{kind}: {told(made)}")
         return made
 
     for _ in range(repeats):
         yield change("fusion", together)
         yield change("fission", apart)
+    if options.quick:
+        return
     change("", low)
     for n in range(repeats):
         yield change("migration", high if n % 2 == 0 else low)
+
+
+def calm_of(options: argparse.Namespace) -> float:
+    """Give the seconds between two changes' reach."""
+    return CALM_QUICK if options.quick else CALM
 
 
 def after_ranking() -> str:
@@ -243,6 +254,15 @@ def told(change: Change) -> str:
         if entry.begun and entry.ended:
             words.append(f"{entry.step.kind} {entry.step.zone} {entry.ended - entry.begun:.2f}")
     return ", ".join(words)
+
+
+def state_bytes(change: Change) -> tuple[int, int]:
+    """Tell how large the state was that was taken along, and how much of it had not been sent before."""
+    kept = sent = 0
+    for entry in change.journal:
+        if said := re.fullmatch(r"(\d+) bytes of state, (\d+) of them sent now", entry.note):
+            kept, sent = kept + int(said[1]), sent + int(said[2])
+    return kept, sent
 
 
 class Plain:
@@ -285,28 +305,29 @@ class Plain:
         self._endpoint.stop()
 
 
-def restarts(place: Path, repeats: int) -> list[float]:
+def restarts(place: Path, options: argparse.Namespace) -> list[float]:
     """Stop and start a plain query; give the longest time without output around each."""
     plain, made = Plain(place), []
+    repeats, calm = common.repeats_of(options), calm_of(options)
     try:
         plain.start()
         deadline = time.monotonic() + PATIENCE
-        while sum(t > time.time() - CALM for t in plain.moments()) < 4:  # it reads all from the beginning
+        while sum(t > time.time() - calm for t in plain.moments()) < 4:  # it reads all from the beginning
             if time.monotonic() > deadline:
                 raise SystemExit("the plain query gives nothing")
             time.sleep(1.0)
-        time.sleep(CALM)
+        time.sleep(calm)
         for _ in range(repeats):
             begun = time.time()
             plain.stop()
             plain.start()
-            time.sleep(2 * CALM)
+            time.sleep(2 * calm)
             made.append(begun)
         plain.stop()
         moments = plain.moments()
     finally:
         plain.end()
-    near = [[t for t in moments if begun - CALM / 2 <= t <= begun + 2 * CALM] for begun in made]
+    near = [[t for t in moments if begun - calm / 2 <= t <= begun + 2 * calm] for begun in made]
     return [max(b - a for a, b in pairwise(around)) for around in near]
 
 
@@ -317,9 +338,8 @@ def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
     say = (lambda text: print(text, flush=True)) if options.steps else lambda text: None
     try:
         feed.start()
-        repeats = common.repeats_of(options)
-        made = list(changes(trial, repeats, say))
-        plain = [] if options.no_plain else restarts(place, repeats)
+        made = list(changes(trial, options, say))
+        plain = [] if options.no_plain else restarts(place, options)
         feed.end()
         with closing(StoreReader.open(trial.store)):
             trial.carry_out(live.stop(NAME, trial.store, how="finish"))
@@ -333,29 +353,33 @@ def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
         difference = compare(batch_result(batch.session(), dataflow, CONTINUUM)["result"], got)
     finally:
         batch.stop()
-    return judged(made, seen, plain, feed) | {
+    return judged(made, seen, plain, feed, calm_of(options)) | {
         "rate": options.rate,
         "lost": difference.lost,
         "duplicated": difference.duplicated,
         "rows_in": feed.rows,
         "rows_out": got.num_rows,
-        "repeats": repeats,
+        "repeats": common.repeats_of(options),
     }
 
 
 def judged(
-    made: Sequence[Change], seen: Sequence[Output], plain: Sequence[float], feed: Feed
+    made: Sequence[Change], seen: Sequence[Output], plain: Sequence[float], feed: Feed, calm: float
 ) -> dict[str, Any]:
     """Judge all changes by what came out when."""
     moments = [o.at for o in seen]
     lags = [o.at - feed.moment(o.window_end) for o in seen]
     found: dict[str, Any] = {}
     for kind in dict.fromkeys(c.kind for c in made):
-        pairs = [judge(c, moments, lags) for c in made if c.kind == kind]
+        pairs = [judge(c, moments, lags, calm) for c in made if c.kind == kind]
         for name, values in (("gap_s", [g for g, _ in pairs]), ("stable_s", [s for _, s in pairs])):
             found.setdefault(kind, {})[name] = {"p50": common.middle(values), "max": round(max(values), 3)}
-    calm = [b - a for a, b in pairwise(moments) if not any(c.begun < b and a < c.ended + CALM for c in made)]
-    found["usual_gap_s"] = {"p50": common.middle([g for g in calm if g > 0])}
+        sizes = [state_bytes(c) for c in made if c.kind == kind]
+        for name, number in (("state_bytes", 0), ("state_bytes_after_the_stop", 1)):
+            found[kind][name] = round(common.middle([size[number] for size in sizes]))
+    found["state_bytes"] = max(of["state_bytes"] for of in found.values())
+    usual = [b - a for a, b in pairwise(moments) if not any(c.begun < b and a < c.ended + calm for c in made)]
+    found["usual_gap_s"] = {"p50": common.middle([g for g in usual if g > 0])}
     found["usual_lag_s"] = {"p50": common.middle(lags)}
     if plain:
         found["plain_restart_s"] = {"p50": common.middle(plain), "max": round(max(plain), 3)}

@@ -273,7 +273,9 @@ class SimulatedZone:
             stored = world["units"].get(key)
             if itself and stored is not None and stored["runs"]:
                 raise DeploymentError("forgotten while it runs", where=unit, hint="stop it first")
-            going = set(mine["outputs"]) - (set() if itself else set(latest["outputs"]))
+            # Another unit may have taken over to write a channel.
+            others = [u["outputs"] for k, u in world["latest"].items() if k != f"{name}/{unit}"]
+            going = set(mine["outputs"]).difference(*others, () if itself else latest["outputs"])
             if self._left(world, name, going & world["channels"].keys()):
                 return False
             for channel in going:

@@ -78,8 +78,12 @@ class Running:
 
     @property
     def positions(self) -> dict[str, int]:
-        """How far the newest batch has read each channel; one that it has left is not there."""
-        return {channel: at for ends in self.ends.values() for channel, at in ends.items()}
+        """How far the newest batch has read each channel by all reads; one that it has left is not there."""
+        found: dict[str, int] = {}
+        for ends in self.ends.values():
+            for channel, at in ends.items():
+                found[channel] = min(at, found.get(channel, at))
+        return found
 
     def _take(self, number: int, source: Any) -> None:
         """Count what came from a source; a channel tells its position, which counts more exactly."""

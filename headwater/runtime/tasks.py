@@ -250,7 +250,7 @@ class Deployed:
                 self._goals[key] = {c.id: self._latest(units, plan, c) for c in plan.inputs(unit)}
             work.running.observe()
             if not all(
-                work.has_read(c.id, units.log(plan, c), self._goals[key][c.id]) for c in plan.inputs(unit)
+                work.has_read(c, units.log(plan, c), self._goals[key][c.id]) for c in plan.inputs(unit)
             ):
                 return False
             del self._goals[key]
@@ -303,7 +303,9 @@ class Deployed:
                 )
             units = self._on(self._sparks.of(plan, unit))
             used = set() if itself or task is None else self._channels_of(task)
-            going = [c for c in plan.outputs(unit) if c.id not in used]
+            # Another unit may have taken over to write a channel.
+            others = {c for t in self._tasks.values() if t is not task for c in self._written_by(t)}
+            going = [c for c in plan.outputs(unit) if c.id not in used | others]
             if any(b.entries for c in going for b in units.log(plan, c).stats().unread.values()):
                 return False
             if itself:
@@ -324,8 +326,11 @@ class Deployed:
 
     def _channels_of(self, task: Task) -> set[str]:
         """Name the channels that a task's unit writes or reads."""
-        plan, unit = self.plan(task.digest), self._unit_of(task)
-        return {c.id for c in (*plan.outputs(unit), *plan.inputs(unit))}
+        read = self.plan(task.digest).inputs(self._unit_of(task))
+        return self._written_by(task) | {c.id for c in read}
+
+    def _written_by(self, task: Task) -> set[str]:
+        return {c.id for c in self.plan(task.digest).outputs(self._unit_of(task))}
 
     def _leave_inputs(self, plan: DeploymentPlan, unit: Unit, kept: set[str]) -> None:
         """Let a unit be no reader any more, and drop the copies that nobody reads."""

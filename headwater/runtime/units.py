@@ -66,12 +66,13 @@ class Work:
     def error(self) -> RuntimeFailure | None:
         return self.running.error if self.running else None
 
-    def has_read(self, channel: str, log: Log, goal: int) -> bool:
+    def has_read(self, channel: Channel, log: Log, goal: int) -> bool:
         """Tell whether its finished batches hold a channel up to a position."""
         assert self.running is not None
-        at = self.running.positions.get(channel)
+        at = self.running.positions.get(channel.id)
         if at is None:  # no batch since this side began to look
-            at = log.readers().get(self.unit.checkpoint, goal)
+            known, own = log.readers(), channel_readers(self.plan, self.unit)
+            at = min(known.get(reader, -1) for reader in own[channel.operator])
         return at >= goal
 
 

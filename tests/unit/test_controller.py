@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 
+import headwater as hw
 from headwater.control import tables
 from headwater.control.controller import Controller
 from headwater.control.simulated import Call
 from headwater.errors import HeadwaterError, RuntimeFailure, Unavailable
 from headwater.metrics import UnitProgress
+from headwater.plan.build import build
+from headwater.plan.model import Deployment
 from headwater.plan.steps import CanarySettings
-from tests.unit.changes import FIRST, calls_of
+from tests.unit.changes import ACME, FIRST, calls_of
 from tests.unit.controlled import WIDER, Site
 
 
@@ -361,3 +364,22 @@ def _until(true: Callable[[], bool]) -> None:
             return
         threading.Event().wait(0.05)
     raise AssertionError("it did not happen within 20 s")
+
+
+def test_a_channel_that_another_unit_takes_over_to_write_stays(site: Site) -> None:
+    builder = hw.flow("f", locations=["L1"])
+    first = builder.read.json("/in/{location}", "id bigint, v double").where("v > 0").named("first")
+    second = first.with_columns(v="v * 2").named("second")
+    second.write.parquet("/out").named("out")
+    first.write.parquet("/tap").named("tap")
+    flow = builder.build()
+    layers = {**dict.fromkeys(flow.order, "edge"), "out": "cloud"}
+    together = build(flow, ACME, Deployment(layers, frozenset({(flow.order[0], "first")})))
+    apart = build(flow, ACME, Deployment({**layers, "tap": "site"}, together.deployment.cuts))
+    names = [{u.id for u in plan.units if "second" in u.operators} for plan in (together, apart)]
+    assert names[0] != names[1], "the unit that writes for 'out' changes its name"
+
+    for plan in (together, apart, together):
+        site.store.want("f", "run", plan)
+        assert site.settle().phase == "running"
+        assert site.zones.differences(site.running(), "f") == []
