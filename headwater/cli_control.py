@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -198,22 +199,35 @@ def explain(
     canary: Canary = None,
     factor: Factor = 2.0,
     reset_state: Reset = None,
+    as_json: Json = False,
 ) -> None:
     """Say in words what applying a dataflow would do, step by step; or what the last change did."""
     from headwater import live
 
-    if continuum is None:
-        change, lines, journal = live.explain(subject, store)
-        if change is None:
-            lines = ["it is wanted, and not begun yet"]
-        else:
-            done = sum(e.state == "done" for e in journal)
-            typer.echo(f"version {change.version}: {change.outcome or change.phase}")
-            typer.echo(f"{done} of {len(journal)} steps done")
-    else:
+    if continuum is not None:
         planned = _planned(subject, continuum, trust_code=True)
         settings = _canary(canary, factor)
-        lines = live.preview(planned, store, reset_state=frozenset(reset_state or ()), canary=settings).words
+        shown = live.preview(planned, store, reset_state=frozenset(reset_state or ()), canary=settings)
+        if as_json:
+            typer.echo(json.dumps(shown.to_data(), indent=2))
+        else:
+            _numbered(shown.words)
+        return
+    change, lines, journal = live.explain(subject, store)
+    if as_json:
+        typer.echo(json.dumps(live.change_data(change, lines, journal) if change else None, indent=2))
+    elif change is None:
+        typer.echo("it is wanted, and not begun yet")
+    else:
+        done = sum(e.state == "done" for e in journal)
+        typer.echo(f"version {change.version}: {change.outcome or change.phase}")
+        typer.echo(f"{done} of {len(journal)} steps done")
+        _numbered(lines)
+        for line in live.measured(journal):
+            typer.echo(line)
+
+
+def _numbered(lines: Sequence[str]) -> None:
     for number, line in enumerate(lines, start=1):
         typer.echo(f"{number:3d}. {line}")
 

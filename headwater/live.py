@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from headwater.plan.document import plan_id
 from headwater.plan.explain import explain as in_words
 from headwater.plan.model import Deployment, DeploymentPlan
 from headwater.plan.order import steps_to
-from headwater.plan.steps import CanarySettings, Step
+from headwater.plan.steps import CanarySettings, Start, Step, Stop
 
 STORE = "HEADWATER_STORE"
 """The environment variable that names the store."""
@@ -248,6 +248,32 @@ def explain(name: str, place: str | None = None) -> tuple[Change | None, list[st
         change = next(reversed(store.changes(name)), None)
         journal = store.journal(change.id) if change else ()
     return change, in_words([e.step for e in journal if e.state != "dropped"]), journal
+
+
+def measured(journal: Sequence[JournalEntry]) -> list[str]:
+    """Say what the steps of a change have found, and how long units stood still for it."""
+    lines = [f"{e.step.kind} {getattr(e.step, 'unit', '')}: {e.note}" for e in journal if e.note]
+    stops = [e.begun for e in journal if isinstance(e.step, Stop) and e.begun]
+    starts = [e.ended for e in journal if isinstance(e.step, Start) and e.ended]
+    if stops and starts and max(starts) > min(stops):
+        lines.append(f"{max(starts) - min(stops):.1f} s from the first stop to the last start")
+    return lines
+
+
+def change_data(change: Change, words: Sequence[str], journal: Sequence[JournalEntry]) -> dict[str, Any]:
+    """Give a change and its steps as JSON-able data; times are seconds since 1970."""
+    steps = [
+        {
+            "kind": e.step.kind,
+            "unit": getattr(e.step, "unit", None),
+            "state": e.state,
+            "note": e.note,
+            "begun": e.begun,
+            "ended": e.ended,
+        }
+        for e in journal
+    ]
+    return {**change.to_data(), "words": list(words), "steps": steps}
 
 
 def dead_letters(

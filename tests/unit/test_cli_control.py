@@ -198,6 +198,7 @@ def test_status_stop_and_go_on() -> None:
     assert code == 0 and "tiny  version 1  wanted" in out and "`headwater up` does" in out
     code, out, _ = invoke("explain", "tiny")
     assert "not begun yet" in out
+    assert json.loads(invoke("explain", "tiny", "--json")[1]) is None
     with controller() as zones:
         live.follow("tiny", 1, every=0.05)
         _until(lambda: len(live.status("tiny")[0].units) == 5)
@@ -205,6 +206,11 @@ def test_status_stop_and_go_on() -> None:
         assert data["phase"] == "running" and {u["unit"] for u in data["units"]} >= {"low@E1", "out@C1"}
         assert data["change"]["done"] == data["change"]["steps"] > 10 and data["controller"]
         assert "low@E1" in invoke("status")[1]
+        told = json.loads(invoke("explain", "tiny", "--json")[1])
+        assert (told["version"], told["outcome"]) == (1, "done") and told["words"]
+        assert all(s["state"] == "done" and s["begun"] <= s["ended"] for s in told["steps"])
+        invoke("move", "low", "--to", "cloud", "--yes", "--wait")
+        assert "s from the first stop to the last start" in invoke("explain", "tiny")[1]
         assert invoke("stop", "tiny", "--wait")[0] == 0
         assert live.status("tiny")[0].deployment.phase == "stopped"
         assert invoke("apply", *tiny(), "--yes", "--wait")[0] == 0  # the same plan, which does not run
@@ -225,6 +231,7 @@ def _until(true: Callable[[], bool]) -> None:
 def test_explain_a_file() -> None:
     code, out, _ = invoke("explain", *tiny(), "--canary", "90s")
     assert code == 0 and "watch low@E1 for" in out
+    assert json.loads(invoke("explain", *tiny(), "--json")[1])["version"] == 0
     assert not live.holds("tiny") and not Path(".headwater").exists()
 
 
