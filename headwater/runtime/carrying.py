@@ -36,12 +36,14 @@ def survey(units: Units, plan: DeploymentPlan, unit: Unit, store: StateStore) ->
         raise Unavailable(
             f"still reads {', '.join(left)}, which end", where=f"unit {unit.id}", hint="wait until it has"
         )
-    kept, found = kept_state(plan, unit), operators(units.layout.checkpoint(unit))
-    waiting = [c.id for c in plan.inputs(unit) if units.log(plan, c).latest() > 0]
-    if kept and waiting and newest_batch(units.layout.checkpoint(unit) / "commits") < 0:
-        raise Unavailable(
-            f"has not done its first batch, from {', '.join(waiting)}", where=f"unit {unit.id}", hint="wait"
-        )
+    kept, checkpoint = kept_state(plan, unit), units.layout.checkpoint(unit)
+    if newest_batch(checkpoint / "commits") < 0:
+        waiting = [c.id for c in plan.inputs(unit) if units.log(plan, c).latest() > 0]
+        if kept and (waiting or newest_batch(checkpoint / "offsets") >= 0):
+            raise Unavailable("has not done its first batch", where=f"unit {unit.id}", hint="wait")
+        found = {}
+    else:
+        found = operators(checkpoint)
     if found and set(found) != set(range(len(kept))):
         raise RuntimeFailure(
             f"keeps state in {len(found)} places, where {len(kept)} are known",
@@ -50,7 +52,7 @@ def survey(units: Units, plan: DeploymentPlan, unit: Unit, store: StateStore) ->
         )
     name = _stored(plan, unit.checkpoint)
     _leave_receipt(units.layout, unit, store, name)
-    put_early(units.layout.checkpoint(unit), name, store)
+    put_early(checkpoint, name, store)
 
 
 def save(units: Units, plan: DeploymentPlan, unit: Unit, store: StateStore) -> tuple[Saved, int]:

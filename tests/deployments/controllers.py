@@ -14,6 +14,8 @@ from headwater import live
 from headwater.control.records import Change
 
 PATIENCE = 300.0
+MOST_KILLS = 6
+"""In one change: some steps take longer than the time between two kills."""
 
 
 class Controller:
@@ -44,7 +46,7 @@ class Controller:
 
     def end_of(self, version: int, *, kill: bool) -> Change:
         """Wait until a version is dealt with; kill the controller meanwhile, with ``kill``."""
-        begun = time.monotonic()
+        begun, before = time.monotonic(), self.kills
         due = begun + self._chance.uniform(0.3, 3.0)
         while True:
             (now,) = live.status(self.name, str(self.place / "store.db"))
@@ -52,7 +54,7 @@ class Controller:
                 assert now.change is not None
                 return now.change
             assert time.monotonic() - begun < PATIENCE, now
-            if kill and time.monotonic() > due:
+            if kill and time.monotonic() > due and self.kills < before + MOST_KILLS:
                 self.kill()
                 due = time.monotonic() + self._chance.uniform(0.5, 4.0)
             time.sleep(0.1)
