@@ -97,8 +97,11 @@ def wait_until_read(place: Path, plan: DeploymentPlan, count: int) -> None:
             time.sleep(0.2)
 
 
+@pytest.mark.parametrize(
+    "every", [pytest.param(1, marks=pytest.mark.long, id="one by one"), pytest.param(2, id="in strides")]
+)
 def test_operators_go_from_unit_to_unit(
-    endpoint: LocalEndpoint, tmp_path: Path, controller: Controller
+    endpoint: LocalEndpoint, tmp_path: Path, controller: Controller, every: int
 ) -> None:
     made = rows(200, seed=21)["L1"]
     repeated = [row for i, row in enumerate(made) for row in ([row, row] if i % 5 == 0 else [row])]
@@ -121,7 +124,7 @@ def test_operators_go_from_unit_to_unit(
         plan("once", ("rising", "counted")),  # two of which are made one
     ]
     count = 0
-    for step in changes:
+    for step in changes[::every]:
         version = live.apply(step, str(tmp_path / "store.db"))
         controller.carry_out(version, kill=False)
         next(released)

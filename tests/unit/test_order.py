@@ -1,0 +1,127 @@
+"""The steps from one plan to another: their order, in words, and where any of them lead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import assume, event, given, settings
+from hypothesis import strategies as st
+
+from headwater.control.simulated import SimulatedZones
+from headwater.errors import DeploymentError, ErrorList
+from headwater.plan.diff import PlanDiff, diff
+from headwater.plan.document import from_document, to_document
+from headwater.plan.explain import explain
+from headwater.plan.model import DeploymentPlan
+from headwater.plan.order import steps_of
+from headwater.plan.steps import CanarySettings, Check, Stop, Watch, standing_of, step_from_data, step_to_data
+from tests.unit.changes import FIRST, Version, carry_out, versions
+from tests.unit.test_diff import between
+
+
+def test_steps_in_words() -> None:
+    new = replace(FIRST, wider=True, locations=("L1", "L4", "L5"))
+    text = "\n".join(explain(steps_of(between(FIRST, new))))
+    for part in (
+        "check in their zones, before anything stops: FP@E1, FP@E4, FP@E5, AD@S1, AD@S2",
+        "stop FP@E2 at a batch boundary: it is not wanted any more; it keeps no state",
+        "start FP@E5: it is new",
+        "replace FP@E1: 'FP' changed; it stands still for about 5 s, its input waits meanwhile; it keeps no",
+        "replace AD@S1: 'FP', which it reads, has other columns; it stands still",
+        "its state is kept",
+        "wait until AD@S1 has read what was written for it in the old form",
+        "delete what FP@E2 has stored, once all has been read: it is not wanted any more",
+    ):
+        assert part in text, text
+
+
+def test_gates_are_where_no_channel_is_half_changed() -> None:
+    canary = CanarySettings(seconds=9, factor=3)
+    gates = [
+        (s.zones, s.units) for s in steps_of(between(FIRST, replace(FIRST, above=1)), canary=canary)
+        if isinstance(s, Watch)
+    ]  # fmt: skip
+    assert gates == [(("E1",), ("FP@E1",)), (("E2",), ("FP@E2",)), (("E4",), ("FP@E4",))]
+    (gate,) = [
+        s for s in steps_of(between(FIRST, replace(FIRST, wider=True)), canary=canary) if isinstance(s, Watch)
+    ]
+    assert (gate.zones, gate.units) == (
+        ("E1", "E2", "E4", "S1", "S2"),
+        ("FP@E1", "FP@E2", "FP@E4", "AD@S1", "AD@S2"),
+    )
+
+
+def test_no_canary_where_there_is_no_way_back() -> None:
+    decided = between(FIRST, replace(FIRST, aggregate="max(v)"), "AD@S1", "AD@S2")
+    with pytest.raises(DeploymentError, match="AD@S1, AD@S2 begins with new state"):
+        steps_of(decided, canary=CanarySettings())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(versions(), min_size=2, max_size=4))
+def test_steps_lead_to_the_wanted_plan(history: list[Version]) -> None:
+    zones = SimulatedZones()
+    running: DeploymentPlan | None = None
+    standings: Any = {}
+    for number, version in enumerate(history, start=1):
+        wanted = version.plan()
+        known = {u.id for p in (running, wanted) if p for u in p.units}
+        try:
+            decided = diff(
+                running, wanted, reset_state=_needed_consent(running, wanted), generation=2 * number - 1
+            )
+        except ErrorList:
+            event("refused")
+            assume(number > 1)
+            continue
+        steps = steps_of(decided)
+        event(f"{len(steps)} steps")
+        assert steps_of(decided) == tuple(step_from_data(step_to_data(s)) for s in steps)
+        first_stop = next((n for n, s in enumerate(steps) if isinstance(s, Stop)), len(steps))
+        assert not any(isinstance(s, Check) for s in steps[first_stop:])
+        begin, kept = len(zones.calls), zones.kept("f")
+        standings = carry_out(steps, zones, decided, standings)
+        check_state(decided, kept, zones.kept("f"))
+        assert zones.differences(decided.wanted, "f") == []
+        left_alone = {u.unit for u in decided.units if u.action in ("unchanged", "feed")}
+        touched = {c.unit for c in zones.calls[begin:] if c.name in ("stop", "start", "forget")}
+        assert not left_alone & touched and touched <= known
+        assert diff(decided.wanted, decided.wanted).empty
+        assert from_document(to_document(decided.wanted)) == decided.wanted
+        assert standings.keys() == standing_of(decided.wanted).keys()
+        running = decided.wanted
+        standings = standing_of(running)
+
+
+def check_state(
+    decided: PlanDiff, before: dict[str, dict[str, str]], after: dict[str, dict[str, str]]
+) -> None:
+    """Hold what the diff says of state against what became of it."""
+    for change in decided.units:
+        for operator, begun_by in after.get(change.unit, {}).items():
+            known = {kept[operator] for kept in before.values() if operator in kept}
+            if change.state in ("kept", "carried") and change.action != "start":
+                assert all(one in " ".join(known) for one in begun_by.split(" + ")), (change, begun_by, known)
+            if change.state == "given up":
+                assert begun_by not in known, (change, operator, begun_by)
+    for carry in decided.carries:
+        event("carried" if carry.shares else "read on")
+        for share in carry.shares:
+            event("whole" if share.whole else "divided" if share.by else "made one")
+            for donor in share.donors:
+                assert before[donor.unit][share.operator] in after[carry.unit][share.operator]
+
+
+def _needed_consent(running: DeploymentPlan | None, wanted: DeploymentPlan) -> frozenset[str]:
+    """Consent to what is asked for, and to nothing else."""
+    if running is None:
+        return frozenset()
+    try:
+        diff(running, wanted)
+    except ErrorList as errors:
+        asked = {str(e.where).removeprefix("unit ") for e in errors.errors}
+        known = {u.id for p in (running, wanted) for u in p.units}
+        return frozenset(asked & known)
+    return frozenset()
