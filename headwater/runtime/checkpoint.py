@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -111,12 +112,30 @@ def _files_read(checkpoint: Path, name: str, position: str) -> object:
     if not isinstance(offset, dict) or "logOffset" not in offset:
         return position
     found = set()
-    for log in (checkpoint / "sources" / name).glob("[0-9]*"):
-        for line in log.read_text().splitlines()[1:]:
-            entry = json.loads(line)
-            if entry["batchId"] <= offset["logOffset"]:
-                found.add(entry["path"])
+    for file in needed_of(checkpoint / "sources" / name):
+        entries = _entries(file, file.stat().st_mtime_ns)
+        found |= {path for batch, path in entries if batch <= offset["logOffset"]}
     return found
+
+
+@lru_cache(maxsize=128)
+def _entries(log: Path, changed: int) -> tuple[tuple[int, str], ...]:
+    """Read a file of a file source's log: batches and the files they are to read."""
+    entries = [json.loads(line) for line in log.read_text().splitlines()[1:]]
+    return tuple((entry["batchId"], entry["path"]) for entry in entries)
+
+
+def needed_of(log: Path) -> list[Path]:
+    """Give the files of a source's log that it still needs.
+
+    Spark deletes those that it has made one compact file of only after a while. From the last two of
+    these it knows how often it makes one.
+    """
+    named = ((f.name.partition(".")[0], f) for f in log.glob("[0-9]*"))
+    files = sorted((int(number), file) for number, file in named if number.isdigit())
+    compact = [number for number, file in files if file.suffix == ".compact"]
+    first = compact[-2] if len(compact) > 1 else -1
+    return [file for number, file in files if number >= first]
 
 
 def positions(checkpoint: Path) -> dict[str, int]:

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 import fsspec
 
 from headwater.errors import RuntimeFailure, Unavailable
-from headwater.runtime.checkpoint import newest_batch
+from headwater.runtime.checkpoint import needed_of, newest_batch
 
 _NOTE, _EARLY = "saved.json", "early.json"
 _IMMUTABLE = ".sst"
@@ -250,7 +250,8 @@ def _files(checkpoint: Path, version: int) -> Iterator[Path]:
                     yield store / directory / entry.get("dfsSstFileName", entry.get("dfsLogFileName"))
         for schema in sorted(place.glob("[0-9]*/**/_metadata")):
             yield from _plain(schema.rglob("*"))
-    yield from _plain((checkpoint / "sources").rglob("*"))
+    for log in sorted((checkpoint / "sources").glob("*")):
+        yield from needed_of(log)
 
 
 def _plain(paths: Iterable[Path]) -> Iterator[Path]:

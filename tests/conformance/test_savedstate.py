@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headwater.errors import RuntimeFailure, Unavailable
+from headwater.runtime.checkpoint import needed_of
 from headwater.runtime.savedstate import StateStore, describe, operators, put_early
 
 PATIENCE_S = 120
@@ -72,6 +74,43 @@ def test_what_was_fetched_once_is_kept(spark: Any, tmp_path: Path, uri: str) -> 
         assert (tmp_path / "second" / place).read_bytes() == (checkpoint / place).read_bytes()
     with pytest.raises(Unavailable, match="cannot be used"):
         kept.get(NAME, next(f for f in early.files if f not in unchanging), tmp_path / "x")
+
+
+def test_of_a_file_sources_log_little_is_needed(spark: Any, tmp_path: Path) -> None:
+    def read(name: str) -> None:
+        frame = spark.readStream.name("read").schema("id bigint").option("maxFilesPerTrigger", 1)
+        writer = frame.json(str(tmp_path / "in")).writeStream.format("parquet")
+        query = (
+            writer.option("checkpointLocation", str(tmp_path / name))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / f"{name}-out"))
+        )
+        try:
+            assert query.awaitTermination(PATIENCE_S)
+        finally:
+            query.stop()
+
+    (tmp_path / "in").mkdir()
+    for n in range(35):
+        (tmp_path / "in" / f"{n:02d}.json").write_text(json.dumps({"id": n}) + "\n")
+    read("all")
+    (log,) = (tmp_path / "all" / "sources").iterdir()
+    needed = needed_of(log)
+    assert [f.name for f in needed] == [
+        "19.compact",
+        *map(str, range(20, 29)),
+        "29.compact",
+        *map(str, range(30, 35)),
+    ]
+    shutil.copytree(tmp_path / "all", tmp_path / "some")
+    for file in (tmp_path / "some" / "sources" / log.name).iterdir():
+        if file.name.removeprefix(".").removesuffix(".crc") not in {f.name for f in needed}:
+            file.unlink()
+    for n in range(35, 47):
+        (tmp_path / "in" / f"{n:02d}.json").write_text(json.dumps({"id": n}) + "\n")
+    read("some")
+    got = spark.read.parquet(str(tmp_path / "some-out")).toArrow().column("id").to_pylist()
+    assert sorted(got) == list(range(35, 47))
 
 
 def test_a_damaged_note_is_said(tmp_path: Path) -> None:
