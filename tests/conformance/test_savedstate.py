@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,15 @@ def test_what_was_fetched_once_is_kept(spark: Any, tmp_path: Path, uri: str) -> 
         kept.get(NAME, next(f for f in early.files if f not in unchanging), tmp_path / "x")
 
 
+@pytest.fixture
+def often_compact(spark: Any) -> Iterator[None]:
+    setting = "spark.sql.streaming.fileSource.log.compactInterval"
+    spark.conf.set(setting, "3")
+    yield
+    spark.conf.unset(setting)
+
+
+@pytest.mark.usefixtures("often_compact")
 def test_of_a_file_sources_log_little_is_needed(spark: Any, tmp_path: Path) -> None:
     def read(name: str) -> None:
         frame = spark.readStream.name("read").schema("id bigint").option("maxFilesPerTrigger", 1)
@@ -91,26 +101,21 @@ def test_of_a_file_sources_log_little_is_needed(spark: Any, tmp_path: Path) -> N
             query.stop()
 
     (tmp_path / "in").mkdir()
-    for n in range(35):
+    for n in range(8):
         (tmp_path / "in" / f"{n:02d}.json").write_text(json.dumps({"id": n}) + "\n")
     read("all")
     (log,) = (tmp_path / "all" / "sources").iterdir()
     needed = needed_of(log)
-    assert [f.name for f in needed] == [
-        "19.compact",
-        *map(str, range(20, 29)),
-        "29.compact",
-        *map(str, range(30, 35)),
-    ]
+    assert [f.name for f in needed] == ["2.compact", "3", "4", "5.compact", "6", "7"]
     shutil.copytree(tmp_path / "all", tmp_path / "some")
     for file in (tmp_path / "some" / "sources" / log.name).iterdir():
         if file.name.removeprefix(".").removesuffix(".crc") not in {f.name for f in needed}:
             file.unlink()
-    for n in range(35, 47):
+    for n in range(8, 12):
         (tmp_path / "in" / f"{n:02d}.json").write_text(json.dumps({"id": n}) + "\n")
     read("some")
     got = spark.read.parquet(str(tmp_path / "out")).toArrow().column("id").to_pylist()
-    assert sorted(got) == list(range(47))
+    assert sorted(got) == list(range(12))
 
 
 def test_a_damaged_note_is_said(tmp_path: Path) -> None:
