@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from tests.deployments.generated import dataflows
 from tests.deployments.test_oracle import DECISIONS
 
 
-def law(examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def law(examples: int) -> settings:
     """Ask for so many dataflows, the same ones every time; a failing one is shown, not shrunk for hours."""
     return settings(
         max_examples=examples,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, note, settings
+from hypothesis import note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
@@ -25,7 +25,7 @@ from headwater.testing import BoundedSource, batch_result, compare
 from tests.deployments.controllers import Controller
 from tests.deployments.flows import rows
 from tests.deployments.generated import dataflows
-from tests.deployments.test_generated import repeated
+from tests.deployments.test_generated import law, repeated
 from tests.deployments.test_handover import malformed, written
 
 CONTINUUM = Continuum.from_text("""
@@ -148,15 +148,7 @@ def hold(endpoint: LocalEndpoint, place: Path, *, histories: int, steps: int) ->
         History.numbers, History.done = iter(range(10**6)), made
         run_state_machine_as_test(
             History,
-            settings=settings(
-                max_examples=histories,
-                stateful_step_count=steps,
-                derandomize=True,
-                deadline=None,
-                database=None,
-                phases=[Phase.generate],
-                suppress_health_check=list(HealthCheck),
-            ),
+            settings=settings(law(histories), stateful_step_count=steps),
         )
     finally:
         controller.end()
@@ -168,5 +160,4 @@ def hold(endpoint: LocalEndpoint, place: Path, *, histories: int, steps: int) ->
 @pytest.mark.timeout(7200)
 def test_any_history_equals_one_batch_run(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     made = hold(endpoint, tmp_path, histories=8, steps=8)
-    print(*made, sep="\n")
     assert sum(m.endswith(": done") for m in made) >= 8
