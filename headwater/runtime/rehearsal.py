@@ -25,6 +25,7 @@ from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import MemorySink, Sink
 from headwater.dataflow.sources import FileSource, MqttSource, RateSource, SensorSource
 from headwater.errors import HeadwaterError
+from headwater.plan.content import source_locations
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.layout import Layout, full_path
@@ -131,15 +132,15 @@ def _lay_out(
             log.append(rows, epoch=1, batch=0, frontier=frontier)
         if end:
             log.end(1)
-    for id_ in unit.operators:
+    for id_, locations in source_locations(plan, unit).items():
         source, staged_source = plan.dataflow[id_], stage.dataflow[id_]
         if isinstance(source, FileSource) and isinstance(staged_source, FileSource):
-            for location in unit.locations:
+            for location in locations:
                 _some_lines(source, staged_source, location)
         elif isinstance(source, RateSource) and isinstance(staged_source, FileSource):
             _made_up(staged_source)
         elif isinstance(source, MqttSource):
-            for location in unit.locations if source.per_location else unit.locations[:1]:
+            for location in locations:
                 there, here = (
                     u.layout.spool(id_, plan.tags[id_], location) / "log" for u in (units, stand_in)
                 )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.dataflow import sources
 from headwater.errors import HeadwaterError, RuntimeFailure, Unavailable
+from headwater.plan.content import source_locations
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.channels.log import Log
@@ -312,13 +313,13 @@ class Units:
         self._work.pop(unit.id, None)
 
     def _start_bridges(self, work: Work) -> None:
-        for id_ in work.unit.operators:
+        for id_, locations in source_locations(work.plan, work.unit).items():
             source = work.plan.dataflow[id_]
             if not isinstance(source, sources.MqttSource):
                 continue
             from headwater.runtime.mqtt import MqttBridge
 
-            for location in work.unit.locations if source.per_location else work.unit.locations[:1]:
+            for location in locations:
                 spool = self.layout.spool(source.id, work.plan.tags[source.id], location)
                 members = {"writers": {spool.name: str(spool / "log")}}
                 write_atomically(spool / "members.json", json.dumps(members))
