@@ -124,7 +124,8 @@ def _first(wanted: DeploymentPlan, generation: int) -> PlanDiff:
         keys = wanted.dataflow.keys
         tags = {id_: _fresh(keys[id_], generation) for id_ in wanted.tags}
         units = {u.id: _fresh(u.key, generation) for u in wanted.units}
-        decided = inherit(wanted, tags, units, {u.id: generation for u in wanted.units})
+        epochs = {u.id: generation for u in wanted.units}
+        decided = inherit(wanted, tags=tags, unit_tags=units, epochs=epochs)
     return PlanDiff(
         running=None,
         wanted=decided,
@@ -157,17 +158,16 @@ class _Comparison:
         self._epochs: dict[str, int] = {}
         self._notes: list[str] = []
         self._problems: list[HeadwaterError] = []
-        self._carriers = Carriers(running, wanted, reset)
+        self._decide_names()
+        self._carriers = Carriers(running, self._new, reset)
         self._carries: dict[str, Carry] = {}
 
     def result(self) -> PlanDiff:
         """Decide everything, or raise an ErrorList of all that is refused."""
-        self._decide_tags()
-        decided = inherit(self._new, self._tags, {}, {})
-        changes = [self._unit_change(u, decided) for u in self._new.units]
+        changes = [self._unit_change(u) for u in self._new.units]
         changes += [self._stop(u) for u in self._old.units if u.id not in self._after]
         self._check_taken()
-        decided = inherit(decided, self._tags, self._unit_tags, self._epochs)
+        decided = inherit(self._new, unit_tags=self._unit_tags, epochs=self._epochs)
         before, after = {c.id for c in self._old.channels}, {c.id for c in decided.channels}
         channels = [
             ChannelChange(channel=c.id, action="continues" if c.id in before else "begins")
@@ -189,6 +189,20 @@ class _Comparison:
         )
 
     # ------------------------------------------------------------ names of channels, sinks, sources
+
+    def _decide_names(self) -> None:
+        """Name what is stored as it was; nothing that begins gets a name that was ever used."""
+        self._decide_tags()
+        places = {c.place: c for c in self._old.channels}
+        channels = {}
+        for channel in self._new.channels:
+            id_ = channel.operator
+            old = places.get(channel.place)
+            if old is not None and self._tags[id_] == self._old.tags.get(id_):
+                channels[channel.place] = old.tag
+            else:
+                channels[channel.place] = _fresh(self._new.dataflow.keys[id_], self._generation)
+        self._new = inherit(self._new, tags=self._tags, channel_tags=channels)
 
     def _decide_tags(self) -> None:
         old, new = self._old.dataflow, self._new.dataflow
@@ -237,7 +251,7 @@ class _Comparison:
 
     # ------------------------------------------------------------ units
 
-    def _unit_change(self, unit: Unit, decided: DeploymentPlan) -> UnitChange:
+    def _unit_change(self, unit: Unit) -> UnitChange:
         old = self._before.get(unit.id)
         if old is None:
             return self._start(unit)
@@ -248,7 +262,7 @@ class _Comparison:
         if reason:
             return self._replace(old, unit, reason)
         kept_before = {c.id: kept_at(self._old, c) for c in self._old.inputs(old)}
-        kept_after = {c.id: kept_at(decided, c) for c in decided.inputs(unit)}
+        kept_after = {c.id: kept_at(self._new, c) for c in self._new.inputs(unit)}
         state: State = "kept" if stateful else "none"
         if kept_before == kept_after:
             return UnitChange(unit=unit.id, action="unchanged", state=state)

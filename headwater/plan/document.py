@@ -21,6 +21,8 @@ from headwater.plan.build import build
 from headwater.plan.model import Deployment, DeploymentPlan
 
 FORMAT = 1
+_NOTHING: Mapping[str, str] = {}
+_NO_EPOCHS: Mapping[str, int] = {}
 
 
 class _Document(BaseModel):
@@ -35,6 +37,7 @@ class _Document(BaseModel):
     tags: dict[str, str]
     unit_tags: dict[str, str]
     epochs: dict[str, int]
+    channel_tags: dict[str, str] = {}
 
 
 def to_document(plan: DeploymentPlan) -> dict[str, Any]:
@@ -49,6 +52,7 @@ def to_document(plan: DeploymentPlan) -> dict[str, Any]:
         "tags": dict(plan.tags),
         "unit_tags": {u.id: u.tag for u in plan.units},
         "epochs": {u.id: u.epoch for u in plan.units},
+        "channel_tags": {c.place: c.tag for c in plan.channels},
     }
 
 
@@ -73,24 +77,37 @@ def from_document(data: object) -> DeploymentPlan:
         Continuum.from_data(document.continuum),
         Deployment(document.layers, cuts, document.spread),
     )
-    return inherit(fresh, document.tags, document.unit_tags, document.epochs)
+    return inherit(
+        fresh,
+        tags=document.tags,
+        unit_tags=document.unit_tags,
+        epochs=document.epochs,
+        channel_tags=document.channel_tags,
+    )
 
 
 def inherit(
-    plan: DeploymentPlan, tags: Mapping[str, str], unit_tags: Mapping[str, str], epochs: Mapping[str, int]
+    plan: DeploymentPlan,
+    *,
+    tags: Mapping[str, str] = _NOTHING,
+    unit_tags: Mapping[str, str] = _NOTHING,
+    epochs: Mapping[str, int] = _NO_EPOCHS,
+    channel_tags: Mapping[str, str] = _NOTHING,
 ) -> DeploymentPlan:
     """Give a plan the stored names and epochs of what it goes on from; others keep their own.
 
-    ``tags`` are by operator, ``unit_tags`` and ``epochs`` by the unit's id.
+    ``tags`` are by operator, and name its channels as well where ``channel_tags``, by place, do not;
+    ``unit_tags`` and ``epochs`` are by the unit's id.
     """
-    kept = {**plan.tags, **{k: v for k, v in tags.items() if k in plan.tags}}
     return replace(
         plan,
-        tags=kept,
+        tags={**plan.tags, **{k: v for k, v in tags.items() if k in plan.tags}},
         units=tuple(
             replace(u, tag=unit_tags.get(u.id, u.tag), epoch=epochs.get(u.id, u.epoch)) for u in plan.units
         ),
-        channels=tuple(replace(c, tag=kept[c.operator]) for c in plan.channels),
+        channels=tuple(
+            replace(c, tag=channel_tags.get(c.place) or tags.get(c.operator) or c.tag) for c in plan.channels
+        ),
     )
 
 

@@ -80,7 +80,7 @@ class Channel:
     operator: str
     zone: str
     tag: str
-    """With operator and zone it names what is stored: see ``DeploymentPlan.tags``."""
+    """With its place it names what is stored; a place that is left and taken again gets another one."""
     producer: str
     routes: Mapping[str, tuple[Link, ...]]
     """For each unit that reads it, the links its data crosses, lowest first; none inside a zone."""
@@ -93,9 +93,17 @@ class Channel:
     @property
     def id(self) -> str:
         """Its name; kept elsewhere it is another channel, so that one that moves is read to its end."""
+        return f"{self.operator}-{self.tag}{self._suffix}@{self.zone}"
+
+    @property
+    def place(self) -> str:
+        """What a plan has at most one channel for: whose rows it takes, where, and where it is kept."""
+        return f"{self.operator}{self._suffix}@{self.zone}"
+
+    @property
+    def _suffix(self) -> str:
         suffix = "" if self.part is None else f".{self.part}"
-        suffix += "" if self.broker is None else f".via.{self.broker}"
-        return f"{self.operator}-{self.tag}{suffix}@{self.zone}"
+        return suffix if self.broker is None else f"{suffix}.via.{self.broker}"
 
     @property
     def consumers(self) -> tuple[str, ...]:
@@ -117,8 +125,8 @@ class DeploymentPlan:
     units: tuple[Unit, ...]
     channels: tuple[Channel, ...]
     tags: Mapping[str, str]
-    """For each operator what its channels, sinks and a checkpoint's sources are named by: the start of its
-    key, or of the key that it had when they were made."""
+    """For each operator what its sinks, a checkpoint's sources and, at first, its channels are named by: the
+    start of its key, or of the key that it had when they were made."""
     warnings: tuple[str, ...] = ()
 
     @cached_property

@@ -142,7 +142,7 @@ class _Ordering:
         self._changes = {u.unit: u for u in diff.units}
         self._wanted = {u.id for u in diff.wanted.units}
         self._incarnations = {incarnation(u) for u in diff.wanted.units}
-        self._channels = {c.id for c in diff.wanted.channels}
+        self._channels = {c.id: c for c in diff.wanted.channels}
         self._same = cache(self._compared)
         self._carried = {c.unit: c for c in diff.carries}
         self._stopped: set[str] = set()
@@ -157,7 +157,6 @@ class _Ordering:
         steps: list[Step] = [Check(plan=self._id, unit=u.id) for u in self._by_place(wanted)]
         steps += [Survey(plan=s.plan, unit=key[0]) for key, s in self._donors()]
         steps += [self._rehearse(u) for u in self._by_place(wanted) if self._is_awaited(u)]
-        steps += self._forget_leftovers()
         steps += self._feed_early()
         steps += self._hand_over()
         # In each zone first what leaves it, then what is to run there; zones by layer.
@@ -324,6 +323,8 @@ class _Ordering:
         """Tell whether a unit that stops has to read a channel to its end: nobody reads it on."""
         if channel.id not in self._channels:
             return True
+        if unit not in self._carried and unit in self._channels[channel.id].consumers:
+            return False  # it reads it on itself
         read_on = any(
             r.operator == channel.operator and unit in r.donors
             for c in self._carried.values()
@@ -440,37 +441,11 @@ class _Ordering:
 
     # ------------------------------------------------------------ what is deleted
 
-    def _forget_leftovers(self) -> list[Step]:
-        """Delete what is left of units that were taken out by an earlier plan and come again."""
-        running = {u.id for u in self._diff.running.units} if self._diff.running else set()
-        gone = {
-            key: s
-            for key, s in self._standings.items()
-            if not s.runs and key not in self._incarnations and key[0] not in running
-        }
-        left = {key: s for key, s in gone.items() if key[0] in self._wanted}
-        for key, s in _by_place([(self._plans[s.plan], key, s) for key, s in left.items()]):
-            # Nothing is kept for readers that were taken out, too.
-            plan = self._plans[s.plan]
-            readers = {r for c in plan.outputs(plan.unit(key[0])) for r in c.consumers}
-            left |= {k: r for k, r in gone.items() if k[0] in readers}
-        placed = _by_place([(self._plans[s.plan], key, s) for key, s in left.items()])
-        return [
-            Forget(
-                plan=s.plan,
-                unit=unit,
-                why="it was taken out before"
-                + (", and comes again" if unit in self._wanted else ", and reads what comes again"),
-            )
-            for (unit, _, _), s in reversed(placed)
-        ]
-
     def _forget_last(self) -> list[Step]:
-        early = {(s.unit, s.plan) for s in self._forget_leftovers() if isinstance(s, Forget)}
         left = [
             (self._plans[s.plan], key, s)
             for key, s in {**self._registered, **self._standings}.items()
-            if key not in self._incarnations and (key[0], s.plan) not in early
+            if key not in self._incarnations
         ]
         return [
             Forget(

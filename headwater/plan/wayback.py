@@ -27,7 +27,7 @@ def way_back(before: DeploymentPlan, failed: DeploymentPlan, standings: Standing
     """Give the plan that ran as the wanted one; units that were replaced meanwhile are, once more."""
     anew = touched(before, failed, standings)
     epochs = {u.id: failed.unit(u.id).epoch + 1 if u.id in anew else u.epoch for u in before.units}
-    wanted = inherit(before, before.tags, {u.id: u.tag for u in before.units}, epochs)
+    wanted = inherit(before, epochs=epochs)
     known = {u.id for u in before.units}
     units = []
     for unit in before.units:
