@@ -31,6 +31,7 @@ from headwater.plan.model import DeploymentPlan, Unit
 from headwater.runtime import carrying
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.durable import read_note, write_atomically
+from headwater.runtime.query import reaching_spark
 from headwater.runtime.rehearsal import rehearse
 from headwater.runtime.savedstate import StateStore
 from headwater.runtime.settings import UnitSettings
@@ -207,7 +208,8 @@ class Agent:
                     where=f"zone {self.zone}",
                     hint="check the addresses",
                 )
-            return call(deployed, plan, unit)
+            with reaching_spark(f"zone {self.zone}"):
+                return call(deployed, plan, unit)
 
         return answer
 

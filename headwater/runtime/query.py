@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from headwater.errors import RuntimeFailure, SparkStumbled, UserCodeError
+from headwater.errors import HeadwaterError, RuntimeFailure, SparkStumbled, Unavailable, UserCodeError
 from headwater.runtime.checkpoint import has_written_nothing, newest_batch, reads_agree
 
 if TYPE_CHECKING:
@@ -133,6 +135,31 @@ class Running:
                 break
             time.sleep(_LOOK)
         self.query.stop()
+
+
+@contextlib.contextmanager
+def reaching_spark(where: str) -> Iterator[None]:
+    """Raise Unavailable where nobody answers a request: the server is ending, has ended, or is another now."""
+    try:
+        yield
+    except HeadwaterError:
+        raise
+    except Exception as error:
+        if not _is_unanswered(error):
+            raise
+        raise Unavailable(
+            "Spark does not answer", where=where, hint="it may have ended; its log says why"
+        ) from error
+
+
+def _is_unanswered(error: BaseException | None) -> bool:
+    import grpc
+
+    while error is not None:
+        if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def running_query(spark: SparkSession, name: str) -> StreamingQuery | None:

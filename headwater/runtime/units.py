@@ -24,7 +24,7 @@ from headwater.runtime.channelspec import member_spec
 from headwater.runtime.checkpoint import positions, sweep_torn
 from headwater.runtime.durable import read_note, write_atomically
 from headwater.runtime.layout import Layout
-from headwater.runtime.query import Running, running_query
+from headwater.runtime.query import Running, reaching_spark, running_query
 from headwater.runtime.settings import UnitSettings
 from headwater.runtime.unit import (
     END_OF_TIME,
@@ -421,13 +421,14 @@ class Units:
     @contextlib.contextmanager
     def asking_spark(self) -> Iterator[None]:
         """Say what it means when requests fail because the server has gone."""
-        try:
-            yield
-        except HeadwaterError:
-            raise
-        except Exception:
-            self.need_spark()
-            raise
+        with reaching_spark(str(self.endpoint.directory)):
+            try:
+                yield
+            except HeadwaterError:
+                raise
+            except Exception:
+                self.need_spark()
+                raise
 
     def need_spark(self) -> None:
         """Raise Unavailable when Spark has ended by itself."""
