@@ -55,6 +55,33 @@ def place_of(
     return at
 
 
+def event_time(carry: Carry, known: Mapping[str, Saved]) -> tuple[int, int]:
+    """Tell, of a new query, before which event time rows are late, and which it has passed; ms.
+
+    Rows are late for none of its operators before they are for all of them: one of these may still hold back
+    what another has taken for passed.
+    """
+    keeping, reading = _keeping(carry, known), _reading(carry, known)
+    merged = any(len(s.donors) > 1 for s in carry.shares)
+    # One stream of events: the furthest has passed for all. Several: whoever is behind counts.
+    choose = min if merged or len(reading) > 1 else max
+    counted = reading if len(reading) > 1 else list(known.values())
+    late = min(s.watermark for s in keeping) if keeping else choose(s.watermark for s in counted)
+    # What reads a channel that begins now learns from it how far event time is.
+    follows = all(r.donors for r in carry.readings)
+    return late, max(late, choose(s.next_watermark for s in counted) if follows else late)
+
+
+def _keeping(carry: Carry, known: Mapping[str, Saved]) -> list[Saved]:
+    """Give the donors whose state is taken."""
+    return [known[d.unit] for s in carry.shares for d in s.donors if d.unit in known]
+
+
+def _reading(carry: Carry, known: Mapping[str, Saved]) -> list[Saved]:
+    """Give the donors whose place in some input is taken."""
+    return [known[d] for d in {d: None for r in carry.readings for d in r.donors} if d in known]
+
+
 def assemble(
     checkpoint: Path,
     carry: Carry,
@@ -118,27 +145,18 @@ class _Assembly:
 
     def _summary(self) -> Saved:
         """Decide batch, watermark and partitions of the new query."""
-        keeping = [self.known[d.unit] for s in self.carry.shares for d in s.donors if d.unit in self.known]
-        reading = {d for r in self.carry.readings for d in r.donors if d in self.known}
-        merged = any(len(s.donors) > 1 for s in self.carry.shares)
-        # One stream of events: the furthest has passed for all. Several: whoever is behind counts.
-        several = merged or len(reading) > 1
-        choose = min if several else max
-        counted = [self.known[d] for d in reading] if len(reading) > 1 else list(self.known.values())
-        watermark = choose(s.watermark for s in counted)
-        # What reads a channel that begins now learns from it how far event time is.
-        follows = all(r.donors for r in self.carry.readings)
-        ahead = choose(s.next_watermark for s in counted) if follows else watermark
+        keeping, reading = _keeping(self.carry, self.known), _reading(self.carry, self.known)
+        watermark, ahead = event_time(self.carry, self.known)
         like = max(keeping or self.known.values(), key=lambda s: int(s.conf.get(_PARTITIONS, 0)))
         return Saved(
             batch=max(s.batch for s in self.known.values()),
             watermark=watermark,
-            next_watermark=max(watermark, ahead),
+            next_watermark=ahead,
             timestamp=max(s.timestamp for s in self.known.values()),
             conf=like.conf,
             bytes=sum(s.bytes for s in self.known.values()),
-            rows_in=sum(self.known[d].rows_in for d in reading),
-            late_rows=sum(self.known[d].late_rows for d in reading),
+            rows_in=sum(s.rows_in for s in reading),
+            late_rows=sum(s.late_rows for s in reading),
         )
 
     def _lines(self, places: Sequence[Place]) -> list[str]:
