@@ -8,7 +8,7 @@ have sent over channels that go, so every operator has seen the same input.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -50,10 +50,14 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """Where an input is read on: where donors stood; or, without one, where its channels end at the cut."""
+    """Where an input is read on: where donors stood; or, without one, where its channels end at the cut.
+
+    ``prompt``: the input is new, and nothing older than the donors' event time is still to come over it.
+    """
 
     operator: str
     donors: tuple[str, ...]
+    prompt: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +110,7 @@ class Carriers:
         donors |= {d for r in readings if not r.donors for d in self._cut_open(unit, r.operator)}
         if not donors:
             return None
+        readings = [r if r.donors else replace(r, prompt=self._is_prompt(r.operator, donors)) for r in readings]
         taken = {s.operator for s in shares}
         fresh = [k.operator for k in kept if k.operator not in taken and not self._given_up(unit, k.operator)]
         if fresh:
@@ -227,6 +232,18 @@ class Carriers:
         if away and itself and isinstance(self._new.dataflow[input_], MqttSource):
             raise _refused(unit, f"messages for '{input_}' wait on the disk of zone {away[0]}")
         return tuple(v.id for v in readers)
+
+    def _is_prompt(self, input_: str, donors: Iterable[str]) -> bool:
+        """Tell whether donors hold back nothing of an input that was inside them."""
+        flow, inside = self._new.dataflow, {o for d in donors for o in self._old.unit(d).operators}
+        todo = [input_]
+        while todo:
+            if (id_ := todo.pop()) not in inside:
+                continue
+            if flow[id_].stateful and not isinstance(flow[id_], stateful.Dedup):
+                return False
+            todo += flow[id_].inputs
+        return True
 
     def _cut_open(self, unit: Unit, input_: str) -> list[str]:
         """Give the units that did what this one does with a stream that others read already.

@@ -67,8 +67,8 @@ def event_time(carry: Carry, known: Mapping[str, Saved]) -> tuple[int, int]:
     choose = min if merged or len(reading) > 1 else max
     counted = reading if len(reading) > 1 else list(known.values())
     late = min(s.watermark for s in keeping) if keeping else choose(s.watermark for s in counted)
-    # What reads a channel that begins now learns from it how far event time is.
-    follows = all(r.donors for r in carry.readings)
+    # Over a channel that begins now may come what others held back.
+    follows = all(r.donors or r.prompt for r in carry.readings)
     return late, max(late, choose(s.next_watermark for s in counted) if follows else late)
 
 

@@ -170,6 +170,7 @@ class UnitCompiler:
             .option("schema", type_.schema.text)
             .option("parallelism", str(self._parallelism))
             .option("punctuate", str(punctuate).lower())
+            .option("at_once", "true")
         )
         if "max_rows_per_batch" in self._channel:
             reader = reader.option("max_rows_per_batch", str(self._channel["max_rows_per_batch"]))

@@ -146,6 +146,26 @@ def test_a_batch_is_the_same_on_replay_whatever_happens_later(site: Site) -> Non
     assert rows_of(site.reader(punctuate=True), start, end) == first
 
 
+def test_a_query_may_begin_at_once_with_nothing_to_read(site: Site) -> None:
+    a = site.log("a")
+    site.list("a")
+    a.append(table([1]), epoch=1, batch=0)
+    offsets = [{"a": 1}]
+    for _ in range(2):  # as often as it is started
+        reader = site.reader(punctuate=True, at_once=True)
+        empty = reader.latestOffset(offsets[-1], ReadAllAvailable())
+        assert empty not in offsets and rows_of(reader, offsets[-1], empty) == ([], [])
+        offsets.append(empty)
+        assert reader.latestOffset(empty, ReadAllAvailable()) == empty  # once
+        reader.commit(empty)
+    a.append(table([2]), epoch=1, batch=1)
+    assert reader.latestOffset(empty, ReadAllAvailable()) == {"a": 2}
+    assert rows_of(reader, empty, {"a": 2}) == ([2], [2])
+    started = site.reader(punctuate=True, at_once=True)
+    assert started.latestOffset(empty, ReadAllAvailable()) == {"a": 2}  # there is something to read
+    assert started.latestOffset({"a": 2}, ReadAllAvailable()) == {"a": 2}
+
+
 def test_punctuation_survives_reclaim(site: Site) -> None:
     a = site.log("a")
     site.list("a")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from headwater.plan.carry import Carry, Donor, Reading, Share
@@ -27,6 +29,10 @@ def carry(shares: list[Share], *readings: tuple[str, ...]) -> Carry:
     )
 
 
+def prompt(carry: Carry) -> Carry:
+    return replace(carry, readings=tuple(replace(r, prompt=True) for r in carry.readings))
+
+
 @pytest.mark.parametrize(
     ("taken", "known", "late", "passed"),
     [
@@ -41,6 +47,8 @@ def carry(shares: list[Share], *readings: tuple[str, ...]) -> Carry:
         # A channel that begins tells itself how far it is.
         (carry([share("counted", "C")], ()), {"C": BEHIND}, 80, 80),
         (carry([], ("E",)), {"E": AHEAD}, 100, 120),
+        # Nor does it where nothing of before can come over it any more.
+        (prompt(carry([share("counted", "C")], ())), {"C": BEHIND}, 80, 100),
     ],
 )
 def test_rows_are_late_where_they_are_for_all(

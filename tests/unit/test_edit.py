@@ -66,6 +66,23 @@ def test_split_and_fused_again() -> None:
     assert diff(plan(), split).carries and diff(split, plan()).carries
 
 
+@pytest.mark.parametrize(("last", "prompt"), [("once", True), ("rising", False)])
+def test_what_was_held_back_may_come_over_a_new_channel(last: str, prompt: bool) -> None:
+    """Duplicates are told at once; what is folded in the order of time waits for it."""
+    builder = hw.flow("f", locations=["L1"])
+    read = builder.read.json("/d/{location}", "id bigint, ts timestamp, v double").named("read")
+    low = read.with_watermark("ts", "1 second").where("v > 0").named("low")
+    once = low.drop_duplicates("id").named("once")
+    rising = once.filter_acc(lambda a, row: row["v"], lambda a, row: True, keys=["id"], order_by=["ts"])
+    windows = rising.named("rising").group_by(hw.window("ts", "1 minute")).agg(n="count(*)").named("windows")
+    windows.write.memory("out")
+    flow = builder.build()
+    whole = build(flow, CONTINUUM, annotated(flow, CONTINUUM))
+    cut = diff(whole, build(flow, CONTINUUM, edit.split(whole, "out", last)))
+    (upper,) = [c for c in cut.carries if c.unit == "out@E1"]
+    assert [(r.operator, r.donors, r.prompt) for r in upper.readings] == [(last, (), prompt)]
+
+
 def test_units_of_two_layers_are_fused_where_one_says() -> None:
     with pytest.raises(PlacementError, match="low is in layer edge") as caught:
         edit.fuse(plan(), "low", "windows@S1")

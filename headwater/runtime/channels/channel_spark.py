@@ -3,7 +3,10 @@
 Options of ``headwater_channel``: ``members`` (JSON file, see Members), ``reader`` (id under
 which every log keeps what is unread), ``schema`` (DDL), ``punctuate``, ``max_rows_per_batch``
 (soft: every log with news gives at least one entry), ``parallelism`` (most tasks a batch),
-``on_corrupt``.
+``on_corrupt``, ``at_once``.
+
+With ``at_once`` a query does a batch when it begins even where there is nothing to read: what its operators
+have waiting comes out, and the first rows find it warm. It is told by one more entry in the offset.
 
 An offset is ``{writer: position}``. What a batch holds, and its punctuation, depend on its
 start and end offset alone, so a replay gives the same rows. That is why the punctuation looks
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 
 SOURCE_FORMAT = "headwater_channel"
 WATERMARK = "__wm"
+BEGUN = "begun@"
 _SMALL = 50_000  # rows below which a second Python task costs more than it brings
 
 Offset = dict[str, int]
@@ -68,10 +72,14 @@ class ChannelSource(DataSource):
             punctuate=self._punctuate(),
             max_rows=int(limit) if limit else None,
             parallelism=max(1, int(self.options.get("parallelism") or 1)),
+            at_once=self._is_set("at_once"),
         )
 
     def _punctuate(self) -> bool:
-        return str(self.options.get("punctuate", "false")).lower() == "true"
+        return self._is_set("punctuate")
+
+    def _is_set(self, name: str) -> bool:
+        return str(self.options.get(name, "false")).lower() == "true"
 
     def _option(self, name: str) -> str:
         value = self.options.get(name)
@@ -183,6 +191,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         punctuate: bool,
         max_rows: int | None,
         parallelism: int,
+        at_once: bool = False,
     ) -> None:
         self._members = members
         self._schema = schema
@@ -190,6 +199,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._max_rows = max_rows
         self._parallelism = parallelism
         self._target: Offset | None = None
+        self._begun = not at_once
 
     # -- planning (one process for as long as the query runs) ----------------------------------
 
@@ -207,12 +217,16 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return how far the next batch goes."""
-        newest = self._newest(start)
+        at = _read(start)
+        newest = self._newest(at)
         if self._target is not None:
-            newest = {w: min(at, self._target[w]) for w, at in newest.items() if w in self._target}
+            newest = {w: min(to, self._target[w]) for w, to in newest.items() if w in self._target}
         if isinstance(limit, ReadMaxRows):
-            return self._limited(start, newest, limit.max_rows)
-        return newest
+            newest = self._limited(at, newest, limit.max_rows)
+        begun, self._begun = self._begun, True
+        if newest != at:
+            return newest
+        return start if begun else {**start, BEGUN: start.get(BEGUN, 0) + 1}
 
     def reportLatestOffset(self) -> Offset:
         """Return how far the members have come, for the lag in Spark's progress."""
@@ -224,6 +238,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Share the entries between two offsets among tasks."""
+        start, end = _read(start), _read(end)
         pieces = {writer: self._pieces(writer, start, to) for writer, to in sorted(end.items())}
         groups = share([p for p in pieces.values() if p], self._parallelism)
         watermark = self._new_watermark(start, end) if self._punctuate else None
@@ -233,7 +248,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Offset) -> None:
         """Let every log reclaim what is behind ``end``."""
-        for writer, position in end.items():
+        for writer, position in _read(end).items():
             log = self._members.log(writer)
             if log is not None and self._members.reader in log.readers():
                 log.advance(self._members.reader, position)
@@ -361,6 +376,11 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return batch
         none = pa.nulls(batch.num_rows, declared.field(WATERMARK).type)
         return pa.RecordBatch.from_arrays([*batch.columns, none], schema=declared)
+
+
+def _read(offset: Offset) -> Offset:
+    """Give the positions of an offset."""
+    return {writer: position for writer, position in offset.items() if writer != BEGUN}
 
 
 def _types(schema: pa.Schema) -> str:
