@@ -110,7 +110,9 @@ class Carriers:
         donors |= {d for r in readings if not r.donors for d in self._cut_open(unit, r.operator)}
         if not donors:
             return None
-        readings = [r if r.donors else replace(r, prompt=self._is_prompt(r.operator, donors)) for r in readings]
+        readings = [
+            r if r.donors else replace(r, prompt=self._is_prompt(r.operator, donors)) for r in readings
+        ]
         taken = {s.operator for s in shares}
         fresh = [k.operator for k in kept if k.operator not in taken and not self._given_up(unit, k.operator)]
         if fresh:

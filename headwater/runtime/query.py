@@ -139,7 +139,7 @@ class Running:
 
 @contextlib.contextmanager
 def reaching_spark(where: str) -> Iterator[None]:
-    """Raise Unavailable where nobody answers a request: the server is ending, has ended, or is another now."""
+    """Raise Unavailable where nobody answers a request: the server has ended, or is about to."""
     try:
         yield
     except HeadwaterError:

@@ -128,7 +128,6 @@ class Members:
         self.on_corrupt = on_corrupt
         self._stamp: tuple[int, int, int] | None = None
         self._active: tuple[str, ...] = ()
-        self._listed: set[str] = set()
         self._specs: dict[str, str] = {}
         self._logs: dict[str, Log] = {}
 
@@ -167,12 +166,10 @@ class Members:
                 where=self.file,
                 hint='write {"writers": {"<zone>": "<log directory>"}}, replacing the file in one step',
             ) from None
-        # Logs once seen stay known to this process, so a removed one can be read to its end; one that
-        # comes again after it was gone is another log.
-        before, self._listed = self._listed, set(writers) | set(retired)
+        # Logs once seen stay known to this process, so a removed one can be read to its end.
         for writer, spec in {**retired, **writers}.items():
             text = json.dumps(spec, sort_keys=True)
-            if self._specs.get(writer) != text or writer not in before:
+            if self._specs.get(writer) != text:
                 log = self._logs[writer] = open_log(spec, on_corrupt=self.on_corrupt)
                 self._specs[writer] = text
                 if writer in writers:
