@@ -1,8 +1,9 @@
 """The controller: looks at the store, carries out what is wanted step by step, journals each.
 
 Whatever it knows is in the store. After a kill at any moment the next one goes on at the first step
-that is not marked done. A newer wish is taken up between two steps, wherever units stand then; so no
-change that is stuck keeps a later one waiting.
+that is not marked done; checks, rehearsals and starts of several zones are carried out at once. A newer
+wish is taken up between two steps, wherever units stand then; so no change that is stuck keeps a later
+one waiting.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 
 from headwater.control.executor import Attempt, Executor, Ports
 from headwater.control.lifecycle import Phase
-from headwater.control.records import Change, DeploymentRecord, Wish, ZoneReport
+from headwater.control.records import Change, DeploymentRecord, JournalEntry, Wish, ZoneReport
 from headwater.control.store import LeaseLost, Store
 from headwater.control.zone import OpenZone
 from headwater.errors import HeadwaterError, RuntimeFailure, Unavailable
@@ -24,7 +26,18 @@ from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import finishing, steps_to, stopping
-from headwater.plan.steps import Check, Rehearse, Step, Survey, Switch, begun, done, settled
+from headwater.plan.steps import (
+    Check,
+    Plans,
+    Rehearse,
+    Step,
+    Survey,
+    Switch,
+    begun,
+    done,
+    settled,
+    side_by_side,
+)
 from headwater.plan.wayback import stranded, way_back
 
 IDLE = 1.0  # seconds between two looks at a store where nothing is to do
@@ -199,28 +212,52 @@ class Controller:
         return None, stopping(standings, plans, forget=wish.goal == "forget"), "stopping"
 
     def _go_on(self, change: Change) -> float:
-        entry = self._store.next_step(change.id)
-        if entry is None:
+        entries = self._store.next_steps(change.id)
+        if not entries:
             self._end(change)
             return 0.0
-        step = entry.step
-        plan = self._store.plan(step.plan)
-        change = replace(change, phase=self._phase(change, step))
+        entries = tuple(entries[n] for n in side_by_side([e.step for e in entries]))
+        plans = {id_: self._store.plan(id_) for id_ in {e.step.plan for e in entries}}
+        change = replace(change, phase=self._phase(change, entries[0].step))
         standings = self._store.standings(change.deployment)
-        if entry.state == "todo":
-            standings = begun(step, standings, plan)
-            self._store.step_begun(self._holder, change, entry.number, standings, phase=change.phase)
-        try:
-            attempt = self._attempt(change, step, plan)
-        except HeadwaterError as error:
-            self._fail(change, step, error)
+        for entry in entries:
+            if entry.state == "todo":
+                standings = begun(entry.step, standings, plans[entry.step.plan])
+                self._store.step_begun(self._holder, change, entry.number, standings, phase=change.phase)
+        waits: list[float] = []
+        failed: tuple[Step, HeadwaterError] | None = None
+        for entry, outcome in self._attempts(change, entries, plans):
+            if isinstance(outcome, HeadwaterError):
+                failed = (entry.step, outcome)
+            elif not outcome.done:
+                self._store.step_waits(self._holder, change, entry.number, outcome.note)
+                waits.append(outcome.wait)
+            else:
+                standings = done(entry.step, standings, plans[entry.step.plan])
+                self._store.step_done(self._holder, change, entry.number, standings, note=outcome.note)
+        if failed is not None:
+            self._fail(change, *failed)
             return 0.0
-        if not attempt.done:
-            self._store.step_waits(self._holder, change, entry.number, attempt.note)
-            return attempt.wait
-        after = done(step, standings, plan)
-        self._store.step_done(self._holder, change, entry.number, after, note=attempt.note)
-        return 0.0
+        return min(waits, default=0.0)
+
+    def _attempts(
+        self, change: Change, entries: Sequence[JournalEntry], plans: Plans
+    ) -> Iterator[tuple[JournalEntry, Attempt | HeadwaterError]]:
+        """Try steps at once; give how each went, as it ends."""
+
+        def attempt(entry: JournalEntry) -> Attempt | HeadwaterError:
+            try:
+                return self._attempt(change, entry.step, plans[entry.step.plan])
+            except HeadwaterError as error:
+                return error
+
+        if len(entries) == 1:
+            yield entries[0], attempt(entries[0])
+            return
+        with ThreadPoolExecutor(len(entries), thread_name_prefix="step") as pool:
+            tried = {pool.submit(attempt, entry): entry for entry in entries}
+            for one in as_completed(tried):
+                yield tried[one], one.result()
 
     def _attempt(self, change: Change, step: Step, plan: DeploymentPlan) -> Attempt:
         executor = self._executor(change.deployment)

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,7 @@ class SimulatedZones:
         self.after = after
         self.seen = seen
         self._file = file
+        self._alone = threading.RLock()
         self._world: dict[str, Any] = {"calls": [], "units": {}, "channels": {}, "latest": {}, "saved": {}}
 
     def open(self, zone: Zone) -> SimulatedZone:
@@ -114,7 +116,8 @@ class SimulatedZones:
     def world(self) -> Iterator[dict[str, Any]]:
         """Hold what there is, alone; changes are kept."""
         if self._file is None:
-            yield self._world
+            with self._alone:
+                yield self._world
             return
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.with_suffix(".lock").open("a") as lock:

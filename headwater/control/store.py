@@ -166,11 +166,11 @@ class StoreReader:
         found = self._all(select(t.journal).where(t.journal.c.change == change).order_by(t.journal.c.number))
         return tuple(rows.entry_of(row) for row in found)
 
-    def next_step(self, change: int) -> JournalEntry | None:
-        """Give the first step of a change that is not done."""
+    def next_steps(self, change: int, most: int = 16) -> tuple[JournalEntry, ...]:
+        """Give the first steps of a change that are not done."""
         left = and_(t.journal.c.change == change, t.journal.c.state.in_(("todo", "begun")))
-        row = self._one(select(t.journal).where(left).order_by(t.journal.c.number).limit(1))
-        return None if row is None else rows.entry_of(row)
+        found = self._all(select(t.journal).where(left).order_by(t.journal.c.number).limit(most))
+        return tuple(rows.entry_of(row) for row in found)
 
     def events(self, name: str, *, after: int = 0, limit: int = 1000) -> tuple[Event, ...]:
         """Give the newest events after a number, the oldest first."""

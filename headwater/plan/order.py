@@ -159,6 +159,7 @@ class _Ordering:
         steps += [self._rehearse(u) for u in self._by_place(wanted) if self._is_awaited(u)]
         steps += self._feed_early()
         steps += self._hand_over()
+        at_the_cut, before = set(self._stopped), len(steps)
         # In each zone first what leaves it, then what is to run there; zones by layer.
         leaving = {
             unit: (_place(self._plans[s.plan], self._plans[s.plan].unit(unit)), 0, unit)
@@ -183,7 +184,10 @@ class _Ordering:
                     )
                 )
                 gated = []
-        return (*steps, *self._forget_last())
+        # What stands still is prepared at once, so that it is started at once.
+        still = [s for s in steps[before:] if isinstance(s, Prepare) and s.unit in at_the_cut]
+        rest = [s for s in steps[before:] if s not in still]
+        return (*steps[:before], *still, *rest, *self._forget_last())
 
     def _by_place(self, units: Iterable[Unit]) -> list[Unit]:
         return sorted(units, key=lambda u: _place(self._plan, u))

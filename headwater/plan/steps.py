@@ -7,7 +7,7 @@ crash or a newer wanted plan left in the midst of a change.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
@@ -183,6 +183,19 @@ Step = (  # fmt: skip
     | Forget
     | Watch
 )
+_SIDE_BY_SIDE = Check | Survey | Rehearse | Start
+
+
+def side_by_side(steps: Sequence[Step]) -> tuple[int, ...]:
+    """Give the places of those steps that may be carried out at once with the first: one for each zone."""
+    found = {steps[0].zone: 0}
+    for n, step in enumerate(steps):
+        if not isinstance(step, _SIDE_BY_SIDE) or step.kind != steps[0].kind:
+            break
+        found.setdefault(step.zone, n)
+    return tuple(found.values())
+
+
 _STEPS: TypeAdapter[Step] = TypeAdapter(Annotated[Step, Discriminator("kind")])
 
 

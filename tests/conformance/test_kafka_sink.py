@@ -114,14 +114,15 @@ def test_an_older_writer_is_refused(broker: LocalBroker, topic: str, tmp_path: P
 
 
 WRITER = """
-import sys, json
+import os, sys, json
 from tests.conformance.test_kafka_sink import write
 config, progress, last = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 begin = int(open(progress).read())
 for batch in range(begin, last):
     write(config, batch, *[f"{batch}-{n}" for n in range(20)])
     print(batch, flush=True)
-    open(progress, "w").write(str(batch + 1))  # as Spark notes it: after the commit
+    open(progress + ".new", "w").write(str(batch + 1))  # as Spark notes it: after the commit, at once
+    os.replace(progress + ".new", progress)
 """
 
 

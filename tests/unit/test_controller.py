@@ -59,6 +59,19 @@ def test_apply_change_stop_and_go_on(site: Site) -> None:
     assert outcomes == ["done"] * 6
 
 
+def test_zones_check_at_once(site: Site) -> None:
+    """Each edge waits for the check of the other one, in vain if that comes later."""
+    met = threading.Barrier(2, timeout=10.0)
+
+    def wait(call: Call) -> None:
+        if (call.name, call.zone[0]) == ("check", "E"):
+            met.wait()
+
+    site.zones.before = wait
+    wanted = replace(FIRST, locations=("L1", "L4"))
+    site.check(site.apply(wanted), wanted)
+
+
 def test_forget_leaves_nothing_and_a_new_beginning_has_new_names(site: Site) -> None:
     site.apply(FIRST)
     first = site.running()

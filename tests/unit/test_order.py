@@ -16,7 +16,18 @@ from headwater.plan.document import from_document, to_document
 from headwater.plan.explain import explain
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import steps_of
-from headwater.plan.steps import CanarySettings, Check, Stop, Watch, standing_of, step_from_data, step_to_data
+from headwater.plan.steps import (
+    CanarySettings,
+    Check,
+    Start,
+    Step,
+    Stop,
+    Watch,
+    side_by_side,
+    standing_of,
+    step_from_data,
+    step_to_data,
+)
 from tests.unit.changes import FIRST, Version, carry_out, versions
 from tests.unit.test_diff import between
 
@@ -51,6 +62,16 @@ def test_gates_are_where_no_channel_is_half_changed() -> None:
         ("E1", "E2", "E4", "S1", "S2"),
         ("FP@E1", "FP@E2", "FP@E4", "AD@S1", "AD@S2"),
     )
+
+
+def test_zones_are_checked_and_started_at_once_and_each_one_by_one() -> None:
+    def of(kind: type[Check | Start | Stop], *units: str) -> list[Step]:
+        return [kind(plan="p", unit=u) for u in units]
+
+    checks = of(Check, "A@E1", "B@E1", "A@E2")
+    assert side_by_side([*checks, *of(Start, "C@C1")]) == (0, 2)
+    assert side_by_side([*of(Start, "A@E1"), *checks]) == (0,)
+    assert side_by_side(of(Stop, "A@E1", "B@E2")) == (0,)  # who feeds stops first
 
 
 def test_no_canary_where_there_is_no_way_back() -> None:
