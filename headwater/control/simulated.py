@@ -58,6 +58,8 @@ class SimulatedZones:
         self.seen = seen
         self._file = file
         self._alone = threading.RLock()
+        self.announced = 0
+        """Calls about to be made, by this process; each has a number already."""
         self._world: dict[str, Any] = {"calls": [], "units": {}, "channels": {}, "latest": {}, "saved": {}}
 
     def open(self, zone: Zone) -> SimulatedZone:
@@ -318,13 +320,19 @@ class SimulatedZone:
     @contextlib.contextmanager
     def _called(self, name: str, unit: str) -> Iterator[dict[str, Any]]:
         with self.zones.world() as world:
-            number = len(world["calls"])
-        call = Call(number=number, zone=self.name, name=name, unit=unit)
-        self.zones.before(call)
+            number = len(world["calls"]) + self.zones.announced
+            self.zones.announced += 1
+        try:
+            self.zones.before(Call(number=number, zone=self.name, name=name, unit=unit))
+        except BaseException:
+            with self.zones.world():
+                self.zones.announced -= 1
+            raise
         with self.zones.world() as world:
+            self.zones.announced -= 1
             world["calls"].append([self.name, name, unit])
             yield world
-        self.zones.after(call)
+        self.zones.after(Call(number=number, zone=self.name, name=name, unit=unit))
 
     def _own(self, plan: DeploymentPlan, unit: str) -> Unit:
         found = plan.unit(unit)
