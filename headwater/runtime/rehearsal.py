@@ -47,8 +47,13 @@ def rehearse(
     """Run a unit on some rows of its inputs, to their end; raise what is wrong with it.
 
     With ``dress``, which makes a checkpoint of what others keep and gives its bytes, it goes on from there.
-    What its Spark has run before is not run again.
+    What its Spark has run before is not run again. One that somebody asked for who is gone is waited for.
     """
+    with units.rehearsals[unit.checkpoint]:
+        _rehearse(units, plan, unit, dress)
+
+
+def _rehearse(units: Units, plan: DeploymentPlan, unit: Unit, dress: Callable[[Path], int] | None) -> None:
     place = units.layout.root / "rehearsals" / unit.checkpoint
     shutil.rmtree(place, ignore_errors=True)
     stage = _staged(plan, place)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -105,6 +106,8 @@ class Units:
         self._ready: dict[str, tuple[DeploymentPlan, str, CompiledUnit]] = {}
         """Units that were compiled to see whether they can be, the plans they are of, and for which Spark."""
         self._learned: set[tuple[str, str, tuple[str, ...]]] = set()
+        self.rehearsals: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        """By checkpoint: a unit is rehearsed once at a time."""
 
     def __getitem__(self, unit: str) -> Work:
         return self._work[unit]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,18 @@ def _marking(mark: Path) -> Any:
             yield batch
 
     return same
+
+
+def test_one_that_is_asked_for_again_waits_for_the_first(
+    units: Units, builder: DataflowBuilder, tmp_path: Path
+) -> None:
+    builder.read.json(files(tmp_path, 10), "id bigint").write.memory("out")
+    plan = planned(builder)
+    (unit,) = plan.units
+    with ThreadPoolExecutor() as pool:
+        for asked in [pool.submit(rehearse, units, plan, unit) for _ in range(2)]:
+            asked.result(60)
+    assert units.knows(unit) and stored(units.layout.root / "rehearsals") == []
 
 
 def test_what_fails_on_the_first_rows_is_seen(units: Units, builder: DataflowBuilder, tmp_path: Path) -> None:
