@@ -236,13 +236,15 @@ class Carriers:
         return tuple(v.id for v in readers)
 
     def _is_prompt(self, input_: str, donors: Iterable[str]) -> bool:
-        """Tell whether donors hold back nothing of an input that was inside them."""
-        flow, inside = self._new.dataflow, {o for d in donors for o in self._old.unit(d).operators}
+        """Tell whether donors did all that leads to an input, and held back nothing on the way."""
+        flow, units = self._new.dataflow, [self._old.unit(d) for d in donors]
+        inside = {o for unit in units for o in unit.operators}
+        read = {c.operator for unit in units for c in self._old.inputs(unit)}
         todo = [input_]
         while todo:
-            if (id_ := todo.pop()) not in inside:
+            if (id_ := todo.pop()) in read:
                 continue
-            if flow[id_].stateful and not isinstance(flow[id_], stateful.Dedup):
+            if id_ not in inside or (flow[id_].stateful and not isinstance(flow[id_], stateful.Dedup)):
                 return False
             todo += flow[id_].inputs
         return True

@@ -10,6 +10,7 @@ from headwater.errors import PlacementError
 from headwater.plan import edit
 from headwater.plan.build import annotated, build
 from headwater.plan.diff import diff
+from headwater.plan.document import from_document, to_document
 from headwater.plan.model import DeploymentPlan
 
 CONTINUUM = Continuum.from_text("""
@@ -66,21 +67,43 @@ def test_split_and_fused_again() -> None:
     assert diff(plan(), split).carries and diff(split, plan()).carries
 
 
-@pytest.mark.parametrize(("last", "prompt"), [("once", True), ("rising", False)])
-def test_what_was_held_back_may_come_over_a_new_channel(last: str, prompt: bool) -> None:
-    """Duplicates are told at once; what is folded in the order of time waits for it."""
+def whole(*, more: bool = False) -> DeploymentPlan:
+    """Plan one unit with three operators that keep state, and perhaps one more before the last of them."""
     builder = hw.flow("f", locations=["L1"])
     read = builder.read.json("/d/{location}", "id bigint, ts timestamp, v double").named("read")
     low = read.with_watermark("ts", "1 second").where("v > 0").named("low")
     once = low.drop_duplicates("id").named("once")
+    if more:
+        once = once.where("v < 9").named("more")
     rising = once.filter_acc(lambda a, row: row["v"], lambda a, row: True, keys=["id"], order_by=["ts"])
     windows = rising.named("rising").group_by(hw.window("ts", "1 minute")).agg(n="count(*)").named("windows")
     windows.write.memory("out")
     flow = builder.build()
-    whole = build(flow, CONTINUUM, annotated(flow, CONTINUUM))
-    cut = diff(whole, build(flow, CONTINUUM, edit.split(whole, "out", last)))
+    return build(flow, CONTINUUM, annotated(flow, CONTINUUM))
+
+
+@pytest.mark.parametrize(
+    ("last", "prompt"),
+    [("once", True), ("rising", False), ("more", False)],  # of what is new nobody knows
+)
+def test_what_was_held_back_may_come_over_a_new_channel(last: str, prompt: bool) -> None:
+    """Duplicates are told at once; what is folded in the order of time waits for it."""
+    wanted = whole(more=last == "more")
+    cut = diff(whole(), build(wanted.dataflow, CONTINUUM, edit.split(wanted, "out", last)))
     (upper,) = [c for c in cut.carries if c.unit == "out@E1"]
     assert [(r.operator, r.donors, r.prompt) for r in upper.readings] == [(last, (), prompt)]
+
+
+def test_a_channel_that_comes_again_is_another_one() -> None:
+    split = build(plan().dataflow, CONTINUUM, edit.split(plan(), "windows@S1", "once"))
+    first = diff(plan(), split, generation=3).wanted
+    (ended,) = {c.id for c in first.channels} - {c.id for c in plan().channels}
+    fused = diff(first, plan(), generation=5)
+    assert {c.channel for c in fused.channels if c.action == "ends"} == {ended}
+    again = diff(fused.wanted, split, generation=7)
+    assert ended not in {c.id for c in again.wanted.channels}
+    assert from_document(to_document(again.wanted)).channels == again.wanted.channels
+    assert {c.channel for c in again.channels if c.action == "continues"} == {c.id for c in plan().channels}
 
 
 def test_units_of_two_layers_are_fused_where_one_says() -> None:
