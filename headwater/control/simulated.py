@@ -322,8 +322,9 @@ class SimulatedZone:
         with self.zones.world() as world:
             number = len(world["calls"]) + self.zones.announced
             self.zones.announced += 1
+        call = Call(number=number, zone=self.name, name=name, unit=unit)
         try:
-            self.zones.before(Call(number=number, zone=self.name, name=name, unit=unit))
+            self.zones.before(call)
         except BaseException:
             with self.zones.world():
                 self.zones.announced -= 1
@@ -332,7 +333,7 @@ class SimulatedZone:
             self.zones.announced -= 1
             world["calls"].append([self.name, name, unit])
             yield world
-        self.zones.after(Call(number=number, zone=self.name, name=name, unit=unit))
+        self.zones.after(call)
 
     def _own(self, plan: DeploymentPlan, unit: str) -> Unit:
         found = plan.unit(unit)

@@ -185,9 +185,8 @@ class _Ordering:
                 )
                 gated = []
         # What stands still is prepared at once, so that it is started at once.
-        still = [s for s in steps[before:] if isinstance(s, Prepare) and s.unit in at_the_cut]
-        rest = [s for s in steps[before:] if s not in still]
-        return (*steps[:before], *still, *rest, *self._forget_last())
+        rest = sorted(steps[before:], key=lambda s: not (isinstance(s, Prepare) and s.unit in at_the_cut))
+        return (*steps[:before], *rest, *self._forget_last())
 
     def _by_place(self, units: Iterable[Unit]) -> list[Unit]:
         return sorted(units, key=lambda u: _place(self._plan, u))

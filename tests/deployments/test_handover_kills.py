@@ -104,6 +104,7 @@ def test_a_kill_at_any_step_loses_nothing(
     away = planned(source.path, str(out), "rising", ("counted", "list"))
     every_kind = {"fission": (low, high), "fusion": (high, low), "migration": (alone, away)}
     kinds = {kind: plans for kind, plans in every_kind.items() if kind in whole or not whole}
+    assert set(whole) <= every_kind.keys()
     drawn = random.Random(5)
     assert controller.carry_out(live.apply(low, store)) == "done"
     table: list[tuple[str, str, str, str, float]] = []

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 SOURCE_FORMAT = "headwater_channel"
 WATERMARK = "__wm"
 BEGUN = "begun@"
+"""In an offset, how often a query began with nothing to read. Offsets of channels are known by their @."""
 _SMALL = 50_000  # rows below which a second Python task costs more than it brings
 
 Offset = dict[str, int]
