@@ -1,0 +1,173 @@
+"""What a placement costs and whether it holds: one evaluator and one check for every strategy. Pure.
+
+AL (eq. 18) is summed by counts of paths, never path by path: an operator's time counts once for each path
+through it. What windows wait for (second term of eq. 7) is the same wherever operators run; it is apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headwater.placement.network import Link, time_over
+from headwater.placement.problem import Placement, Problem, Stream
+from headwater.placement.queueing import mm1
+
+_ROUNDING = 1e-9
+"""Relative; sums of the same numbers in another order differ by less."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a placement takes: work/s and bytes by host, bits/s of hosts' LAN access and of links."""
+
+    work: Mapping[int, float]
+    memory: Mapping[int, float]
+    sends: Mapping[int, float]
+    receives: Mapping[int, float]
+    links: Mapping[Link, float]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a placement costs. ``latency`` is AL in s without the windows' ``waiting``."""
+
+    latency: float
+    waiting: float
+    service: tuple[float, ...]
+    """For each operator, s per event."""
+    transfer: Mapping[Stream, float]
+    """For each stream, s per event."""
+    usage: Usage
+
+    @property
+    def total(self) -> float:
+        """AL with the windows' waiting."""
+        return self.latency + self.waiting
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """A constraint that does not hold: which, where, what it needs and what there is."""
+
+    constraint: str
+    where: str
+    needed: float
+    available: float
+    unit: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.constraint} at {self.where}: {self.needed:,.6g} {self.unit} needed, "
+            f"{self.available:,.6g} there"
+        )
+
+
+def service_time(problem: Problem, operator: int, host: int) -> float:
+    """Give the first term of eq. 7, with the host's whole cpu; 0 of what is pinned."""
+    application = problem.application
+    what = application.operators[operator]
+    if what.host is not None or not what.cpu:
+        return 0.0
+    return mm1(float(problem.hosts.cpu[host]) / what.cpu, float(application.rate_in[operator]))
+
+
+def transfer_time(problem: Problem, stream: Stream, lower: int, upper: int) -> float:
+    """Give eq. 8 hop by hop: out over a host's LAN access, over links, in over the other's. ∞: no way."""
+    if lower == upper:
+        return 0.0
+    hosts = problem.hosts
+    flow = problem.application.flow(stream, problem.zone_of(lower))
+    links = problem.network.route(flow.zone, problem.zone_of(upper))
+    if links is None:
+        return math.inf
+    seconds = time_over(problem.network, links, flow)
+    for host in (lower, upper):
+        queue = mm1(float(hosts.lan_bandwidth[host]) / flow.bits, flow.rate) if flow.bits else 0.0
+        seconds += float(hosts.lan_latency[host]) + queue
+    return seconds
+
+
+def evaluate(problem: Problem, placement: Placement) -> Evaluation:
+    """Give what a placement costs (eq. 7, 8, 17, 18) and takes. It need not hold: see ``shortages``."""
+    application = problem.application
+    service = tuple(service_time(problem, o, host) for o, host in enumerate(placement))
+    transfer = {
+        (u, v): transfer_time(problem, (u, v), placement[u], placement[v]) for u, v in application.streams
+    }
+    terms = [paths * s for paths, s in zip(application.paths, service, strict=True)]
+    terms += [application.paths_over[stream] * s for stream, s in transfer.items()]
+    return Evaluation(math.fsum(terms), application.waiting, service, transfer, usage_of(problem, placement))
+
+
+def usage_of(problem: Problem, placement: Placement) -> Usage:
+    """Add up what a placement takes, each stream on the links that it really crosses."""
+    application = problem.application
+    work, memory, sends, receives = (defaultdict[int, float](float) for _ in range(4))
+    over: dict[Link, float] = defaultdict(float)
+    for o, host in enumerate(placement):
+        if application.operators[o].host is None:
+            work[host] += application.work[o]
+            memory[host] += application.room[o]
+    for u, v in application.streams:
+        lower, upper = placement[u], placement[v]
+        if lower == upper:
+            continue
+        flow = application.flow((u, v), problem.zone_of(lower))
+        sends[lower] += flow.bandwidth
+        receives[upper] += flow.bandwidth
+        for link in problem.network.route(flow.zone, problem.zone_of(upper)) or ():
+            over[link] += flow.bandwidth
+    return Usage(work, memory, sends, receives, over)
+
+
+def shortages(problem: Problem, placement: Placement) -> list[Shortage]:
+    """Check constraints 9 to 15 from the beginning, whoever made the placement; nothing where all hold."""
+    application, hosts = problem.application, problem.hosts
+    found: list[Shortage] = []
+    for o, host in enumerate(placement):
+        what = application.operators[o]
+        if not 0 <= host < len(hosts):
+            found.append(Shortage("one host (eq. 14)", f"operator '{what.name}'", 1, 0, "hosts"))
+    if len(placement) != len(application) or found:
+        return found or [Shortage("one host (eq. 14)", "all", len(application), len(placement), "hosts")]
+    for o, host in enumerate(placement):
+        what = application.operators[o]
+        where = f"operator '{what.name}' on {hosts.name(host)}"
+        if what.host is not None and what.host != host:
+            found.append(Shortage("pinned host", where, what.host, host, "(number)"))
+        if what.zones is not None and problem.zone_of(host) not in what.zones:
+            found.append(Shortage("allowed zone", where, 1, 0, "zones"))
+        if what.host is None and what.cpu:
+            rate, served = float(application.rate_in[o]), float(hosts.cpu[host]) / what.cpu
+            if not rate < served:
+                found.append(Shortage("processing rate (eq. 9)", where, rate, served, "events/s"))
+    for u, v in application.streams:
+        if transfer_time(problem, (u, v), placement[u], placement[v]) == math.inf:
+            flow = application.flow((u, v), problem.zone_of(placement[u]))
+            where = (
+                f"stream '{application.operators[u].name}' to '{application.operators[v].name}', "
+                f"{hosts.name(placement[u])} to {hosts.name(placement[v])}"
+            )
+            found.append(Shortage("transfer rate (eq. 10)", where, flow.bandwidth, 0, "bits/s"))
+    used = usage_of(problem, placement)
+    for host, work in used.work.items():
+        found += _over("cpu (eq. 11)", hosts.name(host), work, float(hosts.cpu_free[host]), "work/s")
+    for host, memory in used.memory.items():
+        found += _over("memory (eq. 12)", hosts.name(host), memory, float(hosts.memory_free[host]), "bytes")
+    for way, by_host in (("out of", used.sends), ("into", used.receives)):
+        for host, bits in by_host.items():
+            where = f"LAN {way} {hosts.name(host)}"
+            found += _over("bandwidth (eq. 13)", where, bits, float(hosts.lan_bandwidth[host]), "bits/s")
+    for link, bits in used.links.items():
+        where = f"link from zone {link[0]} to zone {link[1]}"
+        found += _over("bandwidth (eq. 13)", where, bits, problem.network.capacity(link), "bits/s")
+    return found
+
+
+def _over(constraint: str, where: str, needed: float, available: float, unit: str) -> list[Shortage]:
+    if needed <= available * (1 + _ROUNDING):
+        return []
+    return [Shortage(constraint, where, needed, available, unit)]

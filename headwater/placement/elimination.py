@@ -1,0 +1,104 @@
+"""Least sums of tables over few variables each: bucket elimination (Dechter 1999). Pure.
+
+A graph of operators is narrow: eliminating them one by one makes tables over two or three of them only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headwater.placement.queueing import Floats
+
+Factor = tuple[tuple[int, ...], Floats]
+"""Variables, and a cost for each combination of their values: an axis for each."""
+
+
+@dataclass(frozen=True, eq=False)
+class Eliminated:
+    """What elimination leaves: with it, the least cost of any start of ``order`` is looked up.
+
+    ``order``: later variables' tables are over earlier ones only. ``tables``: for each variable the
+    variables of its table, itself first, and the table: the least that all behind it in ``order`` can add.
+    ``least``: the same without the variable itself. ``bound``: the least of all.
+    """
+
+    order: tuple[int, ...]
+    tables: Mapping[int, Factor]
+    least: Mapping[int, Floats]
+    bound: float
+
+    def increments(self, variable: int, values: Mapping[int, int]) -> Floats:
+        """Give how much each value of a variable adds to the bound, with earlier variables' values given."""
+        scope, table = self.tables[variable]
+        given = tuple(values[v] for v in scope[1:])
+        least = float(self.least[variable][given])
+        column: Floats = np.moveaxis(table, 0, -1)[given]
+        return column - (least if least < math.inf else 0.0)
+
+
+def eliminate(sizes: Mapping[int, int], factors: Sequence[Factor], most: int) -> Eliminated | None:
+    """Eliminate all variables; None where a table would get more than ``most`` entries.
+
+    ``sizes``: for each variable how many values it has.
+    """
+    order = _order(sizes, [scope for scope, _ in factors], most)
+    if order is None:
+        return None
+    remaining = list(factors)
+    tables: dict[int, Factor] = {}
+    least: dict[int, Floats] = {}
+    bound = 0.0
+    for variable in order:
+        mine = [f for f in remaining if variable in f[0]]
+        remaining = [f for f in remaining if variable not in f[0]]
+        scope = (variable, *sorted({v for s, _ in mine for v in s} - {variable}))
+        # Small ones first: the sum gets large once.
+        mine.sort(key=lambda f: f[1].size)
+        table = np.zeros([sizes[variable]] + [1] * (len(scope) - 1))
+        for factor in mine:
+            table = table + _aligned(factor, scope)
+        tables[variable] = scope, table
+        least[variable] = table.min(axis=0)
+        if len(scope) > 1:
+            remaining.append((scope[1:], least[variable]))
+        else:
+            bound += float(least[variable])
+    return Eliminated(tuple(reversed(order)), tables, least, bound)
+
+
+def _aligned(factor: Factor, scope: tuple[int, ...]) -> Floats:
+    """Turn a factor's axes into the order of a scope, with one of length 1 for what it lacks."""
+    variables, table = factor
+    axes = [variables.index(v) for v in scope if v in variables]
+    shape = [table.shape[variables.index(v)] if v in variables else 1 for v in scope]
+    return table.transpose(axes).reshape(shape)
+
+
+def _order(sizes: Mapping[int, int], scopes: Sequence[tuple[int, ...]], most: int) -> tuple[int, ...] | None:
+    """Choose the order: always the variable whose table is smallest."""
+    near: dict[int, set[int]] = {v: set() for v in sizes}
+    for scope in scopes:
+        for v in scope:
+            near[v].update(u for u in scope if u != v)
+    found: list[int] = []
+    entries = {v: _entries(v, near, sizes) for v in near}
+    while near:
+        variable = min(entries, key=lambda v: (entries[v], v))
+        if entries.pop(variable) > most:
+            return None
+        around = near.pop(variable)
+        for v in around:
+            near[v] |= around
+            near[v] -= {v, variable}
+        for v in around:
+            entries[v] = _entries(v, near, sizes)
+        found.append(variable)
+    return tuple(found)
+
+
+def _entries(variable: int, near: Mapping[int, set[int]], sizes: Mapping[int, int]) -> int:
+    return sizes[variable] * math.prod(sizes[v] for v in near[variable])

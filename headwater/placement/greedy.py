@@ -1,0 +1,169 @@
+"""Strategies that place one operator after the other: the AELS family and what it is measured against. Pure.
+
+Each takes any ``Search``: with ``Scan`` it does what the paper's listing does, with ``Indexed`` the same in a
+time that hardly grows with the network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from headwater.placement.placing import Placing
+from headwater.placement.problem import Bools, Placement, Problem
+from headwater.placement.queueing import Floats
+from headwater.placement.search import Search
+from headwater.placement.why import unplaceable
+
+Searching = Callable[[Placing], Search]
+_Choice = Callable[[Search, int], int | None]
+
+
+def cloud_only(problem: Problem, searching: Searching) -> Placement:
+    """Place every operator on the cheapest host of a cloud."""
+    cloud = problem.topology.cloud
+    return _one_by_one(problem, searching, lambda search, o: search.cheapest(o, cloud))
+
+
+def aels(problem: Problem, searching: Searching, *, edge_first: bool = False) -> Placement:
+    """Place every operator where its service and what comes from upstream take least (section 4.3.1).
+
+    ``edge_first``: a cloud only where no edge host will do, as the authors' simulator has it.
+    """
+    if edge_first:
+        return _one_by_one(problem, searching, _edge_first)
+    return _one_by_one(problem, searching, lambda search, o: search.cheapest(o))
+
+
+def aels_rp(problem: Problem, searching: Searching) -> Placement:
+    """Place operators by region patterns (section 4.3.2).
+
+    Those that lead to a sink at the edge go to an edge host as in AELS, or to a cloud where none will do;
+    the others to the cloud nearest to their sink.
+    """
+
+    def choose(search: Search, operator: int) -> int | None:
+        if _leads_to_edge(problem, operator):
+            return _edge_first(search, operator)
+        return _cloud_of_sink(search, operator)
+
+    return _one_by_one(problem, searching, choose)
+
+
+def aels_rp_la(problem: Problem, searching: Searching) -> Placement:
+    """Place operators by region patterns on a few hosts that latency speaks for (section 4.3.3)."""
+
+    def choose(search: Search, operator: int) -> int | None:
+        to_edge = _leads_to_edge(problem, operator)
+        if not to_edge and (host := _cloud_of_sink(search, operator)) is not None:
+            return host
+        costs = {host: search.placing.cost(operator, host) for host in _listed(search, operator)}
+        fitting = [host for host, cost in costs.items() if cost < math.inf]
+        preferred = [host for host in fitting if problem.in_cloud(host) != to_edge]
+        if fitting:
+            return min(preferred or fitting, key=lambda host: (costs[host], host))
+        return search.cheapest(operator, problem.topology.cloud)
+
+    return _one_by_one(problem, searching, choose)
+
+
+GREEDY: dict[str, Callable[..., Placement]] = {
+    "cloud_only": cloud_only,
+    "aels": aels,
+    "aels_rp": aels_rp,
+    "aels_rp_la": aels_rp_la,
+}
+
+
+def _one_by_one(problem: Problem, searching: Searching, choose: _Choice) -> Placement:
+    """Place operators in the deployment sequence; raise Unplaceable where one finds no host."""
+    placing = Placing(problem)
+    search = searching(placing)
+    for operator in problem.application.order:
+        host = problem.application.operators[operator].host
+        if host is None:
+            host = choose(search, operator)
+        elif placing.cost(operator, host) == math.inf:
+            host = None
+        if host is None:
+            raise unplaceable(placing, operator)
+        placing.put(operator, host)
+    return placing.placement()
+
+
+def _edge_first(search: Search, operator: int) -> int | None:
+    cloud = search.placing.problem.topology.cloud
+    found = search.cheapest(operator, ~cloud)
+    return search.cheapest(operator, cloud) if found is None else found
+
+
+def _leads_to_edge(problem: Problem, operator: int) -> bool:
+    """Tell whether an operator is of the edge region: it shares a path with a sink at the edge.
+
+    A sink that is not pinned counts as one of the cloud.
+    """
+    sinks = (problem.application.operators[sink].host for sink in problem.reached[operator])
+    return any(host is not None and not problem.in_cloud(host) for host in sinks)
+
+
+def _cloud_of_sink(search: Search, operator: int) -> int | None:
+    """Take the cloud host of the operator's sink, else the one in the cloud nearest to it that will do."""
+    problem = search.placing.problem
+    for sink in sorted(problem.reached[operator]):
+        host = problem.application.operators[sink].host
+        if host is None or not problem.in_cloud(host):
+            continue
+        if search.placing.cost(operator, host) < math.inf:
+            return host
+        latency = problem.network.latencies_from(problem.zone_of(host))
+        clouds = np.flatnonzero(problem.topology.cloud)
+        for zone in clouds[np.argsort(latency[clouds], kind="stable")]:
+            if (found := search.nearest(operator, int(zone))) is not None:
+                return found
+        return None
+    return search.cheapest(operator, problem.topology.cloud)
+
+
+def _listed(search: Search, operator: int) -> Iterable[int]:
+    """List the hosts of the three schemes: in situ, in transit, where the sinks are."""
+    placing = search.placing
+    problem, cloud = placing.problem, placing.problem.topology.cloud
+    listed: dict[int, None] = {}
+
+    def add(host: int | None) -> None:
+        if host is not None:
+            listed[host] = None
+
+    for u in problem.application.upstream[operator]:
+        host = placing.placed[u]
+        zone = problem.zone_of(host)
+        add(host)
+        if not problem.in_cloud(host):
+            add(search.nearest(operator, zone))
+        latency = problem.network.latencies_from(zone)
+        for others in (~cloud, cloud):
+            if (near := _least(latency, others, zone)) is not None:
+                add(search.nearest(operator, near))
+    for sink in sorted(problem.reached[operator]):
+        at = problem.application.operators[sink].host
+        if at is None:
+            continue
+        add(at)
+        zone = problem.zone_of(at)
+        if problem.in_cloud(at):
+            latency = problem.network.latencies_from(zone)
+            near = _least(latency, cloud, zone)
+            add(None if near is None else search.nearest(operator, near))
+        else:
+            add(search.nearest(operator, zone))
+    return listed
+
+
+def _least(latency: Floats, zones: Bools, but: int) -> int | None:
+    """Find the zone of least latency among some, but for one."""
+    of = np.where(zones, latency, np.inf)
+    of[but] = np.inf
+    found = int(np.argmin(of))
+    return found if of[found] < np.inf else None

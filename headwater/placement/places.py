@@ -1,0 +1,140 @@
+"""The few places among which the optimum is sought, and stand-ins for all others, for the bound. Pure.
+
+Only zones near something pinned can be worth their way, and in each only hosts that none other of the zone
+beats in everything. For the lower bound each zone has a stand-in for its other hosts, as good as the best of
+them in each respect, and there is one for all hosts of other zones, as near to each zone as the nearest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from headwater.placement.index import Index
+from headwater.placement.problem import Bools, Ints, Problem
+from headwater.placement.queueing import Floats, mm1_of
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Hosts and stand-ins that operators may be put on, numbered from 0; arrays have a number for each.
+
+    ``host`` is −1 for a stand-in. ``slot``: which of the ``zones`` it is in; the last slot is all others.
+    """
+
+    problem: Problem
+    zones: tuple[int, ...]
+    host: Ints
+    slot: Ints
+    lan_latency: Floats
+    lan_bandwidth: Floats
+    cpu: Floats
+    cpu_free: Floats
+    memory_free: Floats
+
+    def __len__(self) -> int:
+        return len(self.host)
+
+    @cached_property
+    def _latency(self) -> Floats:
+        """Between slots: from, to. To and from all others: that of the nearest of them."""
+        network, count = self.problem.network, len(self.zones)
+        found = np.zeros((count + 1, count + 1))
+        others = np.ones(network.zones, dtype=np.bool_)
+        others[list(self.zones)] = False
+        there = bool(others.any())
+        for n, zone in enumerate(self.zones):
+            latency = network.latencies_from(zone)
+            found[n, :count] = latency[list(self.zones)]
+            found[n, count] = latency[others].min() if there else np.inf
+            found[count, n] = network.latencies_to(zone)[others].min() if there else np.inf
+        return found
+
+    @cached_property
+    def _ways(self) -> Floats:
+        """Between places: latency of LANs and links."""
+        between = self._latency[self.slot[:, None], self.slot]
+        found: Floats = between + self.lan_latency[:, None] + self.lan_latency
+        return found
+
+    @cached_property
+    def _same(self) -> Bools:
+        """Between places: whether they are one; what stands for several may be one with itself."""
+        return np.eye(len(self), dtype=np.bool_)
+
+    @cached_property
+    def _apart(self) -> Floats:
+        """Between places: 1 where they are in different zones."""
+        found: Floats = (self.slot[:, None] != self.slot).astype(np.float64)
+        return found
+
+    def service(self, operator: int) -> Floats:
+        """Give an operator's service time on each place; ∞ where it cannot be even alone."""
+        problem = self.problem
+        application = problem.application
+        what = application.operators[operator]
+        seconds = np.zeros(len(self))
+        if what.cpu:
+            seconds = mm1_of(self.cpu / what.cpu, float(application.rate_in[operator]))
+        seconds[application.work[operator] > self.cpu_free] = np.inf
+        seconds[application.room[operator] > self.memory_free] = np.inf
+        if what.zones is not None:
+            outside = [n for n, zone in enumerate(self.zones) if zone not in what.zones]
+            seconds[np.isin(self.slot, outside)] = np.inf
+        return seconds
+
+    def transfer(self, stream: tuple[int, int]) -> Floats:
+        """Give a stream's transfer time between all places: [from, to]; ∞ where it has no way."""
+        problem = self.problem
+        flow = problem.application.flow(stream, 0)
+        if not flow.bits:
+            return np.where(self._same, 0.0, self._ways)
+        access = mm1_of(self.lan_bandwidth / flow.bits, flow.rate)
+        links = problem.network.queues(self.zones, flow)
+        count = len(self.zones)
+        if isinstance(links, float):
+            queues = self._apart * links if links < np.inf else np.where(self._apart > 0, np.inf, 0.0)
+        else:
+            padded = np.zeros((count + 1, count + 1))
+            padded[:count, :count] = links
+            queues = padded[self.slot[:, None], self.slot]
+        seconds = self._ways + access[:, None] + access + queues
+        seconds[self._same] = 0.0
+        return seconds
+
+    def number(self, host: int) -> int:
+        """Give the place that a host is."""
+        return int(np.flatnonzero(self.host == host)[0])
+
+
+def places(problem: Problem, zones: Mapping[int, int], *, rests: bool = False) -> Places:
+    """Choose hosts of some zones: for each as many fronts of those that none beats as told, and those pinned.
+
+    ``rests``: every zone has a stand-in for its other hosts, and not only where fronts leave out a host that
+    none beats. Without, no less holds if hosts had room for everything.
+    """
+    index, hosts = Index.of(problem.topology), problem.hosts
+    listed = tuple(zones)
+    wanted = {w.host for w in problem.application.operators if w.host is not None}
+    found: list[int] = []
+    stand_ins: list[tuple[float, ...]] = []
+    for slot, zone in enumerate(listed):
+        front = index.front(zone, zones[zone])
+        known = {h for h in wanted if problem.zone_of(h) == zone}
+        here = [*front.hosts, *known.difference(front.hosts)]
+        found += here
+        if front.rest is not None and (rests or not front.complete) and len(here) < index.count(zone):
+            stand_ins.append((slot, *front.rest))
+    if len(listed) < problem.network.zones:
+        stand_ins.append((len(listed), *index.best))
+    slot_of = {zone: slot for slot, zone in enumerate(listed)}
+    host = np.array(found, dtype=np.int32)
+    rest = np.array(stand_ins, dtype=np.float64).reshape(-1, 6)
+    fields = (hosts.lan_latency, hosts.lan_bandwidth, hosts.cpu, hosts.cpu_free, hosts.memory_free)
+    joined = [np.concatenate((f[host], rest[:, n])) for n, f in enumerate(fields, start=1)]
+    slots = [*(slot_of[problem.zone_of(h)] for h in found), *rest[:, 0]]
+    every = np.append(host, np.full(len(rest), -1, dtype=np.int32))
+    return Places(problem, listed, every, np.array(slots, dtype=np.int32), *joined)

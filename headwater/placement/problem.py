@@ -1,0 +1,304 @@
+"""A placement problem and its answer as values: hosts, application, what may go where. Pure.
+
+Structures of arrays, so that a million hosts are a few arrays; links between hosts are never made. Units: any
+one of work for ``cpu`` (instructions; or seconds of a core), bytes, bits/s, seconds, events.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headwater.errors import PlacementError
+from headwater.placement.network import Flow, Network
+from headwater.placement.queueing import Floats
+
+Ints = npt.NDArray[np.signedinteger[Any]]
+Bools = npt.NDArray[np.bool_]
+Stream = tuple[int, int]
+"""From operator to operator, by number."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Hosts:
+    """Hosts, numbered from 0; each field but ``names`` is an array with a number for each.
+
+    ``cpu``: work/s. ``memory``: bytes. ``lan_latency`` (s) and ``lan_bandwidth`` (bits/s, each way): of a
+    host's access to its zone; 0 and ∞ where it has none to speak of. ``cpu_used`` and ``memory_used``: what
+    others take there already.
+    """
+
+    cpu: Floats
+    memory: Floats
+    zone: Ints
+    lan_latency: Floats
+    lan_bandwidth: Floats
+    cpu_used: Floats | None = None
+    memory_used: Floats | None = None
+    names: Sequence[str] = ()
+
+    def __len__(self) -> int:
+        return len(self.cpu)
+
+    @cached_property
+    def cpu_free(self) -> Floats:
+        """What others have left of ``cpu``."""
+        return self.cpu if self.cpu_used is None else self.cpu - self.cpu_used
+
+    @cached_property
+    def memory_free(self) -> Floats:
+        """What others have left of ``memory``."""
+        return self.memory if self.memory_used is None else self.memory - self.memory_used
+
+    def name(self, host: int) -> str:
+        """Name a host for people."""
+        return self.names[host] if self.names else f"host {host} of zone {self.zone[host]}"
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """Hosts and what lies between their zones. ``cloud``: for each zone whether it is one."""
+
+    hosts: Hosts
+    network: Network
+    cloud: Bools
+
+    @cached_property
+    def by_cpu(self) -> tuple[Ints, Floats]:
+        """Hosts by what cpu they have left, least first, and how much that is."""
+        order = np.argsort(self.hosts.cpu_free, kind="stable").astype(np.int32)
+        return order, self.hosts.cpu_free[order]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """What an operator needs and does (section 3.2).
+
+    ``cpu``: work per event. ``memory``: bytes to load it. ``selectivity`` (ψ): events out per event in.
+    ``size_ratio`` (ω): bytes of an event out per byte of one in. ``window`` (ws): events. ``rate`` (events/s)
+    and ``size`` (bytes) of what a source gives. ``host``: where it is pinned; it then costs no service time.
+    ``zones``: those it may run in; None: any.
+    """
+
+    name: str
+    cpu: float = 0.0
+    memory: float = 0.0
+    selectivity: float = 1.0
+    size_ratio: float = 1.0
+    window: float = 0.0
+    rate: float = 0.0
+    size: float = 0.0
+    host: int | None = None
+    zones: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Application:
+    """Operators and the streams between them; for each stream the probability that an event takes it (ρ).
+
+    Raises PlacementError where streams make a circle or name no operator.
+    """
+
+    operators: tuple[Operator, ...]
+    streams: Mapping[Stream, float]
+    order: tuple[int, ...] = field(init=False)
+    """The deployment sequence of Algorithm 1: upstream first. Its queue is first in first out, and nothing is
+    pushed twice."""
+
+    def __post_init__(self) -> None:
+        for stream in self.streams:
+            for end in stream:
+                if not 0 <= end < len(self.operators):
+                    raise PlacementError(f"stream {stream} names operator {end}, which there is not")
+        object.__setattr__(self, "order", self._sequence())
+
+    def __len__(self) -> int:
+        return len(self.operators)
+
+    @cached_property
+    def upstream(self) -> tuple[tuple[int, ...], ...]:
+        """For each operator those it reads."""
+        found: list[list[int]] = [[] for _ in self.operators]
+        for u, v in self.streams:
+            found[v].append(u)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def downstream(self) -> tuple[tuple[int, ...], ...]:
+        """For each operator those that read it."""
+        found: list[list[int]] = [[] for _ in self.operators]
+        for u, v in self.streams:
+            found[u].append(v)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def sources(self) -> tuple[int, ...]:
+        """Operators that read nothing."""
+        return tuple(o for o in range(len(self)) if not self.upstream[o])
+
+    @cached_property
+    def sinks(self) -> tuple[int, ...]:
+        """Operators that nobody reads."""
+        return tuple(o for o in range(len(self)) if not self.downstream[o])
+
+    @cached_property
+    def free(self) -> tuple[int, ...]:
+        """Operators that are not pinned, in the deployment sequence."""
+        return tuple(o for o in self.order if self.operators[o].host is None)
+
+    def _sequence(self) -> tuple[int, ...]:
+        waits = [len(up) for up in self.upstream]
+        found: list[int] = []
+        ready = deque(self.sources)
+        while ready:
+            found.append(ready.popleft())
+            for reader in self.downstream[found[-1]]:
+                waits[reader] -= 1
+                if not waits[reader]:
+                    ready.append(reader)
+        if len(found) < len(self):
+            stuck = next(o for o in range(len(self)) if waits[o])
+            raise PlacementError(
+                f"the streams make a circle through or before operator '{self.operators[stuck].name}'",
+                hint="an application's streams lead from sources to sinks",
+            )
+        return tuple(found)
+
+    @cached_property
+    def _events(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """Rates in and out (eq. 1 to 3), sizes in and out (eq. 4 to 6).
+
+        Sizes of several inputs are averaged by their rates; eq. 5 as printed adds them up.
+        """
+        rate_in, rate_out, size_in, size_out = (np.zeros(len(self)) for _ in range(4))
+        for o in self.order:
+            operator = self.operators[o]
+            if not self.upstream[o]:
+                rate_in[o], size_in[o] = operator.rate, operator.size
+                rate_out[o], size_out[o] = operator.rate, operator.size
+                continue
+            parts = [(rate_out[u] * self.streams[u, o], size_out[u]) for u in self.upstream[o]]
+            rate_in[o] = sum(rate for rate, _ in parts)
+            size_in[o] = sum(rate * size for rate, size in parts) / rate_in[o] if rate_in[o] else 0.0
+            rate_out[o] = rate_in[o] * operator.selectivity
+            size_out[o] = size_in[o] * operator.size_ratio
+        return rate_in, rate_out, size_in, size_out
+
+    @property
+    def rate_in(self) -> Floats:
+        """λ in: events/s that each operator gets; of a source, that it gives."""
+        return self._events[0]
+
+    @property
+    def rate_out(self) -> Floats:
+        """λ out: events/s that each operator gives."""
+        return self._events[1]
+
+    @property
+    def size_in(self) -> Floats:
+        """ς in: bytes of an event that comes."""
+        return self._events[2]
+
+    @property
+    def size_out(self) -> Floats:
+        """ς out: bytes of an event that goes."""
+        return self._events[3]
+
+    @cached_property
+    def work(self) -> list[float]:
+        """Work/s that each operator takes of its host (eq. 11)."""
+        return [float(r) * o.cpu for r, o in zip(self.rate_in, self.operators, strict=True)]
+
+    @cached_property
+    def room(self) -> list[float]:
+        """Bytes that each operator takes of its host: itself and its window (eq. 12)."""
+        return [o.memory + o.window * float(s) for s, o in zip(self.size_in, self.operators, strict=True)]
+
+    def flow(self, stream: Stream, zone: int) -> Flow:
+        """Give a stream as it leaves a zone: its own rate, where eq. 8 takes all that its reader gets."""
+        rate, bits = self._flows[stream]
+        return Flow(zone, rate, bits)
+
+    @cached_property
+    def _flows(self) -> Mapping[Stream, tuple[float, float]]:
+        return {
+            (u, v): (float(self.rate_out[u]) * rho, float(self.size_out[u]) * 8)
+            for (u, v), rho in self.streams.items()
+        }
+
+    @cached_property
+    def _ways(self) -> tuple[Floats, Floats]:
+        """For each operator the number of ways from a source to it, and from it to a sink."""
+        to, onward = np.zeros(len(self)), np.zeros(len(self))
+        for o in self.order:
+            to[o] = sum(to[u] for u in self.upstream[o]) if self.upstream[o] else 1.0
+        for o in reversed(self.order):
+            onward[o] = sum(onward[d] for d in self.downstream[o]) if self.downstream[o] else 1.0
+        return to, onward
+
+    @cached_property
+    def paths(self) -> list[float]:
+        """For each operator the number of paths (eq. 16) through it."""
+        to, onward = self._ways
+        return [float(x) for x in to * onward]
+
+    @cached_property
+    def paths_over(self) -> Mapping[Stream, float]:
+        """For each stream the number of paths over it."""
+        to, onward = self._ways
+        return {(u, v): float(to[u] * onward[v]) for u, v in self.streams}
+
+    @cached_property
+    def waiting(self) -> float:
+        """Seconds that windows add to AL wherever operators run: paths × ws/λ (second term of eq. 7)."""
+        windows = (
+            self.paths[o] * operator.window / float(self.rate_in[o])
+            for o, operator in enumerate(self.operators)
+            if operator.window and self.rate_in[o]
+        )
+        return math.fsum(windows)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """An application to be placed on a topology."""
+
+    topology: Topology
+    application: Application
+
+    @property
+    def hosts(self) -> Hosts:
+        return self.topology.hosts
+
+    @property
+    def network(self) -> Network:
+        return self.topology.network
+
+    def zone_of(self, host: int) -> int:
+        """Give a host's zone."""
+        return int(self.hosts.zone[host])
+
+    def in_cloud(self, host: int) -> bool:
+        """Tell whether a host is in a cloud."""
+        return bool(self.topology.cloud[self.hosts.zone[host]])
+
+    @cached_property
+    def reached(self) -> tuple[frozenset[int], ...]:
+        """For each operator the sinks that it leads to."""
+        application = self.application
+        found: list[frozenset[int]] = [frozenset()] * len(application)
+        for o in reversed(application.order):
+            below = application.downstream[o]
+            found[o] = frozenset((o,)) if not below else frozenset().union(*(found[d] for d in below))
+        return tuple(found)
+
+
+Placement = tuple[int, ...]
+"""For each operator the host that runs it."""

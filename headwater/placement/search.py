@@ -1,0 +1,71 @@
+"""Find hosts for an operator: by looking at each of them, and by an index; both find the very same. Pure.
+
+``Scan`` is the plain way and the measure for the other. Among hosts of equal cost, the first in number is
+taken; among those of equal LAN latency too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import numpy as np
+
+from headwater.placement.placing import Placing
+from headwater.placement.problem import Bools
+from headwater.placement.queueing import Floats, mm1_of
+
+
+class Search(Protocol):
+    """Finds hosts for the next operator of a placement."""
+
+    placing: Placing
+
+    def cheapest(self, operator: int, zones: Bools | None = None) -> int | None:
+        """Give the host of least cost, in some zones or all; None where none meets the constraints."""
+
+    def nearest(self, operator: int, zone: int) -> int | None:
+        """Give a zone's host of least LAN latency that meets the constraints."""
+
+
+class Scan:
+    """Looks at every host."""
+
+    def __init__(self, placing: Placing) -> None:
+        self.placing = placing
+
+    def cheapest(self, operator: int, zones: Bools | None = None) -> int | None:
+        cost = self._costs(operator)
+        if zones is not None:
+            cost[~zones[self.placing.problem.hosts.zone]] = math.inf
+        best = int(np.argmin(cost))
+        return best if cost[best] < math.inf else None
+
+    def nearest(self, operator: int, zone: int) -> int | None:
+        hosts = self.placing.problem.hosts
+        fit = np.isfinite(self._costs(operator)) & (hosts.zone == zone)
+        found = np.flatnonzero(fit)
+        return int(found[np.argmin(hosts.lan_latency[found])]) if len(found) else None
+
+    def _costs(self, operator: int) -> Floats:
+        placing, hosts = self.placing, self.placing.problem.hosts
+        application = placing.problem.application
+        what, coming = application.operators[operator], placing.coming(operator)
+        near = np.zeros(len(hosts))
+        for flow in coming.flows:
+            queue = mm1_of(hosts.lan_bandwidth / flow.bits, flow.rate) if flow.bits else 0.0
+            near += hosts.lan_latency + queue
+        cost = coming.far[hosts.zone] + near
+        if what.cpu:
+            cost += mm1_of(hosts.cpu / what.cpu, float(application.rate_in[operator]))
+        if what.zones is not None:
+            cost[~np.isin(hosts.zone, list(what.zones))] = math.inf
+        for taken, more, free in (
+            (placing.work, application.work[operator], hosts.cpu_free),
+            (placing.memory, application.room[operator], hosts.memory_free),
+            (placing.receives, coming.bandwidth, hosts.lan_bandwidth),
+        ):
+            cost[placing.spread(taken) + more > free] = math.inf
+        for host in coming.beside:
+            cost[host] = placing.cost(operator, host)
+        return cost

@@ -1,0 +1,123 @@
+"""From a problem and a strategy's name to a checked answer. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from headwater.errors import HeadwaterError, PlacementError
+from headwater.placement.cost import Evaluation, evaluate, shortages
+from headwater.placement.greedy import GREEDY
+from headwater.placement.index import Indexed
+from headwater.placement.local import local_search
+from headwater.placement.optimal import Effort, optimal
+from headwater.placement.placing import Placing
+from headwater.placement.problem import Placement, Problem
+from headwater.placement.search import Scan
+from headwater.placement.tcep import Merged, Sorted, tcep
+from headwater.placement.why import Unplaceable
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A placement that holds, and what it costs.
+
+    ``bound``: the least AL (s, without the windows' waiting) that any placement on any hosts could have; None
+    where the strategy gives none. ``notes``: what a person should know about how it was found.
+    """
+
+    strategy: str
+    placement: Placement
+    evaluation: Evaluation
+    bound: float | None = None
+    notes: Sequence[str] = ()
+
+    @property
+    def gap(self) -> float | None:
+        """How far AL may be above the least, relative to the bound; 0: nothing is better."""
+        if self.bound is None:
+            return None
+        over = self.evaluation.latency - self.bound
+        return (
+            0.0 if over <= 1e-9 * self.evaluation.latency else over / self.bound if self.bound else math.inf
+        )
+
+
+def solve(problem: Problem, strategy: str = "optimal", *, plain: bool = False, **options: Any) -> Answer:
+    """Place a problem by a strategy, one of ``STRATEGIES``; every answer is checked against all constraints.
+
+    ``plain``: look at every host instead of using the index; slow, the answer is the same. Options are the
+    strategy's own: ``edge_first`` of ``aels``, ``checked`` of ``tcep``, ``effort`` of ``optimal``.
+
+    Raises PlacementError where there is no such strategy, Unplaceable where it finds no placement.
+    """
+    if strategy not in STRATEGIES:
+        near = get_close_matches(strategy, STRATEGIES, 1)
+        raise PlacementError(
+            f"there is no strategy '{strategy}'",
+            hint=f"did you mean '{near[0]}'?" if near else f"the strategies are {', '.join(STRATEGIES)}",
+        )
+    answer = STRATEGIES[strategy](problem, plain, options)
+    if wrong := shortages(problem, answer.placement):
+        raise Unplaceable("all together", wrong)
+    return answer
+
+
+def _greedy(name: str) -> Callable[[Problem, bool, dict[str, Any]], Answer]:
+    def run(problem: Problem, plain: bool, options: dict[str, Any]) -> Answer:
+        placement = GREEDY[name](problem, Scan if plain else Indexed, **options)
+        return Answer(name, placement, evaluate(problem, placement))
+
+    return run
+
+
+def _tcep(problem: Problem, plain: bool, options: dict[str, Any]) -> Answer:
+    ranking = (Sorted if plain else Merged)(problem.topology)
+    placement = tcep(problem, ranking, **options)
+    return Answer("tcep", placement, evaluate(problem, placement))
+
+
+def _local_search(problem: Problem, plain: bool, options: dict[str, Any]) -> Answer:
+    search = (Scan if plain else Indexed)(Placing(problem))
+    placement = local_search(problem, _start(problem), search, **options)
+    return Answer("local_search", placement, evaluate(problem, placement))
+
+
+def _start(problem: Problem) -> Placement:
+    """Take the first placement that a strategy finds; where none does, say why the first did not."""
+    failed: list[HeadwaterError] = []
+    for name in ("aels_rp_la", "aels", "cloud_only"):
+        try:
+            return GREEDY[name](problem, Indexed)
+        except Unplaceable as error:
+            failed.append(error)
+    raise failed[0]
+
+
+def _optimal(problem: Problem, plain: bool, options: dict[str, Any]) -> Answer:
+    effort = options.pop("effort", Effort())
+    found = optimal(problem, effort, **options)
+    if found is None:
+        better = _local_search(problem, plain, {})
+        note = (
+            f"tables over its operators get more than {effort.entries:,} entries: this is the placement of "
+            "aels_rp_la, bettered step by step, without a bound"
+        )
+        return Answer("optimal", better.placement, better.evaluation, notes=(note,))
+    if found.placement is None:
+        better = _local_search(problem, plain, {})
+        return Answer("optimal", better.placement, better.evaluation, found.bound)
+    notes = () if found.proven else (f"the search ended after {found.nodes:,} steps without a full proof",)
+    evaluation = evaluate(problem, found.placement)
+    return Answer("optimal", found.placement, evaluation, found.bound, notes)
+
+
+STRATEGIES: dict[str, Callable[[Problem, bool, dict[str, Any]], Answer]] = {
+    **{name: _greedy(name) for name in GREEDY},
+    "tcep": _tcep,
+    "local_search": _local_search,
+    "optimal": _optimal,
+}

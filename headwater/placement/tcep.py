@@ -1,0 +1,119 @@
+"""TCEP as the AELS paper compares with it: the middle of a ranking of hosts by what cpu they have left. Pure.
+
+As in the authors' simulator: operators by rising cpu need; a binary search from the middle of the ranking for
+the least host that will do, above the place of the one before; the strongest host where none is found.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from headwater.placement.placing import Placing
+from headwater.placement.problem import Placement, Problem, Topology
+from headwater.placement.why import unplaceable
+
+
+class Ranking(Protocol):
+    """Hosts by what they have left, least first; those of equal cpu by number."""
+
+    def host(self, place: int) -> int:
+        """Give the host at a place."""
+
+    def change(self, host: int, cpu: float) -> None:
+        """Rank a host anew."""
+
+
+class Sorted:
+    """Sorts all hosts again after every change."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._free = topology.hosts.cpu_free.copy()
+        self._order = np.argsort(self._free, kind="stable")
+
+    def host(self, place: int) -> int:
+        return int(self._order[place])
+
+    def change(self, host: int, cpu: float) -> None:
+        self._free[host] = cpu
+        self._order = np.argsort(self._free, kind="stable")
+
+
+class Merged:
+    """Sorts hosts once for a topology, and keeps those that changed beside."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._order, self._free = topology.by_cpu
+        self._cpu = topology.hosts.cpu_free
+        self._gone: list[int] = []
+        """Places in the order of all, of hosts that changed; rising."""
+        self._changed: list[tuple[float, int]] = []
+        self._ranks: list[int] = []
+
+    def host(self, place: int) -> int:
+        before = bisect.bisect_left(self._ranks, place)
+        if before < len(self._ranks) and self._ranks[before] == place:
+            return self._changed[before][1]
+        place -= before
+        for gone in self._gone:
+            if gone <= place:
+                place += 1
+        return int(self._order[place])
+
+    def change(self, host: int, cpu: float) -> None:
+        old = next((c for c in self._changed if c[1] == host), None)
+        if old is None:
+            bisect.insort(self._gone, self._place(float(self._cpu[host]), host))
+        else:
+            self._changed.remove(old)
+        bisect.insort(self._changed, (cpu, host))
+        self._ranks = []
+        for number, (value, changed) in enumerate(self._changed):
+            place = self._place(value, changed)
+            self._ranks.append(place - bisect.bisect_left(self._gone, place) + number)
+
+    def _place(self, cpu: float, host: int) -> int:
+        """Give the place in the order of all where a host of that cpu belongs."""
+        lowest, highest = (int(np.searchsorted(self._free, cpu, side=side)) for side in ("left", "right"))
+        return lowest + int(np.searchsorted(self._order[lowest:highest], host))
+
+
+def tcep(problem: Problem, ranking: Ranking, *, checked: bool = True) -> Placement:
+    """Place by TCEP. ``checked``: bandwidth too has to suffice; the simulator forgets the rates there."""
+    application, hosts = problem.application, problem.hosts
+    placing = Placing(problem)
+    for operator, what in enumerate(application.operators):
+        if what.host is not None:
+            placing.put(operator, what.host)
+    enough = placing.meets if checked else placing.has_room
+    lowest = 0
+    for operator in sorted(application.free, key=lambda o: (application.operators[o].cpu, o)):
+        place = _found(partial(_will_do, enough, ranking, operator), lowest, len(hosts))
+        if place is not None:
+            lowest = place + 1
+        host = ranking.host(len(hosts) - 1 if place is None else place)
+        if not enough(operator, host):
+            raise unplaceable(placing, operator)
+        placing.put(operator, host)
+        ranking.change(host, float(hosts.cpu_free[host]) - placing.work[host])
+    return placing.placement()
+
+
+def _will_do(enough: Callable[[int, int], bool], ranking: Ranking, operator: int, place: int) -> bool:
+    return enough(operator, ranking.host(place))
+
+
+def _found(will_do: Callable[[int], bool], lowest: int, count: int) -> int | None:
+    """Search from the middle of the places from ``lowest`` on, down to the first that will not do."""
+    highest = count - 1
+    place = (lowest + highest) // 2
+    while place < count and will_do(place):
+        highest = place - 1
+        if highest < lowest:
+            return place
+        place = (lowest + highest) // 2
+    return place + 1 if place < count - 1 and will_do(place + 1) else None

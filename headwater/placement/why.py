@@ -1,0 +1,76 @@
+"""Why an operator finds no host: which constraint is short, where, by how much. Pure."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from headwater.errors import PlacementError
+from headwater.placement.cost import Shortage
+from headwater.placement.placing import Placing
+from headwater.placement.queueing import Floats
+
+
+class Unplaceable(PlacementError):
+    """No placement was found. ``shortages``: what is missing where least is."""
+
+    def __init__(self, operator: str, shortages: list[Shortage]) -> None:
+        said = "; ".join(map(str, shortages)) or "what it reads has no way to any host that would do"
+        super().__init__(
+            f"no host for operator '{operator}': {said}",
+            hint="add capacity there, lower the rate, or allow the operator in other zones",
+        )
+        self.shortages = shortages
+
+
+def unplaceable(placing: Placing, operator: int) -> Unplaceable:
+    """Explain by the host that comes nearest to what an operator needs."""
+    problem = placing.problem
+    application, hosts = problem.application, problem.hosts
+    what, coming = application.operators[operator], placing.coming(operator)
+    count = len(hosts)
+    candidates = np.ones(count, dtype=np.bool_)
+    if what.zones is not None:
+        candidates &= np.isin(hosts.zone, list(what.zones))
+    if what.host is not None:
+        candidates &= np.arange(count) == what.host
+    if not candidates.any():
+        return Unplaceable(what.name, [Shortage("allowed zone", "the zones it may run in", 1, 0, "hosts")])
+    rate = float(application.rate_in[operator])
+    served = hosts.cpu / what.cpu if what.cpu else np.full(count, np.inf)
+    lacks = [
+        ("processing rate (eq. 9)", np.full(count, rate), served, "events/s"),
+        ("cpu (eq. 11)", placing.spread(placing.work) + application.work[operator], hosts.cpu_free, "work/s"),
+        (
+            "memory (eq. 12)",
+            placing.spread(placing.memory) + application.room[operator],
+            hosts.memory_free,
+            "bytes",
+        ),
+        (
+            "bandwidth (eq. 13), LAN access",
+            placing.spread(placing.receives) + coming.bandwidth,
+            hosts.lan_bandwidth,
+            "bits/s",
+        ),
+    ]
+    ratios = [np.where(candidates, _ratio(needed, there), np.inf) for _, needed, there, _ in lacks]
+    reachable = np.isfinite(coming.far[hosts.zone])
+    if (candidates & reachable).any():
+        ratios = [np.where(reachable, ratio, np.inf) for ratio in ratios]
+    nearest = int(np.argmin(np.maximum.reduce(ratios)))
+    short = [
+        Shortage(constraint, hosts.name(nearest), float(needed[nearest]), float(there[nearest]), unit)
+        for constraint, needed, there, unit in lacks
+        if needed[nearest] > there[nearest]
+    ]
+    if not reachable[nearest]:
+        needed = coming.bandwidth
+        short.append(Shortage("bandwidth (eq. 13)", f"the way to {hosts.name(nearest)}", needed, 0, "bits/s"))
+    return Unplaceable(what.name, short)
+
+
+def _ratio(needed: Floats, there: Floats) -> Floats:
+    ratio = np.divide(needed, there, out=np.full(len(needed), math.inf), where=there > 0)
+    return np.where(needed > 0, ratio, 0.0)

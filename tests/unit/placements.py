@@ -1,0 +1,108 @@
+"""Small placement problems of every kind, drawn by a seed, and their optimum by trying everything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+
+from headwater.placement.cost import evaluate, shortages
+from headwater.placement.generate import series_parallel
+from headwater.placement.network import Mesh, Network, Tree
+from headwater.placement.problem import Application, Hosts, Operator, Placement, Problem, Topology
+
+
+def mixed(seed: int, *, operators: int = 5, hosts: int = 8, zones: int = 4, tight: bool = False) -> Problem:
+    """Draw hosts of all strengths, some loaded; a mesh or a tree; links of different widths."""
+    drawn = np.random.default_rng(seed)
+    tree = seed % 3 == 0
+    network = _tree(drawn, zones) if tree else _mesh(drawn, zones, uniform=seed % 3 == 1)
+    zone = np.sort(np.append(np.arange(zones), drawn.integers(zones, size=hosts - zones))).astype(np.int32)
+    cpu = drawn.choice([100.0, 150.0, 400.0], hosts)
+    memory = drawn.choice([50.0, 100.0, 1000.0], hosts)
+    loaded = drawn.random(hosts) < 0.3
+    cloud = np.arange(zones) >= (zones - 1 if tree else zones - max(1, zones // 3))
+    central = cloud[zone]
+    topology = Topology(
+        Hosts(
+            cpu=cpu,
+            memory=memory,
+            zone=zone,
+            lan_latency=np.where(central, 0.0, np.round(drawn.uniform(0.001, 0.01, hosts), 3)),
+            lan_bandwidth=np.where(central, np.inf, drawn.choice([3000.0, 8000.0], hosts)),
+            cpu_used=np.where(loaded, cpu * 0.6, 0.0),
+            memory_used=np.where(loaded, memory * 0.5, 0.0),
+        ),
+        network,
+        cloud,
+    )
+    return Problem(topology, _application(drawn, operators, topology, tree=tree, tight=tight))
+
+
+def _mesh(drawn: np.random.Generator, zones: int, *, uniform: bool) -> Network:
+    seconds = np.triu(drawn.uniform(0.05, 0.09, (zones, zones)), 1)
+    bandwidth = np.array(20_000.0) if uniform else drawn.choice([2_000.0, 20_000.0], (zones, zones))
+    return Mesh(seconds + seconds.T, bandwidth)
+
+
+def _tree(drawn: np.random.Generator, zones: int) -> Network:
+    """The last zone is the root; half of the others are its children, the rest theirs."""
+    middle = max(1, (zones - 1) // 2)
+    low = zones - 1 - middle
+    parents = [low + int(drawn.integers(middle)) for _ in range(low)] + [zones - 1] * middle + [-1]
+    return Tree(
+        np.array(parents, dtype=np.int32),
+        drawn.uniform(0.01, 0.09, zones),
+        drawn.choice([2_000.0, 20_000.0], zones),
+    )
+
+
+def _application(
+    drawn: np.random.Generator, count: int, topology: Topology, *, tree: bool, tight: bool
+) -> Application:
+    graph = series_parallel(count, seed=int(drawn.integers(1_000_000)))
+    readers = {o: sum(u == o for u, _ in graph) for o in range(count)}
+    sources = {u for u, _ in graph} - {v for _, v in graph}
+    low = np.flatnonzero(~topology.cloud[topology.hosts.zone])
+    root = np.flatnonzero(topology.cloud[topology.hosts.zone])
+    operators = []
+    for o in range(count):
+        pinned = None
+        if o in sources:
+            pinned = int(drawn.choice(low))
+        elif not readers[o]:
+            pinned = int(drawn.choice(root if tree or drawn.random() < 0.5 else low))
+        operators.append(
+            Operator(
+                name=f"o{o}",
+                cpu=0.0 if pinned is not None else float(drawn.uniform(1, 12 if tight else 4)),
+                memory=float(drawn.uniform(1, 60 if tight else 20)),
+                selectivity=float(drawn.uniform(0.3, 1.2)),
+                size_ratio=float(drawn.uniform(0.3, 1.0)),
+                window=float(drawn.choice([0.0, 3.0])),
+                rate=10.0 if pinned is not None else 0.0,
+                size=float(drawn.uniform(1, 20)),
+                host=pinned,
+            )
+        )
+    return Application(tuple(operators), {(u, v): 1.0 / readers[u] for u, v in graph})
+
+
+def every(problem: Problem) -> Iterator[Placement]:
+    """Give all placements, those that hold and those that do not."""
+    choices = [
+        range(len(problem.hosts)) if o.host is None else (o.host,) for o in problem.application.operators
+    ]
+    yield from product(*choices)
+
+
+def best(problem: Problem) -> float:
+    """Give the least AL of all placements that hold; ∞ where none does."""
+    found = [
+        latency
+        for p in every(problem)
+        if (latency := evaluate(problem, p).latency) < math.inf and not shortages(problem, p)
+    ]
+    return min(found, default=math.inf)
