@@ -1,0 +1,258 @@
+"""Place the paper's applications on the paper's networks by every strategy: how fast, how well, how often.
+
+Networks of Table 3 and one of 1,000,000 hosts, applications of up to 50 operators drawn by Table 4, in two
+sets of units. Each answer is checked against all constraints, and held against the least that any placement
+could have. The index of a network is made once and timed apart.
+
+    python -m benchmarks.placement --json FILE --plot docs/placement.png
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import common
+from headwater.placement import Application, Problem, Topology, generate, solve
+from headwater.placement.index import Index
+from headwater.placement.problem import Stream
+from headwater.placement.why import Unplaceable
+
+STRATEGIES = ("cloud_only", "tcep", "aels", "aels_rp", "aels_rp_la", "local_search", "optimal")
+MILLION = (1000, 1000, 999)
+"""Clouds, sites, hosts of a site."""
+QUICK = ((10, 10, 10), (100, 100, 100), MILLION)
+GRAPHS = common.ROOT.parent / "shared" / "workloads" / "placement_graphs"
+MOST = 50
+"""Operators."""
+
+
+def graphs() -> dict[str, tuple[Stream, ...]]:
+    """Read the graphs of the paper's authors; where they are not, draw as many of the same sizes."""
+    found = {path.stem: generate.read_graph(path.read_text()) for path in sorted(GRAPHS.glob("*.json"))}
+    found = {name: graph for name, graph in found.items() if len({o for e in graph for o in e}) <= MOST}
+    if found:
+        return found
+    sizes = ((6, 1, 1), (9, 1, 2), (10, 2, 2), (11, 1, 2), (15, 1, 1), (25, 3, 4), (25, 7, 9), (50, 4, 12))
+    return {
+        f"drawn{n}": generate.series_parallel(operators, seed=n, sources=sources, sinks=sinks)
+        for n, (operators, sources, sinks) in enumerate(sizes)
+    }
+
+
+def rows(
+    sizes: Sequence[tuple[int, int, int]], units: Sequence[str], seeds: int, console: Console
+) -> Iterator[dict[str, Any]]:
+    """Solve everything; give a row for each solution or failure."""
+    every = graphs()
+    for preset in units:
+        for size in sizes:
+            begun = time.perf_counter()
+            for seed in range(seeds):
+                topology, index_ms = network(size, seed, preset)
+                for name, graph in every.items():
+                    application = generate.application(graph, topology, seed=1000 + seed, units=preset)
+                    yield from _solved(Problem(topology, application), name, preset, seed, index_ms)
+            hosts = size[1] * size[2] + size[0]
+            console.print(f"{preset}, {hosts:,} hosts: {time.perf_counter() - begun:.0f} s")
+
+
+def network(size: tuple[int, int, int], seed: int, units: str) -> tuple[Topology, float]:
+    """Draw a network and make its index; give the milliseconds of the latter."""
+    clouds, sites, devices = size
+    topology = generate.network(sites, devices, clouds, seed=seed, units=units)
+    begun = time.perf_counter()
+    Index.of(topology)
+    assert len(topology.by_cpu) == 2
+    return topology, (time.perf_counter() - begun) * 1e3
+
+
+def _solved(
+    problem: Problem, graph: str, preset: str, seed: int, index_ms: float
+) -> Iterator[dict[str, Any]]:
+    _derive(problem.application)
+    bound = None
+    for strategy in reversed(STRATEGIES):
+        row = {
+            "strategy": strategy,
+            "preset": preset,
+            "hosts": len(problem.hosts),
+            "graph": graph,
+            "operators": len(problem.application),
+            "seed": seed,
+            "index_ms": round(index_ms, 3),
+        }
+        # What is derived once for a problem is no part of a strategy's time, nor is the collector's turn.
+        fresh = Problem(problem.topology, problem.application)
+        gc.disable()
+        begun = time.perf_counter()
+        try:
+            answer = solve(fresh, strategy)
+        except Unplaceable as error:
+            solve_ms = (time.perf_counter() - begun) * 1e3
+            yield row | {"solve_ms": round(solve_ms, 4), "failed": True, "why": str(error)}
+            continue
+        finally:
+            gc.enable()
+        solve_ms = (time.perf_counter() - begun) * 1e3
+        bound = answer.bound if answer.bound is not None else bound
+        cost = answer.evaluation
+        yield row | {
+            "solve_ms": round(solve_ms, 4),
+            "al_s": cost.total,
+            "al_without_window_s": cost.latency,
+            "bound_s": bound,
+            "failed": False,
+        }
+
+
+def _derive(application: Application) -> None:
+    assert application.order and application.waiting >= 0 and application.paths and application.paths_over
+    assert len(application.work) == len(application.room) == len(application)
+    assert application.sources and application.sinks and application.free and application.streams
+
+
+def summary(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Give, per preset and class of network, each strategy's time, AL, distance to the bound and failures."""
+    told = []
+    for preset in dict.fromkeys(r["preset"] for r in found):
+        for label, most, least in CLASSES:
+            group = [r for r in found if r["preset"] == preset and least <= r["hosts"] <= most]
+            if not group:
+                continue
+            by_case = {
+                (r["strategy"], r["hosts"], r["graph"], r["seed"]): r for r in group if not r["failed"]
+            }
+            for strategy in STRATEGIES:
+                own = [r for r in group if r["strategy"] == strategy]
+                done = [r for r in own if not r["failed"]]
+                if not done:
+                    continue
+                fifty = [r["solve_ms"] for r in own if r["operators"] == MOST]
+                told.append(
+                    {
+                        "preset": preset,
+                        "networks": label,
+                        "strategy": strategy,
+                        "solve_ms": common.middle([r["solve_ms"] for r in own], 4),
+                        "solve_ms_50_operators": common.middle(fifty, 4) if fifty else None,
+                        "al_s": statistics.fmean(r["al_without_window_s"] for r in done),
+                        "gap": _gap(done),
+                        "failed": len(own) - len(done),
+                        "of": len(own),
+                        **{f"below_{other}": _below(done, by_case, other) for other in COMPARED},
+                    }
+                )
+    return told
+
+
+CLASSES = (
+    ("regular, to 5,500", 9_999, 0),
+    ("large, to 50,500", 99_999, 10_000),
+    ("extra-large, to 250,500", 999_999, 100_000),
+    ("1,000,000", 10**9, 1_000_000),
+)
+COMPARED = ("cloud_only", "tcep", "aels_rp_la")
+
+
+def _gap(done: Sequence[Mapping[str, Any]]) -> float | None:
+    gaps = [r["al_without_window_s"] / r["bound_s"] - 1 for r in done if r.get("bound_s")]
+    return statistics.fmean(gaps) if gaps else None
+
+
+def _below(
+    done: Sequence[Mapping[str, Any]], by_case: Mapping[tuple[Any, ...], Mapping[str, Any]], other: str
+) -> dict[str, float] | None:
+    """Give how far AL is below another strategy's: of the means over cases, and the mean over cases."""
+    pairs = [
+        (r["al_without_window_s"], by_case[key]["al_without_window_s"])
+        for r in done
+        if (key := (other, r["hosts"], r["graph"], r["seed"])) in by_case
+    ]
+    if not pairs:
+        return None
+    own, its = (sum(values) for values in zip(*pairs, strict=True))
+    return {"of_means": 1 - own / its, "mean_of_cases": statistics.fmean(1 - a / b for a, b in pairs)}
+
+
+def show(told: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print the summary, a table for each preset and class of networks."""
+    heads = ("strategy", "ms", "50 ops", "AL s", "over bound", "failed", "below cloud", "TCEP", "LA")
+    for preset, networks in dict.fromkeys((row["preset"], row["networks"]) for row in told):
+        table = Table(*heads, title=f"units '{preset}', hosts: {networks}")
+        for row in told:
+            if (row["preset"], row["networks"]) != (preset, networks):
+                continue
+            below = [row[f"below_{other}"] for other in COMPARED]
+            table.add_row(
+                row["strategy"],
+                f"{row['solve_ms']:.2f}",
+                "" if row["solve_ms_50_operators"] is None else f"{row['solve_ms_50_operators']:.2f}",
+                f"{row['al_s']:.3f}",
+                "" if row["gap"] is None else f"{row['gap']:.1%}",
+                f"{row['failed']}/{row['of']}",
+                *("" if b is None else f"{b['of_means']:.0%} ({b['mean_of_cases']:.0%})" for b in below),
+            )
+        console.print(table)
+    console.print("In brackets: the mean over cases, where the other is of mean AL.")
+
+
+def plot(found: Sequence[Mapping[str, Any]], file: Path) -> None:
+    """Draw time against hosts, and AL above the bound, per preset."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    presets = list(dict.fromkeys(r["preset"] for r in found))
+    figure, axes = pyplot.subplots(2, len(presets), figsize=(6 * len(presets), 8), squeeze=False, sharex=True)
+    for column, preset in enumerate(presets):
+        for strategy in STRATEGIES:
+            own = [r for r in found if (r["preset"], r["strategy"]) == (preset, strategy) and not r["failed"]]
+            hosts = sorted({r["hosts"] for r in own})
+            times = [statistics.median(r["solve_ms"] for r in own if r["hosts"] == h) for h in hosts]
+            gaps = [_gap([r for r in own if r["hosts"] == h]) for h in hosts]
+            axes[0][column].plot(hosts, times, marker=".", label=strategy)
+            axes[1][column].plot(hosts, [100 * (g or 0.0) for g in gaps], marker=".", label=strategy)
+        axes[0][column].set(
+            title=f"units '{preset}'", xscale="log", yscale="log", ylabel="ms to place (median)"
+        )
+        axes[1][column].set(xlabel="hosts", ylabel="AL over the bound, % (mean)")
+    axes[0][0].legend()
+    figure.tight_layout()
+    figure.savefig(file, dpi=120)
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = common.arguments(__doc__.splitlines()[0], repeats=10)
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the result")
+    parser.add_argument("--presets", default="phys,paper", help="units to draw with (default phys,paper)")
+    options = parser.parse_args()
+    known, console = common.facts(quick=options.quick), Console()
+    sizes = QUICK if options.quick else (*generate.TABLE_3, MILLION)
+    _warm_up()
+    found = list(rows(sizes, options.presets.split(","), common.repeats_of(options), console))
+    told = summary(found)
+    show(told, console)
+    common.write_result(options.json, {"rows": found, "summary": told}, facts=known)
+    if options.plot is not None:
+        plot(found, options.plot)
+
+
+def _warm_up() -> None:
+    """Let loops be compiled before anything is timed."""
+    problem = generate.problem(generate.series_parallel(10, seed=0), (10, 100, 300), seed=0)
+    for strategy in STRATEGIES:
+        solve(problem, strategy)
+
+
+if __name__ == "__main__":
+    main()
