@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headwater import cli_broker, cli_control, cli_edit
+from headwater import cli_broker, cli_control, cli_edit, cli_place
 from headwater.cli_control import ContinuumFile, Flow, Home, Json, StorePlace
+from headwater.cli_place import Compare, ProfileFile, Strategy
 from headwater.cli_zone import Delivery, WhenFull, zone
 from headwater.errors import HeadwaterError, RuntimeFailure
 
@@ -66,6 +67,7 @@ app = typer.Typer(
 app.add_typer(cli_broker.app, name="broker", no_args_is_help=True)
 cli_control.register(app)
 cli_edit.register(app)
+cli_place.register(app)
 
 
 @app.command()
@@ -77,25 +79,39 @@ def plan(
     unit_per_operator: Annotated[
         bool, typer.Option("--unit-per-operator", help="Cut between all operators.")
     ] = False,
+    strategy: Strategy = None,
+    profile: ProfileFile = None,
+    compare: Compare = False,
     store: StorePlace = None,
 ) -> None:
     """Show which units run in which zones, what crosses each link, and what applying it would change."""
     from headwater import live, service
 
-    if one_unit and unit_per_operator:
-        raise typer.BadParameter("--one-unit and --unit-per-operator exclude each other")
+    predict = strategy is not None or compare or profile is not None
+    if one_unit + unit_per_operator + predict > 1:
+        raise typer.BadParameter(
+            "--one-unit, --unit-per-operator and --strategy (with --profile, --compare) exclude each other"
+        )
     shape: Shape = "one-unit" if one_unit else "unit-per-operator" if unit_per_operator else "annotated"
     loaded = service.load_dataflow(flow)
-    planned = service.plan(loaded.dataflow, service.load_continuum(continuum), shape=shape)
+    zones = service.load_continuum(continuum)
+    chosen = strategy or ("annotated" if predict else None)
+    if shape != "annotated":
+        planned = service.plan(loaded.dataflow, zones, shape=shape)
+    else:
+        planned = cli_place.planned(loaded.dataflow, zones, chosen, profile)
     change, refused = None, None
     try:
         if shape == "annotated" and live.holds(planned.dataflow.name, store):
-            planned = service.plan(planned.dataflow, planned.continuum, spread=True)
+            planned = cli_place.planned(loaded.dataflow, zones, chosen, profile, spread=True)
             change = live.preview(planned, store)
     except HeadwaterError as error:
         refused = error  # the plan is shown all the same
+    foreseen = cli_place.predicted(planned, chosen, profile, compare=compare) if chosen else None
     if as_json:
         extra = {"change": change.to_data()} if change else {}
+        if foreseen is not None:
+            extra |= cli_place.prediction_data(*foreseen)
         _print_json({**planned.to_data(), **extra}, indent=2)
     else:
         from rich.console import Console
@@ -104,6 +120,12 @@ def plan(
 
         console = Console(highlight=False)
         console.print(plan_view(planned))
+        if foreseen is not None:
+            from headwater.render_place import comparison_view, prediction_view
+
+            console.print("", prediction_view(foreseen[0]), sep="\n")
+            if foreseen[1]:
+                console.print("", comparison_view(foreseen[1], foreseen[0].layers), sep="\n")
         if change is not None:
             console.print("", change_view(planned.dataflow.name, change.diff, change.words), sep="\n")
     if refused is not None:
@@ -134,6 +156,8 @@ def run(
     trust_code: Annotated[
         bool, typer.Option("--trust-code", help="Run the pickled functions of a JSON dataflow.")
     ] = False,
+    strategy: Strategy = None,
+    profile: ProfileFile = None,
 ) -> None:
     """Run a dataflow, or go on where it was stopped."""
     from headwater import service
@@ -143,7 +167,7 @@ def run(
     memory_mb, buffer = parse_heap(memory), parse_size(max_buffer)
     loaded = service.load_dataflow(flow)
     service.check_trust(loaded, trust_code=trust_code)
-    planned = service.plan(loaded.dataflow, service.load_continuum(continuum))
+    planned = cli_place.planned(loaded.dataflow, service.load_continuum(continuum), strategy, profile)
     settings = service.RunSettings(
         directory=directory or service.default_directory(loaded.dataflow.name),
         until_drained=until_drained,

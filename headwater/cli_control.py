@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headwater import cli_place
+from headwater.cli_place import ProfileFile, Strategy
+
 if TYPE_CHECKING:
     from headwater.live import Preview, Status
     from headwater.plan.model import DeploymentPlan
@@ -67,10 +70,12 @@ def apply(
     reset_state: Reset = None,
     wait: Wait = False,
     trust_code: Trust = False,
+    strategy: Strategy = None,
+    profile: ProfileFile = None,
     as_json: Json = False,
 ) -> None:
     """Show what a dataflow would change, and store it as what is wanted."""
-    planned = _planned(flow, continuum, trust_code=trust_code)
+    planned = _planned(flow, continuum, strategy, profile, trust_code=trust_code)
     reset = frozenset(reset_state or ())
     propose(planned, store, yes, reset=reset, canary=_canary(canary, factor), wait=wait, as_json=as_json)
 
@@ -267,12 +272,20 @@ def down(home: Home = Path(".headwater")) -> None:
 # ---------------------------------------------------------------- parts
 
 
-def _planned(flow: str, continuum: Path, *, trust_code: bool) -> DeploymentPlan:
+def _planned(
+    flow: str,
+    continuum: Path,
+    strategy: str | None = None,
+    profile: Path | None = None,
+    *,
+    trust_code: bool,
+) -> DeploymentPlan:
     from headwater import service
 
     loaded = service.load_dataflow(flow)
     service.check_trust(loaded, trust_code=trust_code)
-    return service.plan(loaded.dataflow, service.load_continuum(continuum), spread=True)
+    zones = service.load_continuum(continuum)
+    return cli_place.planned(loaded.dataflow, zones, strategy, profile, spread=True)
 
 
 def _canary(text: str | None, factor: float) -> CanarySettings | None:

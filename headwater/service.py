@@ -9,9 +9,10 @@ import contextlib
 import fcntl
 import os
 import shutil
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from headwater.continuum import Continuum
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sinks import ConsoleSink
-from headwater.errors import DeploymentError, RuntimeFailure
+from headwater.errors import DeploymentError, HeadwaterError, PlacementError, RuntimeFailure
 
 # Loading is one of the use cases: faces call it here.
 from headwater.loading import LoadedDataflow as LoadedDataflow
@@ -32,8 +33,11 @@ from headwater.plan.model import DeploymentPlan
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headwater.plan.place import Prediction, Setting
+    from headwater.profile import Profile
     from headwater.runtime.deployment import Deployment
     from headwater.runtime.endpoint import LocalEndpoint
+    from headwater.runtime.profiling import Seen
     from headwater.runtime.standing import Standing
 
 Shape = Literal["annotated", "one-unit", "unit-per-operator"]
@@ -93,6 +97,87 @@ def plan(
         case _:
             decided = replace(planning.annotated(dataflow, continuum), spread=spread)
             return planning.build(dataflow, continuum, decided)
+
+
+def read_profile(path: str | Path) -> Profile:
+    """Read a profile; raise PlacementError where it cannot be read or is wrong."""
+    from headwater.profile import Profile
+
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlacementError(f"the profile cannot be read: {error}", where=str(path)) from error
+    return Profile.from_json(text, where=str(path))
+
+
+def place(
+    dataflow: Dataflow,
+    continuum: Continuum,
+    strategy: str,
+    *,
+    profile: Profile | None = None,
+    spread: bool = False,
+) -> tuple[DeploymentPlan, Prediction]:
+    """Plan a dataflow with the layers that a strategy chooses (``annotated``: its marks); predict costs."""
+    from headwater.plan import place as placing
+
+    setting = _setting(dataflow, continuum, profile)
+    deployment, prediction = placing.place(setting, strategy)
+    return planning.build(dataflow, continuum, replace(deployment, spread=spread)), prediction
+
+
+def compare(
+    dataflow: Dataflow, continuum: Continuum, *, profile: Profile | None = None
+) -> dict[str, Prediction | HeadwaterError]:
+    """Predict what each strategy's placement would cost, or say why it finds none."""
+    from headwater.placement import STRATEGIES
+    from headwater.plan import place as placing
+
+    setting = _setting(dataflow, continuum, profile)
+    found: dict[str, Prediction | HeadwaterError] = {}
+    for strategy in (placing.ANNOTATED, *STRATEGIES):
+        try:
+            found[strategy] = placing.place(setting, strategy)[1]
+        except PlacementError as error:
+            found[strategy] = error
+    return found
+
+
+def profile(
+    dataflow: Dataflow,
+    samples: Mapping[str, Mapping[str, str]],
+    *,
+    cores: int | None = None,
+    memory_mb: int = 1024,
+    repeats: int = 3,
+    python_path: tuple[str, ...] = (),
+    observe: Callable[[Seen], None] = lambda seen: None,
+) -> Profile:
+    """Measure what each operator costs and gives, on a Spark of its own, over samples of the sources.
+
+    ``samples``: for each source the sample's path, by location. Raises RuntimeFailure where one is missing.
+    """
+    from headwater.runtime import profiling
+    from headwater.runtime.endpoint import LocalEndpoint
+
+    with tempfile.TemporaryDirectory(prefix="headwater-profile-") as directory:
+        place = Path(directory)
+        endpoint = LocalEndpoint.start(
+            place / "spark", cores=cores, memory_mb=memory_mb, python_path=python_path
+        )
+        try:
+            return profiling.profile(
+                endpoint.session(), dataflow, samples, place / "work", repeats=repeats, observe=observe
+            )
+        finally:
+            endpoint.stop()
+
+
+def _setting(dataflow: Dataflow, continuum: Continuum, profile: Profile | None) -> Setting:
+    from headwater.plan.place import Setting
+    from headwater.profile import Known
+
+    return Setting(dataflow, continuum, planning.annotated(dataflow, continuum), Known(dataflow, profile))
 
 
 def default_directory(name: str) -> Path:

@@ -138,8 +138,8 @@ def shortages(problem: Problem, placement: Placement) -> list[Shortage]:
         where = f"operator '{what.name}' on {hosts.name(host)}"
         if what.host is not None and what.host != host:
             found.append(Shortage("pinned host", where, what.host, host, "(number)"))
-        if what.zones is not None and problem.zone_of(host) not in what.zones:
-            found.append(Shortage("allowed zone", where, 1, 0, "zones"))
+        if what.hosts is not None and host not in what.hosts:
+            found.append(Shortage("allowed host", where, 1, 0, "hosts"))
         if what.host is None and what.cpu:
             rate, served = float(application.rate_in[o]), float(hosts.cpu[host]) / what.cpu
             if not rate < served:
@@ -152,6 +152,11 @@ def shortages(problem: Problem, placement: Placement) -> list[Shortage]:
                 f"{hosts.name(placement[u])} to {hosts.name(placement[v])}"
             )
             found.append(Shortage("transfer rate (eq. 10)", where, flow.bandwidth, 0, "bits/s"))
+    for group in problem.together:
+        levels = {problem.level_of(placement[o]) for o in group}
+        if len(levels) > 1:
+            where = f"'{application.operators[group[0]].name}' and those it belongs together with"
+            found.append(Shortage("one level", where, 1, len(levels), "levels"))
     used = usage_of(problem, placement)
     for host, work in used.work.items():
         found += _over("cpu (eq. 11)", hosts.name(host), work, float(hosts.cpu_free[host]), "work/s")

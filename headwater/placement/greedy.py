@@ -78,15 +78,22 @@ GREEDY: dict[str, Callable[..., Placement]] = {
 
 
 def _one_by_one(problem: Problem, searching: Searching, choose: _Choice) -> Placement:
-    """Place operators in the deployment sequence; raise Unplaceable where one finds no host."""
+    """Place operators in the deployment sequence; raise Unplaceable where one finds no host.
+
+    One that may run on listed hosts only, none of them in a cloud, takes the cheapest of them where the
+    strategy would have it in a cloud.
+    """
     placing = Placing(problem)
     search = searching(placing)
     for operator in problem.application.order:
-        host = problem.application.operators[operator].host
+        what = problem.application.operators[operator]
+        host = what.fixed
         if host is None:
             host = choose(search, operator)
         elif placing.cost(operator, host) == math.inf:
             host = None
+        if host is None and what.hosts is not None and not any(map(problem.in_cloud, what.hosts)):
+            host = search.cheapest(operator)
         if host is None:
             raise unplaceable(placing, operator)
         placing.put(operator, host)
@@ -104,7 +111,7 @@ def _leads_to_edge(problem: Problem, operator: int) -> bool:
 
     A sink that is not pinned counts as one of the cloud.
     """
-    sinks = (problem.application.operators[sink].host for sink in problem.reached[operator])
+    sinks = (problem.application.operators[sink].fixed for sink in problem.reached[operator])
     return any(host is not None and not problem.in_cloud(host) for host in sinks)
 
 
@@ -112,7 +119,7 @@ def _cloud_of_sink(search: Search, operator: int) -> int | None:
     """Take the cloud host of the operator's sink, else the one in the cloud nearest to it that will do."""
     problem = search.placing.problem
     for sink in sorted(problem.reached[operator]):
-        host = problem.application.operators[sink].host
+        host = problem.application.operators[sink].fixed
         if host is None or not problem.in_cloud(host):
             continue
         if search.placing.cost(operator, host) < math.inf:
@@ -147,7 +154,7 @@ def _listed(search: Search, operator: int) -> Iterable[int]:
             if (near := _least(latency, others, zone)) is not None:
                 add(search.nearest(operator, near))
     for sink in sorted(problem.reached[operator]):
-        at = problem.application.operators[sink].host
+        at = problem.application.operators[sink].fixed
         if at is None:
             continue
         add(at)

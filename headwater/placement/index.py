@@ -170,39 +170,33 @@ class Indexed:
 
     def cheapest(self, operator: int, zones: Bools | None = None) -> int | None:
         placing = self.placing
-        allowed = self._allowed(operator, zones)
+        listed = placing.problem.application.operators[operator].hosts
         best, least = -1, math.inf
-        for host in placing.coming(operator).beside:
-            if allowed[placing.problem.zone_of(host)]:
+        for host in placing.coming(operator).beside if listed is None else listed:
+            if zones is None or zones[placing.problem.zone_of(host)]:
                 cost = placing.cost(operator, host)
                 if cost < least or (cost == least < math.inf and host < best):
                     best, least = host, cost
-        found = int(self._find(False, allowed, best, least, *self._given(operator)))
-        return found if found >= 0 else None
+        if listed is None:
+            allowed = self._index.every_zone if zones is None else zones
+            best = int(self._find(False, allowed, best, least, *self._given(operator)))
+        return best if best >= 0 else None
 
     def nearest(self, operator: int, zone: int) -> int | None:
         placing = self.placing
-        if not placing.allowed(operator, zone):
-            return None
+        listed = placing.problem.application.operators[operator].hosts
         latency = placing.problem.hosts.lan_latency
-        beside = [
+        looked_at = [
             (float(latency[host]), host)
-            for host in placing.coming(operator).beside
+            for host in (placing.coming(operator).beside if listed is None else listed)
             if placing.problem.zone_of(host) == zone and placing.cost(operator, host) < math.inf
         ]
-        least, best = min(beside, default=(math.inf, -1))
-        only = np.zeros(placing.problem.network.zones, dtype=np.bool_)
-        only[zone] = True
-        found = int(self._find(True, only, best, least, *self._given(operator)))
-        return found if found >= 0 else None
-
-    def _allowed(self, operator: int, zones: Bools | None) -> Bools:
-        only = self.placing.problem.application.operators[operator].zones
-        if only is None:
-            return self._index.every_zone if zones is None else zones
-        allowed = np.zeros(self.placing.problem.network.zones, dtype=np.bool_)
-        allowed[list(only)] = True
-        return allowed if zones is None else allowed & zones
+        least, best = min(looked_at, default=(math.inf, -1))
+        if listed is None:
+            only = np.zeros(placing.problem.network.zones, dtype=np.bool_)
+            only[zone] = True
+            best = int(self._find(True, only, best, least, *self._given(operator)))
+        return best if best >= 0 else None
 
     def _given(self, operator: int) -> tuple[Any, ...]:
         """Give what the loop needs: what comes, what is needed, hosts, and what the placement has taken."""

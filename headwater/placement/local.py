@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from headwater.placement.cost import service_time, transfer_time
 from headwater.placement.placing import Placing
 from headwater.placement.problem import Placement, Problem
 from headwater.placement.search import Search
+from headwater.placement.tables import choices_of
 
 
 def local_search(problem: Problem, start: Placement, search: Search, *, passes: int = 20) -> Placement:
@@ -22,19 +23,25 @@ def local_search(problem: Problem, start: Placement, search: Search, *, passes: 
     for operator in problem.application.order:
         placing.put(operator, start[operator])
     for _ in range(passes):
-        moved = [_move(problem, search, group) for group in _groups(problem, placing)]
+        moved = [_move(problem, placing, group, hosts) for group, hosts in _moves(problem, search)]
         if not any(moved):
             break
     return placing.placement()
 
 
-def _groups(problem: Problem, placing: Placing) -> Iterable[tuple[int, ...]]:
-    """Give each free operator, and those of a host that streams join; as they are when it is their turn."""
+def _moves(problem: Problem, search: Search) -> Iterator[tuple[tuple[int, ...], list[tuple[int, ...]]]]:
+    """Give what may move together, and where to: a host for each; as all is when it is their turn.
+
+    Groups that belong together, else each free operator, and those of a host that streams join.
+    """
+    for group in problem.together:
+        yield group, choices_of(problem, group)
     for operator in problem.application.free:
-        yield (operator,)
-        together = _together(problem, placing, operator)
-        if len(together) > 1 and operator == min(together):
-            yield together
+        if operator in problem.group_of:
+            continue
+        for group in dict.fromkeys(((operator,), _together(problem, search.placing, operator))):
+            if operator == min(group):
+                yield group, [(host,) * len(group) for host in _hosts(problem, search, group)]
 
 
 def _together(problem: Problem, placing: Placing, operator: int) -> tuple[int, ...]:
@@ -43,41 +50,27 @@ def _together(problem: Problem, placing: Placing, operator: int) -> tuple[int, .
     while todo:
         at = todo.pop()
         for other in (*application.upstream[at], *application.downstream[at]):
-            free = application.operators[other].host is None
+            free = application.operators[other].host is None and other not in problem.group_of
             if free and other not in found and placing.placed[other] == host:
                 found.add(other)
                 todo.append(other)
     return tuple(o for o in application.order if o in found)
 
 
-def _move(problem: Problem, search: Search, group: Sequence[int]) -> bool:
+def _move(problem: Problem, placing: Placing, group: Sequence[int], choices: Iterable[Sequence[int]]) -> bool:
     """Put operators where they cost least; tell whether that is elsewhere."""
-    placing = search.placing
-    old = placing.placed[group[0]]
+    old = [placing.placed[o] for o in group]
     best, least = old, _cost(problem, placing, group) * (1 - 1e-12)
-    for operator in group:
-        placing.take_back(operator)
-    for host in _hosts(problem, search, group):
-        if host != old and _put_all(placing, group, host):
+    placing.take_all_back(group)
+    for hosts in choices:
+        if list(hosts) != old and placing.put_all(group, hosts):
             cost = _cost(problem, placing, group)
             if cost < least:
-                best, least = host, cost
-            for operator in group:
-                placing.take_back(operator)
-    for operator in group:
-        placing.put(operator, best)
-    return best != old
-
-
-def _put_all(placing: Placing, group: Sequence[int], host: int) -> bool:
-    """Put operators on a host; put none where not all fit."""
-    for number, operator in enumerate(group):
-        if not placing.meets(operator, host):
-            for done in group[:number]:
-                placing.take_back(done)
-            return False
+                best, least = list(hosts), cost
+            placing.take_all_back(group)
+    for operator, host in zip(group, best, strict=True):
         placing.put(operator, host)
-    return True
+    return best != old
 
 
 def _cost(problem: Problem, placing: Placing, group: Sequence[int]) -> float:

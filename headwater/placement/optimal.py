@@ -14,12 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headwater.placement.cost import transfer_time
-from headwater.placement.elimination import Eliminated, Factor, eliminate
 from headwater.placement.places import Places, places
 from headwater.placement.placing import Placing
-from headwater.placement.problem import Ints, Placement, Problem, Stream
-from headwater.placement.queueing import Floats
+from headwater.placement.problem import Placement, Problem
+from headwater.placement.tables import Tables, tables_of_groups, tables_over
 
 _CLOSE = 1e-9
 """Relative; what is nearer than this to a bound has reached it."""
@@ -59,14 +57,17 @@ class Effort:
 def optimal(problem: Problem, effort: Effort | None = None) -> Found | None:
     """Find the placement of least AL; None where tables get too large for it."""
     effort = effort or Effort()
+    if problem.together:
+        return _of_groups(problem, effort)
     zones = dict.fromkeys(_zones(problem, effort.clouds), 1)
     found: Found | None = None
     nodes = 0
     for turn in range(effort.rounds):
         among = places(problem, zones, rests=turn > 0)
-        tables = _Tables.of(problem, among, effort.entries)
-        if tables is None:
+        made = tables_over(problem, among, effort.entries)
+        if made is None:
             break
+        tables, domains = made
         search = _Search(tables, effort.nodes, math.inf if found is None else found.latency)
         search.run()
         nodes += search.nodes
@@ -77,9 +78,19 @@ def optimal(problem: Problem, effort: Effort | None = None) -> Found | None:
         found = Found(placement, search.least, bound, search.exhausted, nodes)
         if found.proven or (turn > 0 and not search.exhausted):
             break
-        for zone in search.lacking():
+        for zone in _lacking(problem, among, {o: int(domains[o][v]) for o, v in search.relaxed.items()}):
             zones[zone] = zones.get(zone, 0) + 1
     return found
+
+
+def _of_groups(problem: Problem, effort: Effort) -> Found | None:
+    """Find the least among all choices: with groups, hosts are listed, and nothing needs a stand-in."""
+    tables = tables_of_groups(problem, effort.entries)
+    if tables is None:
+        return None
+    search = _Search(tables, effort.nodes, math.inf)
+    search.run()
+    return Found(search.best, search.least, search.bound, search.exhausted, search.nodes)
 
 
 def _zones(problem: Problem, clouds: int) -> list[int]:
@@ -87,10 +98,8 @@ def _zones(problem: Problem, clouds: int) -> list[int]:
     network, application = problem.network, problem.application
     anchors: dict[int, None] = {}
     for operator in application.operators:
-        if operator.host is not None:
-            anchors[problem.zone_of(operator.host)] = None
-        elif operator.zones is not None and len(operator.zones) == 1:
-            anchors |= dict.fromkeys(operator.zones)
+        if operator.fixed is not None:
+            anchors[problem.zone_of(operator.fixed)] = None
     found = dict.fromkeys(anchors)
     every_cloud = np.flatnonzero(problem.topology.cloud)
     for zone in anchors:
@@ -102,63 +111,23 @@ def _zones(problem: Problem, clouds: int) -> list[int]:
     return list(found)
 
 
-@dataclass(frozen=True, eq=False)
-class _Tables:
-    """An elimination, and what its variables' values are: ``domains`` has places for each free operator."""
-
-    problem: Problem
-    among: Places
-    domains: Mapping[int, Ints]
-    eliminated: Eliminated
-    bound: float
-
-    @classmethod
-    def of(cls, problem: Problem, among: Places, entries: int) -> _Tables | None:
-        application = problem.application
-        pinned = {o: w.host for o, w in enumerate(application.operators) if w.host is not None}
-        costs = {o: application.paths[o] * among.service(o) for o in application.free}
-        pairs: dict[Stream, Floats] = {}
-        always = 0.0
-        for u, v in application.streams:
-            paths = application.paths_over[u, v]
-            if u in pinned and v in pinned:
-                always += paths * transfer_time(problem, (u, v), pinned[u], pinned[v])
-            elif u in pinned:
-                costs[v] = costs[v] + paths * among.transfer((u, v))[among.number(pinned[u])]
-            elif v in pinned:
-                costs[u] = costs[u] + paths * among.transfer((u, v))[:, among.number(pinned[v])]
-            else:
-                pairs[u, v] = paths * among.transfer((u, v))
-        domains = {o: np.flatnonzero(np.isfinite(cost)).astype(np.int32) for o, cost in costs.items()}
-        if not all(len(domain) for domain in domains.values()):
-            domains = {o: domain if len(domain) else np.zeros(1, np.int32) for o, domain in domains.items()}
-        factors: list[Factor] = [((o,), cost[domains[o]]) for o, cost in costs.items()]
-        factors += [((u, v), table[np.ix_(domains[u], domains[v])]) for (u, v), table in pairs.items()]
-        sizes = {o: len(domain) for o, domain in domains.items()}
-        eliminated = eliminate(sizes, factors, entries)
-        if eliminated is None:
-            return None
-        return cls(problem, among, domains, eliminated, eliminated.bound + always)
-
-
 class _Search:
     """Depth first through the tables; what is on a stand-in is no placement, but bounds what could be.
 
-    ``least``: AL of ``best``, or what was known before. ``nodes``: values tried.
+    ``least``: AL of ``best``, or what was known before. ``nodes``: values tried. ``relaxed``: the values of
+    the best with stand-ins.
     """
 
-    def __init__(self, tables: _Tables, nodes: int, known: float) -> None:
+    def __init__(self, tables: Tables, nodes: int, known: float) -> None:
         self.tables = tables
         self.best: Placement | None = None
         self.least = known
         self.nodes = 0
+        self.relaxed: dict[int, int] = {}
+        self._relaxed_cost = math.inf
         self._most = nodes
         self._placing = Placing(tables.problem)
         self._values: dict[int, int] = {}
-        self._relaxed = math.inf
-        """The least cost of a leaf with stand-ins."""
-        self._stood_in: dict[int, int] = {}
-        """The places of that leaf."""
 
     @property
     def exhausted(self) -> bool:
@@ -168,12 +137,13 @@ class _Search:
     @property
     def bound(self) -> float:
         """The least that any placement can have, if there are stand-ins for all hosts left out."""
-        return min(self.least, self._relaxed) if self.exhausted else self.tables.bound
+        return min(self.least, self._relaxed_cost) if self.exhausted else self.tables.bound
 
     def run(self) -> None:
         """Search."""
+        inside = {o for group in self.tables.members.values() for o in group}
         for operator, what in enumerate(self.tables.problem.application.operators):
-            if what.host is not None:
+            if what.host is not None and operator not in inside:
                 if not self._placing.meets(operator, what.host):
                     return
                 self._placing.put(operator, what.host)
@@ -184,28 +154,27 @@ class _Search:
         if depth == len(eliminated.order):
             self._arrive(cost, real=real)
             return
-        operator = eliminated.order[depth]
-        increments = eliminated.increments(operator, self._values)
-        domain, hosts = self.tables.domains[operator], self.tables.among.host
+        variable = eliminated.order[depth]
+        increments = eliminated.increments(variable, self._values)
+        members, choices = self.tables.members[variable], self.tables.choices[variable]
         for value in np.argsort(increments, kind="stable").tolist():
             then = cost + float(increments[value])
-            if not then < (self.least if real else min(self.least, self._relaxed)):
+            if not then < (self.least if real else min(self.least, self._relaxed_cost)):
                 break
-            host = int(hosts[domain[value]])
-            if host < 0 and not then < self._relaxed:
+            hosts = choices[value]
+            stands_in = hosts[0] < 0
+            if stands_in and not then < self._relaxed_cost:
                 continue
             self.nodes += 1
             if not self.exhausted:
                 return
-            if host >= 0 and not self._placing.meets(operator, host):
+            if not stands_in and not self._placing.put_all(members, hosts):
                 continue
-            self._values[operator] = value
-            if host >= 0:
-                self._placing.put(operator, host)
-            self._go_on(depth + 1, then, real=real and host >= 0)
-            if host >= 0:
-                self._placing.take_back(operator)
-            del self._values[operator]
+            self._values[variable] = value
+            self._go_on(depth + 1, then, real=real and not stands_in)
+            del self._values[variable]
+            if not stands_in:
+                self._placing.take_all_back(members)
             if not self.exhausted:
                 return
 
@@ -213,42 +182,43 @@ class _Search:
         if real:
             self.best, self.least = self._placing.placement(), cost
         else:
-            self._relaxed = cost
-            self._stood_in = {o: int(self.tables.domains[o][v]) for o, v in self._values.items()}
+            self.relaxed, self._relaxed_cost = dict(self._values), cost
 
-    def lacking(self) -> list[int]:
-        """Name the zones of which more hosts would have to be looked at to find less or prove more."""
-        among = self.tables.among
-        found: dict[int, None] = {}
-        for operator, place in self._stood_in.items():
-            if among.host[place] >= 0:
-                continue
-            slot = int(among.slot[place])
-            if slot < len(among.zones):
-                found[among.zones[slot]] = None
-            elif (zone := self._nearest_other(operator)) is not None:
-                found[zone] = None
-        return list(found)
 
-    def _nearest_other(self, operator: int) -> int | None:
-        """Find the zone, of those not looked at, that is nearest to an operator's neighbours."""
-        among, problem = self.tables.among, self.tables.problem
-        application, network = problem.application, problem.network
-        total = np.zeros(network.zones)
-        for u in application.upstream[operator]:
-            if (zone := self._zone(u)) is not None:
-                total += application.paths_over[u, operator] * network.latencies_from(zone)
-        for d in application.downstream[operator]:
-            if (zone := self._zone(d)) is not None:
-                total += application.paths_over[operator, d] * network.latencies_to(zone)
-        total[list(among.zones)] = math.inf
-        nearest = int(np.argmin(total))
-        return nearest if total[nearest] < math.inf else None
+def _lacking(problem: Problem, among: Places, at: Mapping[int, int]) -> list[int]:
+    """Name the zones of which more hosts would have to be looked at to find less or prove more.
 
-    def _zone(self, operator: int) -> int | None:
-        """Give the zone of an operator in the leaf with stand-ins."""
-        host = self.tables.problem.application.operators[operator].host
+    ``at``: the place of each operator in the best solution with stand-ins.
+    """
+    found: dict[int, None] = {}
+    for operator, place in at.items():
+        if among.host[place] >= 0:
+            continue
+        slot = int(among.slot[place])
+        zone = among.zones[slot] if slot < len(among.zones) else _nearest_other(problem, among, at, operator)
+        if zone is not None:
+            found[zone] = None
+    return list(found)
+
+
+def _nearest_other(problem: Problem, among: Places, at: Mapping[int, int], operator: int) -> int | None:
+    """Find the zone, of those not looked at, that is nearest to an operator's neighbours."""
+    application, network = problem.application, problem.network
+
+    def zone_of(other: int) -> int | None:
+        host = application.operators[other].host
         if host is not None:
-            return self.tables.problem.zone_of(host)
-        slot = int(self.tables.among.slot[self._stood_in[operator]])
-        return self.tables.among.zones[slot] if slot < len(self.tables.among.zones) else None
+            return problem.zone_of(host)
+        slot = int(among.slot[at[other]])
+        return among.zones[slot] if slot < len(among.zones) else None
+
+    total = np.zeros(network.zones)
+    for u in application.upstream[operator]:
+        if (zone := zone_of(u)) is not None:
+            total += application.paths_over[u, operator] * network.latencies_from(zone)
+    for d in application.downstream[operator]:
+        if (zone := zone_of(d)) is not None:
+            total += application.paths_over[operator, d] * network.latencies_to(zone)
+    total[list(among.zones)] = math.inf
+    nearest = int(np.argmin(total))
+    return nearest if total[nearest] < math.inf else None

@@ -81,9 +81,8 @@ class Places:
             seconds = mm1_of(self.cpu / what.cpu, float(application.rate_in[operator]))
         seconds[application.work[operator] > self.cpu_free] = np.inf
         seconds[application.room[operator] > self.memory_free] = np.inf
-        if what.zones is not None:
-            outside = [n for n, zone in enumerate(self.zones) if zone not in what.zones]
-            seconds[np.isin(self.slot, outside)] = np.inf
+        if what.hosts is not None:
+            seconds[~np.isin(self.host, list(what.hosts))] = np.inf
         return seconds
 
     def transfer(self, stream: tuple[int, int]) -> Floats:

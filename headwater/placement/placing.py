@@ -86,10 +86,26 @@ class Placing:
         queue = mm1(float(hosts.lan_bandwidth[host]) / flow.bits, flow.rate) if flow.bits else 0.0
         return float(hosts.lan_latency[host]) + queue
 
-    def allowed(self, operator: int, zone: int) -> bool:
-        """Tell whether an operator may run in a zone."""
-        zones = self.problem.application.operators[operator].zones
-        return zones is None or zone in zones
+    def allowed(self, operator: int, host: int) -> bool:
+        """Tell whether an operator may run on a host, by itself and with those it belongs together with."""
+        problem = self.problem
+        hosts = problem.application.operators[operator].hosts
+        if hosts is not None and host not in hosts:
+            return False
+        group = problem.group_of.get(operator)
+        if group is None:
+            return True
+        level, decided = problem.level_of(host), self.level(operator)
+        return (group, level) not in problem.banned and decided in (None, level)
+
+    def level(self, operator: int) -> int | None:
+        """Give the level that an operator's group is in; None where none of it is placed or it has none."""
+        group = self.problem.group_of.get(operator)
+        if group is None:
+            return None
+        placed = (self.placed[o] for o in self.problem.together[group] if o in self.placed)
+        host = next(placed, None)
+        return None if host is None else self.problem.level_of(host)
 
     def has_room(self, operator: int, host: int) -> bool:
         """Tell whether a host's cpu (eq. 9, 11) and memory (eq. 12) suffice."""
@@ -105,7 +121,7 @@ class Placing:
     def cost(self, operator: int, host: int) -> float:
         """Give service time and transfers from upstream (Algorithm 2); ∞ where a constraint is not met."""
         zone = self.problem.zone_of(host)
-        if not self.allowed(operator, zone) or not self.has_room(operator, host):
+        if not self.allowed(operator, host) or not self.has_room(operator, host):
             return math.inf
         coming = self.coming(operator)
         if host in coming.beside:
@@ -135,9 +151,8 @@ class Placing:
 
     def meets(self, operator: int, host: int) -> bool:
         """Tell whether an operator may be put on a host: zone, cpu, memory, ways to its neighbours."""
-        zone = self.problem.zone_of(host)
         return (
-            self.allowed(operator, zone) and self.has_room(operator, host) and self.is_joined(operator, host)
+            self.allowed(operator, host) and self.has_room(operator, host) and self.is_joined(operator, host)
         )
 
     def is_joined(self, operator: int, host: int) -> bool:
@@ -205,6 +220,20 @@ class Placing:
     def take_back(self, operator: int) -> None:
         """Undo ``put``."""
         self._add(operator, self.placed.pop(operator), -1.0)
+
+    def put_all(self, operators: Sequence[int], hosts: Sequence[int]) -> bool:
+        """Put each operator on its host; put none where one does not fit."""
+        for number, (operator, host) in enumerate(zip(operators, hosts, strict=True)):
+            if not self.meets(operator, host):
+                self.take_all_back(operators[:number])
+                return False
+            self.put(operator, host)
+        return True
+
+    def take_all_back(self, operators: Sequence[int]) -> None:
+        """Undo ``put`` of operators."""
+        for operator in operators:
+            self.take_back(operator)
 
     def _add(self, operator: int, host: int, times: float) -> None:
         application = self.problem.application

@@ -64,11 +64,15 @@ class Hosts:
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """Hosts and what lies between their zones. ``cloud``: for each zone whether it is one."""
+    """Hosts and what lies between their zones.
+
+    ``cloud``: for each zone whether it is one. ``level``: for each zone its layer, where it has one.
+    """
 
     hosts: Hosts
     network: Network
     cloud: Bools
+    level: Ints | None = None
 
     @cached_property
     def by_cpu(self) -> tuple[Ints, Floats]:
@@ -83,8 +87,8 @@ class Operator:
 
     ``cpu``: work per event. ``memory``: bytes to load it. ``selectivity`` (ψ): events out per event in.
     ``size_ratio`` (ω): bytes of an event out per byte of one in. ``window`` (ws): events. ``rate`` (events/s)
-    and ``size`` (bytes) of what a source gives. ``host``: where it is pinned; it then costs no service time.
-    ``zones``: those it may run in; None: any.
+    of a source's; ``size``: bytes of an event it gives, 0: as ``size_ratio`` says. ``host``: where it is
+    pinned; it then costs no service time and takes nothing. ``hosts``: those it may run on; None: any.
     """
 
     name: str
@@ -96,7 +100,14 @@ class Operator:
     rate: float = 0.0
     size: float = 0.0
     host: int | None = None
-    zones: frozenset[int] | None = None
+    hosts: frozenset[int] | None = None
+
+    @property
+    def fixed(self) -> int | None:
+        """The only host it may run on; None where there is a choice."""
+        if self.host is None and self.hosts is not None and len(self.hosts) == 1:
+            return next(iter(self.hosts))
+        return self.host
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +199,7 @@ class Application:
             rate_in[o] = sum(rate for rate, _ in parts)
             size_in[o] = sum(rate * size for rate, size in parts) / rate_in[o] if rate_in[o] else 0.0
             rate_out[o] = rate_in[o] * operator.selectivity
-            size_out[o] = size_in[o] * operator.size_ratio
+            size_out[o] = operator.size or size_in[o] * operator.size_ratio
         return rate_in, rate_out, size_in, size_out
 
     @property
@@ -268,10 +279,17 @@ class Application:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """An application to be placed on a topology."""
+    """An application to be placed on a topology.
+
+    ``together``: groups of operators of which all have to be in zones of one level, such as the instances of
+    one operator at several locations; each has its ``hosts`` listed. ``banned``: groups, by number, and
+    levels that they may not be in.
+    """
 
     topology: Topology
     application: Application
+    together: tuple[tuple[int, ...], ...] = ()
+    banned: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def hosts(self) -> Hosts:
@@ -288,6 +306,16 @@ class Problem:
     def in_cloud(self, host: int) -> bool:
         """Tell whether a host is in a cloud."""
         return bool(self.topology.cloud[self.hosts.zone[host]])
+
+    def level_of(self, host: int) -> int:
+        """Give the level of a host's zone; 0 where zones have none."""
+        level = self.topology.level
+        return 0 if level is None else int(level[self.hosts.zone[host]])
+
+    @cached_property
+    def group_of(self) -> Mapping[int, int]:
+        """For each operator that is in a group, the group's number."""
+        return {o: number for number, group in enumerate(self.together) for o in group}
 
     @cached_property
     def reached(self) -> tuple[frozenset[int], ...]:

@@ -51,6 +51,11 @@ class Scan:
         placing, hosts = self.placing, self.placing.problem.hosts
         application = placing.problem.application
         what, coming = application.operators[operator], placing.coming(operator)
+        if what.hosts is not None:
+            found = np.full(len(hosts), math.inf)
+            for host in what.hosts:
+                found[host] = placing.cost(operator, host)
+            return found
         near = np.zeros(len(hosts))
         for flow in coming.flows:
             queue = mm1_of(hosts.lan_bandwidth / flow.bits, flow.rate) if flow.bits else 0.0
@@ -58,8 +63,6 @@ class Scan:
         cost = coming.far[hosts.zone] + near
         if what.cpu:
             cost += mm1_of(hosts.cpu / what.cpu, float(application.rate_in[operator]))
-        if what.zones is not None:
-            cost[~np.isin(hosts.zone, list(what.zones))] = math.inf
         for taken, more, free in (
             (placing.work, application.work[operator], hosts.cpu_free),
             (placing.memory, application.room[operator], hosts.memory_free),

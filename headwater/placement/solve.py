@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -60,10 +60,21 @@ def solve(problem: Problem, strategy: str = "optimal", *, plain: bool = False, *
             f"there is no strategy '{strategy}'",
             hint=f"did you mean '{near[0]}'?" if near else f"the strategies are {', '.join(STRATEGIES)}",
         )
-    answer = STRATEGIES[strategy](problem, plain, options)
+    answer = _run(strategy, problem, plain, options)
     if wrong := shortages(problem, answer.placement):
         raise Unplaceable("all together", wrong)
     return answer
+
+
+def _run(strategy: str, problem: Problem, plain: bool, options: dict[str, Any]) -> Answer:
+    """Run a strategy; where a group finds no place in the level of its first, run it again without that."""
+    while True:
+        try:
+            return STRATEGIES[strategy](problem, plain, dict(options))
+        except Unplaceable as error:
+            if error.tie is None or error.tie in problem.banned:
+                raise
+            problem = replace(problem, banned=problem.banned | {error.tie})
 
 
 def _greedy(name: str) -> Callable[[Problem, bool, dict[str, Any]], Answer]:

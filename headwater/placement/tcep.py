@@ -87,11 +87,12 @@ def tcep(problem: Problem, ranking: Ranking, *, checked: bool = True) -> Placeme
     application, hosts = problem.application, problem.hosts
     placing = Placing(problem)
     for operator, what in enumerate(application.operators):
-        if what.host is not None:
-            placing.put(operator, what.host)
+        if what.fixed is not None:
+            placing.put(operator, what.fixed)
     enough = placing.meets if checked else placing.has_room
     lowest = 0
-    for operator in sorted(application.free, key=lambda o: (application.operators[o].cpu, o)):
+    free = [o for o in application.free if o not in placing.placed]
+    for operator in sorted(free, key=lambda o: (application.operators[o].cpu, o)):
         place = _found(partial(_will_do, enough, ranking, operator), lowest, len(hosts))
         if place is not None:
             lowest = place + 1

@@ -13,15 +13,20 @@ from headwater.placement.queueing import Floats
 
 
 class Unplaceable(PlacementError):
-    """No placement was found. ``shortages``: what is missing where least is."""
+    """No placement was found.
 
-    def __init__(self, operator: str, shortages: list[Shortage]) -> None:
+    ``shortages``: what is missing where least is. ``tie``: the operator's group, and the level that those of
+    the group are in which were placed before it.
+    """
+
+    def __init__(self, operator: str, shortages: list[Shortage], tie: tuple[int, int] | None = None) -> None:
         said = "; ".join(map(str, shortages)) or "what it reads has no way to any host that would do"
         super().__init__(
             f"no host for operator '{operator}': {said}",
-            hint="add capacity there, lower the rate, or allow the operator in other zones",
+            hint="add capacity there, lower the rate, or allow the operator on other hosts",
         )
         self.shortages = shortages
+        self.tie = tie
 
 
 def unplaceable(placing: Placing, operator: int) -> Unplaceable:
@@ -30,13 +35,17 @@ def unplaceable(placing: Placing, operator: int) -> Unplaceable:
     application, hosts = problem.application, problem.hosts
     what, coming = application.operators[operator], placing.coming(operator)
     count = len(hosts)
+    level = placing.level(operator)
+    tie = None if level is None else (problem.group_of[operator], level)
     candidates = np.ones(count, dtype=np.bool_)
-    if what.zones is not None:
-        candidates &= np.isin(hosts.zone, list(what.zones))
+    if what.hosts is not None:
+        candidates &= np.isin(np.arange(count), [h for h in what.hosts if placing.allowed(operator, h)])
     if what.host is not None:
         candidates &= np.arange(count) == what.host
     if not candidates.any():
-        return Unplaceable(what.name, [Shortage("allowed zone", "the zones it may run in", 1, 0, "hosts")])
+        return Unplaceable(
+            what.name, [Shortage("allowed host", "the hosts it may run on", 1, 0, "hosts")], tie
+        )
     rate = float(application.rate_in[operator])
     served = hosts.cpu / what.cpu if what.cpu else np.full(count, np.inf)
     lacks = [
@@ -68,7 +77,7 @@ def unplaceable(placing: Placing, operator: int) -> Unplaceable:
     if not reachable[nearest]:
         needed = coming.bandwidth
         short.append(Shortage("bandwidth (eq. 13)", f"the way to {hosts.name(nearest)}", needed, 0, "bits/s"))
-    return Unplaceable(what.name, short)
+    return Unplaceable(what.name, short, tie)
 
 
 def _ratio(needed: Floats, there: Floats) -> Floats:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from headwater import service
 from headwater.continuum import Continuum
 from headwater.plan import build
 from headwater.runtime.endpoint import LocalEndpoint
@@ -48,6 +49,22 @@ def test_equals_one_batch_run(name: str, decision: str, endpoint: LocalEndpoint,
         assert {u.layer for u in outcome.plan.units} >= {"edge", "cloud"}
     if decision == "unit per operator":
         assert len(outcome.plan.units) > len(build.build(flow, continuum).units)
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy"), [("acme", "optimal"), pytest.param("joined", "aels", marks=pytest.mark.long)]
+)
+def test_layers_that_a_strategy_chose(
+    name: str, strategy: str, endpoint: LocalEndpoint, tmp_path: Path
+) -> None:
+    source = BoundedSource(tmp_path / "in", rows(60, seed=8), rows_per_file=20)
+    source.release_all()
+    flow, continuum = FLOWS[name](source.path).build(), Continuum.from_text(CONTINUUM)
+    planned, prediction = service.place(flow, continuum, strategy)
+    marks = build.annotated(flow, continuum).layers
+    assert prediction.layers != marks, "the strategy says what the marks say"
+    outcome = check_equivalent(flow, continuum, endpoint, tmp_path / "run", decision=planned.deployment)
+    assert all(count > 0 for count in outcome.rows.values())
 
 
 HOSTS = """

@@ -116,9 +116,9 @@ def test_every_constraint_is_checked() -> None:
     assert found(PROBLEM, 1, 0, 3, 0, 2)[0].startswith("pinned host at operator 'source'")
     assert found(PROBLEM, 0, 7, 3, 0, 2) == ["one host (eq. 14) at operator 'work'"]
     assert found(PROBLEM, 0, 0) == ["one host (eq. 14) at all"]
-    only = replace(WORK, zones=frozenset({1}))
+    only = replace(WORK, hosts=frozenset({1}))
     allowed = Problem(TOPOLOGY, Application((SOURCE, only, LEFT, RIGHT, SINK), STREAMS))
-    assert found(allowed, 0, 0, 3, 0, 2)[0].startswith("allowed zone")
+    assert found(allowed, 0, 0, 3, 0, 2)[0].startswith("allowed host")
 
 
 def test_what_others_take_is_not_there() -> None:

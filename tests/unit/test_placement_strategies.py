@@ -204,8 +204,8 @@ def test_what_cannot_be_placed_is_explained() -> None:
             solve(impossible, strategy)
         short = next(s for s in raised.value.shortages if s.constraint == "memory (eq. 12)")
         assert short.needed > 2000.0 > short.available
-    nowhere = [replace(o, zones=frozenset()) if n == at else o for n, o in enumerate(heavy)]
-    with pytest.raises(Unplaceable, match="allowed zone"):
+    nowhere = [replace(o, hosts=frozenset()) if n == at else o for n, o in enumerate(heavy)]
+    with pytest.raises(Unplaceable, match="allowed host"):
         solve(Problem(problem.topology, Application(tuple(nowhere), problem.application.streams)), "aels")
     with pytest.raises(PlacementError, match="did you mean 'optimal'"):
         solve(problem, "optimum")

@@ -1,0 +1,128 @@
+"""Hold the placement model's queues against a simulation event by event, and see where they mislead.
+
+Placements of the paper's kind of applications are simulated: as the model has it (each operator and stream
+with a server of its own, Poisson arrivals, exponential service), and with each of these assumptions dropped.
+What hosts and queues take is compared apart from the latency of links, beside which it vanishes.
+
+    python -m benchmarks.queues --json FILE
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import common
+from headwater.placement import Application, Placement, Problem, generate, solve
+from headwater.placement.cost import transfer_time
+from headwater.placement.simulation import Simulated, World, simulate
+
+WORLDS: Mapping[str, World] = {
+    "as the model": World(),
+    "hosts and links shared": World(shared=True),
+    "steady sources": World(steady=True),
+    "fixed service times": World(fixed=True),
+    "windows release together": World(windows=True),
+    "all of these": World(shared=True, steady=True, fixed=True, windows=True),
+}
+STRATEGIES = ("optimal", "aels_rp_la", "aels")
+
+
+def rows(seeds: int, seconds: float) -> Iterator[dict[str, Any]]:
+    """Simulate placements of drawn problems in every world."""
+    for preset in ("phys", "paper"):
+        for seed in range(seeds):
+            graph = generate.series_parallel(20, seed=seed, sources=2, sinks=4)
+            problem = generate.problem(graph, (5, 5, 20), seed=seed, units=preset)
+            for strategy in STRATEGIES:
+                answer = solve(problem, strategy)
+                latencies = _latencies(problem, answer.placement)
+                modelled = answer.evaluation.latency
+                for name, world in WORLDS.items():
+                    seen = simulate(problem, answer.placement, seconds=seconds, seed=seed, world=world)
+                    yield {
+                        "preset": preset,
+                        "seed": seed,
+                        "strategy": strategy,
+                        "world": name,
+                        "model_al_s": modelled,
+                        "seen_al_s": seen.latency,
+                        "model_queues_s": modelled - latencies,
+                        "seen_queues_s": seen.latency - latencies,
+                        "model_window_s": problem.application.waiting,
+                        "seen_window_s": _held(problem, seen),
+                        "events": seen.events,
+                    }
+
+
+def _latencies(problem: Problem, placement: Placement) -> float:
+    """Give the part of AL that is latency alone: that of a stream of no events."""
+    silent = tuple(replace(operator, size=0.0) for operator in problem.application.operators)
+    quiet = replace(problem, application=Application(silent, problem.application.streams))
+    return math.fsum(
+        paths * transfer_time(quiet, (u, v), placement[u], placement[v])
+        for (u, v), paths in quiet.application.paths_over.items()
+    )
+
+
+def _held(problem: Problem, seen: Simulated) -> float:
+    return math.fsum(
+        paths * held
+        for paths, held in zip(problem.application.paths, seen.holding.tolist(), strict=True)
+        if not math.isnan(held)
+    )
+
+
+def summary(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Give, per preset and world, what is seen as a multiple of what the model says: median, least, most."""
+    told = []
+    for preset in dict.fromkeys(r["preset"] for r in found):
+        for world in WORLDS:
+            group = [r for r in found if (r["preset"], r["world"]) == (preset, world)]
+            entry: dict[str, Any] = {"preset": preset, "world": world, "cases": len(group)}
+            for what in ("al", "queues", "window"):
+                ratios = [
+                    r[f"seen_{what}_s"] / r[f"model_{what}_s"]
+                    for r in group
+                    if r[f"model_{what}_s"] > 0 and r[f"seen_{what}_s"] > 0
+                ]
+                if ratios:
+                    entry[what] = {
+                        "p50": statistics.median(ratios),
+                        "min": min(ratios),
+                        "max": max(ratios),
+                    }
+            told.append(entry)
+    return told
+
+
+def show(told: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print the summary."""
+    table = Table("units", "world", "AL seen / model", "queues seen / model", "windows seen / model")
+    for row in told:
+        cells = [
+            f"{of['p50']:.4g} ({of['min']:.4g} to {of['max']:.4g})" if (of := row.get(what)) else ""
+            for what in ("al", "queues", "window")
+        ]
+        table.add_row(row["preset"], row["world"], *cells)
+    console.print(table)
+
+
+def main() -> None:
+    """Run the benchmark."""
+    options = common.arguments(__doc__.splitlines()[0], repeats=10).parse_args()
+    known = common.facts(quick=options.quick)
+    found = list(rows(common.repeats_of(options), 2.0 if options.quick else 20.0))
+    told = summary(found)
+    show(told, Console())
+    common.write_result(options.json, {"rows": found, "summary": told}, facts=known)
+
+
+if __name__ == "__main__":
+    main()

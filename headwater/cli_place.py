@@ -1,0 +1,185 @@
+"""Options of commands that choose a placement. Thin, as ``headwater.cli`` is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from headwater.continuum import Continuum
+    from headwater.dataflow.graph import Dataflow
+    from headwater.errors import HeadwaterError
+    from headwater.plan.model import DeploymentPlan
+    from headwater.plan.place import Prediction
+    from headwater.runtime.profiling import Seen
+
+Strategy = Annotated[
+    str | None,
+    typer.Option(
+        "--strategy",
+        help="Choose layers by: optimal, local_search, aels_rp_la, aels_rp, aels, cloud_only, tcep; "
+        "or annotated, as the dataflow's marks say.",
+        show_default="annotated",
+    ),
+]
+ProfileFile = Annotated[
+    Path | None,
+    typer.Option("--profile", help="What operators cost, as JSON; else it is assumed.", show_default=False),
+]
+Compare = Annotated[bool, typer.Option("--compare", help="Show how each other strategy would do.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(profile)
+
+
+def profile(
+    flow: Annotated[str, typer.Argument(help="flow.py, flow.py:name or flow.json", show_default=False)],
+    sample: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sample",
+            help="Rows of a source: SOURCE=PATH, or PATH where there is one source; {location} is filled in.",
+            show_default="the sources' own paths",
+        ),
+    ] = None,
+    rate: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rate",
+            help="Rows/s of a source at a location: SOURCE=NUMBER.",
+            show_default="by the sample's event times",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the profile is written.")] = Path(
+        "profile.json"
+    ),
+    cores: Annotated[int | None, typer.Option(help="Cores for Spark.", min=1, show_default="all")] = None,
+    memory: Annotated[str, typer.Option(help="Heap of Spark, such as 1g or 512m.")] = "1g",
+    repeats: Annotated[int, typer.Option(help="Runs of each operator; the median counts.", min=1)] = 3,
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Run the pickled functions of a JSON dataflow.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The profile on standard output, too.")] = False,
+) -> None:
+    """Measure on Spark what each operator costs, gives and keeps, over a sample; write it for --profile."""
+    from rich.console import Console
+
+    from headwater import service
+    from headwater.quantity import parse_heap
+
+    memory_mb = parse_heap(memory)
+    loaded = service.load_dataflow(flow)
+    service.check_trust(loaded, trust_code=trust_code)
+    dataflow = loaded.dataflow
+    given = {name: {"*": value} for name, value in _rates(dataflow, rate or ()).items()}
+    say = Console(stderr=True, highlight=False)
+
+    def observe(seen: Seen) -> None:
+        cost = "too few to tell" if seen.cpu_s is None else f"{seen.cpu_s * 1e6:.2f} µs of a core each"
+        say.print(f"{seen.operator}: {seen.rows_in:,} rows in, {seen.rows_out:,} out, {cost}")
+
+    found = service.profile(
+        dataflow,
+        _samples(dataflow, sample or ()),
+        cores=cores,
+        memory_mb=memory_mb,
+        repeats=repeats,
+        python_path=(str(loaded.directory),) if loaded.directory else (),
+        observe=observe,
+    )
+    found = found.model_copy(update={"rates": {**found.rates, **given}})
+    out.write_text(found.to_json(), encoding="utf-8")
+    if as_json:
+        typer.echo(found.to_json(), nl=False)
+    say.print(f"written to {out}")
+
+
+def _samples(dataflow: Dataflow, given: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Read --sample: for each source a path by location."""
+    sources = {source.id: source for source in dataflow.sources}
+    own = {name: getattr(source, "path", None) for name, source in sources.items()}
+    found = {name: path for name, path in own.items() if isinstance(path, str)}
+    for text in given:
+        name, equals, path = text.partition("=")
+        if not equals:
+            if len(sources) != 1:
+                raise typer.BadParameter(f"--sample {text}: say of which source, as SOURCE=PATH")
+            name, path = next(iter(sources)), text
+        if name not in sources:
+            known = ", ".join(sources)
+            raise typer.BadParameter(f"--sample {text}: there is no source '{name}', but {known}")
+        found[name] = path
+    every = dataflow.locations or ("sample",)
+    places = {name: every if "{location}" in path else every[:1] for name, path in found.items()}
+    return {
+        name: {place: path.replace("{location}", place) for place in places[name]}
+        for name, path in found.items()
+    }
+
+
+def _rates(dataflow: Dataflow, given: Sequence[str]) -> dict[str, float]:
+    """Read --rate."""
+    found: dict[str, float] = {}
+    for text in given:
+        name, _, number = text.partition("=")
+        try:
+            found[name] = float(number)
+        except ValueError:
+            raise typer.BadParameter(f"--rate {text}: write SOURCE=NUMBER, such as readings=500") from None
+        if name not in {source.id for source in dataflow.sources} or not 0 <= found[name] < float("inf"):
+            raise typer.BadParameter(f"--rate {text}: a source of the dataflow, and a number from 0 on")
+    return found
+
+
+def planned(
+    dataflow: Dataflow,
+    continuum: Continuum,
+    strategy: str | None,
+    profile: Path | None,
+    *,
+    spread: bool = False,
+) -> DeploymentPlan:
+    """Plan a dataflow by a strategy, or by its marks where none is named."""
+    from headwater import service
+
+    if strategy is None:
+        if profile is not None:
+            raise typer.BadParameter("--profile is for --strategy: name one, such as --strategy optimal")
+        return service.plan(dataflow, continuum, spread=spread)
+    return service.place(dataflow, continuum, strategy, profile=_read(profile), spread=spread)[0]
+
+
+def predicted(
+    plan: DeploymentPlan, strategy: str, profile: Path | None, *, compare: bool
+) -> tuple[Prediction, dict[str, Prediction | HeadwaterError]]:
+    """Predict what a plan's layers would cost, and perhaps what each strategy's would."""
+    from headwater import service
+
+    known = _read(profile)
+    found = service.place(plan.dataflow, plan.continuum, strategy, profile=known)[1]
+    others = service.compare(plan.dataflow, plan.continuum, profile=known) if compare else {}
+    return found, others
+
+
+def prediction_data(found: Prediction, others: dict[str, Prediction | HeadwaterError]) -> dict[str, Any]:
+    """Give predictions as JSON-able data."""
+    from headwater.errors import HeadwaterError
+
+    data: dict[str, Any] = {"prediction": found.to_data()}
+    if others:
+        data["strategies"] = {
+            name: {"failed": str(outcome)} if isinstance(outcome, HeadwaterError) else outcome.to_data()
+            for name, outcome in others.items()
+        }
+    return data
+
+
+def _read(profile: Path | None) -> Any:
+    from headwater import service
+
+    return None if profile is None else service.read_profile(profile)

@@ -1,0 +1,126 @@
+"""Cost tables over the choices that operators have, ready for elimination. Pure.
+
+A variable is an operator, or a group of them that belongs together; a value says where all of it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headwater.placement.cost import service_time, transfer_time
+from headwater.placement.elimination import Eliminated, Factor, eliminate
+from headwater.placement.places import Places
+from headwater.placement.problem import Ints, Problem, Stream
+from headwater.placement.queueing import Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """An elimination, and what its variables and their values are.
+
+    ``members``: for each variable its operators. ``choices``: for each of its values a host for each of
+    these, −1 for a stand-in. ``bound``: the least AL if hosts and links had room for everything.
+    """
+
+    problem: Problem
+    members: Mapping[int, tuple[int, ...]]
+    choices: Mapping[int, Sequence[tuple[int, ...]]]
+    eliminated: Eliminated
+    bound: float
+
+
+def tables_over(problem: Problem, among: Places, entries: int) -> tuple[Tables, Mapping[int, Ints]] | None:
+    """Make the tables of operators over places, and tell for each operator which place each value is.
+
+    None where a table would get more than ``entries``.
+    """
+    application = problem.application
+    pinned = {o: w.host for o, w in enumerate(application.operators) if w.host is not None}
+    costs = {o: application.paths[o] * among.service(o) for o in application.free}
+    pairs: dict[Stream, Floats] = {}
+    always = 0.0
+    for u, v in application.streams:
+        paths = application.paths_over[u, v]
+        if u in pinned and v in pinned:
+            always += paths * transfer_time(problem, (u, v), pinned[u], pinned[v])
+        elif u in pinned:
+            costs[v] = costs[v] + paths * among.transfer((u, v))[among.number(pinned[u])]
+        elif v in pinned:
+            costs[u] = costs[u] + paths * among.transfer((u, v))[:, among.number(pinned[v])]
+        else:
+            pairs[u, v] = paths * among.transfer((u, v))
+    # An operator that can be nowhere keeps one place, at infinite cost.
+    domains = {o: np.flatnonzero(np.isfinite(cost)) for o, cost in costs.items()}
+    domains = {o: domain if len(domain) else np.zeros(1, np.int64) for o, domain in domains.items()}
+    factors: list[Factor] = [((o,), cost[domains[o]]) for o, cost in costs.items()]
+    factors += [((u, v), table[np.ix_(domains[u], domains[v])]) for (u, v), table in pairs.items()]
+    eliminated = eliminate({o: len(domain) for o, domain in domains.items()}, factors, entries)
+    if eliminated is None:
+        return None
+    members = {o: (o,) for o in domains}
+    choices = {o: [(h,) for h in among.host[domain].tolist()] for o, domain in domains.items()}
+    return Tables(problem, members, choices, eliminated, eliminated.bound + always), domains
+
+
+def tables_of_groups(problem: Problem, entries: int) -> Tables | None:
+    """Make the tables of groups over levels, and of operators with listed hosts; None as ``tables_over``.
+
+    In a level, an operator of a group runs on the first of its hosts there.
+    """
+    application = problem.application
+    members = {group[0]: group for group in problem.together}
+    members |= {o: (o,) for o in range(len(application)) if o not in problem.group_of}
+    variable = {o: name for name, group in members.items() for o in group}
+    choices = {name: choices_of(problem, group) for name, group in members.items()}
+    costs = {
+        name: np.array([_service(problem, group, hosts) for hosts in choices[name]])
+        for name, group in members.items()
+    }
+    pairs: dict[tuple[int, int], Floats] = {}
+    for u, v in application.streams:
+        one, other = variable[u], variable[v]
+        at, to = members[one].index(u), members[other].index(v)
+        between = np.array(
+            [
+                [transfer_time(problem, (u, v), lower[at], upper[to]) for upper in choices[other]]
+                for lower in choices[one]
+            ]
+        )
+        between *= application.paths_over[u, v]
+        pairs[one, other] = pairs[one, other] + between if (one, other) in pairs else between
+    factors: list[Factor] = [((name,), cost) for name, cost in costs.items()]
+    factors += list(pairs.items())
+    eliminated = eliminate({name: len(found) for name, found in choices.items()}, factors, entries)
+    return None if eliminated is None else Tables(problem, members, choices, eliminated, eliminated.bound)
+
+
+def choices_of(problem: Problem, group: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """List where a group may run: a host each, all of one level."""
+    operators = [problem.application.operators[o] for o in group]
+    if len(group) == 1:
+        (what,) = operators
+        every = range(len(problem.hosts)) if what.hosts is None else sorted(what.hosts)
+        return [(what.host,)] if what.host is not None else [(host,) for host in every]
+    found = []
+    for level in sorted({problem.level_of(h) for what in operators for h in what.hosts or ()}):
+        hosts = [
+            min((h for h in w.hosts or () if problem.level_of(h) == level), default=-1) for w in operators
+        ]
+        if -1 not in hosts:
+            found.append(tuple(hosts))
+    return found
+
+
+def _service(problem: Problem, group: tuple[int, ...], hosts: tuple[int, ...]) -> float:
+    application, has = problem.application, problem.hosts
+    total = 0.0
+    for o, host in zip(group, hosts, strict=True):
+        if application.operators[o].host is None and (
+            application.work[o] > has.cpu_free[host] or application.room[o] > has.memory_free[host]
+        ):
+            return float("inf")
+        total += application.paths[o] * service_time(problem, o, host)
+    return total

@@ -1,0 +1,298 @@
+"""Choose each operator's layer by a placement strategy: a dataflow and a continuum as its problem. Pure.
+
+An operator that can run apart for each location is one operator of the problem per location, and these have
+to be in one layer together; any other is one operator, and may be only where one zone sees all locations.
+Sources and sinks stay in their layers: what they read and write is there. In a zone, an operator runs on the
+strongest host that meets its requirements, as the runtime has it. Work is seconds of a core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from headwater.continuum import Continuum, Host
+from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.sinks import Sink
+from headwater.dataflow.sources import Source
+from headwater.errors import PlacementError
+from headwater.placement import Answer, Application, Hosts, Operator, Problem, Topology, solve
+from headwater.placement.cost import evaluate, shortages
+from headwater.placement.network import Tree
+from headwater.placement.problem import Placement, Stream
+from headwater.plan.model import Deployment
+from headwater.plan.spread import kinds, strongest
+from headwater.profile import Known
+
+ANNOTATED = "annotated"
+"""The strategy of doing as the dataflow's marks say."""
+BATCH_S = 0.5
+"""Seconds that a channel adds: its reader takes up rows batch by batch."""
+
+Instance = tuple[str, str | None]
+"""An operator, and the location it works for; None: for all."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A dataflow on a continuum, with the layers that its own marks give."""
+
+    dataflow: Dataflow
+    continuum: Continuum
+    marked: Deployment
+    known: Known
+    batch_s: float = BATCH_S
+
+    @cached_property
+    def locations(self) -> tuple[str, ...]:
+        return self.dataflow.locations or self.continuum.locations
+
+    @cached_property
+    def _split(self) -> Mapping[str, bool]:
+        """For each operator whether it can run apart for each location."""
+        found: dict[str, bool] = {}
+        for name in self.dataflow.order:
+            operator = self.dataflow[name]
+            if isinstance(operator, Source):
+                found[name] = operator.per_location
+                continue
+            keys = operator.partition_keys()
+            located = frozenset.intersection(*(self.dataflow.types[i].located_by for i in operator.inputs))
+            apart = keys is None or bool({k.lower() for k in keys} & {c.lower() for c in located})
+            found[name] = apart and all(found[i] for i in operator.inputs)
+        return found
+
+    @cached_property
+    def instances(self) -> tuple[Instance, ...]:
+        """The problem's operators, in their order."""
+        return tuple(
+            (name, location)
+            for name in self.dataflow.order
+            for location in (self.locations if self._split[name] else (None,))
+        )
+
+    @cached_property
+    def hosts(self) -> tuple[Host, ...]:
+        """One host of each kind in each zone: those that units run on."""
+        return tuple(kind[0] for zone in self.continuum.zones for kind in kinds(zone.hosts))
+
+    def _host_number(self, operator: str, zone: str) -> int | None:
+        """Number the host of a zone that would run an operator; None where none meets its requirements."""
+        eligible = self.continuum.eligible_hosts(zone, self.dataflow[operator].requires)
+        if not eligible:
+            return None
+        best = strongest(eligible).capabilities
+        return next(n for n, h in enumerate(self.hosts) if h.zone == zone and h.capabilities == best)
+
+    def _zones_of(self, instance: Instance, layer: str) -> set[str]:
+        """Name the zones of a layer in which an instance would run: more than one is not possible."""
+        _, location = instance
+        here = self.locations if location is None else (location,)
+        covering = [self.continuum.covering(layer, x) for x in here]
+        return {"" if zone is None else zone.name for zone in covering}
+
+    def _choices(self, instance: Instance) -> frozenset[int]:
+        name, _ = instance
+        fixed = isinstance(self.dataflow[name], (Source, Sink))
+        layers = [self.marked.layers[name]] if fixed else [layer.name for layer in self.continuum.layers]
+        found: set[int] = set()
+        for layer in layers:
+            zones = self._zones_of(instance, layer)
+            if len(zones) == 1 and (zone := next(iter(zones))):
+                number = self._host_number(name, zone)
+                found |= set() if number is None else {number}
+        return frozenset(found)
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The placement problem. Raise PlacementError where an operator could run nowhere."""
+        numbers = {instance: n for n, instance in enumerate(self.instances)}
+        operators = []
+        for name, location in self.instances:
+            hosts = self._choices((name, location))
+            if not hosts:
+                raise PlacementError(
+                    f"'{name}' could run in no layer" + (f" at {location}" if location else ""),
+                    where=self.dataflow[name].where,
+                    hint="see the zones' hosts and its .require(...)",
+                )
+            operators.append(self._operator(name, location, hosts))
+        streams: dict[Stream, float] = {}
+        for name in self.dataflow.order:
+            for below in dict.fromkeys(self.dataflow[name].inputs):
+                for location in self.locations if self._split[below] else (None,):
+                    reader = (name, location if self._split[name] else None)
+                    streams[numbers[below, location], numbers[reader]] = 1.0
+        groups = tuple(
+            tuple(numbers[name, location] for location in self.locations)
+            for name in self.dataflow.order
+            if self._split[name] and len(self.locations) > 1
+        )
+        return Problem(self._topology(), Application(tuple(operators), streams), together=groups)
+
+    def _operator(self, name: str, location: str | None, hosts: frozenset[int]) -> Operator:
+        figures, what = self.known.operator(name), self.dataflow[name]
+        share = 1 / len(self.locations) if location is not None else 1.0
+        return Operator(
+            name=name if location is None else f"{name} at {location}",
+            cpu=figures.cpu_s,
+            memory=figures.state_bytes * share,
+            selectivity=figures.selectivity,
+            rate=self.known.rate(what, location) if isinstance(what, Source) else 0.0,
+            size=self.known.bytes_out(name),
+            hosts=hosts,
+        )
+
+    def _topology(self) -> Topology:
+        continuum = self.continuum
+        number = {zone.name: n for n, zone in enumerate(continuum.zones)}
+        links = [zone.link for zone in continuum.zones]
+        widths = [None if link is None else link.bandwidth for link in links]
+        network = Tree(
+            np.array([-1 if link is None else number[link.upper] for link in links], dtype=np.int32),
+            np.array([0.0 if link is None else link.latency for link in links]),
+            np.array([np.inf if width is None else width for width in widths]),
+        )
+        level = np.array([continuum.layer_index(zone.layer) for zone in continuum.zones], dtype=np.int32)
+        hosts = Hosts(
+            cpu=np.array([_number(h, "n_cpu", 1.0) for h in self.hosts]),
+            memory=np.array([_number(h, "memory", np.inf) for h in self.hosts]),
+            zone=np.array([number[h.zone] for h in self.hosts], dtype=np.int32),
+            # Half of what a channel adds at either end.
+            lan_latency=np.full(len(self.hosts), self.batch_s / 2),
+            lan_bandwidth=np.full(len(self.hosts), np.inf),
+            names=[f"{h.name} ({h.zone})" for h in self.hosts],
+        )
+        return Topology(hosts, network, level == len(continuum.layers) - 1, level)
+
+    def layers(self, placement: Placement) -> dict[str, str]:
+        """Give each operator's layer in a placement."""
+        found: dict[str, str] = {}
+        for (name, _), host in zip(self.instances, placement, strict=True):
+            found[name] = self.continuum.zone(self.hosts[host].zone).layer
+        return found
+
+    def placement(self, layers: Mapping[str, str]) -> Placement:
+        """Give the placement that layers lead to; raise PlacementError where there is none."""
+        found = []
+        for name, location in self.instances:
+            zones = self._zones_of((name, location), layers[name])
+            number = self._host_number(name, zones.pop()) if len(zones) == 1 and "" not in zones else None
+            if number is None:
+                raise PlacementError(f"'{name}' cannot run in layer {layers[name]}")
+            found.append(number)
+        return tuple(found)
+
+
+def _number(host: Host, capability: str, otherwise: float) -> float:
+    value = host.capabilities.get(capability)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else otherwise
+
+
+@dataclass(frozen=True)
+class Path:
+    """The slowest way from a source's rows at a location to a sink, and its predicted seconds."""
+
+    source: str
+    location: str | None
+    sink: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a deployment would cost, by the model: seconds, loads (share of a host's cores), bytes/s.
+
+    ``bound``: the least AL of any placement; None where nobody computed it.
+    """
+
+    strategy: str
+    layers: Mapping[str, str]
+    latency: float
+    paths: tuple[Path, ...]
+    load: Mapping[str, float]
+    links: Mapping[str, tuple[float, float | None]]
+    """Bytes/s, and the share of the link's bandwidth; None: it has no limit."""
+    bound: float | None
+    notes: tuple[str, ...] = ()
+
+    def to_data(self) -> dict[str, Any]:
+        """Give it as JSON-able data."""
+        return {
+            "strategy": self.strategy,
+            "layers": dict(self.layers),
+            "latency_s": self.latency,
+            "bound_s": self.bound,
+            "paths": [
+                {"source": p.source, "location": p.location, "sink": p.sink, "seconds": p.seconds}
+                for p in self.paths
+            ],
+            "load": dict(self.load),
+            "links": {n: {"bytes_per_s": b, "share": share} for n, (b, share) in self.links.items()},
+            "notes": list(self.notes),
+        }
+
+
+def place(setting: Setting, strategy: str) -> tuple[Deployment, Prediction]:
+    """Choose layers by a strategy; raise PlacementError where it finds none, with what is short."""
+    answer = _marked(setting) if strategy == ANNOTATED else solve(setting.problem, strategy)
+    layers = setting.layers(answer.placement)
+    return replace(setting.marked, layers=layers), predict(setting, answer)
+
+
+def predict(setting: Setting, answer: Answer) -> Prediction:
+    """Say what an answer's deployment would cost."""
+    problem, cost = setting.problem, answer.evaluation
+    hosts, names = setting.hosts, [zone.name for zone in setting.continuum.zones]
+    links: dict[str, tuple[float, float | None]] = {}
+    for (lower, upper), bits in sorted(cost.usage.links.items()):
+        capacity = problem.network.capacity((lower, upper))
+        share = None if capacity == np.inf else bits / capacity
+        links[f"{names[lower]}-{names[upper]}"] = (bits / 8, share)
+    assumed = setting.known.assumed
+    notes = tuple(answer.notes)
+    if assumed:
+        some = ", ".join(assumed[:3]) + (", ..." if len(assumed) > 3 else "")
+        notes += (f"assumed, not measured: {some}. Measure with headwater profile.",)
+    return Prediction(
+        answer.strategy,
+        setting.layers(answer.placement),
+        cost.latency,
+        tuple(_paths(setting, answer)),
+        {f"{hosts[h].name} ({hosts[h].zone})": w / problem.hosts.cpu[h] for h, w in cost.usage.work.items()},
+        links,
+        answer.bound,
+        notes,
+    )
+
+
+def _marked(setting: Setting) -> Answer:
+    """Give the dataflow's own marks as an answer, with what does not hold as notes."""
+    placement = setting.placement(setting.marked.layers)
+    short = [str(shortage) for shortage in shortages(setting.problem, placement)]
+    return Answer(ANNOTATED, placement, evaluate(setting.problem, placement), notes=short)
+
+
+def _paths(setting: Setting, answer: Answer) -> Sequence[Path]:
+    """Find the slowest way from each source instance to each sink."""
+    problem, cost = setting.problem, answer.evaluation
+    application = problem.application
+    found = []
+    for source in application.sources:
+        slowest = {source: cost.service[source]}
+        for o in application.order:
+            ways = [slowest[u] + cost.transfer[u, o] for u in application.upstream[o] if u in slowest]
+            if ways:
+                slowest[o] = max(ways) + cost.service[o]
+        by_sink: dict[str, float] = {}
+        for sink in application.sinks:
+            if sink in slowest and sink != source:
+                name = setting.instances[sink][0]
+                by_sink[name] = max(by_sink.get(name, 0.0), slowest[sink])
+        name, location = setting.instances[source]
+        found += [Path(name, location, sink, seconds) for sink, seconds in by_sink.items()]
+    return found

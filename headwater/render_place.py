@@ -1,0 +1,81 @@
+"""Predictions of placements as a terminal shows them; computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headwater.errors import HeadwaterError
+from headwater.plan.place import Prediction
+from headwater.quantity import format_duration, format_size
+
+
+def prediction_view(found: Prediction) -> RenderableType:
+    """Show where operators are, and what the model says of latency, load and links."""
+    layers: dict[str, list[str]] = {}
+    for operator, layer in found.layers.items():
+        layers.setdefault(layer, []).append(operator)
+    parts: list[RenderableType] = [Text(f"Placed by {found.strategy}", style="bold")]
+    parts += [Text(f"  {layer}: {', '.join(operators)}") for layer, operators in layers.items()]
+    parts += [Text(""), Text(_summary(found))]
+    paths = _table("Path", "Predicted latency")
+    for path in found.paths:
+        at = f" at {path.location}" if path.location else ""
+        paths.add_row(f"{path.source}{at} -> {path.sink}", format_duration(path.seconds))
+    loads = _table("Host", "Load")
+    for host, load in found.load.items():
+        loads.add_row(host, Text(f"{load:.1%}", style="red" if load > 0.8 else ""))
+    links = _table("Link", "Bytes/s", "Of its bandwidth")
+    for link, (rate, share) in found.links.items():
+        links.add_row(link, format_size(rate), "-" if share is None else f"{share:.1%}")
+    for table in (paths, loads, links):
+        if table.row_count:
+            parts += [Text(""), table]
+    parts += [Text(f"note: {note}", style="yellow") for note in found.notes]
+    return Group(*parts)
+
+
+def _summary(found: Prediction) -> str:
+    said = f"Latency summed over paths: {format_duration(found.latency)}"
+    if found.bound is None:
+        return said
+    over = found.latency / found.bound - 1 if found.bound else 0.0
+    least = "no placement has less" if over < 1e-6 else f"{over:.1%} above the least any could have"
+    return f"{said}; {least}"
+
+
+def comparison_view(
+    found: Mapping[str, Prediction | HeadwaterError], chosen: Mapping[str, str]
+) -> RenderableType:
+    """Show how each strategy would do, and which operators it puts elsewhere than those chosen."""
+    table = _table("Strategy", "Latency", "Most loaded host", "Bytes/s over links", "Elsewhere")
+    for strategy, outcome in found.items():
+        if isinstance(outcome, HeadwaterError):
+            table.add_row(strategy, Text("none", style="red"), "", "", outcome.what)
+            continue
+        load = max(outcome.load.items(), key=lambda item: item[1], default=("-", 0.0))
+        total = sum(rate for rate, _ in outcome.links.values())
+        moved = [f"{o} ({layer})" for o, layer in outcome.layers.items() if chosen.get(o) != layer]
+        table.add_row(
+            strategy,
+            format_duration(outcome.latency),
+            f"{load[0]} {load[1]:.1%}",
+            format_size(total),
+            _some(moved) or "-",
+        )
+    return table
+
+
+def _some(names: Sequence[str], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(first)
+    for other in others:
+        table.add_column(other, justify="left" if other == "Elsewhere" else "right")
+    return table
