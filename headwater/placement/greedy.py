@@ -90,7 +90,7 @@ def _one_by_one(problem: Problem, searching: Searching, choose: _Choice) -> Plac
         host = what.fixed
         if host is None:
             host = choose(search, operator)
-        elif placing.cost(operator, host) == math.inf:
+        elif not placing.meets(operator, host):
             host = None
         if host is None and what.hosts is not None and not any(map(problem.in_cloud, what.hosts)):
             host = search.cheapest(operator)

@@ -203,7 +203,6 @@ class Indexed:
         placing, index = self.placing, self._index
         application, coming = placing.problem.application, placing.coming(operator)
         what = application.operators[operator]
-        touched, taken = placing.taken(coming.beside)
         return (
             coming.far,
             np.array([flow.rate for flow in coming.flows], dtype=np.float64),
@@ -214,8 +213,8 @@ class Indexed:
             application.work[operator],
             application.room[operator],
             *index.fields,
-            touched,
-            taken,
+            np.array(coming.beside, dtype=np.int32),
+            *placing.taken(),
         )
 
 
@@ -241,6 +240,7 @@ def _find(
     blocks: Ints,
     starts: Ints,
     most: Floats,
+    beside: Ints,
     touched: Ints,
     taken: Floats,
 ) -> int:
@@ -294,9 +294,12 @@ def _find(
                     cost = latency
                 if cost < least or (cost == least and host[i] < best):
                     fits = True
+                    for t in range(len(beside)):
+                        if beside[t] == host[i]:
+                            fits = False  # its cost is another one, and known
                     for t in range(len(touched)):
                         if touched[t] == host[i]:
-                            fits = (
+                            fits = fits and (
                                 taken[t, 0] + work <= cpu_free[i]
                                 and taken[t, 1] + room <= memory_free[i]
                                 and taken[t, 2] + bandwidth <= lan_bandwidth[i]

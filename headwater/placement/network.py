@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,7 @@ Link = tuple[int, int]
 """A directed way between two zones that has no zone between."""
 
 
-@dataclass(frozen=True)
-class Flow:
+class Flow(NamedTuple):
     """A stream that leaves a zone: events/s of ``bits`` each."""
 
     zone: int
@@ -126,13 +125,15 @@ class Mesh:
         return found
 
     def arrivals(self, flows: Sequence[Flow], used: Mapping[Link, float]) -> Floats:
-        total = np.zeros(self.zones)
+        total: Floats | None = None
         need: dict[int, float] = {}
         for flow in flows:
             need[flow.zone] = need.get(flow.zone, 0.0) + flow.bandwidth
             row = self.seconds[flow.zone] + self._queues(flow)
             row[flow.zone] = 0.0
-            total += row
+            total = row if total is None else np.add(total, row, out=total)
+        if total is None:
+            return np.zeros(self.zones)
         for zone, bandwidth in need.items():
             inside = total[zone]  # takes no link
             if self._uniform is None:

@@ -54,6 +54,9 @@ class Placing:
         self._sends = Taken[int]()
         self._links = Taken[Link]()
         self._coming: tuple[int, Coming] | None = None
+        self._rows: dict[int, int] = {}
+        self._touched = np.zeros(64, dtype=np.int32)
+        self._amounts = np.zeros((64, 3))
 
     def placement(self) -> Placement:
         """Give the placement once every operator has its place."""
@@ -75,7 +78,8 @@ class Placing:
             flows.append(flow)
             need[host] += flow.bandwidth
             out += self._access(host, flow)
-        far = self.problem.network.arrivals(flows, self._links) + out
+        far = self.problem.network.arrivals(flows, self._links)
+        far += out
         if any(self._sends[host] + more > hosts.lan_bandwidth[host] for host, more in need.items()):
             far[:] = math.inf
         return Coming(far, tuple(flows), tuple(need), sum(flow.bandwidth for flow in flows))
@@ -197,13 +201,19 @@ class Placing:
                 found.append((host, other, flow))
         return found
 
-    def taken(self, full: Sequence[int]) -> tuple[Ints, Floats]:
-        """List the hosts that anything is taken of, and [host, what] work/s, bytes, bits/s; ``full``: all."""
-        touched = {*self.work, *self.receives}.difference(full)
-        rows = [(self.work[h], self.memory[h], self.receives[h]) for h in touched]
-        rows += [(math.inf, math.inf, math.inf)] * len(full)
-        hosts = np.array([*touched, *full], dtype=np.int32)
-        return hosts, np.array(rows, dtype=np.float64).reshape(-1, 3)
+    def taken(self) -> tuple[Ints, Floats]:
+        """List the hosts that anything is taken of, and [host, what] work/s, bytes, bits/s."""
+        count = len(self._rows)
+        return self._touched[:count], self._amounts[:count]
+
+    def _touch(self, host: int) -> None:
+        """Bring what is taken of a host up to date in the arrays."""
+        row = self._rows.setdefault(host, len(self._rows))
+        if row == len(self._touched):
+            self._touched = np.resize(self._touched, 2 * row)
+            self._amounts = np.resize(self._amounts, (2 * row, 3))
+        self._touched[row] = host
+        self._amounts[row] = self.work[host], self.memory[host], self.receives[host]
 
     def spread(self, taken: Mapping[int, float]) -> Floats:
         """Give what is taken as an array with a number for each host."""
@@ -241,8 +251,10 @@ class Placing:
         if application.operators[operator].host is None:
             self.work[host] += times * application.work[operator]
             self.memory[host] += times * application.room[operator]
+        self._touch(host)
         for lower, upper, flow in self._around(operator, host):
             self._sends[lower] += times * flow.bandwidth
             self.receives[upper] += times * flow.bandwidth
+            self._touch(upper)
             for link in self.problem.network.route(flow.zone, self.problem.zone_of(upper)) or ():
                 self._links[link] += times * flow.bandwidth

@@ -22,6 +22,15 @@ from headwater.placement.why import Unplaceable
 
 
 @dataclass(frozen=True)
+class Choice:
+    """What a strategy found: a placement, perhaps a lower bound, and what a person should know of it."""
+
+    placement: Placement
+    bound: float | None = None
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class Answer:
     """A placement that holds, and what it costs.
 
@@ -54,47 +63,47 @@ def solve(problem: Problem, strategy: str = "optimal", *, plain: bool = False, *
 
     Raises PlacementError where there is no such strategy, Unplaceable where it finds no placement.
     """
+    found = choose(problem, strategy, plain=plain, **options)
+    if wrong := shortages(problem, found.placement):
+        raise Unplaceable("all together", wrong)
+    return Answer(strategy, found.placement, evaluate(problem, found.placement), found.bound, found.notes)
+
+
+def choose(problem: Problem, strategy: str, *, plain: bool = False, **options: Any) -> Choice:
+    """Run a strategy alone: as ``solve``, without the check and the evaluation."""
     if strategy not in STRATEGIES:
         near = get_close_matches(strategy, STRATEGIES, 1)
         raise PlacementError(
             f"there is no strategy '{strategy}'",
             hint=f"did you mean '{near[0]}'?" if near else f"the strategies are {', '.join(STRATEGIES)}",
         )
-    answer = _run(strategy, problem, plain, options)
-    if wrong := shortages(problem, answer.placement):
-        raise Unplaceable("all together", wrong)
-    return answer
-
-
-def _run(strategy: str, problem: Problem, plain: bool, options: dict[str, Any]) -> Answer:
-    """Run a strategy; where a group finds no place in the level of its first, run it again without that."""
     while True:
         try:
             return STRATEGIES[strategy](problem, plain, dict(options))
         except Unplaceable as error:
+            # A group found no place in the level of its first: once more, without that.
             if error.tie is None or error.tie in problem.banned:
                 raise
             problem = replace(problem, banned=problem.banned | {error.tie})
 
 
-def _greedy(name: str) -> Callable[[Problem, bool, dict[str, Any]], Answer]:
-    def run(problem: Problem, plain: bool, options: dict[str, Any]) -> Answer:
-        placement = GREEDY[name](problem, Scan if plain else Indexed, **options)
-        return Answer(name, placement, evaluate(problem, placement))
+_Strategy = Callable[[Problem, bool, dict[str, Any]], Choice]
+
+
+def _greedy(name: str) -> _Strategy:
+    def run(problem: Problem, plain: bool, options: dict[str, Any]) -> Choice:
+        return Choice(GREEDY[name](problem, Scan if plain else Indexed, **options))
 
     return run
 
 
-def _tcep(problem: Problem, plain: bool, options: dict[str, Any]) -> Answer:
-    ranking = (Sorted if plain else Merged)(problem.topology)
-    placement = tcep(problem, ranking, **options)
-    return Answer("tcep", placement, evaluate(problem, placement))
+def _tcep(problem: Problem, plain: bool, options: dict[str, Any]) -> Choice:
+    return Choice(tcep(problem, (Sorted if plain else Merged)(problem.topology), **options))
 
 
-def _local_search(problem: Problem, plain: bool, options: dict[str, Any]) -> Answer:
+def _local_search(problem: Problem, plain: bool, options: dict[str, Any]) -> Choice:
     search = (Scan if plain else Indexed)(Placing(problem))
-    placement = local_search(problem, _start(problem), search, **options)
-    return Answer("local_search", placement, evaluate(problem, placement))
+    return Choice(local_search(problem, _start(problem), search, **options))
 
 
 def _start(problem: Problem) -> Placement:
@@ -108,25 +117,22 @@ def _start(problem: Problem) -> Placement:
     raise failed[0]
 
 
-def _optimal(problem: Problem, plain: bool, options: dict[str, Any]) -> Answer:
+def _optimal(problem: Problem, plain: bool, options: dict[str, Any]) -> Choice:
     effort = options.pop("effort", Effort())
     found = optimal(problem, effort, **options)
     if found is None:
-        better = _local_search(problem, plain, {})
         note = (
             f"tables over its operators get more than {effort.entries:,} entries: this is the placement of "
             "aels_rp_la, bettered step by step, without a bound"
         )
-        return Answer("optimal", better.placement, better.evaluation, notes=(note,))
+        return replace(_local_search(problem, plain, {}), notes=(note,))
     if found.placement is None:
-        better = _local_search(problem, plain, {})
-        return Answer("optimal", better.placement, better.evaluation, found.bound)
+        return replace(_local_search(problem, plain, {}), bound=found.bound)
     notes = () if found.proven else (f"the search ended after {found.nodes:,} steps without a full proof",)
-    evaluation = evaluate(problem, found.placement)
-    return Answer("optimal", found.placement, evaluation, found.bound, notes)
+    return Choice(found.placement, found.bound, notes)
 
 
-STRATEGIES: dict[str, Callable[[Problem, bool, dict[str, Any]], Answer]] = {
+STRATEGIES: dict[str, _Strategy] = {
     **{name: _greedy(name) for name in GREEDY},
     "tcep": _tcep,
     "local_search": _local_search,

@@ -6,6 +6,7 @@ Its jars come from Maven by Ivy, which is part of Spark, and are kept for the ne
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import socket
@@ -119,11 +120,19 @@ def local_broker(
 
 def fetch_jars() -> Path:
     """Give the directory of Kafka's jars, fetched the first time."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwater" / f"kafka-{KAFKA}"
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    # Ivy keeps what it fetches where another that fetches at the same time would trip over it.
+    with (cache.parent / f".{cache.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not cache.is_dir():
+            _fetch(cache)
+    return cache
+
+
+def _fetch(cache: Path) -> None:
     import pyspark
 
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwater" / f"kafka-{KAFKA}"
-    if cache.is_dir():
-        return cache
     draft = cache.with_name(f".{cache.name}.{os.getpid()}")
     ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
     java = [str(find_java() / "bin" / "java"), "-jar", str(ivy)]
@@ -135,7 +144,6 @@ def fetch_jars() -> Path:
         draft.rename(cache)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return cache
 
 
 def _run(command: list[str], seconds: float, log: Path | None = None) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from headwater.plan.diff import diff
 from headwater.plan.document import from_document, to_document
 from headwater.plan.model import DeploymentPlan
 from headwater.render import plan_view
+from headwater.runtime import broker
 from headwater.runtime.channelspec import channel_spec, member_spec, topic_of
 from headwater.runtime.layout import Layout
 
@@ -198,3 +201,21 @@ def test_topics_have_names_that_kafka_takes() -> None:
 
 
 _LEGAL = set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+
+
+def test_jars_are_fetched_once_by_all_who_want_them_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[Path] = []
+
+    def slowly(cache: Path) -> None:
+        fetched.append(cache)
+        time.sleep(0.3)
+        cache.mkdir()
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(broker, "_fetch", slowly)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: broker.fetch_jars(), range(4)))
+    assert len(fetched) == 1
+    assert set(found) == set(fetched)
