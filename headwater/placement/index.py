@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from headwater.placement.compiled import compiled
-from headwater.placement.placing import Placing
+from headwater.placement.placing import Coming, Placing
 from headwater.placement.problem import Bools, Ints, Topology
 from headwater.placement.queueing import Floats
 
@@ -167,6 +167,7 @@ class Indexed:
         self.placing = placing
         self._index = Index.of(placing.problem.topology)
         self._find = _loop(len(placing.problem.hosts) >= _MANY)
+        self._last: tuple[Coming, tuple[Any, ...]] | None = None
 
     def cheapest(self, operator: int, zones: Bools | None = None) -> int | None:
         placing = self.placing
@@ -179,7 +180,8 @@ class Indexed:
                     best, least = host, cost
         if listed is None:
             allowed = self._index.every_zone if zones is None else zones
-            best = int(self._find(False, allowed, best, least, *self._given(operator)))
+            reach = (0, len(allowed))
+            best = int(self._find(False, allowed, *reach, best, least, *self._given(operator)))
         return best if best >= 0 else None
 
     def nearest(self, operator: int, zone: int) -> int | None:
@@ -193,17 +195,19 @@ class Indexed:
         ]
         least, best = min(looked_at, default=(math.inf, -1))
         if listed is None:
-            only = np.zeros(placing.problem.network.zones, dtype=np.bool_)
-            only[zone] = True
-            best = int(self._find(True, only, best, least, *self._given(operator)))
+            reach = (zone, zone + 1)
+            every = self._index.every_zone
+            best = int(self._find(True, every, *reach, best, least, *self._given(operator)))
         return best if best >= 0 else None
 
     def _given(self, operator: int) -> tuple[Any, ...]:
         """Give what the loop needs: what comes, what is needed, hosts, and what the placement has taken."""
         placing, index = self.placing, self._index
         application, coming = placing.problem.application, placing.coming(operator)
+        if self._last is not None and self._last[0] is coming:
+            return self._last[1]
         what = application.operators[operator]
-        return (
+        given = (
             coming.far,
             np.array([flow.rate for flow in coming.flows], dtype=np.float64),
             np.array([flow.bits for flow in coming.flows], dtype=np.float64),
@@ -216,11 +220,15 @@ class Indexed:
             np.array(coming.beside, dtype=np.int32),
             *placing.taken(),
         )
+        self._last = coming, given
+        return given
 
 
 def _find(
     by_latency: bool,
     zones: Bools,
+    first_zone: int,
+    end_zone: int,
     best: int,
     least: float,
     far: Floats,
@@ -250,13 +258,15 @@ def _find(
     no greater: rounding keeps them below, so that nothing is lost to it.
     """
     first, shortest = -1, math.inf
-    for z in range(len(far)):
+    for z in range(first_zone, end_zone):
         if zones[z] and far[z] < shortest:
             first, shortest = z, far[z]
     if first < 0:
         return best
-    for turn in range(-1, len(far)):  # the nearest zone first: what is found there rules most others out
-        z = first if turn < 0 else turn
+    for turn in range(
+        first_zone - 1, end_zone
+    ):  # the nearest zone first: what is found there rules most others out
+        z = first if turn < first_zone else turn
         if turn == first or not zones[z] or far[z] == math.inf or (far[z] > least and not by_latency):
             continue
         for b in range(blocks[z], blocks[z + 1]):

@@ -141,6 +141,8 @@ class Placing:
 
     def _beside(self, operator: int, host: int) -> float:
         """Give the transfers from upstream to a host on which some of it runs; ∞ without room for them."""
+        if len(self.coming(operator).beside) == 1:
+            return 0.0  # all of it runs here
         if not self.is_joined(operator, host):
             return math.inf
         application, network = self.problem.application, self.problem.network

@@ -2,8 +2,9 @@
 
 An operator that can run apart for each location is one operator of the problem per location, and these have
 to be in one layer together; any other is one operator, and may be only where one zone sees all locations.
-Sources and sinks stay in their layers: what they read and write is there. In a zone, an operator runs on the
-strongest host that meets its requirements, as the runtime has it. Work is seconds of a core.
+Sources and sinks stay in their layers: what they read and write is there; so does what leads to a
+declaration of event time. In a zone, an operator runs on the strongest host that meets its requirements, as
+the runtime has it. Work is seconds of a core.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from headwater.continuum import Continuum, Host
 from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.operators import Watermark
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.errors import PlacementError
@@ -67,6 +69,21 @@ class Setting:
         return found
 
     @cached_property
+    def _staying(self) -> frozenset[str]:
+        """Name the operators that stay in their layers.
+
+        Sources and sinks, and what leads to a declaration of event time: where several zones come together
+        before it, rows of a slow one could be late.
+        """
+        found = {o for o in self.dataflow.order if isinstance(self.dataflow[o], (Source, Sink))}
+        todo = [o for o in self.dataflow.order if isinstance(self.dataflow[o], Watermark)]
+        while todo:
+            name = todo.pop()
+            found.add(name)
+            todo += self.dataflow[name].inputs
+        return frozenset(found)
+
+    @cached_property
     def instances(self) -> tuple[Instance, ...]:
         """The problem's operators, in their order."""
         return tuple(
@@ -97,8 +114,8 @@ class Setting:
 
     def _choices(self, instance: Instance) -> frozenset[int]:
         name, _ = instance
-        fixed = isinstance(self.dataflow[name], (Source, Sink))
-        layers = [self.marked.layers[name]] if fixed else [layer.name for layer in self.continuum.layers]
+        stays = name in self._staying
+        layers = [self.marked.layers[name]] if stays else [layer.name for layer in self.continuum.layers]
         found: set[int] = set()
         for layer in layers:
             zones = self._zones_of(instance, layer)

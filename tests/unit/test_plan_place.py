@@ -81,7 +81,7 @@ def test_sources_and_sinks_stay_and_requirements_hold() -> None:
         name: {found.continuum.zone(found.hosts[h].zone).layer for h in operator.hosts or ()}
         for (name, _), operator in zip(found.instances, found.problem.application.operators, strict=True)
     }
-    assert where["readings"] == {"edge"} and where["out"] == {"cloud"}
+    assert where["readings"] == where["late"] == {"edge"} and where["out"] == {"cloud"}
     assert where["fahrenheit"] == {"site", "cloud"}
     assert where["valid"] == {"edge", "site", "cloud"}
 
@@ -177,6 +177,7 @@ def test_a_strategys_layers_are_run_like_any_others() -> None:
     plan, prediction = service.place(plant(), CONTINUUM, "optimal")
     by_hand = build(plant(), CONTINUUM, Deployment(dict(prediction.layers)))
     assert plan.units == by_hand.units and plan.channels == by_hand.channels
+    assert not plan.warnings  # event time is declared before zones come together
     others = service.compare(plant(require="gpu = true"), CONTINUUM)
     assert set(others) == {ANNOTATED, *STRATEGIES}
     failed = {name for name, found in others.items() if isinstance(found, HeadwaterError)}
