@@ -168,7 +168,7 @@ def shortages(problem: Problem, placement: Placement) -> list[Shortage]:
             found += _over("bandwidth (eq. 13)", where, bits, float(hosts.lan_bandwidth[host]), "bits/s")
     for link, bits in used.links.items():
         where = f"link from zone {link[0]} to zone {link[1]}"
-        found += _over("bandwidth (eq. 13)", where, bits, problem.network.capacity(link), "bits/s")
+        found += _over("bandwidth (eq. 13)", where, bits, problem.network.available(link), "bits/s")
     return found
 
 

@@ -31,6 +31,11 @@ class Eliminated:
     least: Mapping[int, Floats]
     bound: float
 
+    @property
+    def entries(self) -> int:
+        """How many entries all tables have."""
+        return sum(table.size for _, table in self.tables.values())
+
     def increments(self, variable: int, values: Mapping[int, int]) -> Floats:
         """Give how much each value of a variable adds to the bound, with earlier variables' values given."""
         scope, table = self.tables[variable]

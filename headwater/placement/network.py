@@ -48,6 +48,9 @@ class Network(Protocol):
     def capacity(self, link: Link) -> float:
         """Give a link's bandwidth."""
 
+    def available(self, link: Link) -> float:
+        """Give what others have left of a link's bandwidth."""
+
     def latency(self, link: Link) -> float:
         """Give a link's latency."""
 
@@ -106,6 +109,9 @@ class Mesh:
     def capacity(self, link: Link) -> float:
         return float(self._bandwidth[link]) if self._uniform is None else self._uniform
 
+    def available(self, link: Link) -> float:
+        return self.capacity(link)
+
     def latency(self, link: Link) -> float:
         return float(self.seconds[link])
 
@@ -158,12 +164,14 @@ class Mesh:
 class Tree:
     """Each zone is linked with its parent, and data only goes up, as in a continuum.
 
-    ``parents``: a zone's parent, −1 for the root. ``seconds`` and ``bandwidth``: of the link to it.
+    ``parents``: a zone's parent, −1 for the root. ``seconds`` and ``bandwidth``: of the link to it; ``used``:
+    what others take of the latter.
     """
 
     parents: npt.NDArray[np.signedinteger[Any]]
     seconds: Floats
     bandwidth: Floats
+    used: Floats | None = None
 
     @property
     def zones(self) -> int:
@@ -185,6 +193,10 @@ class Tree:
 
     def capacity(self, link: Link) -> float:
         return float(self.bandwidth[link[0]])
+
+    def available(self, link: Link) -> float:
+        taken = 0.0 if self.used is None else float(self.used[link[0]])
+        return self.capacity(link) - taken
 
     def latency(self, link: Link) -> float:
         return float(self.seconds[link[0]])
@@ -229,6 +241,6 @@ class Tree:
                 seconds += time_over(self, links, flow)
                 for link in links:
                     need[link] = need.get(link, 0.0) + flow.bandwidth
-            if all(used.get(link, 0.0) + more <= self.capacity(link) for link, more in need.items()):
+            if all(used.get(link, 0.0) + more <= self.available(link) for link, more in need.items()):
                 total[zone] = seconds
         return total

@@ -19,6 +19,7 @@ from headwater.placement.placing import Placing
 from headwater.placement.problem import Placement, Problem
 from headwater.placement.tables import Tables, tables_of_groups, tables_over
 
+_MOST_ROUNDS = 20
 _CLOSE = 1e-9
 """Relative; what is nearer than this to a bound has reached it."""
 
@@ -45,12 +46,17 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How far the search goes. ``entries``: of the largest table; ``nodes``: of one search; ``rounds``: how
-    often it is begun again with more hosts; ``clouds``: how many near each pinned operator are looked at."""
+    """How far the search goes.
+
+    ``entries``: of the largest table; ``nodes``: of one search; ``clouds``: how many near each pinned
+    operator are looked at. Without proof it is begun again with more hosts, ``rounds`` times in all or until
+    all tables together have had ``work`` entries; and on while no placement is found.
+    """
 
     entries: int = 4_000_000
     nodes: int = 4_000
-    rounds: int = 6
+    work: int = 100_000
+    rounds: int = 5
     clouds: int = 1
 
 
@@ -61,8 +67,8 @@ def optimal(problem: Problem, effort: Effort | None = None) -> Found | None:
         return _of_groups(problem, effort)
     zones = dict.fromkeys(_zones(problem, effort.clouds), 1)
     found: Found | None = None
-    nodes = 0
-    for turn in range(effort.rounds):
+    nodes = work = 0
+    for turn in range(max(effort.rounds, _MOST_ROUNDS)):
         among = places(problem, zones, rests=turn > 0)
         made = tables_over(problem, among, effort.entries)
         if made is None:
@@ -76,7 +82,9 @@ def optimal(problem: Problem, effort: Effort | None = None) -> Found | None:
         bound = search.bound if turn > 0 else tables.bound
         bound = min(search.least, max(bound, 0.0 if found is None else found.bound))
         found = Found(placement, search.least, bound, search.exhausted, nodes)
-        if found.proven or (turn > 0 and not search.exhausted):
+        work += tables.eliminated.entries
+        spent = turn + 1 >= effort.rounds or work > effort.work or not search.exhausted
+        if found.proven or (placement is not None and spent):
             break
         for zone in _lacking(problem, among, {o: int(domains[o][v]) for o, v in search.relaxed.items()}):
             zones[zone] = zones.get(zone, 0) + 1

@@ -187,7 +187,7 @@ class Placing:
         return (
             all(self._sends[h] + more <= bandwidth[h] for h, more in sends.items())
             and all(self.receives[h] + more <= bandwidth[h] for h, more in receives.items())
-            and all(self._links[link] + more <= network.capacity(link) for link, more in links.items())
+            and all(self._links[link] + more <= network.available(link) for link, more in links.items())
         )
 
     def _around(self, operator: int, host: int) -> list[tuple[int, int, Flow]]:

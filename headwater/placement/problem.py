@@ -32,7 +32,7 @@ class Hosts:
 
     ``cpu``: work/s. ``memory``: bytes. ``lan_latency`` (s) and ``lan_bandwidth`` (bits/s, each way): of a
     host's access to its zone; 0 and ∞ where it has none to speak of. ``cpu_used`` and ``memory_used``: what
-    others take there already.
+    others take there already; ``processes``: how many of others run.
     """
 
     cpu: Floats
@@ -42,6 +42,7 @@ class Hosts:
     lan_bandwidth: Floats
     cpu_used: Floats | None = None
     memory_used: Floats | None = None
+    processes: Ints | None = None
     names: Sequence[str] = ()
 
     def __len__(self) -> int:
@@ -89,6 +90,9 @@ class Operator:
     ``size_ratio`` (ω): bytes of an event out per byte of one in. ``window`` (ws): events. ``rate`` (events/s)
     of a source's; ``size``: bytes of an event it gives, 0: as ``size_ratio`` says. ``host``: where it is
     pinned; it then costs no service time and takes nothing. ``hosts``: those it may run on; None: any.
+    ``span`` and ``slide`` (s): of a window of time, ω and β; a slide of 0 is the whole span. ``overhead``:
+    bytes of memory per byte that a window holds (c of TSOO's eq. 3). ``logical``: the operator that this is
+    the instance of for some of its input; instances on one host are one process.
     """
 
     name: str
@@ -101,6 +105,10 @@ class Operator:
     size: float = 0.0
     host: int | None = None
     hosts: frozenset[int] | None = None
+    span: float = 0.0
+    slide: float = 0.0
+    overhead: float = 1.0
+    logical: str = ""
 
     @property
     def fixed(self) -> int | None:
@@ -230,7 +238,10 @@ class Application:
     @cached_property
     def room(self) -> list[float]:
         """Bytes that each operator takes of its host: itself and its window (eq. 12)."""
-        return [o.memory + o.window * float(s) for s, o in zip(self.size_in, self.operators, strict=True)]
+        return [
+            o.memory + o.overhead * (o.window + o.span * float(rate)) * float(size)
+            for o, rate, size in zip(self.operators, self.rate_in, self.size_in, strict=True)
+        ]
 
     def flow(self, stream: Stream, zone: int) -> Flow:
         """Give a stream as it leaves a zone: its own rate, where eq. 8 takes all that its reader gets."""

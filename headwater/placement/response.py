@@ -1,0 +1,109 @@
+"""How long data takes from its source to a sink, on hosts whose cpu processes share: TSOO's T. Pure.
+
+"Adaptive scheduling of continuous operators for IoT edge analytics" (TSOO-H, aTSOO-H), eq. 15 to 23 and 27.
+A host's cpu is shared out among its processes alike (eq. 20, whose min() says nothing as printed). Windows of
+time come at equal distances: D/M/1; of a count as its events do, and take always as long: M/D/1; what has no
+window takes events one by one: M/M/1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headwater.placement.problem import Placement, Problem, Stream
+from headwater.placement.queueing import dm1, md1, mm1
+
+LEAST_BANDWIDTH = 0.02
+"""Share of a link that is there even if others take all of it: a link is never quite full for ever."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """Seconds. ``worst``: T of eq. 15. ``by_source``: L of eq. 16, the slowest way from each source.
+
+    ``latency``: for each operator; ``delay``: for each stream.
+    """
+
+    worst: float
+    by_source: Mapping[int, float]
+    latency: tuple[float, ...]
+    delay: Mapping[Stream, float]
+
+
+def response(problem: Problem, placement: Placement) -> Response:
+    """Give the response times of a placement (eq. 15 to 23); ∞ where a queue grows for ever."""
+    application = problem.application
+    latency = operator_latencies(problem, placement)
+    delay = {(u, v): network_delay(problem, (u, v), placement) for u, v in application.streams}
+    onward = [0.0] * len(application)
+    for o in reversed(application.order):
+        behind = [delay[o, d] + onward[d] for d in application.downstream[o]]
+        onward[o] = latency[o] + max(behind, default=0.0)
+    by_source = {source: onward[source] for source in application.sources}
+    return Response(max(by_source.values(), default=0.0), by_source, latency, delay)
+
+
+def operator_latencies(problem: Problem, placement: Placement) -> tuple[float, ...]:
+    """Give the time in each operator's queue and in itself (eq. 19 to 23); 0 of what is pinned.
+
+    Instances of one operator on one host are one process, with the work and events of all.
+    """
+    application, hosts = problem.application, problem.hosts
+    work: dict[tuple[str, int], float] = {}
+    rate: dict[tuple[str, int], float] = {}
+    names = [what.logical or what.name for what in application.operators]
+    for o, host in enumerate(placement):
+        if application.operators[o].host is None:
+            process = names[o], host
+            work[process] = work.get(process, 0.0) + application.work[o]
+            rate[process] = rate.get(process, 0.0) + float(application.rate_in[o])
+    processes: dict[int, int] = {}
+    for _, host in work:
+        processes[host] = processes.get(host, 0) + 1
+    found = []
+    for o, host in enumerate(placement):
+        what, process = application.operators[o], (names[o], host)
+        if what.host is not None:
+            found.append(0.0)
+            continue
+        others = 0 if hosts.processes is None else int(hosts.processes[host])
+        cpu = float(hosts.cpu[host]) / max(1, processes[host] + others)
+        found.append(_latency(cpu, work[process], rate[process], what.span, what.slide, what.window))
+    return tuple(found)
+
+
+def _latency(cpu: float, work: float, rate: float, span: float, slide: float, window: float) -> float:
+    """Give the time in a process that has ``work`` per second to do for ``rate`` events/s."""
+    if not work:
+        return 0.0
+    if span:
+        return dm1(cpu / (work * span), slide or span)
+    if window:
+        return md1(cpu / (work / rate * window), rate / window)
+    return mm1(cpu / (work / rate), rate)
+
+
+def network_delay(problem: Problem, stream: Stream, placement: Placement) -> float:
+    """Give propagation and transmission over each link on the way (eq. 17, 18); ∞: there is no way.
+
+    What is transmitted is what a window of the stream's producer gives, or else its consumer takes, in one
+    go; without windows an event.
+    """
+    application, network = problem.application, problem.network
+    u, v = stream
+    if placement[u] == placement[v]:
+        return 0.0
+    flow = application.flow(stream, problem.zone_of(placement[u]))
+    route = network.route(flow.zone, problem.zone_of(placement[v]))
+    if route is None:
+        return math.inf
+    span = application.operators[u].span or application.operators[v].span
+    bits = span * flow.bandwidth if span else flow.bits
+    seconds = float(problem.hosts.lan_latency[placement[u]]) + float(problem.hosts.lan_latency[placement[v]])
+    for link in route:
+        most = network.capacity(link)
+        rest = max(network.available(link), LEAST_BANDWIDTH * most)
+        seconds += network.latency(link) + (bits / rest if math.isfinite(rest) else 0.0)
+    return seconds
