@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
@@ -24,7 +25,7 @@ def prediction_view(found: Prediction) -> RenderableType:
     paths = _table("Path", "Predicted latency")
     for path in found.paths:
         at = f" at {path.location}" if path.location else ""
-        paths.add_row(f"{path.source}{at} -> {path.sink}", format_duration(path.seconds))
+        paths.add_row(f"{path.source}{at} -> {path.sink}", _time(path.seconds))
     loads = _table("Host", "Load")
     for host, load in found.load.items():
         loads.add_row(host, Text(f"{load:.1%}", style="red" if load > 0.8 else ""))
@@ -39,7 +40,7 @@ def prediction_view(found: Prediction) -> RenderableType:
 
 
 def _summary(found: Prediction) -> str:
-    said = f"Latency summed over paths: {format_duration(found.latency)}"
+    said = f"Latency summed over paths: {_time(found.latency)}"
     if found.bound is None:
         return said
     over = found.latency / found.bound - 1 if found.bound else 0.0
@@ -61,12 +62,16 @@ def comparison_view(
         moved = [f"{o} ({layer})" for o, layer in outcome.layers.items() if chosen.get(o) != layer]
         table.add_row(
             strategy,
-            format_duration(outcome.latency),
+            _time(outcome.latency),
             f"{load[0]} {load[1]:.1%}",
             format_size(total),
             _some(moved) or "-",
         )
     return table
+
+
+def _time(seconds: float) -> str:
+    return format_duration(seconds) if math.isfinite(seconds) else "grows for ever"
 
 
 def _some(names: Sequence[str], most: int = 4) -> str:

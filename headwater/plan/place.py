@@ -9,6 +9,7 @@ the runtime has it. Work is seconds of a core.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -238,20 +239,24 @@ class Prediction:
     notes: tuple[str, ...] = ()
 
     def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data."""
+        """Give it as JSON-able data; a time without end is None."""
         return {
             "strategy": self.strategy,
             "layers": dict(self.layers),
-            "latency_s": self.latency,
-            "bound_s": self.bound,
+            "latency_s": _finite(self.latency),
+            "bound_s": None if self.bound is None else _finite(self.bound),
             "paths": [
-                {"source": p.source, "location": p.location, "sink": p.sink, "seconds": p.seconds}
+                {"source": p.source, "location": p.location, "sink": p.sink, "seconds": _finite(p.seconds)}
                 for p in self.paths
             ],
             "load": dict(self.load),
             "links": {n: {"bytes_per_s": b, "share": share} for n, (b, share) in self.links.items()},
             "notes": list(self.notes),
         }
+
+
+def _finite(seconds: float) -> float | None:
+    return seconds if math.isfinite(seconds) else None
 
 
 def place(setting: Setting, strategy: str) -> tuple[Deployment, Prediction]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import headwater as hw
-from headwater import service
+from headwater import live, service
 from headwater.cli import app
 from headwater.continuum import Continuum
 from headwater.dataflow.graph import Dataflow
@@ -268,3 +268,28 @@ def test_an_impossible_placement_names_the_constraint(files: list[str], tmp_path
 def test_marks_that_cannot_be_built_are_still_refused() -> None:
     with pytest.raises((ErrorList, PlacementError)):
         service.place(plant(require="n_cpu >= 400"), CONTINUUM, "optimal")
+
+
+def test_a_queue_that_grows_for_ever_is_said(files: list[str], tmp_path: Path) -> None:
+    """The marks stay what they are; the prediction says what does not hold."""
+    profile = tmp_path / "profile.json"
+    heavy = Profile(rates={"readings": {"*": 1000.0}}, operators={"valid": OperatorProfile(cpu_s=0.01)})
+    profile.write_text(heavy.to_json())
+    options = ["--strategy", "annotated", "--profile", str(profile)]
+    shown = " ".join(CliRunner().invoke(app, ["plan", *files, *options]).output.split())
+    assert "grows for ever" in shown and "cpu (eq. 11) at pi1 (E1)" in shown
+    told = json.loads(
+        CliRunner().invoke(app, ["plan", *files, *options, "--json"]).output,
+        parse_constant=lambda name: pytest.fail(f"{name} is no JSON"),
+    )
+    assert told["prediction"]["latency_s"] is None
+
+
+def test_apply_takes_a_strategy(files: list[str], tmp_path: Path) -> None:
+    store = str(tmp_path / "store.db")
+    options = ["--store", store, "--yes", "--json", "--strategy", "cloud_only"]
+    stored = CliRunner().invoke(app, ["apply", *files, *options])
+    assert stored.exit_code == 0, stored.output
+    assert json.loads(stored.output)["stored"]
+    wanted = live.edited(lambda plan: plan.deployment, "plant", store)
+    assert wanted.deployment.layers["valid"] == "cloud"
