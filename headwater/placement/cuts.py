@@ -1,0 +1,80 @@
+"""Where the stream of each source can be cut between zones: the choices of a scheduler over a tree. Pure.
+
+What only one source leads to is that source's *branch*: it can be placed for itself, whatever others do,
+but for what hosts and links have room for. A choice of a branch is a host for each of its operators such that
+data goes up only: with two levels that is a cut with all before it below and all behind it above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from headwater.errors import PlacementError
+from headwater.placement.problem import Problem
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A source, the free operators that only it leads to, upstream first, and the ways to place these."""
+
+    source: int
+    operators: tuple[int, ...]
+    choices: tuple[tuple[int, ...], ...]
+    """For each way a host for each operator."""
+
+
+def branches(problem: Problem, *, most: int = 100_000) -> tuple[Branch, ...]:
+    """Give each source's branch. Operators need a list of hosts that they may run on.
+
+    Raises PlacementError where a branch has more than ``most`` choices.
+    """
+    application = problem.application
+    fed: list[set[int]] = [set() for _ in application.operators]
+    for o in application.order:
+        up = application.upstream[o]
+        fed[o] = set.union(*(fed[u] for u in up)) if up else {o}
+    found = []
+    for source in application.sources:
+        own = tuple(o for o in application.free if fed[o] == {source})
+        choices = tuple(islice(_choices(problem, own, {}), most + 1))
+        if len(choices) > most:
+            name = application.operators[source].name
+            raise PlacementError(
+                f"there are more than {most:,} ways to cut what '{name}' feeds",
+                hint="cut at fewer places: fewer layers, or fewer parallel branches of operators",
+            )
+        found.append(Branch(source, own, choices))
+    return tuple(found)
+
+
+def shared(problem: Problem) -> tuple[int, ...]:
+    """Give the free operators that several sources lead to: they are in no branch."""
+    inside = {o for branch in branches(problem) for o in branch.operators}
+    return tuple(o for o in problem.application.free if o not in inside)
+
+
+def _choices(
+    problem: Problem, operators: tuple[int, ...], placed: dict[int, int]
+) -> Iterator[tuple[int, ...]]:
+    """Give the ways to place operators, upstream first, on their hosts; data must have a way."""
+    if len(placed) == len(operators):
+        yield tuple(placed[o] for o in operators)
+        return
+    application, network = problem.application, problem.network
+    operator = operators[len(placed)]
+    what = application.operators[operator]
+    if what.hosts is None:
+        raise PlacementError(f"operator '{what.name}' has no list of hosts")
+    above = []
+    for u in application.upstream[operator]:
+        host = placed.get(u, application.operators[u].fixed)
+        if host is not None:
+            above.append(problem.zone_of(host))
+    for host in sorted(what.hosts):
+        zone = problem.zone_of(host)
+        if all(network.route(lower, zone) is not None for lower in above):
+            placed[operator] = host
+            yield from _choices(problem, operators, placed)
+            del placed[operator]
