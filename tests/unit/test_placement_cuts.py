@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from headwater.errors import PlacementError
-from headwater.placement import Application, Hosts, Operator, Problem, Topology
+from headwater.placement import Application, Hosts, Operator, Problem, Topology, fog
 from headwater.placement.cuts import branches, shared
+from headwater.placement.fog import APP_1, APP_2, DEVICES, devices, diamond
 from headwater.placement.network import Tree
+from headwater.placement.response import response
+from headwater.placement.usage import resource_usage
 
 
-def diamond(before: int, branch_lengths: tuple[int, ...], behind: int) -> list[tuple[int, int]]:
-    """A chain, parallel branches, a chain; operators are numbered from 0 upwards."""
-    edges = [(n, n + 1) for n in range(before - 1)]
-    fork, size = before - 1, before
-    ends = []
-    for length in branch_lengths:
-        at = fork
-        for _ in range(length):
-            edges.append((at, size))
-            at, size = size, size + 1
-        ends.append(at)
-    edges += [(end, size) for end in ends]
-    return edges + [(n, n + 1) for n in range(size, size + behind - 1)]
-
-
-def problem(graph: list[tuple[int, int]], fogs: int, levels: int = 2) -> Problem:
+def problem(graph: Sequence[tuple[int, int]], fogs: int, levels: int = 2) -> Problem:
     """An instance of the graph for each fog node, with a source there; a sink in the cloud."""
     zones = fogs + levels - 1
     parents = [fogs] * fogs + [*range(fogs + 1, zones), -1]
@@ -90,3 +80,26 @@ def test_what_several_sources_lead_to_is_in_no_branch() -> None:
 def test_too_many_ways_are_refused() -> None:
     with pytest.raises(PlacementError, match="more than 10 ways"):
         branches(problem(diamond(2, (2, 2), 3), fogs=1), most=10)
+
+
+def test_problems_are_drawn_as_in_the_evaluation_of_tsoo() -> None:
+    assert (APP_1.operators, APP_2.operators) == (9, 11)
+    assert (DEVICES[0], len(DEVICES), DEVICES[-1]) == (5_000, 11, 75_000)
+    for split in ("spacing", "norm"):
+        counts = devices(20_000, seed=3, split=split)
+        assert counts.sum() == pytest.approx(20_000) and (counts >= 0).all()
+    drawn = fog.problem(APP_1, 20_000, seed=4)
+    assert [len(b.choices) for b in branches(drawn)] == [14] * 10
+    source = drawn.application.operators[0]
+    assert drawn.application.size_out[0] == 6_000
+    total = sum(drawn.application.rate_out[s] for s in drawn.application.sources)
+    assert total == pytest.approx(0.55 * 20_000) and source.host == 0
+    # Everything in the cloud: all data goes up, and nothing is taken of the fog.
+    up = tuple(o.host if o.host is not None else 20 for o in drawn.application.operators)
+    found = resource_usage(drawn, up)
+    assert found.compute == 0.0
+    assert found.bandwidth == pytest.approx(0.55 * 20_000 * 6_000 * 8)
+    # Few devices: the way up, 100 ms to the fog and 100 to 300 from there, and some windows' work.
+    quiet = fog.problem(APP_1, 50, seed=4)
+    assert 0.2 < response(quiet, up).worst < 0.6
+    assert response(drawn, up).worst > response(quiet, up).worst
