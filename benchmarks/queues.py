@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import common
-from headwater.placement import Application, Placement, Problem, generate, solve
+from headwater.placement import Answer, Application, Problem, generate, solve
 from headwater.placement.cost import transfer_time
 from headwater.placement.simulation import Simulated, World, simulate
 
@@ -42,8 +42,6 @@ def rows(seeds: int, seconds: float) -> Iterator[dict[str, Any]]:
             problem = generate.problem(graph, (5, 5, 20), seed=seed, units=preset)
             for strategy in STRATEGIES:
                 answer = solve(problem, strategy)
-                latencies = _latencies(problem, answer.placement)
-                modelled = answer.evaluation.latency
                 for name, world in WORLDS.items():
                     seen = simulate(problem, answer.placement, seconds=seconds, seed=seed, world=world)
                     yield {
@@ -51,32 +49,37 @@ def rows(seeds: int, seconds: float) -> Iterator[dict[str, Any]]:
                         "seed": seed,
                         "strategy": strategy,
                         "world": name,
-                        "model_al_s": modelled,
-                        "seen_al_s": seen.latency,
-                        "model_queues_s": modelled - latencies,
-                        "seen_queues_s": seen.latency - latencies,
-                        "model_window_s": problem.application.waiting,
-                        "seen_window_s": _held(problem, seen),
+                        **_compared(problem, answer, seen),
                         "events": seen.events,
                     }
 
 
-def _latencies(problem: Problem, placement: Placement) -> float:
-    """Give the part of AL that is latency alone: that of a stream of no events."""
-    silent = tuple(replace(operator, size=0.0) for operator in problem.application.operators)
-    quiet = replace(problem, application=Application(silent, problem.application.streams))
-    return math.fsum(
-        paths * transfer_time(quiet, (u, v), placement[u], placement[v])
-        for (u, v), paths in quiet.application.paths_over.items()
-    )
-
-
-def _held(problem: Problem, seen: Simulated) -> float:
-    return math.fsum(
-        paths * held
-        for paths, held in zip(problem.application.paths, seen.holding.tolist(), strict=True)
-        if not math.isnan(held)
-    )
+def _compared(problem: Problem, answer: Answer, seen: Simulated) -> dict[str, float]:
+    """Give AL, its queues and its windows as modelled and seen, of all that events came to in that time."""
+    application, cost = problem.application, answer.evaluation
+    silent = tuple(replace(operator, size=0.0) for operator in application.operators)
+    quiet = replace(problem, application=Application(silent, application.streams))
+    modelled, latencies, held, waits = [], [], [], []
+    for o, paths in enumerate(application.paths):
+        if not math.isnan(seen.service[o]):
+            modelled.append(paths * cost.service[o])
+        if not math.isnan(seen.holding[o]):
+            held.append(paths * float(seen.holding[o]))
+            waits.append(paths * application.operators[o].window / float(application.rate_in[o]))
+    for (u, v), paths in application.paths_over.items():
+        if not math.isnan(seen.transfer[u, v]):
+            modelled.append(paths * cost.transfer[u, v])
+            lower, upper = answer.placement[u], answer.placement[v]
+            latencies.append(paths * transfer_time(quiet, (u, v), lower, upper))
+    links = math.fsum(latencies)
+    return {
+        "model_al_s": math.fsum(modelled),
+        "seen_al_s": seen.latency,
+        "model_queues_s": math.fsum(modelled) - links,
+        "seen_queues_s": seen.latency - links,
+        "model_window_s": math.fsum(waits),
+        "seen_window_s": math.fsum(held),
+    }
 
 
 def summary(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
