@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from headwater.placement.cost import service_time
 from headwater.placement.network import Flow, Link, time_over
 from headwater.placement.problem import Ints, Placement, Problem
 from headwater.placement.queueing import Floats, mm1
@@ -42,11 +41,24 @@ class Coming:
     bandwidth: float
 
 
+class _Host(NamedTuple):
+    """What is looked up of a host again and again, as plain numbers."""
+
+    zone: int
+    latency: float
+    bandwidth: float
+    cpu: float
+    cpu_free: float
+    memory_free: float
+
+
 class Placing:
     """A placement that grows."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
+        self._operators = problem.application.operators
+        self._rates = problem.application.rates
         self.placed: dict[int, int] = {}
         self.work = Taken[int]()
         self.memory = Taken[int]()
@@ -54,9 +66,26 @@ class Placing:
         self._sends = Taken[int]()
         self._links = Taken[Link]()
         self._coming: tuple[int, Coming] | None = None
+        self._seen: dict[int, _Host] = {}
         self._rows: dict[int, int] = {}
         self._touched = np.zeros(64, dtype=np.int32)
         self._amounts = np.zeros((64, 3))
+
+    def _host(self, host: int) -> _Host:
+        found = self._seen.get(host)
+        if found is None:
+            hosts = self.problem.hosts
+            numbers = (hosts.lan_latency, hosts.lan_bandwidth, hosts.cpu, hosts.cpu_free, hosts.memory_free)
+            found = _Host(int(hosts.zone[host]), *(float(field[host]) for field in numbers))
+            self._seen[host] = found
+        return found
+
+    def _service(self, operator: int, host: int) -> float:
+        """Give ``service_time``."""
+        what = self._operators[operator]
+        if what.host is not None or not what.cpu:
+            return 0.0
+        return mm1(self._host(host).cpu / what.cpu, self._rates[operator])
 
     def placement(self) -> Placement:
         """Give the placement once every operator has its place."""
@@ -69,32 +98,36 @@ class Placing:
         return self._coming[1]
 
     def _find_coming(self, operator: int) -> Coming:
-        application, hosts = self.problem.application, self.problem.hosts
-        flows, out, need = [], 0.0, Taken[int]()
+        application = self.problem.application
+        flows, out, total, need = [], 0.0, 0.0, Taken[int]()
         for u in application.upstream[operator]:
             if (host := self.placed.get(u)) is None:
                 continue
-            flow = application.flow((u, operator), self.problem.zone_of(host))
+            flow = application.flow((u, operator), self._host(host).zone)
             flows.append(flow)
-            need[host] += flow.bandwidth
+            bandwidth = flow.rate * flow.bits
+            need[host] += bandwidth
+            total += bandwidth
             out += self._access(host, flow)
         far = self.problem.network.arrivals(flows, self._links)
         far += out
-        if any(self._sends[host] + more > hosts.lan_bandwidth[host] for host, more in need.items()):
-            far[:] = math.inf
-        return Coming(far, tuple(flows), tuple(need), sum(flow.bandwidth for flow in flows))
+        for host, more in need.items():
+            if self._sends[host] + more > self._host(host).bandwidth:
+                far[:] = math.inf
+        return Coming(far, tuple(flows), tuple(need), total)
 
     def _access(self, host: int, flow: Flow) -> float:
         """Give the seconds of an event over a host's LAN access, either way."""
-        hosts = self.problem.hosts
-        queue = mm1(float(hosts.lan_bandwidth[host]) / flow.bits, flow.rate) if flow.bits else 0.0
-        return float(hosts.lan_latency[host]) + queue
+        of = self._host(host)
+        return of.latency + (mm1(of.bandwidth / flow.bits, flow.rate) if flow.bits else 0.0)
 
     def allowed(self, operator: int, host: int) -> bool:
         """Tell whether an operator may run on a host, by itself and with those it belongs together with."""
+        hosts = self._operators[operator].hosts
+        if hosts is None:
+            return True
         problem = self.problem
-        hosts = problem.application.operators[operator].hosts
-        if hosts is not None and host not in hosts:
+        if host not in hosts:
             return False
         group = problem.group_of.get(operator)
         if group is None:
@@ -113,31 +146,31 @@ class Placing:
 
     def has_room(self, operator: int, host: int) -> bool:
         """Tell whether a host's cpu (eq. 9, 11) and memory (eq. 12) suffice."""
-        application, hosts = self.problem.application, self.problem.hosts
-        if application.operators[operator].host is not None:
+        if self._operators[operator].host is not None:
             return True
+        application, of = self.problem.application, self._host(host)
         return (
-            self.work[host] + application.work[operator] <= float(hosts.cpu_free[host])
-            and self.memory[host] + application.room[operator] <= float(hosts.memory_free[host])
-            and service_time(self.problem, operator, host) < math.inf
+            self.work[host] + application.work[operator] <= of.cpu_free
+            and self.memory[host] + application.room[operator] <= of.memory_free
+            and self._service(operator, host) < math.inf
         )
 
     def cost(self, operator: int, host: int) -> float:
         """Give service time and transfers from upstream (Algorithm 2); ∞ where a constraint is not met."""
-        zone = self.problem.zone_of(host)
+        of = self._host(host)
         if not self.allowed(operator, host) or not self.has_room(operator, host):
             return math.inf
         coming = self.coming(operator)
         if host in coming.beside:
             transfers = self._beside(operator, host)
-        elif self.receives[host] + coming.bandwidth > float(self.problem.hosts.lan_bandwidth[host]):
+        elif self.receives[host] + coming.bandwidth > of.bandwidth:
             return math.inf
         else:
             near = 0.0
             for flow in coming.flows:
                 near += self._access(host, flow)
-            transfers = float(coming.far[zone]) + near
-        return transfers + service_time(self.problem, operator, host)
+            transfers = float(coming.far[of.zone]) + near
+        return transfers + self._service(operator, host)
 
     def _beside(self, operator: int, host: int) -> float:
         """Give the transfers from upstream to a host on which some of it runs; ∞ without room for them."""
@@ -149,8 +182,8 @@ class Placing:
         seconds = 0.0
         for u in application.upstream[operator]:
             if (other := self.placed.get(u, host)) != host:
-                flow = application.flow((u, operator), self.problem.zone_of(other))
-                route = network.route(flow.zone, self.problem.zone_of(host)) or ()
+                flow = application.flow((u, operator), self._host(other).zone)
+                route = network.route(flow.zone, self._host(host).zone) or ()
                 seconds += self._access(other, flow) + time_over(network, route, flow)
                 seconds += self._access(host, flow)
         return seconds
@@ -163,30 +196,28 @@ class Placing:
 
     def is_joined(self, operator: int, host: int) -> bool:
         """Tell whether streams between a host and the operator's neighbours have ways, and room on them."""
-        hosts, network = self.problem.hosts, self.problem.network
+        around = self._around(operator, host)
+        if not around:
+            return True
+        network = self.problem.network
         sends, receives, links = Taken[int](), Taken[int](), Taken[Link]()
-        for lower, upper, flow in self._around(operator, host):
-            route = network.route(flow.zone, self.problem.zone_of(upper))
+        for lower, upper, flow in around:
+            route = network.route(flow.zone, self._host(upper).zone)
             if route is None:
                 return False
-            sends[lower] += flow.bandwidth
-            receives[upper] += flow.bandwidth
+            bandwidth = flow.rate * flow.bits
+            sends[lower] += bandwidth
+            receives[upper] += bandwidth
+            narrowest = min(self._host(lower).bandwidth, self._host(upper).bandwidth)
             for link in route:
-                links[link] += flow.bandwidth
+                links[link] += bandwidth
+                narrowest = min(narrowest, network.capacity(link))
             # A queue that is just full grows for ever (eq. 10).
-            if flow.bandwidth and any(
-                flow.bandwidth >= room
-                for room in (
-                    hosts.lan_bandwidth[lower],
-                    hosts.lan_bandwidth[upper],
-                    *map(network.capacity, route),
-                )
-            ):
+            if bandwidth and bandwidth >= narrowest:
                 return False
-        bandwidth = hosts.lan_bandwidth
         return (
-            all(self._sends[h] + more <= bandwidth[h] for h, more in sends.items())
-            and all(self.receives[h] + more <= bandwidth[h] for h, more in receives.items())
+            all(self._sends[h] + more <= self._host(h).bandwidth for h, more in sends.items())
+            and all(self.receives[h] + more <= self._host(h).bandwidth for h, more in receives.items())
             and all(self._links[link] + more <= network.available(link) for link, more in links.items())
         )
 
@@ -195,11 +226,11 @@ class Placing:
         application, found = self.problem.application, []
         for u in application.upstream[operator]:
             if (other := self.placed.get(u, host)) != host:
-                flow = application.flow((u, operator), self.problem.zone_of(other))
+                flow = application.flow((u, operator), self._host(other).zone)
                 found.append((other, host, flow))
         for d in application.downstream[operator]:
             if (other := self.placed.get(d, host)) != host:
-                flow = application.flow((operator, d), self.problem.zone_of(host))
+                flow = application.flow((operator, d), self._host(host).zone)
                 found.append((host, other, flow))
         return found
 
@@ -258,5 +289,5 @@ class Placing:
             self._sends[lower] += times * flow.bandwidth
             self.receives[upper] += times * flow.bandwidth
             self._touch(upper)
-            for link in self.problem.network.route(flow.zone, self.problem.zone_of(upper)) or ():
+            for link in self.problem.network.route(flow.zone, self._host(upper).zone) or ():
                 self._links[link] += times * flow.bandwidth

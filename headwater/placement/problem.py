@@ -215,6 +215,11 @@ class Application:
         """λ in: events/s that each operator gets; of a source, that it gives."""
         return self._events[0]
 
+    @cached_property
+    def rates(self) -> list[float]:
+        """``rate_in`` as plain numbers."""
+        return [float(rate) for rate in self.rate_in]
+
     @property
     def rate_out(self) -> Floats:
         """λ out: events/s that each operator gives."""
