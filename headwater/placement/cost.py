@@ -15,7 +15,7 @@ from headwater.placement.network import Link, time_over
 from headwater.placement.problem import Placement, Problem, Stream
 from headwater.placement.queueing import mm1
 
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
 """Relative; sums of the same numbers in another order differ by less."""
 
 
@@ -173,6 +173,6 @@ def shortages(problem: Problem, placement: Placement) -> list[Shortage]:
 
 
 def _over(constraint: str, where: str, needed: float, available: float, unit: str) -> list[Shortage]:
-    if needed <= available * (1 + _ROUNDING):
+    if needed <= available * (1 + ROUNDING):
         return []
     return [Shortage(constraint, where, needed, available, unit)]

@@ -7,7 +7,7 @@ data goes up only: with two levels that is a cut with all before it below and al
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -17,7 +17,7 @@ from headwater.placement.problem import Problem
 
 @dataclass(frozen=True)
 class Branch:
-    """A source, the free operators that only it leads to, upstream first, and the ways to place these."""
+    """A source and what only it leads to, upstream first, and the ways to place these operators."""
 
     source: int
     operators: tuple[int, ...]
@@ -37,7 +37,7 @@ def branches(problem: Problem, *, most: int = 100_000) -> tuple[Branch, ...]:
         fed[o] = set.union(*(fed[u] for u in up)) if up else {o}
     found = []
     for source in application.sources:
-        own = tuple(o for o in application.free if fed[o] == {source})
+        own = tuple(o for o in application.order if fed[o] == {source})
         choices = tuple(islice(_choices(problem, own, {}), most + 1))
         if len(choices) > most:
             name = application.operators[source].name
@@ -49,10 +49,30 @@ def branches(problem: Problem, *, most: int = 100_000) -> tuple[Branch, ...]:
     return tuple(found)
 
 
-def shared(problem: Problem) -> tuple[int, ...]:
-    """Give the free operators that several sources lead to: they are in no branch."""
-    inside = {o for branch in branches(problem) for o in branch.operators}
-    return tuple(o for o in problem.application.free if o not in inside)
+def trunks(problem: Problem, inside: Iterable[int], *, most: int = 1_000) -> tuple[dict[int, int], ...]:
+    """Give the ways to place what several sources lead to: the operators that are in no branch.
+
+    Raises PlacementError where there are more than ``most``.
+    """
+    branched = set(inside)
+    rest = tuple(o for o in problem.application.order if o not in branched)
+    found = tuple(islice(_choices(problem, rest, {}), most + 1))
+    if len(found) > most:
+        raise PlacementError(
+            f"there are more than {most:,} ways to place what several sources lead to",
+            hint="name the layer of some of it with to_layer",
+        )
+    return tuple(dict(zip(rest, hosts, strict=True)) for hosts in found)
+
+
+def hosts_of(problem: Problem, operator: int) -> tuple[int, ...]:
+    """List the hosts that an operator may run on; raise PlacementError where it has no list."""
+    what = problem.application.operators[operator]
+    if what.host is not None:
+        return (what.host,)
+    if what.hosts is None:
+        raise PlacementError(f"operator '{what.name}' has no list of hosts")
+    return tuple(sorted(what.hosts))
 
 
 def _choices(
@@ -64,15 +84,8 @@ def _choices(
         return
     application, network = problem.application, problem.network
     operator = operators[len(placed)]
-    what = application.operators[operator]
-    if what.hosts is None:
-        raise PlacementError(f"operator '{what.name}' has no list of hosts")
-    above = []
-    for u in application.upstream[operator]:
-        host = placed.get(u, application.operators[u].fixed)
-        if host is not None:
-            above.append(problem.zone_of(host))
-    for host in sorted(what.hosts):
+    above = [problem.zone_of(placed[u]) for u in application.upstream[operator] if u in placed]
+    for host in hosts_of(problem, operator):
         zone = problem.zone_of(host)
         if all(network.route(lower, zone) is not None for lower in above):
             placed[operator] = host

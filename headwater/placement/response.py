@@ -12,8 +12,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from headwater.placement.problem import Placement, Problem, Stream
-from headwater.placement.queueing import dm1, md1, mm1
+from headwater.placement.queueing import Floats, dm1, md1, mm1
 
 LEAST_BANDWIDTH = 0.02
 """Share of a link that is there even if others take all of it: a link is never quite full for ever."""
@@ -70,17 +72,17 @@ def operator_latencies(problem: Problem, placement: Placement) -> tuple[float, .
             continue
         others = 0 if hosts.processes is None else int(hosts.processes[host])
         cpu = float(hosts.cpu[host]) / max(1, processes[host] + others)
-        found.append(_latency(cpu, work[process], rate[process], what.span, what.slide, what.window))
+        found.append(process_latency(cpu, work[process], rate[process], what.span, what.slide, what.window))
     return tuple(found)
 
 
-def _latency(cpu: float, work: float, rate: float, span: float, slide: float, window: float) -> float:
-    """Give the time in a process that has ``work`` per second to do for ``rate`` events/s."""
-    if not work:
+def process_latency(cpu: float, work: float, rate: float, span: float, slide: float, window: float) -> float:
+    """Give the time in a process that has ``work`` per second to do for ``rate`` events/s (eq. 19 to 23)."""
+    if work <= 0:
         return 0.0
-    if span:
-        return dm1(cpu / (work * span), slide or span)
-    if window:
+    if span > 0:
+        return dm1(cpu / (work * span), slide if slide > 0 else span)
+    if window > 0:
         return md1(cpu / (work / rate * window), rate / window)
     return mm1(cpu / (work / rate), rate)
 
@@ -103,7 +105,12 @@ def network_delay(problem: Problem, stream: Stream, placement: Placement) -> flo
     bits = span * flow.bandwidth if span else flow.bits
     seconds = float(problem.hosts.lan_latency[placement[u]]) + float(problem.hosts.lan_latency[placement[v]])
     for link in route:
-        most = network.capacity(link)
-        rest = max(network.available(link), LEAST_BANDWIDTH * most)
+        rest = float(rest_of(network.capacity(link), network.available(link)))
         seconds += network.latency(link) + (bits / rest if math.isfinite(rest) else 0.0)
     return seconds
+
+
+def rest_of(most: Floats | float, available: Floats | float) -> Floats:
+    """Give the bandwidth of links that data can count on."""
+    found: Floats = np.maximum(available, LEAST_BANDWIDTH * np.asarray(most))
+    return found

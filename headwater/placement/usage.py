@@ -8,7 +8,7 @@ is memory, as there; network delay in the cost is a link's latency.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from headwater.placement.cost import Usage, usage_of
 from headwater.placement.network import Link
 from headwater.placement.problem import Placement, Problem
+from headwater.placement.queueing import Floats
 
 
 @dataclass(frozen=True)
@@ -62,34 +63,47 @@ def resource_usage(problem: Problem, placement: Placement, weights: Weights | No
     )
 
 
-def _compute(problem: Problem, used: Usage) -> float:
-    """CRU: memory taken × W, over all there is outside of clouds (eq. 24, 28)."""
-    hosts = problem.hosts
-    outside = ~problem.topology.cloud[hosts.zone] & np.isfinite(hosts.memory)
+def prices(problem: Problem, weights: Weights) -> tuple[Floats, Mapping[Link, float]]:
+    """Give what RU rises by for a byte × a byte of each host, and for a bit/s × a bit/s of each link.
+
+    The cost of what is taken is taken × W (eq. 24, 25): taken × (others' + taken) × this price. A link's
+    holds its delay as a share of the longest (eq. 29). What has no limit costs nothing.
+    """
+    hosts, network = problem.hosts, problem.network
+    outside = ~problem.topology.cloud[hosts.zone] & np.isfinite(hosts.memory) & (hosts.memory > 0)
     most = float(hosts.memory[outside].sum())
+    memory = np.zeros(len(hosts))
+    if most:
+        memory[outside] = weights.compute / (hosts.memory[outside] * most)
+    limited = [link for link in links_of(problem) if not math.isinf(network.capacity(link))]
+    total = math.fsum(network.capacity(link) for link in limited)
+    longest = max((network.latency(link) for link in limited), default=0.0)
+    if not total or not longest:
+        return memory, {}
+    scale = weights.network / (longest * total)
+    return memory, {link: scale * network.latency(link) / network.capacity(link) for link in limited}
+
+
+def _compute(problem: Problem, used: Usage) -> float:
+    """CRU (eq. 24, 28)."""
+    hosts, (price, _) = problem.hosts, prices(problem, Weights(1.0, 1.0))
     terms = (
-        taken * weight(float(hosts.memory[host]), float(hosts.memory_free[host]), taken)
+        taken * (float(hosts.memory[host] - hosts.memory_free[host]) + taken) * float(price[host])
         for host, taken in used.memory.items()
-        if not problem.in_cloud(host)
+        if price[host]
     )
-    return math.fsum(terms) / most if most else 0.0
+    return math.fsum(terms)
 
 
 def _network(problem: Problem, used: Usage) -> float:
-    """NRU: bandwidth taken × W × delay as a share of the longest, over all there is (eq. 25, 29)."""
-    network = problem.network
-    limited = [link for link in links_of(problem) if not math.isinf(network.capacity(link))]
-    most = math.fsum(network.capacity(link) for link in limited)
-    longest = max((network.latency(link) for link in limited), default=0.0)
-    if not most or not longest:
-        return 0.0
+    """NRU (eq. 25, 29)."""
+    network, (_, price) = problem.network, prices(problem, Weights(1.0, 1.0))
     terms = (
-        bits
-        * weight(network.capacity(link), network.available(link), bits)
-        * (network.latency(link) / longest)
+        bits * (network.capacity(link) - network.available(link) + bits) * price[link]
         for link, bits in used.links.items()
+        if link in price
     )
-    return math.fsum(terms) / most
+    return math.fsum(terms)
 
 
 def links_of(problem: Problem) -> Iterable[Link]:

@@ -9,7 +9,7 @@ import pytest
 
 from headwater.errors import PlacementError
 from headwater.placement import Application, Hosts, Operator, Problem, Topology, fog
-from headwater.placement.cuts import branches, shared
+from headwater.placement.cuts import branches, trunks
 from headwater.placement.fog import APP_1, APP_2, DEVICES, devices, diamond
 from headwater.placement.network import Tree
 from headwater.placement.response import response
@@ -46,13 +46,17 @@ def problem(graph: Sequence[tuple[int, int]], fogs: int, levels: int = 2) -> Pro
     return Problem(Topology(hosts, network, cloud, levels_of), Application(tuple(operators), streams))
 
 
+def inside(of: Problem) -> set[int]:
+    return {o for branch in branches(of) for o in branch.operators}
+
+
 def test_cuts_are_the_sets_with_all_before_them() -> None:
     two = problem(diamond(2, (2, 2), 3), fogs=3)
     assert [len(b.choices) for b in branches(two)] == [14, 14, 14]  # 9 operators
     three = problem(diamond(3, (2, 2, 2), 2), fogs=2)
     assert [len(b.choices) for b in branches(three)] == [32, 32]  # 11 operators
-    assert all(len(b.operators) == 9 for b in branches(two))
-    assert shared(two) == ()
+    assert all(len(b.operators) == 1 + 9 for b in branches(two))
+    assert trunks(two, inside(two)) == ({30: 3},)  # the sink
 
 
 def test_no_choice_sends_data_down() -> None:
@@ -74,7 +78,7 @@ def test_what_several_sources_lead_to_is_in_no_branch() -> None:
     streams = {(u, joined if v == sink else v): 1.0 for u, v in application.streams}
     streams[joined, sink] = 1.0
     both = Problem(found.topology, Application(operators, streams))
-    assert shared(both) == (joined,)
+    assert trunks(both, inside(both)) == ({joined: 2, sink: 2},)
 
 
 def test_too_many_ways_are_refused() -> None:

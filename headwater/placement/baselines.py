@@ -1,0 +1,107 @@
+"""What TSOO is measured against: TRCS, FogOnly, FCInterplay (section 6.1 of its paper). Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headwater.placement.problem import Ints
+from headwater.placement.situation import Decision, Measured, Situation
+from headwater.placement.tsoo import least, moves
+
+_MOST_MOVES = 1_000
+
+
+def fog_only(situation: Situation) -> Decision:
+    """Run as much below as hosts have room for."""
+    return situation.decided(situation.all_down)
+
+
+def fc_interplay(situation: Situation) -> Decision:
+    """Send a stream up whole where time allows it or cannot be kept anyhow; else cut it where it is least.
+
+    Up only as far as B allows; streams are decided one after the other.
+    """
+    found, numbers, limits = situation.all_up.copy(), situation.numbers, situation.limits
+    narrow = least(situation, numbers.into_cloud)
+    taken = numbers.trunk_cloud
+    for b in range(len(found)):
+        times = [_time(situation, found, b, c) for c in np.flatnonzero(numbers.allowed[b]).tolist()]
+        whole = _time(situation, found, b, int(found[b]))
+        hopeless = min(times, default=np.inf) > limits.max_latency
+        goes_up = hopeless or whole <= limits.max_latency
+        if not goes_up or taken + numbers.into_cloud[b, found[b]] > limits.max_bandwidth:
+            found[b] = narrow[b]
+        taken += numbers.into_cloud[b, found[b]]
+    return situation.decided(found)
+
+
+def _time(situation: Situation, selection: Ints, b: int, choice: int) -> float:
+    trial = selection.copy()
+    trial[b] = choice
+    return float(situation.measure(trial).times[b])
+
+
+def trcs(situation: Situation) -> Decision:
+    """From what runs, or all in the cloud: move down what a broken limit needs, up what B leaves room for.
+
+    Each move is the one that takes the least memory below among those that help: TRCS uses little of it.
+    """
+    limits = situation.limits
+    found = (situation.all_up if situation.current is None else situation.current).copy()
+    found = np.where(situation.numbers.allowed[np.arange(len(found)), found], found, situation.all_up)
+    measured = situation.measure(found)
+    for _ in range(_MOST_MOVES):
+        narrow, quick = situation.is_narrow(measured), situation.is_quick(measured)
+        if narrow and quick:
+            break
+        step = _step(situation, found, measured, narrow=narrow)
+        if step is None:
+            break
+        found, measured = step
+    for _ in range(_MOST_MOVES):
+        if measured.bandwidth >= limits.min_bandwidth:
+            break
+        back = _back(situation, found)
+        if back is None:
+            break
+        found, measured = back
+    return situation.decided(found)
+
+
+def _step(
+    situation: Situation, selection: Ints, measured: Measured, *, narrow: bool
+) -> tuple[Ints, Measured] | None:
+    """Find the smallest move down that lessens B, where that is too much, or else T."""
+    best: tuple[float, Ints, Measured] | None = None
+    for b in range(len(selection)):
+        if narrow and not measured.times[b] > situation.limits.max_latency:
+            continue
+        for c in moves(situation, b, int(selection[b]), up=False):
+            trial = selection.copy()
+            trial[b] = c
+            then = situation.measure(trial)
+            helps = then.times[b] < measured.times[b] if narrow else then.bandwidth < measured.bandwidth
+            if then.fits and helps and (situation.is_narrow(then) or not narrow):
+                taken = _below(situation, b, c) - _below(situation, b, int(selection[b]))
+                if best is None or taken < best[0]:
+                    best = taken, trial, then
+    return None if best is None else best[1:]
+
+
+def _back(situation: Situation, selection: Ints) -> tuple[Ints, Measured] | None:
+    """Find the move up that frees most and keeps to all limits."""
+    best: tuple[float, Ints, Measured] | None = None
+    for b in range(len(selection)):
+        for c in moves(situation, b, int(selection[b]), up=True):
+            trial = selection.copy()
+            trial[b] = c
+            then = situation.measure(trial)
+            freed = _below(situation, b, int(selection[b])) - _below(situation, b, c)
+            if situation.keeps(then) and (best is None or freed > best[0]):
+                best = freed, trial, then
+    return None if best is None else best[1:]
+
+
+def _below(situation: Situation, b: int, choice: int) -> float:
+    """Give the bytes that a choice takes of hosts outside of clouds."""
+    return situation.table.memory_below(situation.load, b, choice)

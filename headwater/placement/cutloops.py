@@ -1,0 +1,245 @@
+"""What a selection of choices costs and how long it takes: loops over cut tables, to be compiled. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from headwater.placement.cutnumbers import Numbers, Shape
+from headwater.placement.problem import Bools, Ints
+from headwater.placement.queueing import Floats
+from headwater.placement.response import process_latency
+
+CLOSE = 1e-9
+"""Relative; sums of the same numbers in another order differ by less."""
+
+
+class Space(NamedTuple):
+    """What a search writes on. ``worst``: [b] seconds; ``lone``: [b, c, i] of processes alone."""
+
+    lone: Floats
+    work: Floats
+    rate: Floats
+    certain: Bools
+    latency: Floats
+    running: Ints
+    onward: Floats
+    least_memory: Floats
+    least_bits: Floats
+    memory: Floats
+    bits: Floats
+    goes_to: Ints
+    common: Ints
+    price: Floats
+    joined: Floats
+    """[b, process]: latency if a branch came to what is certain; −1: not known yet."""
+    bounds: Floats
+    """[b]: least price."""
+    time: Floats
+    """[b, c]"""
+    burden: Floats
+    """[b, c]: shares of the cpu of hosts that several branches can use."""
+
+
+def space(shape: Shape, numbers: Numbers) -> Space:
+    """Make room for searches over a table."""
+    branches, choices, width = shape.process.shape
+    processes, nodes = len(shape.process_host), len(shape.trunk_process)
+    return Space(
+        lone=np.zeros((branches, choices, width)),
+        work=np.zeros(processes),
+        rate=np.zeros(processes),
+        certain=np.zeros(processes, dtype=np.bool_),
+        latency=np.zeros(processes),
+        running=np.zeros(len(numbers.cpu), dtype=np.int64),
+        onward=np.zeros(width + nodes),
+        least_memory=np.zeros((branches, numbers.memory.shape[2])),
+        least_bits=np.zeros((branches, numbers.bits.shape[2])),
+        memory=np.zeros(numbers.memory.shape[2]),
+        bits=np.zeros(numbers.bits.shape[2]),
+        goes_to=np.zeros(shape.keys, dtype=np.int64),
+        common=np.zeros((branches, width), dtype=np.int64),
+        price=np.zeros((branches, choices)),
+        joined=np.zeros((branches, processes)),
+        bounds=np.zeros(branches),
+        time=np.zeros((branches, choices)),
+        burden=np.zeros((branches, choices)),
+    )
+
+
+def find_lone(shape: Shape, numbers: Numbers, room: Space) -> None:
+    """Find the latency of each operator in each choice if no other branch were there."""
+    # By process and how many run beside it: choices have most of these in common.
+    known = np.zeros((len(shape.process_host), shape.width + 1))
+    for b in range(len(shape.choices)):
+        for i in range(shape.operators[b]):
+            for c in range(shape.choices[b]):
+                if shape.process[b, c, i] >= 0:
+                    known[shape.process[b, c, i]] = -1.0
+        for c in range(shape.choices[b]):
+            room.burden[b, c] = 0.0
+            for i in range(shape.operators[b]):
+                p = shape.process[b, c, i]
+                if p < 0 or numbers.work[b, i] <= 0:
+                    room.lone[b, c, i] = 0.0
+                    continue
+                host = shape.process_host[p]
+                if shape.shared[host]:
+                    room.burden[b, c] += numbers.work[b, i] / numbers.cpu[host]
+                beside = 0
+                for j in range(shape.operators[b]):
+                    q = shape.process[b, c, j]
+                    if q >= 0 and shape.process_host[q] == host:
+                        beside += 1
+                if known[p, beside] < 0:
+                    known[p, beside] = process_latency(
+                        numbers.cpu[host] / (beside + numbers.others[host]),
+                        numbers.work[b, i],
+                        numbers.rate[b, i],
+                        shape.span[p],
+                        shape.slide[p],
+                        shape.window[p],
+                    )
+                room.lone[b, c, i] = known[p, beside]
+
+
+def begin(shape: Shape, numbers: Numbers, room: Space) -> None:
+    """Forget all branches: only the trunk is certain."""
+    room.work[:] = 0.0
+    room.rate[:] = 0.0
+    room.certain[:] = False
+    room.running[:] = 0
+    add(shape, room, shape.trunk_process, numbers.trunk_work, numbers.trunk_rate)
+
+
+def add(shape: Shape, room: Space, processes: Ints, work: Floats, rate: Floats) -> None:
+    """Let processes take more, those that are where several branches can be."""
+    for n in range(len(processes)):
+        p = processes[n]
+        if p < 0 or not shape.shared[shape.process_host[p]]:
+            continue
+        if not room.certain[p]:
+            room.certain[p] = True
+            room.running[shape.process_host[p]] += 1
+        room.work[p] += work[n]
+        room.rate[p] += rate[n]
+
+
+def find_latencies(shape: Shape, numbers: Numbers, room: Space) -> None:
+    """Find the latency of what is certain, and of the way through the trunk from each of its nodes."""
+    for p in range(len(shape.process_host)):
+        room.latency[p] = 0.0
+        if room.certain[p]:
+            host = shape.process_host[p]
+            room.latency[p] = process_latency(
+                numbers.cpu[host] / max(1, room.running[host] + numbers.others[host]),
+                room.work[p],
+                room.rate[p],
+                shape.span[p],
+                shape.slide[p],
+                shape.window[p],
+            )
+    at, k, edges = shape.width, 0, len(shape.trunk_from)
+    for n in range(len(shape.trunk_process) - 1, -1, -1):
+        behind = 0.0
+        while k < edges and shape.trunk_from[k] == n:
+            behind = max(behind, numbers.trunk_delay[k] + room.onward[at + shape.trunk_to[k]])
+            k += 1
+        p = shape.trunk_process[n]
+        room.onward[at + n] = behind + (room.latency[p] if p >= 0 else 0.0)
+
+
+def find_times(shape: Shape, numbers: Numbers, room: Space, alive: Bools, selection: Ints) -> None:
+    """Find the time from each branch's source to its last sink (eq. 16), with a choice of it.
+
+    With a ``selection``, of all that was added, for the choices in it. Without, for those ``alive``: what is
+    certain of others, and at least the branch's own.
+    """
+    lone, latency, onward, joined, common = room.lone, room.latency, room.onward, room.joined, room.common
+    process, way, delay = shape.process, shape.way, numbers.delay
+    edge_from, edge_to = shape.edge_from, shape.edge_to
+    process_host, shared = shape.process_host, shape.shared
+    alone = len(selection) == 0
+    for b in range(len(shape.choices)):
+        operators, edges = shape.operators[b], shape.edges[b]
+        for c in range(shape.choices[b]):
+            if not alive[b, c] if alone else c != selection[b]:
+                continue
+            k = 0
+            for i in range(operators - 1, -1, -1):
+                behind = 0.0
+                while k < edges and edge_from[b, k] == i:
+                    then = delay[way[b, c, k]] + onward[edge_to[b, k]]
+                    if then > behind:
+                        behind = then
+                    k += 1
+                p = process[b, c, i]
+                if p >= 0:
+                    host = process_host[p]
+                    if not shared[host]:
+                        behind += lone[b, c, i]
+                    elif not alone or common[b, i] == p:
+                        behind += latency[p]
+                    else:
+                        if joined[b, p] < 0:
+                            beside = room.running[host] + numbers.others[host] + (0 if room.certain[p] else 1)
+                            joined[b, p] = process_latency(
+                                numbers.cpu[host] / max(1, beside),
+                                room.work[p] + numbers.work[b, i],
+                                room.rate[p] + numbers.rate[b, i],
+                                shape.span[p],
+                                shape.slide[p],
+                                shape.window[p],
+                            )
+                        behind += max(joined[b, p], lone[b, c, i])
+                onward[i] = behind
+            room.time[b, c] = onward[0]
+
+
+def measure(
+    shape: Shape, numbers: Numbers, room: Space, selection: Ints, times: Floats
+) -> tuple[float, float, bool]:
+    """Give RU and B of a selection and whether there is room for it; ``times`` gets each branch's."""
+    begin(shape, numbers, room)
+    cost = cost_of(numbers, room, numbers.cost, selection)
+    into_cloud, fits = numbers.trunk_cloud, True
+    for b in range(len(selection)):
+        c = selection[b]
+        fits = fits and numbers.allowed[b, c]
+        into_cloud += numbers.into_cloud[b, c]
+        add(shape, room, shape.process[b, c], numbers.work[b], numbers.rate[b])
+    for n in range(len(room.memory)):
+        fits = fits and room.memory[n] <= numbers.memory_free[n] * (1 + CLOSE)
+    for n in range(len(room.bits)):
+        fits = fits and room.bits[n] <= numbers.link_free[n] * (1 + CLOSE)
+    find_latencies(shape, numbers, room)
+    find_times(shape, numbers, room, numbers.allowed, selection)
+    for b in range(len(selection)):
+        times[b] = room.time[b, selection[b]]
+    room.goes_to[:] = -1
+    for b in range(len(selection)):
+        for k in range(shape.edges[b]):
+            key = shape.key[b, selection[b], k]
+            if key >= 0:
+                if room.goes_to[key] < 0:
+                    room.goes_to[key] = shape.zone[b, selection[b], k]
+                fits = fits and room.goes_to[key] == shape.zone[b, selection[b], k]
+    return cost, into_cloud, fits
+
+
+def cost_of(numbers: Numbers, room: Space, own: Floats, selection: Ints) -> float:
+    """Give the cost of a selection."""
+    cost = numbers.trunk_cost
+    room.memory[:] = 0.0
+    room.bits[:] = 0.0
+    for b in range(len(selection)):
+        c = selection[b]
+        cost += own[b, c]
+        for n in range(len(room.memory)):
+            cost += 2 * numbers.memory[b, c, n] * room.memory[n] * numbers.memory_price[n]
+            room.memory[n] += numbers.memory[b, c, n]
+        for n in range(len(room.bits)):
+            cost += 2 * numbers.bits[b, c, n] * room.bits[n] * numbers.link_price[n]
+            room.bits[n] += numbers.bits[b, c, n]
+    return cost

@@ -1,0 +1,134 @@
+"""The selection of least RU within all limits; where there is none, why, and the least bad. Pure.
+
+Where TSOO's heuristics move one cut after another, this searches all (``headwater.placement.cutsearch``). A
+price on each operator that would have to move keeps it from changing more than pays.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from headwater.placement.cost import Shortage
+from headwater.placement.problem import Ints
+from headwater.placement.queueing import Floats
+from headwater.placement.situation import Decision, Situation
+from headwater.placement.tsoo import hasten
+
+_FOR_EVER = 1e6
+"""Seconds; a queue that takes as long grows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exactness:
+    """How far the search goes, and what a change costs.
+
+    ``steps``: of the search once something is found; ``most_steps``: until then. ``price``: of each operator
+    that is moved, as a share of the RU of what runs. ``stay``: keep what runs where nothing keeps to all
+    limits; else take the least bad.
+    """
+
+    steps: int = 40
+    most_steps: int = 250
+    price: float = 0.01
+    stay: bool = True
+
+
+def tsoo_exact(situation: Situation, how: Exactness | None = None) -> Decision:
+    """Choose the selection of least RU, changes at their price, that keeps to all limits."""
+    how = how or Exactness()
+    own = situation.numbers.cost
+    if situation.current is not None and how.price:
+        scale = situation.measure(situation.current).cost
+        own = own + how.price * scale * _changes(situation, situation.current)
+    limits = situation.limits
+    found, _, bound, steps = _search(situation, own, limits.max_latency, limits.max_bandwidth, how)
+    if found[0] >= 0:
+        return situation.decided(found, bound=bound, steps=steps)
+    if how.stay and situation.current is not None:
+        return situation.decided(situation.current, bound=bound, steps=steps)
+    return situation.decided(_least_bad(situation), bound=bound, steps=steps)
+
+
+def _search(
+    situation: Situation, own: Floats, seconds: float, bandwidth: float, how: Exactness
+) -> tuple[Ints, float, float, int]:
+    shape, numbers = situation.table.shape, situation.numbers
+    found, cost, bound, steps = situation.loops.search(
+        shape, numbers, situation.space, own, seconds, bandwidth, math.inf, how.steps, how.most_steps
+    )
+    return found, float(cost), float(bound), int(steps)
+
+
+def _changes(situation: Situation, current: Ints) -> Floats:
+    """Give [b, c] the operators that a choice moves."""
+    hosts = situation.table.hosts
+    now = hosts[np.arange(len(current)), current]
+    changes: Floats = (hosts != now[:, None]).sum(axis=2).astype(np.float64)
+    return changes
+
+
+def _least_bad(situation: Situation) -> Ints:
+    """Find what comes nearest to the limits: room first, then bandwidth, then time."""
+    limits = situation.limits
+    found, best = situation.all_up, (True, math.inf, math.inf)
+    candidates = [situation.all_up, situation.all_down, *_eased(situation)]
+    candidates += [] if situation.current is None else [situation.current]
+    for selection in (*candidates, *(hasten(situation, one) for one in candidates[:3])):
+        measured = situation.measure(selection)
+        over = max(0.0, measured.bandwidth / limits.max_bandwidth - 1) if limits.max_bandwidth else math.inf
+        badness = (not measured.fits, over if over > 1e-9 else 0.0, measured.worst)
+        if badness < best:
+            found, best = selection, badness
+    return found
+
+
+def _eased(situation: Situation) -> list[Ints]:
+    """Give selections that are cheapest at several prices of bandwidth and of shared cpu."""
+    numbers, burden = situation.numbers, situation.space.burden
+    own = np.where(numbers.allowed, numbers.cost, np.inf)
+    found = []
+    dearest = max(float(own[np.isfinite(own)].max(initial=0.0)), 1e-12)
+    for of in (burden, numbers.into_cloud):
+        scale = dearest / max(float(of.max(initial=0.0)), 1e-12)
+        for price in (0.0, 0.1, 1.0, 10.0, 1e3):
+            found.append(np.argmin(own + price * scale * of, axis=1))
+    return found
+
+
+def lacking(situation: Situation) -> Shortage | None:
+    """Name a limit that no selection keeps to, with the least that it would have to be.
+
+    None where that is not certain: there may be a selection that a search would find with more steps.
+    """
+    table, numbers, limits = situation.table, situation.numbers, situation.limits
+    for b, branch in enumerate(table.branches):
+        if not numbers.allowed[b].any():
+            name = table.problem.application.operators[branch.source].name
+            return Shortage("memory or bandwidth", f"every cut of what '{name}' feeds", 1, 0, "cuts")
+    least = numbers.trunk_cloud + float(
+        np.where(numbers.allowed, numbers.into_cloud, np.inf).min(axis=1, initial=np.inf).sum()
+    )
+    if least > limits.max_bandwidth:
+        return Shortage("max_bandwidth", "links into clouds", least, limits.max_bandwidth, "bits/s")
+
+    def is_possible(seconds: float) -> bool:
+        of = (table.shape, numbers, situation.space)
+        return bool(situation.loops.is_possible(*of, seconds, limits.max_bandwidth))
+
+    if not is_possible(math.inf):
+        return Shortage("memory or bandwidth", "what several locations share", 1, 0, "cuts")
+    if is_possible(limits.max_latency):
+        return None
+    # By halves to a percent: no selection is quicker than this.
+    low, high = limits.max_latency, 2 * limits.max_latency
+    while not is_possible(high):
+        low, high = high, 2 * high
+        if high > _FOR_EVER:
+            return Shortage("max_latency", "the slowest way from a source", math.inf, limits.max_latency, "s")
+    while high - low > 0.01 * low:
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_possible(middle) else (middle, high)
+    return Shortage("max_latency", "the slowest way from a source", low, limits.max_latency, "s")

@@ -1,0 +1,93 @@
+"""Schedulers by name: from a situation to a decision. Pure.
+
+``decide`` is the entrance for one problem; who decides again and again keeps the ``CutTable`` and makes a
+``Situation`` of it every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from headwater.errors import PlacementError
+from headwater.placement.baselines import fc_interplay, fog_only, trcs
+from headwater.placement.cutnumbers import Load
+from headwater.placement.cuts import branches, trunks
+from headwater.placement.cuttable import CutTable
+from headwater.placement.exact import tsoo_exact
+from headwater.placement.problem import Placement, Problem
+from headwater.placement.situation import Decision, Limits, Situation
+from headwater.placement.tsoo import atsoo_h, tsoo_h
+from headwater.placement.usage import Weights
+
+SCHEDULERS: Mapping[str, Callable[[Situation], Decision]] = {
+    "tsoo_exact": tsoo_exact,
+    "atsoo_h": atsoo_h,
+    "tsoo_h": tsoo_h,
+    "trcs": trcs,
+    "fog_only": fog_only,
+    "fc_interplay": fc_interplay,
+}
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A decision for a problem, with the placement it stands for."""
+
+    placement: Placement
+    decision: Decision
+    situation: Situation
+
+
+def scheduler(name: str) -> Callable[[Situation], Decision]:
+    """Find a scheduler; raise PlacementError where there is none of this name."""
+    if name not in SCHEDULERS:
+        near = get_close_matches(name, SCHEDULERS, 1)
+        raise PlacementError(
+            f"there is no scheduler '{name}'",
+            hint=f"did you mean '{near[0]}'?" if near else f"the schedulers are {', '.join(SCHEDULERS)}",
+        )
+    return SCHEDULERS[name]
+
+
+def tables(problem: Problem, weights: Weights | None = None) -> tuple[CutTable, ...]:
+    """Make the tables of a problem: one for each way to place what several sources lead to."""
+    found = branches(problem)
+    inside = {o for branch in found for o in branch.operators}
+    given = weights or Weights()
+    return tuple(CutTable(problem, found, trunk, given) for trunk in trunks(problem, inside))
+
+
+def decide(
+    problem: Problem,
+    name: str,
+    limits: Limits,
+    *,
+    current: Placement | None = None,
+    weights: Weights | None = None,
+    load: Load | None = None,
+    among: tuple[CutTable, ...] = (),
+) -> Scheduled:
+    """Schedule a problem; of several ways to place the trunk, take the one that is best then.
+
+    ``load``: the numbers of the moment, else the problem's. ``among``: its ``tables``, where they are known.
+    """
+    schedule = scheduler(name)
+    best: Scheduled | None = None
+    for table in among or tables(problem, weights):
+        selection = None if current is None else table.selection(current)
+        situation = Situation(table, load or Load.of(problem), limits, selection)
+        decision = schedule(situation)
+        if best is None or _badness(situation, decision) < _badness(best.situation, best.decision):
+            best = Scheduled(table.placement(decision.selection), decision, situation)
+    if best is None:
+        raise PlacementError("what several sources lead to could run nowhere")
+    return best
+
+
+def _badness(situation: Situation, decision: Decision) -> tuple[bool, bool, bool, float, float]:
+    """Say how bad a decision is; one that keeps to all limits is judged by its cost."""
+    measured = decision.measured
+    late = 0.0 if decision.kept else measured.worst
+    return not measured.fits, not situation.is_narrow(measured), not decision.kept, late, measured.cost

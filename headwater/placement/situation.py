@@ -1,0 +1,149 @@
+"""What a scheduler has before it: a table with the numbers of the moment, the limits, what runs now. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from headwater.placement.cutloops import Space, space
+from headwater.placement.cutnumbers import Load, Numbers
+from headwater.placement.cutsearch import Loops, loops
+from headwater.placement.cuttable import CutTable
+from headwater.placement.problem import Ints
+from headwater.placement.queueing import Floats
+
+_MANY = 100
+"""Choices of all branches from which on it is worth while to compile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a placement must keep to (eq. 31 to 33), beside the hosts' memory.
+
+    ``max_latency``: Tmax, s. ``max_bandwidth``: Bmax, bits/s into clouds; ``min_bandwidth``: TRCS's Bmin.
+    ``links``: whether streams have to find room on links; else they only slow down there, as in the paper.
+    """
+
+    max_latency: float = math.inf
+    max_bandwidth: float = math.inf
+    min_bandwidth: float = 0.0
+    links: bool = True
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A selection's RU, B (bits/s), T for each branch (s), and whether hosts and links have room for it."""
+
+    cost: float
+    bandwidth: float
+    times: Floats
+    fits: bool
+
+    @property
+    def worst(self) -> float:
+        """T of eq. 15."""
+        return float(self.times.max(initial=0.0))
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a scheduler chose.
+
+    ``kept``: whether it keeps to all limits. ``bound``: the least its cost could be, ∞ where nothing keeps to
+    them; None where that is not known. ``steps``: of the search.
+    """
+
+    selection: Ints
+    measured: Measured
+    kept: bool
+    bound: float | None = None
+    steps: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Situation:
+    """What a scheduler decides on; ``current``: the selection that runs, None: nothing does."""
+
+    table: CutTable
+    load: Load
+    limits: Limits
+    current: Ints | None = None
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        """The numbers of the moment."""
+        return self.table.at(self.load, keep_links=self.limits.links)
+
+    @cached_property
+    def loops(self) -> Loops:
+        return loops(int(self.table.shape.choices.sum()) >= _MANY)
+
+    @cached_property
+    def space(self) -> Space:
+        """Room for loops, with what does not depend on a selection in place."""
+        found = space(self.table.shape, self.numbers)
+        self.loops.find_lone(self.table.shape, self.numbers, found)
+        return found
+
+    def measure(self, selection: Ints) -> Measured:
+        """Give a selection's figures."""
+        times = np.zeros(len(selection))
+        cost, bandwidth, fits = self.loops.measure(
+            self.table.shape, self.numbers, self.space, selection, times
+        )
+        return Measured(float(cost), float(bandwidth), times, bool(fits))
+
+    def keeps(self, measured: Measured) -> bool:
+        """Tell whether all limits are kept."""
+        return measured.fits and self.is_narrow(measured) and self.is_quick(measured)
+
+    def is_narrow(self, measured: Measured) -> bool:
+        """Tell whether B is within its limit."""
+        return measured.bandwidth <= self.limits.max_bandwidth * (1 + 1e-9)
+
+    def is_quick(self, measured: Measured) -> bool:
+        """Tell whether T is within its limit."""
+        return measured.worst <= self.limits.max_latency * (1 + 1e-9)
+
+    def decided(self, selection: Ints, *, bound: float | None = None, steps: int = 0) -> Decision:
+        """Make a decision of a selection."""
+        measured = self.measure(selection)
+        return Decision(selection, measured, self.keeps(measured), bound, steps)
+
+    def changes(self, selection: Ints) -> int:
+        """Count the operators that are elsewhere than now, and so start and end (section 4.1)."""
+        if self.current is None:
+            return 0
+        hosts, rows = self.table.hosts, np.arange(len(selection))
+        return int((hosts[rows, selection] != hosts[rows, self.current]).sum())
+
+    @cached_property
+    def all_up(self) -> Ints:
+        """Everything as far up as it may be: in the cloud."""
+        return np.array([self._extreme(b, up=True) for b in range(len(self.table.branches))], dtype=np.int64)
+
+    @cached_property
+    def all_down(self) -> Ints:
+        """Everything as far down as it may be, and as hosts have room for each branch by itself."""
+        return np.array([self._extreme(b, up=False) for b in range(len(self.table.branches))], dtype=np.int64)
+
+    def _extreme(self, b: int, *, up: bool) -> int:
+        heights = self.heights[b].sum(axis=1)
+        allowed = np.flatnonzero(self.numbers.allowed[b])
+        among = allowed if len(allowed) else np.arange(self.table.shape.choices[b])
+        return int(among[np.argmax(heights[among]) if up else np.argmin(heights[among])])
+
+    @cached_property
+    def heights(self) -> Mapping[int, Ints]:
+        """For each branch [c, i]: how many zones above the lowest of its source's way an operator is."""
+        table = self.table
+        tree, zones = table.problem.network, table.problem.hosts.zone
+        depth = np.array([len(tree.above(z)) for z in range(tree.zones)])  # type: ignore[attr-defined]
+        return {
+            b: -depth[zones[table.hosts[b, : len(branch.choices), : len(branch.operators)]]]
+            for b, branch in enumerate(table.branches)
+        }

@@ -1,0 +1,161 @@
+"""TSOO-H and aTSOO-H: schedulers that move one cut after another. Pure.
+
+"Adaptive scheduling of continuous operators for IoT edge analytics", sections 5.1 to 5.3, as the text has it:
+of the listings, 2 and 3 never start (``continue`` has no value before the loop) and end after one good move.
+A cut *backward* takes an operator one zone up, *down* one zone down; with fog and cloud as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from headwater.placement.problem import Ints
+from headwater.placement.queueing import Floats
+from headwater.placement.situation import Decision, Measured, Situation
+
+_MOST_MOVES = 1_000
+
+
+def tsoo_h(situation: Situation) -> Decision:
+    """Schedule from scratch (section 5.2)."""
+    numbers = situation.numbers
+    selection = least(situation, numbers.cost)  # RUMinCut
+    measured = situation.measure(selection)
+    if situation.keeps(measured):
+        return situation.decided(selection, bound=measured.cost)
+    selection = least(situation, numbers.into_cloud)  # dataMinCut
+    if situation.is_narrow(situation.measure(selection)):
+        selection = hasten(situation, selection)
+        if situation.keeps(situation.measure(selection)):
+            selection = improve(situation, selection)
+    return situation.decided(selection)
+
+
+def atsoo_h(situation: Situation) -> Decision:
+    """Adapt what runs (section 5.3, Algorithm 1); from scratch where nothing does."""
+    if situation.current is None:
+        return tsoo_h(situation)
+    selection = _made_to_fit(situation, situation.current)
+    selection = _narrowed(situation, selection)
+    if situation.is_narrow(situation.measure(selection)):
+        selection = hasten(situation, selection)
+    if situation.keeps(situation.measure(selection)):
+        selection = improve(situation, selection)
+    return situation.decided(selection)
+
+
+def least(situation: Situation, of: Floats) -> Ints:
+    """Give each branch's choice with the least of something ([b, c]) that its hosts have room for."""
+    there = np.where(situation.numbers.allowed, of, np.inf)
+    found: Ints = np.argmin(there, axis=1)
+    return np.where(np.isfinite(there.min(axis=1)), found, situation.all_up)
+
+
+def _made_to_fit(situation: Situation, selection: Ints) -> Ints:
+    """Where a host has no room any more, take the least cut before the one that is (lines 4 to 12)."""
+    found, numbers = selection.copy(), situation.numbers
+    for b in np.flatnonzero(~numbers.allowed[np.arange(len(selection)), selection]).tolist():
+        heights = situation.heights[b]
+        before = (heights >= heights[selection[b]]).all(axis=1)
+        bits = np.where(before & numbers.allowed[b, : len(heights)], _bits(situation, b), np.inf)
+        found[b] = int(np.argmin(bits)) if np.isfinite(bits.min()) else situation.all_up[b]
+    return found
+
+
+def _bits(situation: Situation, b: int) -> Floats:
+    return situation.numbers.into_cloud[b, : situation.table.shape.choices[b]]
+
+
+def _narrowed(situation: Situation, selection: Ints) -> Ints:
+    """Where B is too much, cut streams where they are least: first those that go up whole (13 to 23)."""
+    if situation.is_narrow(situation.measure(selection)):
+        return selection
+    found, numbers = selection.copy(), situation.numbers
+    whole = selection == situation.all_up
+    narrow = least(situation, numbers.into_cloud)
+    found[whole] = narrow[whole]
+    rates = numbers.into_cloud[np.arange(len(found)), situation.all_up]
+    for b in np.argsort(-rates, kind="stable").tolist():
+        if situation.is_narrow(situation.measure(found)):
+            break
+        if numbers.into_cloud[b, narrow[b]] < numbers.into_cloud[b, found[b]]:
+            found[b] = narrow[b]
+    return found
+
+
+def hasten(situation: Situation, selection: Ints) -> Ints:
+    """Move operators on the slowest ways up, then down, until T is kept or nothing helps (section 5.2.1)."""
+    for up in (True, False):
+        selection = _moved(situation, selection, up=up)
+    return selection
+
+
+def _moved(situation: Situation, selection: Ints, *, up: bool) -> Ints:
+    """Move cuts of branches that are too slow, the slowest first, as long as it makes them quicker."""
+    selection = selection.copy()
+    measured = situation.measure(selection)
+    stuck: set[int] = set()
+    for _ in range(_MOST_MOVES):
+        if situation.is_quick(measured):
+            break
+        slow = [
+            b
+            for b in np.argsort(-measured.times, kind="stable").tolist()
+            if b not in stuck and measured.times[b] > situation.limits.max_latency
+        ]
+        if not slow:
+            break
+        b = slow[0]
+        best: tuple[float, int, Measured] | None = None
+        before = int(selection[b])
+        for c in moves(situation, b, before, up=up):
+            selection[b] = c
+            then = situation.measure(selection)
+            if then.fits and situation.is_narrow(then) and then.times[b] < measured.times[b]:
+                best = min(best or (np.inf, -1, then), (float(then.times[b]), c, then), key=lambda x: x[:2])
+        selection[b] = before
+        if best is None:
+            stuck.add(b)
+        else:
+            selection[b], measured = best[1], best[2]
+    return selection
+
+
+def moves(situation: Situation, b: int, choice: int, *, up: bool) -> Iterator[int]:
+    """Give the choices that differ from one by one operator, one step up or down."""
+    heights = situation.heights[b]
+    further = heights - heights[choice]
+    if not up:
+        further = -further
+    steps = (further >= 0).all(axis=1) & ((further > 0).sum(axis=1) == 1)
+    among = np.flatnonzero(steps & situation.numbers.allowed[b, : len(heights)])
+    far = further[among].sum(axis=1)
+    # One zone further, not several.
+    for c, distance in zip(among.tolist(), far.tolist(), strict=True):
+        moved = int(np.argmax(further[c]))
+        nearer = [f for a, f in zip(among.tolist(), far.tolist(), strict=True) if further[a, moved] > 0]
+        if distance == min(nearer):
+            yield c
+
+
+def improve(situation: Situation, selection: Ints) -> Ints:
+    """Move cuts backward where RU falls by it, the largest gain first, each branch once (section 5.2.2)."""
+    found, numbers = selection.copy(), situation.numbers
+    gains = []
+    for b, choice in enumerate(selection.tolist()):
+        heights = situation.heights[b]
+        behind = (heights >= heights[choice]).all(axis=1) & numbers.allowed[b, : len(heights)]
+        change = np.where(behind, numbers.cost[b, : len(heights)] - numbers.cost[b, choice], np.inf)
+        gains += [(float(change[c]), b, int(c)) for c in np.flatnonzero(change < 0)]
+    moved: set[int] = set()
+    for _, b, c in sorted(gains):
+        if b in moved:
+            continue
+        before, found[b] = found[b], c
+        if situation.keeps(situation.measure(found)):
+            moved.add(b)
+        else:
+            found[b] = before
+    return found

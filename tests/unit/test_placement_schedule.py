@@ -1,0 +1,349 @@
+"""Schedulers over cut tables: the exact one against all selections, the others by what their paper says."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from headwater.errors import PlacementError
+from headwater.placement import Application, Hosts, Operator, Problem, Topology, fog
+from headwater.placement.cutnumbers import Load
+from headwater.placement.exact import Exactness, lacking, tsoo_exact
+from headwater.placement.fog import APP_1, APP_2, DEVICES
+from headwater.placement.network import Tree
+from headwater.placement.problem import Ints
+from headwater.placement.response import response
+from headwater.placement.schedule import SCHEDULERS, decide, scheduler, tables
+from headwater.placement.situation import Limits, Situation
+from headwater.placement.usage import Weights, resource_usage
+
+LIMITS = Limits(max_latency=1.0, max_bandwidth=125e6 * 8, links=False)
+FULL = Exactness(steps=1_000_000, most_steps=1_000_000, price=0.0)
+MBIT = 1e6
+
+
+def small(app: fog.FogApplication, total: int, *, seed: int, nodes: int = 3, span: float = 0.5) -> Problem:
+    """A problem of the evaluation with fewer fog nodes, and as many devices at each."""
+    topology = fog.fog(seed=seed, nodes=nodes, cloud="vm")
+    counts = fog.devices(total * nodes // 10, seed=seed + 1, areas=nodes)
+    return Problem(topology, fog.application(app, counts, seed=seed + 2, span=span))
+
+
+def three_layers(seed: int, *, most_memory: float = 4e6, locations: int = 3) -> Problem:
+    """Edges in pairs under sites under a cloud: sites' hosts and links are shared; a window joins all."""
+    drawn = np.random.default_rng(seed)
+    sites = -(-locations // 2)
+    zones = locations + sites + 1
+    cloud = zones - 1
+    parents = [*(locations + j // 2 for j in range(locations)), *([cloud] * sites), -1]
+    memory = np.append(drawn.uniform(0.3 * most_memory, most_memory, zones - 1), np.inf)
+    hosts = Hosts(
+        cpu=np.concatenate((drawn.uniform(1e9, 2e9, locations), drawn.uniform(2e9, 4e9, sites), [8e9])),
+        memory=memory,
+        memory_used=np.append(0.1 * memory[:-1], 0.0),
+        zone=np.arange(zones, dtype=np.int32),
+        lan_latency=np.full(zones, 0.001),
+        lan_bandwidth=np.full(zones, np.inf),
+    )
+    network = Tree(
+        np.array(parents),
+        np.append(drawn.uniform(0.01, 0.2, zones - 1), 0.0),
+        np.append(drawn.uniform(20 * MBIT, 60 * MBIT, zones - 1), np.inf),
+    )
+    levels = np.array([0] * locations + [1] * sites + [2])
+    operators, streams = [], {}
+    selectivity, cost = drawn.uniform(0.3, 1.0, 3), drawn.uniform(1.0, 2.0, 3)
+    for j in range(locations):
+        base = len(operators)
+        above = frozenset({j, parents[j], cloud})
+        operators.append(Operator(name=f"s{j}", rate=float(drawn.uniform(100, 1500)), size=1000.0, host=j))
+        operators += [
+            Operator(
+                name=f"o{k}.{j}",
+                logical=f"o{k}",
+                cpu=2e5 * float(cost[k]),
+                memory=1e4,
+                overhead=float(cost[k]),
+                selectivity=float(selectivity[k]),
+                span=0.5,
+                hosts=above,
+            )
+            for k in range(3)
+        ]
+        streams |= {(base + k, base + k + 1): 1.0 for k in range(3)}
+        streams[base + 3, 4 * locations] = 1.0
+    whole = Operator(name="all", cpu=1e4, span=1.0, selectivity=0.01, size=50.0, hosts=frozenset({cloud}))
+    operators += [whole, Operator(name="sink", host=cloud)]
+    streams[4 * locations, 4 * locations + 1] = 1.0
+    topology = Topology(hosts, network, np.arange(zones) == cloud, levels)
+    return Problem(topology, Application(tuple(operators), streams))
+
+
+def every(situation: Situation) -> Iterator[Ints]:
+    for choices in itertools.product(*(range(n) for n in situation.table.shape.choices)):
+        yield np.array(choices, dtype=np.int64)
+
+
+def least_of_all(situation: Situation) -> float:
+    """Try every selection; ∞: none keeps to the limits."""
+    measured = (situation.measure(selection) for selection in every(situation))
+    return min((m.cost for m in measured if situation.keeps(m)), default=math.inf)
+
+
+@pytest.mark.parametrize("app", [APP_1, APP_2])
+@pytest.mark.parametrize("total", [DEVICES[0], DEVICES[5]])
+def test_a_table_measures_what_the_models_say(app: fog.FogApplication, total: int) -> None:
+    problem = small(app, total, seed=4)
+    (table,) = tables(problem)
+    situation = Situation(table, Load.of(problem), LIMITS)
+    drawn = np.random.default_rng(1)
+    for _ in range(5):
+        selection = np.array([drawn.integers(n) for n in table.shape.choices])
+        placement = table.placement(selection)
+        assert table.selection(placement) is not None
+        measured, usage = situation.measure(selection), resource_usage(problem, placement)
+        assert (measured.cost, measured.bandwidth) == pytest.approx((usage.total, usage.bandwidth))
+        assert measured.worst == pytest.approx(response(problem, placement).worst)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_with_three_layers_too(seed: int) -> None:
+    problem = three_layers(seed)
+    weights = Weights(0.3, 0.7)
+    (table,) = tables(problem, weights)
+    situation = Situation(table, Load.of(problem), Limits())
+    for selection in itertools.islice(every(situation), 0, None, 7):
+        placement = table.placement(selection)
+        measured, usage = situation.measure(selection), resource_usage(problem, placement, weights)
+        assert (measured.cost, measured.bandwidth) == pytest.approx((usage.total, usage.bandwidth))
+        assert measured.times.tolist() == pytest.approx([*response(problem, placement).by_source.values()])
+
+
+def test_a_table_takes_in_new_numbers_as_a_new_problem_would() -> None:
+    problem = three_layers(3)
+    (table,) = tables(problem)
+    hosts, tree = problem.hosts, problem.network
+    assert isinstance(tree, Tree)
+    operators = list(problem.application.operators)
+    for source in problem.application.sources:
+        operators[source] = replace(operators[source], rate=2.5 * operators[source].rate)
+    processes = np.arange(len(hosts))
+    used = np.append(np.full(len(hosts) - 1, 5 * MBIT), 0.0)
+    busier = replace(
+        hosts, memory_used=0.3 * hosts.memory[:-1].min() * np.ones(len(hosts)), processes=processes
+    )
+    network = replace(tree, used=used)
+    topology = Topology(busier, network, problem.topology.cloud, problem.topology.level)
+    after = Problem(topology, Application(tuple(operators), problem.application.streams))
+    (fresh,) = tables(after)
+    for selection in itertools.islice(every(Situation(table, Load.of(after), Limits())), 0, None, 11):
+        one = Situation(table, Load.of(after), Limits()).measure(selection)
+        other = Situation(fresh, Load.of(after), Limits()).measure(selection)
+        assert one.fits == other.fits
+        assert (one.cost, *one.times) == pytest.approx((other.cost, *other.times))
+
+
+@pytest.mark.parametrize("nodes", [2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("total", [12_000, 33_000, 61_000])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_exact_one_finds_the_least_of_all(total: int, seed: int, nodes: int) -> None:
+    problem = small(APP_1, total, seed=seed, nodes=nodes)
+    (table,) = tables(problem)
+    for limits in (LIMITS, replace(LIMITS, max_bandwidth=8e6 * 8), replace(LIMITS, max_latency=0.6)):
+        situation = Situation(table, Load.of(problem), limits)
+        found, least = tsoo_exact(situation, FULL), least_of_all(situation)
+        assert found.kept == (least < math.inf)
+        if found.kept:
+            assert found.measured.cost == pytest.approx(least) and found.bound == pytest.approx(least)
+        else:
+            assert found.bound == math.inf
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_exact_one_where_zones_are_shared(seed: int) -> None:
+    """Memory, links and cpu of sites couple the branches; rows that met stay together."""
+    problem = three_layers(seed, most_memory=2e6 if seed % 2 else 4e6)
+    (table,) = tables(problem)
+    found = 0
+    for limits in (Limits(), Limits(max_latency=0.55), Limits(max_bandwidth=6 * MBIT, max_latency=0.9)):
+        situation = Situation(table, Load.of(problem), limits)
+        decision, least = tsoo_exact(situation, FULL), least_of_all(situation)
+        assert decision.kept == (least < math.inf)
+        found += decision.kept
+        if decision.kept:
+            assert decision.measured.cost == pytest.approx(least)
+    assert table.shape.keys > 0 and found
+
+
+def test_rows_that_met_in_a_zone_stay_together() -> None:
+    problem = three_layers(1, most_memory=1e9)
+    (table,) = tables(problem)
+    situation = Situation(table, Load.of(problem), Limits(links=False))
+    parted = 0
+    zone = problem.hosts.zone
+    for selection in every(situation):
+        placement = table.placement(selection)
+        # Locations 0 and 1 are below one site: what left it together goes on together.
+        goes = {}
+        apart = False
+        for k in (1, 2):
+            for j in (0, 1):
+                at, to = zone[placement[4 * j + k]], zone[placement[4 * j + k + 1]]
+                apart = apart or goes.setdefault((k, at), to) != to
+        assert situation.measure(selection).fits == (not apart)
+        parted += apart
+    assert parted
+
+
+def test_a_change_has_its_price() -> None:
+    problem = small(APP_2, 33_000, seed=5)
+    (table,) = tables(problem)
+    load = Load.of(problem)
+    free = tsoo_exact(Situation(table, load, LIMITS), FULL)
+    first = Situation(table, load, LIMITS).all_down
+    moving = Situation(table, load, replace(LIMITS, max_latency=math.inf), first)
+    cheap = tsoo_exact(moving, replace(FULL, price=0.0))
+    dear = tsoo_exact(moving, replace(FULL, price=10.0))
+    assert moving.changes(cheap.selection) > moving.changes(dear.selection)
+    assert cheap.measured.cost < dear.measured.cost
+    assert free.measured.cost >= cheap.measured.cost
+
+
+def test_what_runs_stays_where_nothing_keeps_to_the_limits() -> None:
+    problem = small(APP_2, 75_000, seed=5, nodes=2)
+    (table,) = tables(problem)
+    none = replace(LIMITS, max_latency=0.2)
+    selection = np.array([3, 1])
+    situation = Situation(table, Load.of(problem), none, selection)
+    stays, goes = tsoo_exact(situation), tsoo_exact(situation, Exactness(stay=False))
+    assert stays.selection.tolist() == selection.tolist() and not stays.kept and stays.bound == math.inf
+    assert not goes.kept and goes.measured.worst <= stays.measured.worst
+    short = lacking(situation)
+    assert short is not None and short.constraint == "max_latency"
+    least = min(situation.measure(s).worst for s in every(situation) if situation.measure(s).fits)
+    assert 0.2 < short.needed <= least
+
+
+def test_the_binding_limit_is_named() -> None:
+    problem = small(APP_2, 33_000, seed=6, nodes=2)
+    (table,) = tables(problem)
+    load = Load.of(problem)
+    few = Situation(table, load, replace(LIMITS, max_bandwidth=1.0))
+    short = lacking(few)
+    assert short is not None and short.constraint == "max_bandwidth"
+    least = min(few.measure(s).bandwidth for s in every(few) if few.measure(s).fits)
+    assert short.needed == pytest.approx(least)
+    assert lacking(Situation(table, load, Limits(links=False))) is None
+    assert isinstance(problem.network, Tree)
+    memory, links = (
+        np.where(np.isfinite(a), a, 0) for a in (problem.hosts.memory, problem.network.bandwidth)
+    )
+    short = lacking(Situation(table, replace(load, memory=memory, links=links), Limits()))
+    assert short is not None and short.constraint == "memory or bandwidth" and "S0" in short.where
+
+
+def test_an_unstable_queue_is_never_within_limits() -> None:
+    problem = small(APP_2, 75_000, seed=2)
+    slow = replace(problem.hosts, cpu=problem.hosts.cpu / 1e4)
+    problem = Problem(replace(problem.topology, hosts=slow), problem.application)
+    for name in SCHEDULERS:
+        found = decide(problem, name, replace(LIMITS, max_latency=1e9)).decision
+        assert not found.kept and found.measured.worst == math.inf
+
+
+def test_tsoo_is_optimal_where_the_cheapest_cuts_will_do() -> None:
+    problem = small(APP_1, 12_000, seed=1, nodes=2)
+    (table,) = tables(problem)
+    situation = Situation(table, Load.of(problem), LIMITS)
+    assert scheduler("tsoo_h")(situation).measured.cost == pytest.approx(least_of_all(situation))
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize("seed", range(3))
+def test_what_a_scheduler_says_holds(name: str, seed: int) -> None:
+    """None finds less than the least there is, and each adapts what runs to other rates."""
+    current = None
+    for total in (12_000, 40_000, 26_000):
+        problem = small(APP_1, total, seed=seed, nodes=2)
+        (table,) = tables(problem)
+        situation = Situation(table, Load.of(problem), LIMITS, current)
+        decision = scheduler(name)(situation)
+        if decision.kept:
+            assert decision.measured.cost >= least_of_all(situation) * (1 - 1e-9)
+            placement = table.placement(decision.selection)
+            assert response(problem, placement).worst <= LIMITS.max_latency
+            assert resource_usage(problem, placement).bandwidth <= LIMITS.max_bandwidth
+        current = decision.selection
+
+
+def test_fog_only_runs_all_it_can_below_and_the_cloud_gets_the_rest() -> None:
+    problem = small(APP_1, 12_000, seed=1)
+    found = decide(problem, "fog_only", LIMITS)
+    free = [o for o, what in enumerate(problem.application.operators) if what.host is None]
+    assert not any(problem.in_cloud(found.placement[o]) for o in free)
+    memory = problem.hosts.memory
+    full = replace(problem.hosts, memory_used=np.where(np.isfinite(memory), memory * 0.999999, 0.0))
+    crowded = Problem(replace(problem.topology, hosts=full), problem.application)
+    up = decide(crowded, "fog_only", LIMITS).placement
+    assert all(crowded.in_cloud(up[o]) for o in free)
+
+
+def test_trcs_keeps_b_between_its_limits() -> None:
+    problem = small(APP_1, 54_000, seed=3)
+    (table,) = tables(problem)
+    load = Load.of(problem)
+    whole = Situation(table, load, Limits(links=False))
+    most = whole.measure(whole.all_up).bandwidth
+    limits = Limits(max_bandwidth=0.7 * most, min_bandwidth=0.5 * most, links=False)
+    narrowed = scheduler("trcs")(Situation(table, load, limits))
+    assert narrowed.measured.bandwidth <= limits.max_bandwidth
+    below = Situation(table, load, limits, whole.all_down)
+    widened = scheduler("trcs")(below)
+    assert below.measure(whole.all_down).bandwidth < widened.measured.bandwidth <= limits.max_bandwidth
+
+
+def test_atsoo_changes_little() -> None:
+    problem = small(APP_2, 26_000, seed=4)
+    (table,) = tables(problem)
+    running = scheduler("tsoo_h")(Situation(table, Load.of(problem), LIMITS)).selection
+    again = Situation(table, Load.of(problem), LIMITS, running)
+    assert again.changes(scheduler("atsoo_h")(again).selection) == 0
+
+
+def test_the_trunk_goes_where_it_is_best() -> None:
+    problem = three_layers(2, locations=2)
+    site, whole = 2, 8
+    operators = list(problem.application.operators)
+    operators[whole] = replace(operators[whole], hosts=frozenset({site, 3}))
+    free = Problem(problem.topology, Application(tuple(operators), problem.application.streams))
+    assert len(tables(free)) == 2
+    dear = decide(free, "tsoo_exact", Limits(), weights=Weights(0.0, 1.0))
+    assert dear.placement[whole] == site  # little leaves the site
+    cheap = decide(free, "tsoo_exact", Limits(), weights=Weights(1.0, 0.0))
+    assert cheap.placement[whole] == 3
+    assert cheap.decision.kept and dear.decision.kept
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_compiled_loops_find_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    for total in (12_000, 40_000):
+        problem = small(APP_2, total, seed=7)
+        found = []
+        for many in (1, 1_000_000):
+            monkeypatch.setattr("headwater.placement.situation._MANY", many)
+            found.append(decide(problem, name, LIMITS))
+        assert found[0].placement == found[1].placement
+        assert found[0].decision.measured.cost == pytest.approx(found[1].decision.measured.cost)
+
+
+def test_wrong_names_and_networks_are_refused() -> None:
+    with pytest.raises(PlacementError, match="no scheduler 'tsoo'") as refused:
+        scheduler("tsoo")
+    assert "did you mean 'tsoo_h'" in str(refused.value)
