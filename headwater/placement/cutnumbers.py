@@ -110,6 +110,12 @@ class Load:
     links: Floats
 
     @classmethod
+    def idle(cls, problem: Problem, rates: Mapping[int, float]) -> Load:
+        """Take what a problem says of others, and other rates."""
+        found = cls.of(problem)
+        return cls(rates=rates, memory=found.memory, processes=found.processes, links=found.links)
+
+    @classmethod
     def of(cls, problem: Problem) -> Load:
         """Take what a problem says."""
         hosts, network = problem.hosts, problem.network

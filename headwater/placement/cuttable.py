@@ -438,6 +438,29 @@ class CutTable:
             trunk_cloud=float(trunk.bits @ leads_up),
         )
 
+    def taken(self, load: Load, placement: Placement) -> Load:
+        """Give what there is for others to reckon with when a placement runs at a load.
+
+        Raises PlacementError where no selection makes the placement.
+        """
+        selection = self.selection(placement)
+        if selection is None:
+            raise PlacementError("the placement is none of the table's")
+        rates = np.array([load.rates[source] for source in self.problem.application.sources])
+        own, trunk = rates[self._source_of], self._trunk_at(rates)
+        cells = np.arange(len(selection)) * self.hosts.shape[1] + selection
+        memory, links = load.memory + trunk.memory, load.links + trunk.bits
+        for of, found in ((self._of_hosts, memory), (self._of_links, links)):
+            chosen = np.isin(of.cell, cells)
+            amounts = of.fixed[chosen] + of.grows[chosen] * own[of.branch[chosen]]
+            np.add.at(found, of.where[chosen], amounts)
+        running = np.concatenate(
+            (self._process[np.arange(len(selection)), selection].ravel(), self.shape.trunk_process)
+        )
+        processes = load.processes.astype(np.int64)
+        np.add.at(processes, self.shape.process_host[np.unique(running[running >= 0])], 1)
+        return Load(rates=load.rates, memory=memory, processes=processes, links=links)
+
     def memory_below(self, load: Load, b: int, choice: int) -> float:
         """Give the bytes that a choice takes of hosts outside of clouds."""
         of, cell = self._of_hosts, b * self.hosts.shape[1] + choice

@@ -1,0 +1,131 @@
+"""Let a scheduler decide again and again while rates and free capacity change, and keep the score. Pure.
+
+Several applications share hosts and links: they are decided one after the other, each on what those before it
+have left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from headwater.placement.cutnumbers import Load
+from headwater.placement.cuttable import CutTable
+from headwater.placement.forecast import Forecast
+from headwater.placement.problem import Placement
+from headwater.placement.schedule import decide
+from headwater.placement.situation import Limits, Situation
+
+Rates = Mapping[int, float]
+"""By source."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """An application that is scheduled, by the tables for each place of its trunk."""
+
+    name: str
+    tables: tuple[CutTable, ...]
+    limits: Limits
+
+
+@dataclass(frozen=True)
+class Step:
+    """Rates of each application by source, and what others take, beside all of them, from then on."""
+
+    rates: Mapping[str, Rates]
+    others: Load | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """What came of one decision, by the rates that there were.
+
+    ``kept``: all limits; ``late``, ``wide``, ``crowded``: T, B, or hosts and links are beyond theirs. ``seconds``:
+    that the decision took. ``changed``: operators that had to move.
+    """
+
+    step: int
+    application: str
+    placement: Placement
+    kept: bool
+    late: bool
+    wide: bool
+    crowded: bool
+    cost: float
+    latency: float
+    bandwidth: float
+    changed: int
+    seconds: float
+
+
+@dataclass(eq=False)
+class _Running:
+    """What is remembered of an application."""
+
+    placement: Placement | None = None
+    seen: dict[int, list[float]] = field(default_factory=dict)
+
+
+def replay(
+    applications: Sequence[Shared], steps: Iterable[Step], scheduler: str, *, expect: Forecast | None = None
+) -> Iterator[Score]:
+    """Decide at every step for each application.
+
+    ``expect``: decisions are made on what this expects of the rates before; without it, on the rates of the
+    step itself, as in TSOO's evaluation. The first decision always is.
+    """
+    running = {application.name: _Running() for application in applications}
+    for number, step in enumerate(steps):
+        beside = step.others
+        foreseen = beside
+        for application in applications:
+            rates, known = step.rates[application.name], running[application.name]
+            problem = application.tables[0].problem
+            actual = Load.idle(problem, rates) if beside is None else replace(beside, rates=rates)
+            load = actual
+            if expect is not None and known.seen:
+                load = replace(foreseen or actual, rates=_expected(known.seen, expect))
+            score, chosen = _decided(application, known, scheduler, load, actual, number)
+            known.placement = score.placement
+            for source, rate in rates.items():
+                known.seen.setdefault(source, []).append(rate)
+            beside = chosen.taken(actual, score.placement)
+            foreseen = beside if load is actual else chosen.taken(load, score.placement)
+            yield score
+
+
+def _expected(seen: Mapping[int, Sequence[float]], expect: Forecast) -> dict[int, float]:
+    return {source: expect(values) for source, values in seen.items()}
+
+
+def _decided(
+    application: Shared, known: _Running, scheduler: str, load: Load, actual: Load, number: int
+) -> tuple[Score, CutTable]:
+    """Decide on one load, and measure on the other."""
+    problem, limits = application.tables[0].problem, application.limits
+    begun = time.perf_counter()
+    found = decide(problem, scheduler, limits, current=known.placement, load=load, among=application.tables)
+    seconds = time.perf_counter() - begun
+    table = found.situation.table
+    situation = Situation(table, actual, limits)
+    measured = found.decision.measured if actual is load else situation.measure(found.decision.selection)
+    before = known.placement or found.placement
+    score = Score(
+        step=number,
+        application=application.name,
+        placement=found.placement,
+        kept=situation.keeps(measured),
+        late=not situation.is_quick(measured),
+        wide=not situation.is_narrow(measured),
+        crowded=not measured.fits,
+        cost=measured.cost,
+        latency=measured.worst,
+        bandwidth=measured.bandwidth,
+        changed=sum(a != b for a, b in zip(before, found.placement, strict=True)),
+        seconds=seconds,
+    )
+    return score, table
