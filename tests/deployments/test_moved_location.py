@@ -38,20 +38,12 @@ def test_one_location_goes_up_and_down(
     cut = ("rising", "counted")
     plan = planned(source.path, str(out), "counted", cut, locations=("L1", "L2"))
     flow = plan.dataflow
-    for count, (operator, layer, location) in enumerate(
-        [
-            ("rising", "cloud", "L2"),
-            ("rising", "cloud", "L1"),
-            ("rising", "edge", "L1"),
-            ("counted", "edge", "L1"),
-        ],
-        1,
-    ):
-        plan = build(flow, CONTINUUM, edit.move(plan, operator, layer, location=location))
+    for count, (layer, location) in enumerate([("cloud", "L2"), ("cloud", "L1"), ("edge", "L1")], 1):
+        plan = build(flow, CONTINUUM, edit.move(plan, "rising", layer, location=location))
         controller.carry_out(live.apply(plan, store), kill=False)
         next(released)
         wait_until_read(tmp_path, plan, 10 * count)
-    assert plan.unit("counted@E1").locations == ("L1",) and plan.unit("counted@C1").locations == ("L2",)
+    assert plan.unit("rising@E1").locations == ("L1",) and plan.unit("rising@C1").locations == ("L2",)
     for _ in released:
         pass
     controller.carry_out(live.stop(flow.name, store, how="finish"), kill=False)
