@@ -28,19 +28,25 @@ def register(app: typer.Typer) -> None:
 def move(
     operator: Annotated[str, typer.Argument(help="The operator's name.", show_default=False)],
     to: Annotated[str, typer.Option("--to", help="The layer it is to run in.", show_default=False)],
+    at: Annotated[
+        str | None,
+        typer.Option("--at", help="The location whose rows it is to take there.", show_default="all"),
+    ] = None,
     of: Of = None,
     store: StorePlace = None,
     yes: Yes = False,
     wait: Wait = False,
     as_json: Json = False,
 ) -> None:
-    """Put an operator into another layer while it runs, with its state.
+    """Put an operator into another layer while it runs, with its state: for all locations, or for one.
 
     Upwards what comes after it goes along, downwards what comes before it.
     """
     from headwater.plan import edit
 
-    _propose(lambda plan: edit.move(plan, operator, to), of, store, yes, wait=wait, as_json=as_json)
+    _propose(
+        lambda plan: edit.move(plan, operator, to, location=at), of, store, yes, wait=wait, as_json=as_json
+    )
 
 
 def fuse(

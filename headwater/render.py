@@ -76,7 +76,10 @@ def _zone_title(plan: DeploymentPlan, zone: Zone) -> str:
 
 def _unit_branch(plan: DeploymentPlan, unit: Unit, to: Tree) -> None:
     hosts = escape(" or ".join(unit.hosts))
-    branch = to.add(f"[green]{escape(unit.id)}[/] on {hosts}")
+    known = plan.dataflow.locations or plan.continuum.locations
+    some = [x for x in plan.continuum.covered(unit.zone) if x in known and x not in unit.locations]
+    only = f" for {escape(', '.join(unit.locations))}" if some else ""
+    branch = to.add(f"[green]{escape(unit.id)}[/] on {hosts}{only}")
     branch.add(Text(" > ".join(f"{id_} ({plan.dataflow[id_].kind})" for id_ in unit.operators)))
 
 

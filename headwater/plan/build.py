@@ -1,15 +1,18 @@
 """From dataflow and continuum to a plan: layers, zones, cuts, units, hosts. Pure.
 
-Model: FlowUnits, section III. Contiguous operators of one layer form a unit; the job's locations
-decide which zones get an instance of it; requirements decide the hosts inside a zone; data moves
-only up the tree of zones.
+Model: FlowUnits, section III. Contiguous operators that a zone runs for the same locations form a unit;
+the job's locations decide which zones get an instance of it; requirements decide the hosts inside a zone;
+data moves only up the tree of zones.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 
 from headwater.continuum import Continuum, Host
 from headwater.dataflow.graph import Dataflow
@@ -17,9 +20,10 @@ from headwater.dataflow.operators import Watermark
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.errors import ErrorList, HeadwaterError, PlacementError
-from headwater.plan.model import Channel, Deployment, DeploymentPlan, Edge, Part, Unit
+from headwater.plan.model import Channel, Deployment, DeploymentPlan, Part, Unit
 from headwater.plan.pieces import outputs_of, pieces
 from headwater.plan.spread import kinds, spread_column, strongest
+from headwater.plan.zones import Zones, distinct, zones_of
 from headwater.requirement import Requirement
 
 
@@ -63,43 +67,31 @@ def unit_per_operator(dataflow: Dataflow, continuum: Continuum) -> Deployment:
 def build(dataflow: Dataflow, continuum: Continuum, deployment: Deployment | None = None) -> DeploymentPlan:
     """Carry a deployment out on paper, or raise ErrorList with a reason per operator and zone."""
     deployment = deployment or annotated(dataflow, continuum)
-    layers = deployment.layers
-    problems = _direction_problems(dataflow, continuum, layers)
-    zones, zone_problems = _zones(dataflow, continuum, layers)
-    problems += zone_problems
-    if not problems:
-        problems = _replication_problems(dataflow, layers, zones)
-    if problems:
-        raise ErrorList(problems)
-
-    groups = pieces(
-        dataflow, _cuts(dataflow, deployment), lambda group: _one_host(dataflow, continuum, group, zones)
-    )
-    member: dict[str, int] = {id_: n for n, group in enumerate(groups) for id_ in group}
-    units: dict[tuple[int, str, int], Unit] = {}
-    for number, group in enumerate(groups):
+    problems: list[HeadwaterError] = []
+    runs = _runs(dataflow, continuum, deployment, zones_of(dataflow, continuum, deployment))
+    units: dict[tuple[int, int], Unit] = {}
+    for number, run in enumerate(runs):
+        group, zone = run.operators, run.zone
         outputs = outputs_of(dataflow, group)
-        requirement = Requirement.all_of(dataflow[i].requires for i in group)
-        for zone in zones[group[0]]:
-            hosts = continuum.eligible_hosts(zone, requirement)
-            if not hosts:
-                problems += _host_problems(dataflow, continuum, group, zone)
-            for index, (part, chosen) in enumerate(_parts(dataflow, deployment, group, hosts)):
-                units[number, zone, index] = Unit(
-                    name=outputs[0],
-                    zone=zone,
-                    layer=layers[group[0]],
-                    operators=group,
-                    outputs=outputs,
-                    locations=_covered(dataflow, continuum, zone),
-                    hosts=tuple(h.name for h in chosen),
-                    key=(key := _unit_key(dataflow, group)),
-                    tag=tag_of(key),
-                    part=part,
-                )
+        hosts = continuum.eligible_hosts(zone, Requirement.all_of(dataflow[i].requires for i in group))
+        if not hosts:
+            problems += _host_problems(dataflow, continuum, group, zone)
+        for index, (part, chosen) in enumerate(_parts(dataflow, deployment, group, hosts)):
+            units[number, index] = Unit(
+                name=outputs[0],
+                zone=zone,
+                layer=continuum.zone(zone).layer,
+                operators=group,
+                outputs=outputs,
+                locations=run.locations,
+                hosts=tuple(h.name for h in chosen),
+                key=(key := _unit_key(dataflow, group)),
+                tag=tag_of(key),
+                part=part,
+            )
     if problems:
         raise ErrorList(problems)
-    channels = _channels(dataflow, continuum, member, units)
+    channels = _channels(dataflow, continuum, runs, units)
     return DeploymentPlan(
         dataflow,
         continuum,
@@ -109,6 +101,63 @@ def build(dataflow: Dataflow, continuum: Continuum, deployment: Deployment | Non
         {id_: tag_of(key) for id_, key in dataflow.keys.items()},
         _warnings(dataflow, continuum, channels),
     )
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A piece of the dataflow in one zone, for the locations whose rows it takes there.
+
+    Zones of one layer that run the same operators are cut alike: ``group`` numbers what they have in common.
+    """
+
+    operators: tuple[str, ...]
+    zone: str
+    locations: tuple[str, ...]
+    group: int
+
+
+def _runs(dataflow: Dataflow, continuum: Continuum, deployment: Deployment, zones: Zones) -> tuple[_Run, ...]:
+    """Cut what each zone runs into pieces; whoever feeds comes first."""
+    there: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for id_ in dataflow.order:
+        for zone in distinct(zones, id_):
+            locations = tuple(x for x, found in zones[id_].items() if found == zone)
+            there.setdefault((zone, locations), []).append(id_)
+    alike: dict[tuple[str, tuple[str, ...]], list[tuple[str, tuple[str, ...]]]] = {}
+    for (zone, locations), operators in there.items():
+        layer = continuum.zone(zone).layer
+        alike.setdefault((layer, tuple(operators)), []).append((zone, locations))
+    # A watermark stays with its input: it is only a mark.
+    cuts = {(p, c) for p, c in deployment.cuts if c in dataflow and not isinstance(dataflow[c], Watermark)}
+    groups = [
+        (group, places)
+        for (_, operators), places in alike.items()
+        for group in pieces(dataflow, cuts, partial(_one_host, dataflow, continuum, places), operators)
+    ]
+    runs = [
+        _Run(group, zone, locations, number)
+        for number, (group, places) in enumerate(groups)
+        for zone, locations in places
+    ]
+    return _in_order(dataflow, runs)
+
+
+def _in_order(dataflow: Dataflow, runs: Sequence[_Run]) -> tuple[_Run, ...]:
+    """Sort runs topologically: by their first operators, and those of a group one after another."""
+    place = {id_: n for n, id_ in enumerate(dataflow.order)}
+    takers = _takers(runs)
+    feeds = [_readers(dataflow, takers, run, run.operators) for run in runs]
+    waiting = Counter(n for readers in feeds for n in readers)
+    ready = [n for n in range(len(runs)) if not waiting[n]]
+    found: list[_Run] = []
+    while ready:
+        last = found[-1].group if found else None
+        n = min(ready, key=lambda n: (runs[n].group != last, place[runs[n].operators[0]], n))
+        ready.remove(n)
+        found.append(runs[n])
+        waiting.subtract(feeds[n])
+        ready += [m for m in feeds[n] if not waiting[m]]
+    return tuple(found)
 
 
 def _parts(
@@ -125,130 +174,15 @@ def _parts(
     return [(Part(index, len(found), column), kind) for index, kind in enumerate(found)]
 
 
-def _direction_problems(
-    dataflow: Dataflow, continuum: Continuum, layers: Mapping[str, str]
-) -> list[HeadwaterError]:
-    return [
-        PlacementError(
-            f"runs in layer {layers[id_]}, below its input '{parent}' in layer {layers[parent]}",
-            where=dataflow[id_].where,
-            hint=f"data moves up: put '{id_}' in {layers[parent]} or higher, or '{parent}' lower",
-        )
-        for id_ in dataflow.order
-        for parent in dataflow[id_].inputs
-        if continuum.layer_index(layers[id_]) < continuum.layer_index(layers[parent])
-    ]
-
-
-def _locations(dataflow: Dataflow, continuum: Continuum) -> tuple[str, ...]:
-    return dataflow.locations or continuum.locations
-
-
-def _zones(
-    dataflow: Dataflow, continuum: Continuum, layers: Mapping[str, str]
-) -> tuple[dict[str, tuple[str, ...]], list[HeadwaterError]]:
-    """Give the zones in which each operator has an instance."""
-    problems: list[HeadwaterError] = []
-    for location in _locations(dataflow, continuum):
-        if location not in continuum.locations:
-            near = get_close_matches(location, continuum.locations, 1)
-            problems.append(
-                PlacementError(
-                    f"no zone covers location {location}",
-                    where=f"dataflow '{dataflow.name}'",
-                    hint=f"did you mean {near[0]}?"
-                    if near
-                    else f"there are {', '.join(continuum.locations)}",
-                )
-            )
-    if not _locations(dataflow, continuum):
-        problems.append(
-            PlacementError(
-                "neither the dataflow nor the continuum names a location",
-                where=f"dataflow '{dataflow.name}'",
-                hint="give zones of the lowest layer their 'locations'",
-            )
-        )
-    if problems:
-        return {}, problems
-    by_layer: dict[str, tuple[str, ...]] = {}
-    for layer in dict.fromkeys(layers[id_] for id_ in dataflow.order):
-        covering = {x: continuum.covering(layer, x) for x in _locations(dataflow, continuum)}
-        first = next(id_ for id_ in dataflow.order if layers[id_] == layer)
-        problems += [
-            PlacementError(
-                f"no zone of layer {layer} covers location {location}",
-                where=dataflow[first].where,
-                hint=f"add the location to a zone of layer {layer}, or drop it from the dataflow's locations",
-            )
-            for location, zone in covering.items()
-            if zone is None
-        ]
-        by_layer[layer] = tuple(dict.fromkeys(z.name for z in covering.values() if z is not None))
-    zones = {id_: by_layer[layers[id_]] for id_ in dataflow.order}
-    for source in dataflow.sources:
-        if not source.per_location and len(zones[source.id]) > 1:
-            problems.append(
-                PlacementError(
-                    f"the same input would be read in {len(zones[source.id])} zones: "
-                    f"{', '.join(zones[source.id])}",
-                    where=source.where,
-                    hint="put {location} into its path, or read it in a layer that has one zone",
-                )
-            )
-    return zones, problems
-
-
-def _replication_problems(
-    dataflow: Dataflow, layers: Mapping[str, str], zones: Mapping[str, tuple[str, ...]]
-) -> list[HeadwaterError]:
-    """Refuse to run an operator in several zones where rows of one key could meet only in one.
-
-    This is what keeps results the same wherever operators are placed.
-    """
-    problems: list[HeadwaterError] = []
-    for id_ in dataflow.order:
-        operator = dataflow[id_]
-        keys = operator.partition_keys()
-        if keys is None or len(zones[id_]) < 2:
-            continue
-        located = frozenset.intersection(*(dataflow.types[i].located_by for i in operator.inputs))
-        if not {k.lower() for k in keys} & {c.lower() for c in located}:
-            by = f"the keys ({', '.join(keys)}) do" if keys else "it has no keys, which does"
-            problems.append(
-                PlacementError(
-                    f"runs in {len(zones[id_])} zones ({', '.join(zones[id_])}), "
-                    f"but {by} not tell the location apart",
-                    where=operator.where,
-                    hint=(
-                        f"add the location column to its keys ({', '.join(sorted(located))})"
-                        if located
-                        else "read the source with location_as='location' and add it to the keys"
-                    )
-                    + f", or run it in a layer where one zone sees all rows (not {layers[id_]})",
-                )
-            )
-    return problems
-
-
-def _cuts(dataflow: Dataflow, deployment: Deployment) -> set[Edge]:
-    """Edges between layers, and those asked for. A watermark stays with its input: it is only a mark."""
-    edges = {(p, id_) for id_ in dataflow.order for p in dataflow[id_].inputs}
-    layers = deployment.layers
-    return {
-        (p, c)
-        for p, c in edges
-        if layers[p] != layers[c] or ((p, c) in deployment.cuts and not isinstance(dataflow[c], Watermark))
-    }
-
-
 def _one_host(
-    dataflow: Dataflow, continuum: Continuum, group: Iterable[str], zones: Mapping[str, tuple[str, ...]]
+    dataflow: Dataflow,
+    continuum: Continuum,
+    places: Iterable[tuple[str, tuple[str, ...]]],
+    group: tuple[str, ...],
 ) -> bool:
     """Tell whether in each zone some host meets the requirements of the whole group."""
-    members = tuple(group)
-    requirement = Requirement.all_of(dataflow[i].requires for i in members)
-    return all(continuum.eligible_hosts(zone, requirement) for zone in zones[members[0]])
+    requirement = Requirement.all_of(dataflow[i].requires for i in group)
+    return all(continuum.eligible_hosts(zone, requirement) for zone, _ in places)
 
 
 def _host_problems(
@@ -272,16 +206,6 @@ def _host_problems(
     return problems
 
 
-def _covered(dataflow: Dataflow, continuum: Continuum, zone: str) -> tuple[str, ...]:
-    layer = continuum.zone(zone).layer
-    found = []
-    for location in _locations(dataflow, continuum):
-        covering = continuum.covering(layer, location)
-        if covering is not None and covering.name == zone:
-            found.append(location)
-    return tuple(found)
-
-
 def tag_of(key: str) -> str:
     """Shorten a key to what is put into names of files."""
     return key[:8]
@@ -291,26 +215,39 @@ def _unit_key(dataflow: Dataflow, group: tuple[str, ...]) -> str:
     return hashlib.sha256("\n".join(sorted(dataflow.keys[i] for i in group)).encode()).hexdigest()
 
 
+def _takers(runs: Sequence[_Run]) -> Mapping[tuple[str, str], int]:
+    """Number, for each operator and location, the run that takes its rows."""
+    return {(id_, x): n for n, run in enumerate(runs) for id_ in run.operators for x in run.locations}
+
+
+def _readers(
+    dataflow: Dataflow, takers: Mapping[tuple[str, str], int], run: _Run, outputs: Iterable[str]
+) -> set[int]:
+    """Number the runs that read outputs of a run."""
+    consumers = {c for id_ in outputs for c in dataflow.consumers[id_] if c not in run.operators}
+    # Its locations stay together: whoever takes the rows of one takes those of all.
+    return {takers[c, run.locations[0]] for c in consumers}
+
+
 def _channels(
     dataflow: Dataflow,
     continuum: Continuum,
-    member: Mapping[str, int],
-    units: Mapping[tuple[int, str, int], Unit],
+    runs: Sequence[_Run],
+    units: Mapping[tuple[int, int], Unit],
 ) -> tuple[Channel, ...]:
+    takers = _takers(runs)
     channels: list[Channel] = []
-    for (number, zone, _), unit in units.items():
+    for (number, _), unit in units.items():
         for id_ in unit.outputs:
             if isinstance(dataflow[id_], Sink):
                 continue
-            readers = {member[c] for c in dataflow.consumers[id_]} - {number}
-            routes = {}
-            for (other, upper, _), consumer in units.items():
-                if other in readers and _feeds(continuum, unit, consumer):
-                    routes[consumer.id] = continuum.links_up(zone, upper)
+            readers = _readers(dataflow, takers, runs[number], [id_])
+            reading = [u for (n, _), u in units.items() if n in readers]
+            routes = {u.id: continuum.links_up(unit.zone, u.zone) for u in reading}
             event_time = dataflow.types[id_].event_time
             tag = tag_of(dataflow.keys[id_])
-            broker = _broker(continuum, zone, [units[m].zone for m in units if units[m].id in routes])
-            channels.append(Channel(id_, zone, tag, unit.id, routes, event_time, unit.part, broker))
+            broker = _broker(continuum, unit.zone, [u.zone for u in reading])
+            channels.append(Channel(id_, unit.zone, tag, unit.id, routes, event_time, unit.part, broker))
     return tuple(channels)
 
 
@@ -324,11 +261,6 @@ def _broker(continuum: Continuum, zone: str, readers: Iterable[str]) -> str | No
     ways = [continuum.path_up(zone, reader) for reader in readers]
     way = min(ways, key=len, default=(continuum.zone(zone),))
     return next((z.name for z in way if z.broker is not None), None)
-
-
-def _feeds(continuum: Continuum, lower: Unit, upper: Unit) -> bool:
-    """Tell whether data of ``lower`` goes to ``upper``: its own zone, or the one above it on the tree."""
-    return upper.zone == lower.zone or upper.zone in {z.name for z in continuum.ancestors(lower.zone)}
 
 
 def _warnings(dataflow: Dataflow, continuum: Continuum, channels: tuple[Channel, ...]) -> tuple[str, ...]:

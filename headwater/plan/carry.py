@@ -17,7 +17,7 @@ from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sources import MqttSource
 from headwater.errors import DeploymentError
 from headwater.plan.content import own_sources, reads
-from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.plan.state import Kept, kept_state, state_difference
 
 
@@ -52,12 +52,19 @@ class Share:
 class Reading:
     """Where an input is read on: where donors stood; or, without one, where its channels end at the cut.
 
-    ``prompt``: the input is new, and nothing older than the donors' event time is still to come over it.
+    ``joined``: beside what donors read it has channels that begin with the change. ``prompt``: the input, or
+    what joins it, is new, and nothing older than the donors' event time is still to come over it.
     """
 
     operator: str
     donors: tuple[str, ...]
     prompt: bool = False
+    joined: bool = False
+
+    @property
+    def follows(self) -> bool:
+        """Tell whether event time may go on from where donors had it."""
+        return self.prompt or (bool(self.donors) and not self.joined)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +114,12 @@ class Carriers:
         channels = dict.fromkeys(c.operator for c in self._new.inputs(unit))
         readings = [Reading(operator=i, donors=self._readers(unit, i)) for i in (*own, *channels)]
         donors = {d.unit for s in shares for d in s.donors} | {d for r in readings for d in r.donors}
-        donors |= {d for r in readings if not r.donors for d in self._cut_open(unit, r.operator)}
+        unread = {r.operator: self._unread(unit, r) for r in readings}
+        for reading in readings:
+            donors |= self._at_work(unit, reading, unread[reading.operator])
         if not donors:
             return None
-        readings = [
-            r if r.donors else replace(r, prompt=self._is_prompt(r.operator, donors)) for r in readings
-        ]
+        readings = [self._opened(r, unread[r.operator], donors) for r in readings]
         taken = {s.operator for s in shares}
         fresh = [k.operator for k in kept if k.operator not in taken and not self._given_up(unit, k.operator)]
         if fresh:
@@ -125,9 +132,19 @@ class Carriers:
         )
 
     def takes_in(self, unit: Unit, old: Unit) -> bool:
-        """Tell whether a unit does, beside what it did, anything that other units did before."""
+        """Tell whether a unit does, beside what it did, anything that other units did before, or leaves
+        locations to them."""
         more = set(unit.operators) - set(old.operators)
-        return any(v.id != old.id and _meet(v, unit) and more & set(v.operators) for v in self._old.units)
+        others = [v for v in self._old.units if v.id != old.id and _meet(v, unit)]
+        return any(more & set(v.operators) for v in others) or bool(self.shift(unit, old))
+
+    def shift(self, unit: Unit, old: Unit) -> str:
+        """Say which locations a unit has from units of other layers, or leaves to them; '' for none."""
+        gained = moved_locations(self._old, unit, old, unit.operators)
+        lost = moved_locations(self._new, old, unit, old.operators)
+        said = [f"it takes over {', '.join(gained)}"] if gained else []
+        said += [f"it leaves {', '.join(lost)} to others"] if lost else []
+        return "; ".join(said)
 
     def check_reads(self, carry: Carry) -> None:
         """Refuse what reads an input twice: each read has a place of its own in the checkpoint."""
@@ -235,6 +252,22 @@ class Carriers:
             raise _refused(unit, f"messages for '{input_}' wait on the disk of zone {away[0]}")
         return tuple(v.id for v in readers)
 
+    def _unread(self, unit: Unit, reading: Reading) -> list[Channel]:
+        """Give the channels of an input that none of its donors has read."""
+        read = {c.id for d in reading.donors for c in self._old.inputs(self._old.unit(d))}
+        inputs = self._new.inputs(unit)
+        return [c for c in inputs if c.operator == reading.operator and c.id not in read]
+
+    def _opened(self, reading: Reading, unread: Iterable[Channel], donors: Iterable[str]) -> Reading:
+        """Say how event time may go on over an input that is new, or has channels that are."""
+        if not reading.donors:
+            return replace(reading, prompt=self._is_prompt(reading.operator, donors))
+        before = {c.id for c in self._old.channels}
+        writers = [self._new.unit(c.producer) for c in unread if c.id not in before]
+        near = [[d for d in donors if _meet(self._old.unit(d), w)] for w in writers]
+        prompt = bool(near) and all(self._is_prompt(reading.operator, ds) for ds in near)
+        return replace(reading, joined=bool(near), prompt=prompt)
+
     def _is_prompt(self, input_: str, donors: Iterable[str]) -> bool:
         """Tell whether donors did all that leads to an input, and held back nothing on the way."""
         flow, units = self._new.dataflow, [self._old.unit(d) for d in donors]
@@ -249,20 +282,41 @@ class Carriers:
             todo += flow[id_].inputs
         return True
 
-    def _cut_open(self, unit: Unit, input_: str) -> list[str]:
-        """Give the units that did what this one does with a stream that others read already.
+    def _at_work(self, unit: Unit, reading: Reading, unread: Iterable[Channel]) -> set[str]:
+        """Give the units that did what this one does with channels that none of its donors has read.
 
-        What its channel holds has gone through them. A channel that is new holds nothing yet.
+        What a channel holds that others read already has gone through them. One that is new holds nothing
+        yet; but where it joins others, event time has come as far as they had it for its locations.
         """
         before = {c.id for c in self._old.channels}
-        if not any(c.id in before for c in self._new.inputs(unit) if c.operator == input_):
-            return []
-        behind = _behind(self._new.dataflow, input_, unit.operators)
-        return [
-            v.id
-            for v in self._old.units
-            if _meet(v, unit) and input_ in v.operators and behind & set(v.operators)
-        ]
+        behind = _behind(self._new.dataflow, reading.operator, unit.operators)
+        found: set[str] = set()
+        for channel in unread:
+            writer = self._new.unit(channel.producer)
+            near = [v for v in self._old.units if _meet(v, writer) and behind & set(v.operators)]
+            if channel.id in before:
+                found |= {v.id for v in near if reading.operator in v.operators}
+            elif reading.donors:
+                found |= {v.id for v in near}
+        return found
+
+
+def moved_locations(
+    plan: DeploymentPlan, unit: Unit, other: Unit, operators: Iterable[str]
+) -> tuple[str, ...]:
+    """Name the locations of ``unit`` that ``other`` does not have, nor their layer in ``plan``: units of
+    other layers have them there, with some of ``operators``."""
+    inside = set(operators)
+    elsewhere = {
+        x for v in plan.units if v.layer != unit.layer and inside & set(v.operators) for x in v.locations
+    }
+    return tuple(x for x in unit.locations if x in elsewhere and x not in other.locations)
+
+
+def joined(running: DeploymentPlan, old: Channel, wanted: DeploymentPlan, new: Channel) -> bool:
+    """Tell whether a location comes to a channel whose event time may be ahead of it by now."""
+    units = wanted.unit(new.producer), running.unit(old.producer)
+    return bool(moved_locations(running, *units, (new.operator,)))
 
 
 def _meet(old: Unit, new: Unit) -> bool:

@@ -18,7 +18,7 @@ from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.errors import DeploymentError, ErrorList, HeadwaterError
 from headwater.plan.build import tag_of
-from headwater.plan.carry import Carriers, Carry
+from headwater.plan.carry import Carriers, Carry, joined
 from headwater.plan.content import (
     is_stateful,
     kept_at,
@@ -198,7 +198,8 @@ class _Comparison:
         for channel in self._new.channels:
             id_ = channel.operator
             old = places.get(channel.place)
-            if old is not None and self._tags[id_] == self._old.tags.get(id_):
+            same = old is not None and self._tags[id_] == self._old.tags.get(id_)
+            if old is not None and same and not joined(self._old, old, self._new, channel):
                 channels[channel.place] = old.tag
             else:
                 channels[channel.place] = _fresh(self._new.dataflow.keys[id_], self._generation)
@@ -282,7 +283,7 @@ class _Comparison:
             return f"it must leave {' or '.join(old.hosts)} for {' or '.join(new.hosts)}"
         if new.id in self._reset:
             return "its state is to be given up"
-        return ""
+        return self._carriers.shift(new, old)
 
     def _what_changed(self, old: Unit, new: Unit, before: dict[str, Any], after: dict[str, Any]) -> str:
         flow, was = self._new.dataflow, self._old.dataflow

@@ -34,6 +34,7 @@ class _Document(BaseModel):
     layers: dict[str, str]
     cuts: list[list[str]]
     spread: bool
+    at: dict[str, dict[str, str]] = {}
     tags: dict[str, str]
     unit_tags: dict[str, str]
     epochs: dict[str, int]
@@ -49,6 +50,8 @@ def to_document(plan: DeploymentPlan) -> dict[str, Any]:
         "layers": dict(plan.deployment.layers),
         "cuts": sorted(list(c) for c in plan.deployment.cuts),
         "spread": plan.deployment.spread,
+        # Left out where empty: such plans keep the names that they had before there was this.
+        **({"at": {x: dict(own) for x, own in at.items()}} if (at := plan.deployment.at) else {}),
         "tags": dict(plan.tags),
         "unit_tags": {u.id: u.tag for u in plan.units},
         "epochs": {u.id: u.epoch for u in plan.units},
@@ -75,7 +78,7 @@ def from_document(data: object) -> DeploymentPlan:
     fresh = build(
         Dataflow.from_data(document.dataflow),
         Continuum.from_data(document.continuum),
-        Deployment(document.layers, cuts, document.spread),
+        Deployment(document.layers, cuts, document.spread, document.at),
     )
     return inherit(
         fresh,

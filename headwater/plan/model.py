@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +23,19 @@ class Deployment:
     cuts: frozenset[Edge] = frozenset()
     spread: bool = False
     """Whether hosts of a zone that differ share out the units that several of them may run."""
+    at: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By location, the operators whose layer there is not that of ``layers``; only these."""
+
+    def __post_init__(self) -> None:
+        found = {
+            location: {o: layer for o, layer in sorted(own.items()) if self.layers.get(o) != layer}
+            for location, own in sorted(self.at.items())
+        }
+        object.__setattr__(self, "at", {location: own for location, own in found.items() if own})
+
+    def layer(self, operator: str, location: str) -> str:
+        """Give the layer in which an operator takes the rows of a location."""
+        return self.at.get(location, {}).get(operator) or self.layers[operator]
 
 
 @dataclass(frozen=True)
@@ -150,6 +163,7 @@ class DeploymentPlan:
             "dataflow": self.dataflow.name,
             "locations": list(self.dataflow.locations),
             "layers": dict(self.deployment.layers),
+            **({"at": {x: dict(own) for x, own in at.items()}} if (at := self.deployment.at) else {}),
             "cuts": sorted(list(c) for c in self.deployment.cuts),
             "units": [
                 {

@@ -332,6 +332,7 @@ class _Ordering:
             r.operator == channel.operator and unit in r.donors
             for c in self._carried.values()
             for r in c.readings
+            if c.unit in self._channels[channel.id].consumers
         )
         return self._gives(unit) and not read_on
 

@@ -16,16 +16,21 @@ OWN_QUERY = (JdbcSink,)
 
 
 def pieces(
-    dataflow: Dataflow, cuts: Iterable[Edge], one_host: Callable[[tuple[str, ...]], bool]
+    dataflow: Dataflow,
+    cuts: Iterable[Edge],
+    one_host: Callable[[tuple[str, ...]], bool],
+    operators: tuple[str, ...] | None = None,
 ) -> tuple[tuple[str, ...], ...]:
     """Give the pieces in topological order, cutting further where a piece cannot be one query.
+
+    ``operators``: those to be put together, in the dataflow's order; all others are in other pieces.
 
     A piece cannot be one query when it would wait for itself through another piece, when no single
     host meets all its requirements, or when it has several outputs that one pass cannot serve.
     """
     remaining = set(cuts)
     while True:
-        found = _components(dataflow, remaining)
+        found = _components(dataflow, dataflow.order if operators is None else operators, remaining)
         extra = (
             _cuts_of_torn(dataflow, found, remaining)
             or _cuts_of_cycles(dataflow, found)
@@ -82,10 +87,12 @@ def _below(dataflow: Dataflow, id_: str, inside: set[str]) -> set[str]:
     return found
 
 
-def _components(dataflow: Dataflow, cuts: set[Edge]) -> tuple[tuple[str, ...], ...]:
+def _components(
+    dataflow: Dataflow, operators: tuple[str, ...], cuts: set[Edge]
+) -> tuple[tuple[str, ...], ...]:
     graph: nx.Graph[str] = nx.Graph()
-    graph.add_nodes_from(dataflow.order)
-    graph.add_edges_from(e for e in _edges(dataflow) if e not in cuts)
+    graph.add_nodes_from(operators)
+    graph.add_edges_from(_inner(dataflow, operators) - cuts)
     place = {id_: n for n, id_ in enumerate(dataflow.order)}
     found = [tuple(sorted(c, key=place.__getitem__)) for c in nx.connected_components(graph)]
     pieces_graph = _piece_graph(dataflow, found)
@@ -95,21 +102,19 @@ def _components(dataflow: Dataflow, cuts: set[Edge]) -> tuple[tuple[str, ...], .
     return tuple(found)
 
 
-def _edges(dataflow: Dataflow) -> list[Edge]:
-    return [(p, id_) for id_ in dataflow.order for p in dataflow[id_].inputs]
-
-
 def _piece_graph(dataflow: Dataflow, found: Iterable[tuple[str, ...]]) -> nx.DiGraph[int]:
     member = {id_: n for n, piece in enumerate(found) for id_ in piece}
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(set(member.values()))
-    graph.add_edges_from((member[p], member[c]) for p, c in _edges(dataflow) if member[p] != member[c])
+    graph.add_edges_from(
+        (member[p], member[c]) for p, c in _inner(dataflow, tuple(member)) if member[p] != member[c]
+    )
     return graph
 
 
 def _inner(dataflow: Dataflow, piece: tuple[str, ...]) -> set[Edge]:
     inside = set(piece)
-    return {(p, c) for p, c in _edges(dataflow) if p in inside and c in inside}
+    return {(p, c) for c in piece for p in dataflow[c].inputs if p in inside}
 
 
 def _cuts_of_cycles(dataflow: Dataflow, found: tuple[tuple[str, ...], ...]) -> set[Edge]:

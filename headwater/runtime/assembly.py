@@ -62,13 +62,14 @@ def event_time(carry: Carry, known: Mapping[str, Saved]) -> tuple[int, int]:
     what another has taken for passed.
     """
     keeping, reading = _keeping(carry, known), _reading(carry, known)
-    merged = any(len(s.donors) > 1 for s in carry.shares)
+    joined = any(r.joined for r in carry.readings)
+    merged = joined or any(len(s.donors) > 1 for s in carry.shares)
     # One stream of events: the furthest has passed for all. Several: whoever is behind counts.
     choose = min if merged or len(reading) > 1 else max
-    counted = reading if len(reading) > 1 else list(known.values())
+    counted = reading if len(reading) > 1 and not joined else list(known.values())
     late = min(s.watermark for s in keeping) if keeping else choose(s.watermark for s in counted)
     # Over a channel that begins now may come what others held back.
-    follows = all(r.donors or r.prompt for r in carry.readings)
+    follows = all(r.follows for r in carry.readings)
     return late, max(late, choose(s.next_watermark for s in counted) if follows else late)
 
 

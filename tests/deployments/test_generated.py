@@ -15,7 +15,7 @@ from headwater.runtime.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, check_equivalent
 from tests.deployments.flows import CONTINUUM, rows
 from tests.deployments.generated import dataflows
-from tests.deployments.test_oracle import DECISIONS
+from tests.deployments.test_oracle import BY_LOCATION
 
 
 def law(examples: int) -> settings:
@@ -49,7 +49,7 @@ def hold(data: st.DataObject, endpoint: LocalEndpoint, place: Path) -> None:
         note(f"{id_}: {flow[id_].kind} of {flow[id_].inputs} in {flow[id_].layer}: {config}")
     continuum = Continuum.from_text(CONTINUUM)
     expected = batch_result(endpoint.session(), flow, continuum)
-    for n, decide in enumerate(DECISIONS.values()):
+    for n, decide in enumerate(BY_LOCATION.values()):
         check_equivalent(
             flow,
             continuum,
@@ -65,7 +65,7 @@ def hold(data: st.DataObject, endpoint: LocalEndpoint, place: Path) -> None:
 def test_any_dataflow_can_be_planned_in_every_way(data: st.DataObject) -> None:
     flow = data.draw(dataflows("/data/{location}")).build()
     continuum = Continuum.from_text(CONTINUUM)
-    for decide in DECISIONS.values():
+    for decide in BY_LOCATION.values():
         plan = build(flow, continuum, decide(flow, continuum))
         assert {o for unit in plan.units for o in unit.operators} == set(flow.order)
 

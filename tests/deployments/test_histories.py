@@ -102,8 +102,11 @@ class History(RuleBasedStateMachine):
             if isinstance(self.flow[id_], Source):
                 continue
             for layer in ("edge", "site", "cloud"):
-                if self.plan.deployment.layers[id_] != layer:
-                    found[f"move {id_} to {layer}"] = lambda plan, i=id_, to=layer: edit.move(plan, i, to)
+                others = [x for x in self.flow.locations if self.plan.deployment.layer(id_, x) != layer]
+                for at in (None, *others) if others else ():
+                    found[f"move {id_} to {layer}" + (f" at {at}" if at else "")] = (
+                        lambda plan, i=id_, to=layer, x=at: edit.move(plan, i, to, location=x)
+                    )
         for unit in self.plan.units:
             for id_ in unit.operators:
                 if any(c in unit.operators for c in self.flow.consumers[id_]):

@@ -11,7 +11,11 @@ import pytest
 
 from headwater import service
 from headwater.continuum import Continuum
+from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.operators import Watermark
+from headwater.dataflow.sources import Source
 from headwater.plan import build
+from headwater.plan.model import Deployment
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, check_equivalent
 from tests.deployments.flows import CONTINUUM, FLOWS, rows
@@ -21,6 +25,19 @@ DECISIONS = {
     "unit per layer": build.annotated,
     "unit per operator": build.unit_per_operator,
 }
+
+
+def apart(flow: Dataflow, continuum: Continuum) -> Deployment:
+    """Put whatever of the last location can be there into the cloud."""
+    timed = {o for o in flow.order if isinstance(flow[o], Watermark)}
+    for id_ in reversed(flow.order):
+        timed |= {id_} if timed & set(flow.consumers[id_]) else set()
+    freely = [o for o in flow.order if o not in timed and not isinstance(flow[o], Source)]
+    usual = build.annotated(flow, continuum)
+    return replace(usual, at={flow.locations[-1]: dict.fromkeys(freely, continuum.root.layer)})
+
+
+BY_LOCATION = {**DECISIONS, "a location apart": apart}
 ROWS = {"flowunits": 700}
 
 
@@ -29,8 +46,8 @@ CUT_EVERYWHERE = ("acme", "flowunits")  # the other dataflows are cut so by the 
 
 def _cases() -> Iterator[Any]:
     for name in FLOWS:
-        for decision in DECISIONS:
-            long = decision == "unit per operator" and name not in CUT_EVERYWHERE
+        for decision in BY_LOCATION:
+            long = decision in ("unit per operator", "a location apart") and name not in CUT_EVERYWHERE
             yield pytest.param(name, decision, marks=[pytest.mark.long] if long else [])
 
 
@@ -42,13 +59,15 @@ def test_equals_one_batch_run(name: str, decision: str, endpoint: LocalEndpoint,
     source.release_all()
     flow = FLOWS[name](source.path).build()
     continuum = Continuum.from_text(CONTINUUM)
-    wanted = DECISIONS[decision](flow, continuum)
+    wanted = BY_LOCATION[decision](flow, continuum)
     outcome = check_equivalent(flow, continuum, endpoint, tmp_path / "run", decision=wanted)
     assert all(count > 0 for count in outcome.rows.values()), "an empty result proves nothing"
     if decision == "unit per layer":
         assert {u.layer for u in outcome.plan.units} >= {"edge", "cloud"}
     if decision == "unit per operator":
         assert len(outcome.plan.units) > len(build.build(flow, continuum).units)
+    if decision == "a location apart":
+        assert {u.locations for u in outcome.plan.units if u.zone == "C1"} >= {("L4",)}
 
 
 @pytest.mark.parametrize(

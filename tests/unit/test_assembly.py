@@ -29,6 +29,12 @@ def carry(shares: list[Share], *readings: tuple[str, ...]) -> Carry:
     )
 
 
+def joined(carry: Carry, *at_work: str) -> Carry:
+    """Let channels join the inputs; ``at_work``: who did what comes over them now."""
+    readings = tuple(replace(r, joined=True) for r in carry.readings)
+    return replace(carry, readings=readings, donors=(*carry.donors, *at_work))
+
+
 def prompt(carry: Carry) -> Carry:
     return replace(carry, readings=tuple(replace(r, prompt=True) for r in carry.readings))
 
@@ -49,6 +55,10 @@ def prompt(carry: Carry) -> Carry:
         (carry([], ("E",)), {"E": AHEAD}, 100, 120),
         # Nor does it where nothing of before can come over it any more.
         (prompt(carry([share("counted", "C")], ())), {"C": BEHIND}, 80, 100),
+        # Rows of a location that joins are as far as they were where they come from.
+        (prompt(joined(carry([], ("C",)), "E")), {"C": AHEAD, "E": BEHIND}, 80, 100),
+        (prompt(joined(carry([share("rising", "E", "C")], ("C",)))), {"C": AHEAD, "E": BEHIND}, 80, 100),
+        (joined(carry([share("rising", "E", "C")], ("C",))), {"C": AHEAD, "E": BEHIND}, 80, 80),
     ],
 )
 def test_rows_are_late_where_they_are_for_all(

@@ -120,6 +120,18 @@ def test_operators_are_moved_and_units_split_by_name() -> None:
         assert code != 0 and "small" in err
 
 
+def test_an_operator_is_moved_for_one_location() -> None:
+    with controller() as zones:
+        invoke("apply", *tiny(), "--yes", "--wait")
+        stays = zones.kept("tiny")["high@S2"]
+        code, out, err = invoke("move", "high", "--to", "edge", "--at", "L1", "--yes", "--wait")
+        assert code == 0, err
+        assert "give high@E1 the state of high from high@S1" in out and "E4" not in out
+        assert zones.kept("tiny")["high@S2"] == stays
+        code, _, err = invoke("move", "high", "--to", "edge", "--at", "L3", "--yes")
+        assert code != 0 and "no location is called 'L3'" in err
+
+
 def test_nobody_is_asked_without_a_terminal() -> None:
     code, _, err = invoke("apply", *tiny())
     assert code == 2 and "--yes" in err
