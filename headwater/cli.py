@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headwater import cli_broker, cli_control, cli_edit, cli_place
+from headwater import cli_broker, cli_control, cli_edit, cli_place, cli_simulate
 from headwater.cli_control import ContinuumFile, Flow, Home, Json, StorePlace
-from headwater.cli_place import Compare, ProfileFile, Strategy
+from headwater.cli_place import Compare, MaxBandwidth, MaxLatency, ProfileFile, Strategy, WeightsOf
 from headwater.cli_zone import Delivery, WhenFull, zone
 from headwater.errors import HeadwaterError, RuntimeFailure
 
@@ -68,6 +68,7 @@ app.add_typer(cli_broker.app, name="broker", no_args_is_help=True)
 cli_control.register(app)
 cli_edit.register(app)
 cli_place.register(app)
+cli_simulate.register(app)
 
 
 @app.command()
@@ -81,6 +82,9 @@ def plan(
     ] = False,
     strategy: Strategy = None,
     profile: ProfileFile = None,
+    max_latency: MaxLatency = None,
+    max_bandwidth: MaxBandwidth = None,
+    weights: WeightsOf = None,
     compare: Compare = False,
     store: StorePlace = None,
 ) -> None:
@@ -90,28 +94,35 @@ def plan(
     predict = strategy is not None or compare or profile is not None
     if one_unit + unit_per_operator + predict > 1:
         raise typer.BadParameter(
-            "--one-unit, --unit-per-operator and --strategy (with --profile, --compare) exclude each other"
+            "--one-unit, --unit-per-operator and --strategy (with its options) exclude each other"
         )
     shape: Shape = "one-unit" if one_unit else "unit-per-operator" if unit_per_operator else "annotated"
     loaded = service.load_dataflow(flow)
     zones = service.load_continuum(continuum)
-    chosen = strategy or ("annotated" if predict else None)
-    if shape != "annotated":
-        planned = service.plan(loaded.dataflow, zones, shape=shape)
-    else:
-        planned = cli_place.planned(loaded.dataflow, zones, chosen, profile)
-    change, refused = None, None
+    running, change, refused = None, None, None
+    try:
+        running = live.running(loaded.dataflow.name, store) if strategy else None
+    except HeadwaterError as error:
+        refused = error  # the plan is shown all the same
+    named = strategy or ("annotated" if predict else None)
+    wish = cli_place.wished(named, max_latency, max_bandwidth, weights, running)
+    foreseen = cli_place.chosen(loaded.dataflow, zones, wish, profile)
+    decided = None if foreseen is None else foreseen[0]
+    planned = service.plan(loaded.dataflow, zones, shape=shape, decided=decided)
     try:
         if shape == "annotated" and live.holds(planned.dataflow.name, store):
-            planned = cli_place.planned(loaded.dataflow, zones, chosen, profile, spread=True)
+            planned = service.plan(loaded.dataflow, zones, decided=decided, spread=True)
             change = live.preview(planned, store)
     except HeadwaterError as error:
         refused = error  # the plan is shown all the same
-    foreseen = cli_place.predicted(planned, chosen, profile, compare=compare) if chosen else None
+    others = {}
+    if compare and wish is not None:
+        known = cli_place.read_profile(profile)
+        others = service.compare(loaded.dataflow, zones, wish, profile=known)
     if as_json:
         extra = {"change": change.to_data()} if change else {}
         if foreseen is not None:
-            extra |= cli_place.prediction_data(*foreseen)
+            extra |= cli_place.prediction_data(foreseen[1], others)
         _print_json({**planned.to_data(), **extra}, indent=2)
     else:
         from rich.console import Console
@@ -123,9 +134,9 @@ def plan(
         if foreseen is not None:
             from headwater.render_place import comparison_view, prediction_view
 
-            console.print("", prediction_view(foreseen[0]), sep="\n")
-            if foreseen[1]:
-                console.print("", comparison_view(foreseen[1], foreseen[0].layers), sep="\n")
+            console.print("", prediction_view(foreseen[1]), sep="\n")
+            if others:
+                console.print("", comparison_view(others, foreseen[1].layers), sep="\n")
         if change is not None:
             console.print("", change_view(planned.dataflow.name, change.diff, change.words), sep="\n")
     if refused is not None:
@@ -158,6 +169,9 @@ def run(
     ] = False,
     strategy: Strategy = None,
     profile: ProfileFile = None,
+    max_latency: MaxLatency = None,
+    max_bandwidth: MaxBandwidth = None,
+    weights: WeightsOf = None,
 ) -> None:
     """Run a dataflow, or go on where it was stopped."""
     from headwater import service
@@ -167,7 +181,8 @@ def run(
     memory_mb, buffer = parse_heap(memory), parse_size(max_buffer)
     loaded = service.load_dataflow(flow)
     service.check_trust(loaded, trust_code=trust_code)
-    planned = cli_place.planned(loaded.dataflow, service.load_continuum(continuum), strategy, profile)
+    wish = cli_place.wished(strategy, max_latency, max_bandwidth, weights)
+    planned = cli_place.planned(loaded.dataflow, service.load_continuum(continuum), wish, profile)
     settings = service.RunSettings(
         directory=directory or service.default_directory(loaded.dataflow.name),
         until_drained=until_drained,

@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater import cli_place
-from headwater.cli_place import ProfileFile, Strategy
+from headwater.cli_place import MaxBandwidth, MaxLatency, ProfileFile, Strategy, WeightsOf
 
 if TYPE_CHECKING:
     from headwater.live import Preview, Status
     from headwater.plan.model import DeploymentPlan
+    from headwater.plan.place import Wish
     from headwater.plan.steps import CanarySettings
 
 Flow = Annotated[str, typer.Argument(help="flow.py, flow.py:name or flow.json", show_default=False)]
@@ -72,10 +73,19 @@ def apply(
     trust_code: Trust = False,
     strategy: Strategy = None,
     profile: ProfileFile = None,
+    max_latency: MaxLatency = None,
+    max_bandwidth: MaxBandwidth = None,
+    weights: WeightsOf = None,
     as_json: Json = False,
 ) -> None:
     """Show what a dataflow would change, and store it as what is wanted."""
-    planned = _planned(flow, continuum, strategy, profile, trust_code=trust_code)
+    from headwater import live
+
+    def wished(name: str) -> Wish | None:
+        running = live.running(name, store) if strategy else None
+        return cli_place.wished(strategy, max_latency, max_bandwidth, weights, running)
+
+    planned = _planned(flow, continuum, wished, profile, trust_code=trust_code)
     reset = frozenset(reset_state or ())
     propose(planned, store, yes, reset=reset, canary=_canary(canary, factor), wait=wait, as_json=as_json)
 
@@ -275,7 +285,7 @@ def down(home: Home = Path(".headwater")) -> None:
 def _planned(
     flow: str,
     continuum: Path,
-    strategy: str | None = None,
+    wished: Callable[[str], Wish | None] = lambda name: None,
     profile: Path | None = None,
     *,
     trust_code: bool,
@@ -285,7 +295,7 @@ def _planned(
     loaded = service.load_dataflow(flow)
     service.check_trust(loaded, trust_code=trust_code)
     zones = service.load_continuum(continuum)
-    return cli_place.planned(loaded.dataflow, zones, strategy, profile, spread=True)
+    return cli_place.planned(loaded.dataflow, zones, wished(loaded.dataflow.name), profile, spread=True)
 
 
 def _canary(text: str | None, factor: float) -> CanarySettings | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,15 +14,18 @@ if TYPE_CHECKING:
     from headwater.continuum import Continuum
     from headwater.dataflow.graph import Dataflow
     from headwater.errors import HeadwaterError
-    from headwater.plan.model import DeploymentPlan
-    from headwater.plan.place import Prediction
+    from headwater.placement.usage import Weights
+    from headwater.plan.model import Deployment, DeploymentPlan
+    from headwater.plan.place import Prediction, Wish
+    from headwater.profile import Profile
     from headwater.runtime.profiling import Seen
 
 Strategy = Annotated[
     str | None,
     typer.Option(
         "--strategy",
-        help="Choose layers by: optimal, local_search, aels_rp_la, aels_rp, aels, cloud_only, tcep; "
+        help="Choose layers by: optimal, local_search, aels_rp_la, aels_rp, aels, cloud_only, tcep; for each "
+        "location by: tsoo_exact, atsoo_h, tsoo_h, trcs, fog_only, fc_interplay; "
         "or annotated, as the dataflow's marks say.",
         show_default="annotated",
     ),
@@ -30,6 +35,20 @@ ProfileFile = Annotated[
     typer.Option("--profile", help="What operators cost, as JSON; else it is assumed.", show_default=False),
 ]
 Compare = Annotated[bool, typer.Option("--compare", help="Show how each other strategy would do.")]
+MaxLatency = Annotated[
+    str | None,
+    typer.Option("--max-latency", help="From source to sink at most, such as 1s.", show_default="no limit"),
+]
+MaxBandwidth = Annotated[
+    str | None,
+    typer.Option("--max-bandwidth", help="Into the top layer, such as 125MB/s.", show_default="no limit"),
+]
+WeightsOf = Annotated[
+    str | None,
+    typer.Option(
+        "--weights", help="What hosts and network count in the cost.", show_default="cpu=0.5,network=0.5"
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -136,34 +155,78 @@ def _rates(dataflow: Dataflow, given: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def planned(
-    dataflow: Dataflow,
-    continuum: Continuum,
+def wished(
     strategy: str | None,
-    profile: Path | None,
-    *,
-    spread: bool = False,
-) -> DeploymentPlan:
-    """Plan a dataflow by a strategy, or by its marks where none is named."""
-    from headwater import service
+    max_latency: str | None,
+    max_bandwidth: str | None,
+    weights: str | None,
+    running: Deployment | None = None,
+) -> Wish | None:
+    """Read the options of a strategy; None where none is named."""
+    from headwater.placement.situation import Limits
+    from headwater.placement.usage import Weights
+    from headwater.plan.place import Wish
+    from headwater.quantity import parse_bandwidth, parse_duration
 
     if strategy is None:
-        if profile is not None:
-            raise typer.BadParameter("--profile is for --strategy: name one, such as --strategy optimal")
-        return service.plan(dataflow, continuum, spread=spread)
-    return service.place(dataflow, continuum, strategy, profile=_read(profile), spread=spread)[0]
+        given = {"--max-latency": max_latency, "--max-bandwidth": max_bandwidth, "--weights": weights}
+        if named := [name for name, value in given.items() if value is not None]:
+            raise typer.BadParameter(f"{named[0]} is for --strategy: name one, such as tsoo_exact")
+        return None
+    limits = Limits(
+        max_latency=math.inf if max_latency is None else parse_duration(max_latency),
+        max_bandwidth=math.inf if max_bandwidth is None else parse_bandwidth(max_bandwidth),
+    )
+    return Wish(
+        strategy=strategy,
+        limits=limits,
+        weights=Weights() if weights is None else _weights(weights),
+        running=running,
+    )
 
 
-def predicted(
-    plan: DeploymentPlan, strategy: str, profile: Path | None, *, compare: bool
-) -> tuple[Prediction, dict[str, Prediction | HeadwaterError]]:
-    """Predict what a plan's layers would cost, and perhaps what each strategy's would."""
+def _weights(text: str) -> Weights:
+    """Read --weights."""
+    from headwater.placement.usage import Weights
+
+    found = {"cpu": 0.0, "network": 0.0}
+    for part in text.split(","):
+        name, _, number = part.partition("=")
+        try:
+            found[name.strip()] = float(number)
+        except ValueError:
+            found["?"] = math.nan
+    if set(found) != {"cpu", "network"} or not all(0 <= value < math.inf for value in found.values()):
+        raise typer.BadParameter(f"--weights {text}: write cpu=NUMBER,network=NUMBER, from 0 on")
+    return Weights(found["cpu"], found["network"])
+
+
+def chosen(
+    dataflow: Dataflow, continuum: Continuum, wish: Wish | None, profile: Path | None
+) -> tuple[Deployment, Prediction] | None:
+    """Choose layers as wished; None where nothing is."""
     from headwater import service
 
-    known = _read(profile)
-    found = service.place(plan.dataflow, plan.continuum, strategy, profile=known)[1]
-    others = service.compare(plan.dataflow, plan.continuum, profile=known) if compare else {}
-    return found, others
+    if wish is None:
+        if profile is not None:
+            raise typer.BadParameter("--profile is for --strategy: name one, such as --strategy optimal")
+        return None
+    return service.place(dataflow, continuum, wish, profile=read_profile(profile))
+
+
+def planned(
+    dataflow: Dataflow, continuum: Continuum, wish: Wish | None, profile: Path | None, *, spread: bool = False
+) -> DeploymentPlan:
+    """Plan a dataflow as wished, or by its marks; a limit that nothing keeps to is among the warnings."""
+    from headwater import service
+
+    found = chosen(dataflow, continuum, wish, profile)
+    if found is None:
+        return service.plan(dataflow, continuum, spread=spread)
+    deployment, prediction = found
+    plan = service.plan(dataflow, continuum, decided=deployment, spread=spread)
+    missing = "" if prediction.promise is None else prediction.promise.missing
+    return replace(plan, warnings=(*plan.warnings, missing)) if missing else plan
 
 
 def prediction_data(found: Prediction, others: dict[str, Prediction | HeadwaterError]) -> dict[str, Any]:
@@ -179,7 +242,8 @@ def prediction_data(found: Prediction, others: dict[str, Prediction | HeadwaterE
     return data
 
 
-def _read(profile: Path | None) -> Any:
+def read_profile(profile: Path | None) -> Profile | None:
+    """Read --profile."""
     from headwater import service
 
     return None if profile is None else service.read_profile(profile)

@@ -311,6 +311,15 @@ def holds(name: str, place: str | None = None) -> bool:
         return False
 
 
+def running(name: str, place: str | None = None) -> Deployment | None:
+    """Give what is decided of a deployment that runs; None where none does."""
+    if not holds(name, place):
+        return None
+    with _existing(place) as store:
+        base = store.base(name)
+    return None if base is None else base.deployment
+
+
 def follow(
     name: str,
     version: int,

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headwater.errors import HeadwaterError
-from headwater.plan.place import Prediction
+from headwater.plan.place import Kept, Prediction
 from headwater.quantity import format_duration, format_size
 
 
@@ -21,7 +21,12 @@ def prediction_view(found: Prediction) -> RenderableType:
         layers.setdefault(layer, []).append(operator)
     parts: list[RenderableType] = [Text(f"Placed by {found.strategy}", style="bold")]
     parts += [Text(f"  {layer}: {', '.join(operators)}") for layer, operators in layers.items()]
+    for location, own in found.at.items():
+        elsewhere = ", ".join(f"{operator} in {layer}" for operator, layer in own.items())
+        parts.append(Text(f"  at {location}: {elsewhere}"))
     parts += [Text(""), Text(_summary(found))]
+    if found.promise is not None:
+        parts += promise_lines(found.promise)
     paths = _table("Path", "Predicted latency")
     for path in found.paths:
         at = f" at {path.location}" if path.location else ""
@@ -37,6 +42,27 @@ def prediction_view(found: Prediction) -> RenderableType:
             parts += [Text(""), table]
     parts += [Text(f"note: {note}", style="yellow") for note in found.notes]
     return Group(*parts)
+
+
+def promise_lines(promise: Kept) -> list[RenderableType]:
+    """Show what a scheduler's choice comes to beside its limits."""
+    limits = promise.limits
+    rows = (
+        ("response time", _time(promise.response), limits.max_latency, format_duration(limits.max_latency)),
+        (
+            "into the top layer",
+            f"{format_size(promise.bandwidth)}/s",
+            limits.max_bandwidth,
+            f"{format_size(limits.max_bandwidth / 8)}/s",
+        ),
+    )
+    said = [
+        f"{name} {value}" + ("" if math.isinf(limit) else f" of at most {most}")
+        for name, value, limit, most in rows
+    ]
+    said += [f"resource usage {promise.cost:.4g}"]
+    said += [f"{promise.moved} operators moved"] if promise.moved else []
+    return [Text("; ".join(said), style="" if promise.kept else "red")]
 
 
 def _summary(found: Prediction) -> str:

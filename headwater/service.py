@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,12 +28,14 @@ from headwater.loading import check_trust as check_trust
 from headwater.loading import load_dataflow as load_dataflow
 from headwater.metrics import Progress
 from headwater.plan import build as planning
+from headwater.plan.model import Deployment as Decided
 from headwater.plan.model import DeploymentPlan
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headwater.plan.place import Prediction, Setting
+    from headwater.placement.replay import Score
+    from headwater.plan.place import Prediction, Setting, Wish
     from headwater.profile import Profile
     from headwater.runtime.deployment import Deployment
     from headwater.runtime.endpoint import LocalEndpoint
@@ -83,9 +85,14 @@ def load_continuum(path: str | Path) -> Continuum:
 
 
 def plan(
-    dataflow: Dataflow, continuum: Continuum, *, shape: Shape = "annotated", spread: bool = False
+    dataflow: Dataflow,
+    continuum: Continuum,
+    *,
+    shape: Shape = "annotated",
+    decided: Decided | None = None,
+    spread: bool = False,
 ) -> DeploymentPlan:
-    """Plan a dataflow: as its marks say, all in the root zone, or cut at every edge.
+    """Plan a dataflow: as its marks say, all in the root zone, or cut at every edge; or as is ``decided``.
 
     With ``spread`` hosts of a zone that differ share out what several of them may run.
     """
@@ -95,8 +102,8 @@ def plan(
         case "unit-per-operator":
             return planning.build(dataflow, continuum, planning.unit_per_operator(dataflow, continuum))
         case _:
-            decided = replace(planning.annotated(dataflow, continuum), spread=spread)
-            return planning.build(dataflow, continuum, decided)
+            decided = decided or planning.annotated(dataflow, continuum)
+            return planning.build(dataflow, continuum, replace(decided, spread=spread))
 
 
 def read_profile(path: str | Path) -> Profile:
@@ -111,36 +118,61 @@ def read_profile(path: str | Path) -> Profile:
 
 
 def place(
-    dataflow: Dataflow,
-    continuum: Continuum,
-    strategy: str,
-    *,
-    profile: Profile | None = None,
-    spread: bool = False,
-) -> tuple[DeploymentPlan, Prediction]:
-    """Plan a dataflow with the layers that a strategy chooses (``annotated``: its marks); predict costs."""
+    dataflow: Dataflow, continuum: Continuum, wish: Wish | str, *, profile: Profile | None = None
+) -> tuple[Decided, Prediction]:
+    """Choose layers as wished, or by a strategy (``annotated``: the dataflow's marks); predict costs."""
     from headwater.plan import place as placing
 
-    setting = _setting(dataflow, continuum, profile)
-    deployment, prediction = placing.place(setting, strategy)
-    return planning.build(dataflow, continuum, replace(deployment, spread=spread)), prediction
+    wished = placing.Wish(strategy=wish) if isinstance(wish, str) else wish
+    return placing.place(_setting(dataflow, continuum, profile), wished)
 
 
 def compare(
-    dataflow: Dataflow, continuum: Continuum, *, profile: Profile | None = None
+    dataflow: Dataflow, continuum: Continuum, wish: Wish, *, profile: Profile | None = None
 ) -> dict[str, Prediction | HeadwaterError]:
-    """Predict what each strategy's placement would cost, or say why it finds none."""
+    """Predict what each strategy's placement would cost, or say why it finds none.
+
+    Where the strategy wished for is a scheduler, the other schedulers too, within the same limits.
+    """
     from headwater.placement import STRATEGIES
+    from headwater.placement.schedule import SCHEDULERS
     from headwater.plan import place as placing
 
     setting = _setting(dataflow, continuum, profile)
+    wishes = {name: placing.Wish(strategy=name) for name in (placing.ANNOTATED, *STRATEGIES)}
+    if wish.strategy in SCHEDULERS:
+        wishes |= {name: replace(wish, strategy=name) for name in SCHEDULERS}
     found: dict[str, Prediction | HeadwaterError] = {}
-    for strategy in (placing.ANNOTATED, *STRATEGIES):
+    for name, one in wishes.items():
         try:
-            found[strategy] = placing.place(setting, strategy)[1]
+            found[name] = placing.place(setting, one)[1]
         except PlacementError as error:
-            found[strategy] = error
+            found[name] = error
     return found
+
+
+def simulate(
+    dataflow: Dataflow,
+    continuum: Continuum,
+    trace: str | Path,
+    wishes: Sequence[Wish],
+    *,
+    profile: Profile | None = None,
+    forecast: str | None = None,
+) -> Mapping[str, Sequence[Score]]:
+    """Replay a trace of rates: for each wish's strategy what came of its decisions, step by step.
+
+    Raises PlacementError where the trace cannot be read or is wrong.
+    """
+    from headwater.plan.rates import read_trace, replayed
+
+    try:
+        text = Path(trace).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlacementError(f"the trace cannot be read: {error}", where=str(trace)) from error
+    setting = _setting(dataflow, continuum, profile)
+    steps = read_trace(text, setting, where=str(trace))
+    return {wish.strategy: replayed(setting, steps, wish, forecast=forecast) for wish in wishes}
 
 
 def profile(

@@ -10,13 +10,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from headwater.placement.cutnumbers import Load
 from headwater.placement.cuttable import CutTable
 from headwater.placement.forecast import Forecast
 from headwater.placement.problem import Placement
-from headwater.placement.schedule import decide
+from headwater.placement.schedule import Schedule, decide
 from headwater.placement.situation import Limits, Situation
 
 Rates = Mapping[int, float]
@@ -44,8 +42,8 @@ class Step:
 class Score:
     """What came of one decision, by the rates that there were.
 
-    ``kept``: all limits; ``late``, ``wide``, ``crowded``: T, B, or hosts and links are beyond theirs. ``seconds``:
-    that the decision took. ``changed``: operators that had to move.
+    ``kept``: all limits; ``late``, ``wide``, ``crowded``: T, B, or hosts and links are beyond theirs.
+    ``changed``: operators that had to move. ``seconds``: that the decision took.
     """
 
     step: int
@@ -71,19 +69,25 @@ class _Running:
 
 
 def replay(
-    applications: Sequence[Shared], steps: Iterable[Step], scheduler: str, *, expect: Forecast | None = None
+    applications: Sequence[Shared],
+    steps: Iterable[Step],
+    scheduler: str | Schedule,
+    *,
+    expect: Forecast | None = None,
+    running: Mapping[str, Placement] | None = None,
 ) -> Iterator[Score]:
     """Decide at every step for each application.
 
     ``expect``: decisions are made on what this expects of the rates before; without it, on the rates of the
-    step itself, as in TSOO's evaluation. The first decision always is.
+    step itself, as in TSOO's evaluation. The first decision always is. ``running``: where applications are
+    at the beginning.
     """
-    running = {application.name: _Running() for application in applications}
+    memory = {a.name: _Running((running or {}).get(a.name)) for a in applications}
     for number, step in enumerate(steps):
         beside = step.others
         foreseen = beside
         for application in applications:
-            rates, known = step.rates[application.name], running[application.name]
+            rates, known = step.rates[application.name], memory[application.name]
             problem = application.tables[0].problem
             actual = Load.idle(problem, rates) if beside is None else replace(beside, rates=rates)
             load = actual
@@ -103,7 +107,7 @@ def _expected(seen: Mapping[int, Sequence[float]], expect: Forecast) -> dict[int
 
 
 def _decided(
-    application: Shared, known: _Running, scheduler: str, load: Load, actual: Load, number: int
+    application: Shared, known: _Running, scheduler: str | Schedule, load: Load, actual: Load, number: int
 ) -> tuple[Score, CutTable]:
     """Decide on one load, and measure on the other."""
     problem, limits = application.tables[0].problem, application.limits

@@ -21,7 +21,8 @@ from headwater.placement.situation import Decision, Limits, Situation
 from headwater.placement.tsoo import atsoo_h, tsoo_h
 from headwater.placement.usage import Weights
 
-SCHEDULERS: Mapping[str, Callable[[Situation], Decision]] = {
+Schedule = Callable[[Situation], Decision]
+SCHEDULERS: Mapping[str, Schedule] = {
     "tsoo_exact": tsoo_exact,
     "atsoo_h": atsoo_h,
     "tsoo_h": tsoo_h,
@@ -40,7 +41,7 @@ class Scheduled:
     situation: Situation
 
 
-def scheduler(name: str) -> Callable[[Situation], Decision]:
+def scheduler(name: str) -> Schedule:
     """Find a scheduler; raise PlacementError where there is none of this name."""
     if name not in SCHEDULERS:
         near = get_close_matches(name, SCHEDULERS, 1)
@@ -61,7 +62,7 @@ def tables(problem: Problem, weights: Weights | None = None) -> tuple[CutTable, 
 
 def decide(
     problem: Problem,
-    name: str,
+    by: str | Schedule,
     limits: Limits,
     *,
     current: Placement | None = None,
@@ -71,9 +72,10 @@ def decide(
 ) -> Scheduled:
     """Schedule a problem; of several ways to place the trunk, take the one that is best then.
 
-    ``load``: the numbers of the moment, else the problem's. ``among``: its ``tables``, where they are known.
+    ``by``: a scheduler or its name. ``load``: the numbers of the moment, else the problem's. ``among``: its
+    ``tables``, where they are known.
     """
-    schedule = scheduler(name)
+    schedule = scheduler(by) if isinstance(by, str) else by
     best: Scheduled | None = None
     for table in among or tables(problem, weights):
         selection = None if current is None else table.selection(current)

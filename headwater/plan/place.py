@@ -1,17 +1,19 @@
-"""Choose each operator's layer by a placement strategy: a dataflow and a continuum as its problem. Pure.
+"""Choose each operator's layer by a strategy: a dataflow and a continuum as its problem. Pure.
 
-An operator that can run apart for each location is one operator of the problem per location, and these have
-to be in one layer together; any other is one operator, and may be only where one zone sees all locations.
-Sources and sinks stay in their layers: what they read and write is there; so does what leads to a
-declaration of event time. In a zone, an operator runs on the strongest host that meets its requirements, as
-the runtime has it. Work is seconds of a core.
+An operator that can run apart for each location is one operator of the problem per location. For strategies
+of placement these have to be in one layer together; schedulers choose for each location. Any other is one
+operator, and may be only where one zone sees all locations. Sources and sinks stay in their layers: what they
+read and write is there; so does what leads to a declaration of event time. In a zone, an operator runs on the
+strongest host that meets its requirements, as the runtime has it. Work is seconds of a core.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
@@ -23,10 +25,14 @@ from headwater.dataflow.operators import Watermark
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.errors import PlacementError
-from headwater.placement import Answer, Application, Hosts, Operator, Problem, Topology, solve
+from headwater.placement import STRATEGIES, Answer, Application, Hosts, Operator, Problem, Topology, solve
 from headwater.placement.cost import evaluate, shortages
+from headwater.placement.exact import lacking
 from headwater.placement.network import Tree
 from headwater.placement.problem import Placement, Stream
+from headwater.placement.schedule import SCHEDULERS, Scheduled, decide
+from headwater.placement.situation import Limits
+from headwater.placement.usage import Weights
 from headwater.plan.model import Deployment
 from headwater.plan.spread import kinds, strongest
 from headwater.profile import Known
@@ -40,15 +46,32 @@ Instance = tuple[str, str | None]
 """An operator, and the location it works for; None: for all."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """How a placement is to be chosen: by which strategy, and for schedulers within which limits.
+
+    ``weights``: what memory and links count in the cost. ``running``: what runs now; changes have a price.
+    """
+
+    strategy: str
+    limits: Limits = field(default_factory=Limits)
+    weights: Weights = field(default_factory=Weights)
+    running: Deployment | None = None
+
+
 @dataclass(frozen=True)
 class Setting:
-    """A dataflow on a continuum, with the layers that its own marks give."""
+    """A dataflow on a continuum, with the layers that its own marks give.
+
+    ``apart``: each location may have layers of its own, and operators take what comes batch by batch.
+    """
 
     dataflow: Dataflow
     continuum: Continuum
     marked: Deployment
     known: Known
     batch_s: float = BATCH_S
+    apart: bool = False
 
     @cached_property
     def locations(self) -> tuple[str, ...]:
@@ -148,7 +171,7 @@ class Setting:
         groups = tuple(
             tuple(numbers[name, location] for location in self.locations)
             for name in self.dataflow.order
-            if self._split[name] and len(self.locations) > 1
+            if self._split[name] and len(self.locations) > 1 and not self.apart
         )
         return Problem(self._topology(), Application(tuple(operators), streams), together=groups)
 
@@ -157,6 +180,8 @@ class Setting:
         share = 1 / len(self.locations) if location is not None else 1.0
         return Operator(
             name=name if location is None else f"{name} at {location}",
+            logical=name,
+            span=self.batch_s if self.apart else 0.0,
             cpu=figures.cpu_s,
             memory=figures.state_bytes * share,
             selectivity=figures.selectivity,
@@ -187,21 +212,27 @@ class Setting:
         )
         return Topology(hosts, network, level == len(continuum.layers) - 1, level)
 
-    def layers(self, placement: Placement) -> dict[str, str]:
-        """Give each operator's layer in a placement."""
-        found: dict[str, str] = {}
-        for (name, _), host in zip(self.instances, placement, strict=True):
-            found[name] = self.continuum.zone(self.hosts[host].zone).layer
-        return found
+    def deployment(self, placement: Placement) -> Deployment:
+        """Give the deployment that a placement stands for: an operator's layer is that of most locations."""
+        found: dict[str, dict[str | None, str]] = {}
+        for (name, location), host in zip(self.instances, placement, strict=True):
+            found.setdefault(name, {})[location] = self.continuum.zone(self.hosts[host].zone).layer
+        layers = {name: Counter(own.values()).most_common(1)[0][0] for name, own in found.items()}
+        at = {
+            location: {name: own[location] for name, own in found.items() if location in own}
+            for location in self.locations
+        }
+        return replace(self.marked, layers=layers, at=at)
 
-    def placement(self, layers: Mapping[str, str]) -> Placement:
-        """Give the placement that layers lead to; raise PlacementError where there is none."""
+    def placement(self, deployment: Deployment) -> Placement:
+        """Give the placement that a deployment leads to; raise PlacementError where there is none."""
         found = []
         for name, location in self.instances:
-            zones = self._zones_of((name, location), layers[name])
+            layer = deployment.layers[name] if location is None else deployment.layer(name, location)
+            zones = self._zones_of((name, location), layer)
             number = self._host_number(name, zones.pop()) if len(zones) == 1 and "" not in zones else None
             if number is None:
-                raise PlacementError(f"'{name}' cannot run in layer {layers[name]}")
+                raise PlacementError(f"'{name}' cannot run in layer {layer}")
             found.append(number)
         return tuple(found)
 
@@ -222,14 +253,45 @@ class Path:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """What a scheduler's choice comes to: RU, T (s), B (bytes/s), whether it keeps to the limits.
+
+    ``missing``: the limit that nothing keeps to, in words. ``moved``: operators that are elsewhere than now.
+    """
+
+    cost: float
+    response: float
+    bandwidth: float
+    limits: Limits
+    kept: bool
+    missing: str = ""
+    moved: int = 0
+
+    def to_data(self) -> dict[str, Any]:
+        """Give it as JSON-able data; what is not limited is None."""
+        return {
+            "cost": _finite(self.cost),
+            "response_s": _finite(self.response),
+            "max_latency_s": _finite(self.limits.max_latency),
+            "bandwidth_bytes_per_s": self.bandwidth,
+            "max_bandwidth_bytes_per_s": _finite(self.limits.max_bandwidth / 8),
+            "kept": self.kept,
+            "missing": self.missing,
+            "moved": self.moved,
+        }
+
+
+@dataclass(frozen=True)
 class Prediction:
     """What a deployment would cost, by the model: seconds, loads (share of a host's cores), bytes/s.
 
-    ``bound``: the least AL of any placement; None where nobody computed it.
+    ``at``: layers of locations that differ. ``bound``: the least AL of any placement; None where nobody
+    computed it. ``promise``: where a scheduler chose.
     """
 
     strategy: str
     layers: Mapping[str, str]
+    at: Mapping[str, Mapping[str, str]]
     latency: float
     paths: tuple[Path, ...]
     load: Mapping[str, float]
@@ -237,12 +299,15 @@ class Prediction:
     """Bytes/s, and the share of the link's bandwidth; None: it has no limit."""
     bound: float | None
     notes: tuple[str, ...] = ()
+    promise: Kept | None = None
 
     def to_data(self) -> dict[str, Any]:
         """Give it as JSON-able data; a time without end is None."""
         return {
             "strategy": self.strategy,
             "layers": dict(self.layers),
+            **({"at": {location: dict(own) for location, own in self.at.items()}} if self.at else {}),
+            **({} if self.promise is None else {"promise": self.promise.to_data()}),
             "latency_s": _finite(self.latency),
             "bound_s": None if self.bound is None else _finite(self.bound),
             "paths": [
@@ -259,16 +324,73 @@ def _finite(seconds: float) -> float | None:
     return seconds if math.isfinite(seconds) else None
 
 
-def place(setting: Setting, strategy: str) -> tuple[Deployment, Prediction]:
-    """Choose layers by a strategy; raise PlacementError where it finds none, with what is short."""
-    answer = _marked(setting) if strategy == ANNOTATED else solve(setting.problem, strategy)
-    layers = setting.layers(answer.placement)
-    return replace(setting.marked, layers=layers), predict(setting, answer)
+def place(setting: Setting, wish: Wish) -> tuple[Deployment, Prediction]:
+    """Choose layers as wished.
+
+    Raises PlacementError where a strategy finds no placement, with what is short. A scheduler always chooses:
+    where nothing keeps to the limits, ``Prediction.promise`` says so.
+    """
+    known = (ANNOTATED, *STRATEGIES, *SCHEDULERS)
+    if wish.strategy not in known:
+        near = get_close_matches(wish.strategy, known, 1)
+        raise PlacementError(
+            f"there is no strategy '{wish.strategy}'",
+            hint=f"did you mean '{near[0]}'?" if near else f"the strategies are {', '.join(known)}",
+        )
+    if wish.strategy in SCHEDULERS:
+        return _scheduled(setting, wish)
+    if (wish.limits, wish.weights) != (Limits(), Weights()):
+        raise PlacementError(
+            f"strategy '{wish.strategy}' knows no limits and weights",
+            hint=f"those that do are {', '.join(SCHEDULERS)}",
+        )
+    answer = _marked(setting) if wish.strategy == ANNOTATED else solve(setting.problem, wish.strategy)
+    return setting.deployment(answer.placement), predict(setting, answer)
+
+
+def _scheduled(setting: Setting, wish: Wish) -> tuple[Deployment, Prediction]:
+    setting = replace(setting, apart=True)
+    current = None if wish.running is None else running_placement(setting, wish.running)
+    found = decide(setting.problem, wish.strategy, wish.limits, current=current, weights=wish.weights)
+    promise = _promised(found, wish, current)
+    answer = Answer(
+        wish.strategy,
+        found.placement,
+        evaluate(setting.problem, found.placement),
+        notes=[promise.missing] if promise.missing else [],
+    )
+    return setting.deployment(found.placement), replace(predict(setting, answer), promise=promise)
+
+
+def running_placement(setting: Setting, running: Deployment) -> Placement | None:
+    """Give the placement of what runs; None where it is none of this dataflow any more."""
+    try:
+        return setting.placement(running)
+    except (KeyError, PlacementError):
+        return None
+
+
+def _promised(found: Scheduled, wish: Wish, current: Placement | None) -> Kept:
+    measured, missing = found.decision.measured, ""
+    if not found.decision.kept:
+        short = lacking(found.situation)
+        missing = "this is the least bad that was found: "
+        missing += "nothing within the limits was found" if short is None else f"nothing keeps to {short}"
+    return Kept(
+        cost=measured.cost,
+        response=measured.worst,
+        bandwidth=measured.bandwidth / 8,
+        limits=wish.limits,
+        kept=found.decision.kept,
+        missing=missing,
+        moved=sum(a != b for a, b in zip(current or found.placement, found.placement, strict=True)),
+    )
 
 
 def predict(setting: Setting, answer: Answer) -> Prediction:
     """Say what an answer's deployment would cost."""
     problem, cost = setting.problem, answer.evaluation
+    deployment = setting.deployment(answer.placement)
     hosts, names = setting.hosts, [zone.name for zone in setting.continuum.zones]
     links: dict[str, tuple[float, float | None]] = {}
     for (lower, upper), bits in sorted(cost.usage.links.items()):
@@ -282,7 +404,8 @@ def predict(setting: Setting, answer: Answer) -> Prediction:
         notes += (f"assumed, not measured: {some}. Measure with headwater profile.",)
     return Prediction(
         answer.strategy,
-        setting.layers(answer.placement),
+        deployment.layers,
+        deployment.at,
         cost.latency,
         tuple(_paths(setting, answer)),
         {f"{hosts[h].name} ({hosts[h].zone})": w / problem.hosts.cpu[h] for h, w in cost.usage.work.items()},
@@ -294,7 +417,7 @@ def predict(setting: Setting, answer: Answer) -> Prediction:
 
 def _marked(setting: Setting) -> Answer:
     """Give the dataflow's own marks as an answer, with what does not hold as notes."""
-    placement = setting.placement(setting.marked.layers)
+    placement = setting.placement(setting.marked)
     short = [str(shortage) for shortage in shortages(setting.problem, placement)]
     return Answer(ANNOTATED, placement, evaluate(setting.problem, placement), notes=short)
 

@@ -79,10 +79,10 @@ def test_layers_that_a_strategy_chose(
     source = BoundedSource(tmp_path / "in", rows(60, seed=8), rows_per_file=20)
     source.release_all()
     flow, continuum = FLOWS[name](source.path).build(), Continuum.from_text(CONTINUUM)
-    planned, prediction = service.place(flow, continuum, strategy)
+    decided, prediction = service.place(flow, continuum, strategy)
     marks = build.annotated(flow, continuum).layers
     assert prediction.layers != marks, "the strategy says what the marks say"
-    outcome = check_equivalent(flow, continuum, endpoint, tmp_path / "run", decision=planned.deployment)
+    outcome = check_equivalent(flow, continuum, endpoint, tmp_path / "run", decision=decided)
     assert all(count > 0 for count in outcome.rows.values())
 
 

@@ -21,7 +21,7 @@ from headwater.placement import STRATEGIES
 from headwater.placement.cost import evaluate, shortages
 from headwater.plan.build import annotated, build
 from headwater.plan.model import Deployment
-from headwater.plan.place import ANNOTATED, Setting, place
+from headwater.plan.place import ANNOTATED, Setting, Wish, place
 from headwater.profile import Known, OperatorProfile, Profile
 
 ZONES = """
@@ -91,7 +91,7 @@ def test_sources_and_sinks_stay_and_requirements_hold() -> None:
 def test_what_strategies_choose_can_be_built(strategy: str, dataflow: Dataflow) -> None:
     found = setting(dataflow)
     try:
-        deployment, prediction = place(found, strategy)
+        deployment, prediction = place(found, Wish(strategy=strategy))
     except PlacementError as error:
         assert strategy == ANNOTATED  # marks put it into the edge
         assert "cannot run in layer edge" in str(error)
@@ -107,7 +107,7 @@ def exhaustive(found: Setting) -> float:
     best = float("inf")
     for chosen in itertools.product(layers, repeat=len(names)):
         try:
-            placement = found.placement(dict(zip(names, chosen, strict=True)))
+            placement = found.placement(Deployment(dict(zip(names, chosen, strict=True))))
         except PlacementError:
             continue
         if not shortages(found.problem, placement):
@@ -134,33 +134,33 @@ def test_the_optimum_over_layers_is_that_of_trying_all(
     least = exhaustive(found)
     if least == float("inf"):
         with pytest.raises(PlacementError):
-            place(found, "optimal")
+            place(found, Wish(strategy="optimal"))
         return
-    assert place(found, "optimal")[1].latency == pytest.approx(least)
-    assert place(found, "local_search")[1].latency >= least * (1 - 1e-9)
+    assert place(found, Wish(strategy="optimal"))[1].latency == pytest.approx(least)
+    assert place(found, Wish(strategy="local_search"))[1].latency >= least * (1 - 1e-9)
 
 
 def test_a_narrow_link_keeps_the_filter_at_the_edge() -> None:
     """60 bytes × 8,000 rows/s are more than 2 Mbit/s; a hundredth of it is not."""
     light = measured(8_000.0, valid=OperatorProfile(cpu_s=1e-6, selectivity=0.01, bytes_out=50))
-    assert place(setting(plant(), light), "optimal")[0].layers["valid"] == "edge"
+    assert place(setting(plant(), light), Wish(strategy="optimal"))[0].layers["valid"] == "edge"
     with pytest.raises(PlacementError, match=r"bandwidth|no way"):
-        place(setting(plant(), light), "cloud_only")
+        place(setting(plant(), light), Wish(strategy="cloud_only"))
 
 
 def test_too_much_work_for_the_edge_goes_up() -> None:
     heavy = measured(200.0, means=OperatorProfile(cpu_s=0.008, selectivity=0.1, bytes_out=40))
-    deployment, prediction = place(setting(plant(), heavy), "optimal")
+    deployment, prediction = place(setting(plant(), heavy), Wish(strategy="optimal"))
     assert deployment.layers["means"] in ("site", "cloud")
     assert max(prediction.load.values()) < 1
     with pytest.raises(PlacementError, match=r"(?s)cpu \(eq. 11\).*pi1|processing rate \(eq. 9\)"):
         far_too_heavy = measured(200.0, means=OperatorProfile(cpu_s=1.0))
-        place(setting(plant(), far_too_heavy), "optimal")
+        place(setting(plant(), far_too_heavy), Wish(strategy="optimal"))
 
 
 def test_what_is_predicted_is_said_with_its_grounds() -> None:
     profile = measured(100.0, valid=OperatorProfile(cpu_s=0.001, selectivity=0.5, bytes_out=50))
-    _, prediction = place(setting(plant(), profile), ANNOTATED)
+    _, prediction = place(setting(plant(), profile), Wish(strategy=ANNOTATED))
     data = json.loads(json.dumps(prediction.to_data()))
     assert data["strategy"] == ANNOTATED
     # The marks: all at the edge up to the windows, these too; 50 rows/s of them go over each link.
@@ -174,11 +174,12 @@ def test_what_is_predicted_is_said_with_its_grounds() -> None:
 
 
 def test_a_strategys_layers_are_run_like_any_others() -> None:
-    plan, prediction = service.place(plant(), CONTINUUM, "optimal")
+    deployment, prediction = service.place(plant(), CONTINUUM, "optimal")
+    plan = service.plan(plant(), CONTINUUM, decided=deployment)
     by_hand = build(plant(), CONTINUUM, Deployment(dict(prediction.layers)))
     assert plan.units == by_hand.units and plan.channels == by_hand.channels
     assert not plan.warnings  # event time is declared before zones come together
-    others = service.compare(plant(require="gpu = true"), CONTINUUM)
+    others = service.compare(plant(require="gpu = true"), CONTINUUM, Wish(strategy="optimal"))
     assert set(others) == {ANNOTATED, *STRATEGIES}
     failed = {name for name, found in others.items() if isinstance(found, HeadwaterError)}
     assert failed == {ANNOTATED}

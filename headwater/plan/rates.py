@@ -1,0 +1,124 @@
+"""Rates that change: a trace of them, replayed through a scheduler on a dataflow's own setting. Pure.
+
+A trace is CSV with a header: ``time,source,location,rate``. ``time``: any number that rises; rows of one time
+are one step; what is not named keeps its rate. ``location`` may be empty or ``*``: every one.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from headwater.dataflow.sources import Source
+from headwater.errors import PlacementError
+from headwater.placement.forecast import forecast as find_forecast
+from headwater.placement.replay import Score, Shared, Step, replay
+from headwater.placement.schedule import SCHEDULERS, tables
+from headwater.placement.situation import Decision, Situation
+from headwater.plan.place import ANNOTATED, Setting, Wish, running_placement
+
+_COLUMNS = ("time", "source", "location", "rate")
+_HINT = "write CSV: time,source,location,rate"
+MOST_ROWS = 1_000_000
+
+
+def read_trace(text: str, setting: Setting, *, where: str = "trace") -> tuple[Mapping[int, float], ...]:
+    """Read the steps of a trace: rates (rows/s) by source, numbered as in the setting's problem.
+
+    Raises PlacementError, with the line, where the trace is wrong.
+    """
+    rows = csv.reader(io.StringIO(text))
+    header = [cell.strip() for cell in next(rows, [])]
+    if tuple(header) != _COLUMNS:
+        raise PlacementError(
+            f"the trace begins with {','.join(header) or 'nothing'}", where=where, hint=_HINT
+        )
+    rates = _usual(setting)
+    steps: list[dict[int, float]] = []
+    before = -math.inf
+    for row in rows:
+        if not row:
+            continue
+        if rows.line_num > MOST_ROWS:
+            raise PlacementError(f"the trace has more than {MOST_ROWS:,} rows", where=where)
+        try:
+            time, rate = float(row[0]), float(row[3])
+        except (ValueError, IndexError):
+            time = rate = math.nan
+        if len(row) != len(_COLUMNS) or not (math.isfinite(time) and 0 <= rate < math.inf) or time < before:
+            raise PlacementError(
+                f"line {rows.line_num} is wrong: {','.join(row)[:80]}",
+                where=where,
+                hint="times rise, rates are numbers from 0 on",
+            )
+        if time > before and steps:
+            steps[-1] = dict(rates)
+        if time > before:
+            steps.append({})
+        before = time
+        for number in _named(setting, row[1].strip(), row[2].strip(), f"{where}, line {rows.line_num}"):
+            rates[number] = rate
+    if not steps:
+        raise PlacementError("the trace has no rows", where=where, hint=_HINT)
+    steps[-1] = dict(rates)
+    return tuple(steps)
+
+
+def _usual(setting: Setting) -> dict[int, float]:
+    """Give what the profile says, or what is assumed."""
+    application = replace(setting, apart=True).problem.application
+    return {source: application.operators[source].rate for source in application.sources}
+
+
+def _named(setting: Setting, source: str, location: str, where: str) -> list[int]:
+    """Number the sources that a row tells of."""
+    found = [
+        number
+        for number, (name, place) in enumerate(setting.instances)
+        if name == source and isinstance(setting.dataflow[name], Source)
+        if location in ("", "*") or place in (location, None)
+    ]
+    if not found:
+        sources = ", ".join(s.id for s in setting.dataflow.sources)
+        raise PlacementError(
+            f"there is no source '{source}'" + (f" at '{location}'" if location else ""),
+            where=where,
+            hint=f"the sources are {sources}; the locations are {', '.join(setting.locations)}",
+        )
+    return found
+
+
+def replayed(
+    setting: Setting, steps: Sequence[Mapping[int, float]], wish: Wish, *, forecast: str | None = None
+) -> tuple[Score, ...]:
+    """Let a scheduler, or ``annotated`` (what the marks say, for ever), decide at each step of a trace.
+
+    ``forecast``: decide on what is expected of the rates before, not on those that come.
+    """
+    if wish.strategy not in (ANNOTATED, *SCHEDULERS):
+        raise PlacementError(
+            f"'{wish.strategy}' does not adapt to rates",
+            hint=f"simulate {', '.join((*SCHEDULERS, ANNOTATED))}",
+        )
+    setting = replace(setting, apart=True)
+    marked = running_placement(setting, setting.marked)
+    name, among = setting.dataflow.name, tables(setting.problem, wish.weights)
+    if wish.strategy == ANNOTATED:
+        among = tuple(t for t in among if marked is not None and t.selection(marked) is not None)
+        if not among:
+            raise PlacementError(
+                "what the dataflow's marks say cannot run here", hint="simulate schedulers alone"
+            )
+    shared = Shared(name, among, wish.limits)
+    schedule = _stay if wish.strategy == ANNOTATED else SCHEDULERS[wish.strategy]
+    expect = None if forecast is None else find_forecast(forecast)
+    given = (Step({name: rates}) for rates in steps)
+    running = {} if marked is None else {name: marked}
+    return tuple(replay([shared], given, schedule, expect=expect, running=running))
+
+
+def _stay(situation: Situation) -> Decision:
+    return situation.decided(situation.all_up if situation.current is None else situation.current)

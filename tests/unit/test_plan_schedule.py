@@ -1,0 +1,274 @@
+"""Schedulers on a dataflow's own continuum: layers for each location, limits, traces of rates."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headwater import live, service
+from headwater.cli import app
+from headwater.continuum import Continuum
+from headwater.dataflow.graph import Dataflow
+from headwater.errors import PlacementError
+from headwater.placement.forecast import FORECASTS, ewma, forecast, holt_winters, last_value
+from headwater.placement.schedule import SCHEDULERS
+from headwater.placement.situation import Limits
+from headwater.placement.usage import Weights
+from headwater.plan.build import build
+from headwater.plan.model import Deployment
+from headwater.plan.place import ANNOTATED, Wish, place
+from headwater.plan.rates import read_trace, replayed
+from headwater.profile import OperatorProfile, Profile
+from tests.unit.test_plan_place import CONTINUUM, FLOW, ZONES, measured, plant, setting
+
+STRONG_AND_WEAK = Continuum.from_text(
+    """
+name: uneven
+layers: [edge, cloud]
+zones:
+  C1: {layer: cloud, hosts: {vm: {n_cpu: 16, memory: 64GiB}}}
+  E1: {layer: edge, parent: C1, locations: [L1], link: {bandwidth: 8Mbit/s, latency: 50ms},
+       hosts: {big: {n_cpu: 8, memory: 16GiB}}}
+  E2: {layer: edge, parent: C1, locations: [L2], link: {bandwidth: 8Mbit/s, latency: 50ms},
+       hosts: {small: {n_cpu: 1, memory: 16GiB}}}
+"""
+)
+WORK = OperatorProfile(cpu_s=5e-4, selectivity=0.1, bytes_out=40)
+
+
+def heavy(rate: float = 700.0) -> Profile:
+    """A filter that a core of its own bears, not a fifth of one; it leaves a tenth."""
+    return measured(rate, valid=WORK)
+
+
+def exact(**limits: float) -> Wish:
+    return Wish(strategy="tsoo_exact", limits=Limits(**limits), weights=Weights(0.0, 1.0))
+
+
+def test_each_location_is_cut_where_it_is_best_there() -> None:
+    """Network costs, so that filters belong below; the weak host cannot bear it in time."""
+    found = setting(plant(), heavy(), STRONG_AND_WEAK)
+    deployment, prediction = place(found, exact(max_latency=1.2))
+    assert deployment.layer("valid", "L1") == "edge" and deployment.layer("valid", "L2") == "cloud"
+    assert prediction.promise is not None and prediction.promise.kept and prediction.promise.response <= 1.2
+    plan = build(plant(), STRONG_AND_WEAK, deployment)
+    where = {(u.zone, u.locations) for u in plan.units if "valid" in u.operators}
+    assert where == {("E1", ("L1",)), ("C1", ("L2",))}
+    without = place(found, exact())[0]
+    assert without.layer("valid", "L2") == "edge"  # nothing limits T, and the network costs
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize("dataflow", [plant(), plant(located=False), plant(require="gpu = true")])
+@pytest.mark.parametrize("continuum", [CONTINUUM, STRONG_AND_WEAK])
+def test_what_schedulers_choose_can_be_built(name: str, dataflow: Dataflow, continuum: Continuum) -> None:
+    found = setting(dataflow, measured(300.0), continuum)
+    if continuum is STRONG_AND_WEAK and "fahrenheit" in dataflow.order:
+        with pytest.raises(PlacementError, match="could run in no layer"):
+            place(found, Wish(strategy=name))
+        return
+    deployment, prediction = place(found, Wish(strategy=name, limits=Limits(max_latency=3.0)))
+    plan = build(dataflow, continuum, deployment)
+    assert {o for u in plan.units for o in u.operators} == set(dataflow.order)
+    assert prediction.layers == plan.deployment.layers and prediction.at == plan.deployment.at
+
+
+def test_what_must_not_be_replicated_is_in_one_zone() -> None:
+    deployment, _ = place(setting(plant(located=False), heavy(50.0), STRONG_AND_WEAK), exact())
+    assert deployment.layers["means"] == "cloud" and all("means" not in own for own in deployment.at.values())
+
+
+def test_what_runs_is_moved_only_where_it_pays() -> None:
+    found = setting(plant(), heavy(50.0), STRONG_AND_WEAK)
+    first, _ = place(found, exact(max_latency=3.0))
+    again, prediction = place(found, replace(exact(max_latency=3.0), running=first))
+    assert (again, prediction.promise and prediction.promise.moved) == (first, 0)
+    other = Deployment({**first.layers, "valid": "cloud", "late": "edge", "means": "cloud"})
+    _, prediction = place(found, replace(exact(max_latency=3.0), running=other))
+    assert prediction.promise is not None and prediction.promise.moved
+    # Another dataflow under that name: nothing of it can stay.
+    strange = Deployment({"nothing": "edge"})
+    assert place(found, replace(exact(max_latency=3.0), running=strange))[0] == first
+
+
+def test_a_limit_that_nothing_keeps_to_is_named() -> None:
+    found = setting(plant(), measured(100.0), STRONG_AND_WEAK)
+    _, prediction = place(found, exact(max_latency=0.1))
+    promise = prediction.promise
+    assert promise is not None and not promise.kept
+    assert "least bad" in promise.missing and "max_latency" in promise.missing
+    assert promise.missing in prediction.notes
+    with pytest.raises(PlacementError, match="knows no limits"):
+        place(found, Wish(strategy="optimal", limits=Limits(max_latency=1.0)))
+    with pytest.raises(PlacementError, match="no strategy 'tsoo_exakt'") as refused:
+        place(found, Wish(strategy="tsoo_exakt"))
+    assert "did you mean 'tsoo_exact'" in str(refused.value)
+
+
+# ---------------------------------------------------------------- traces
+
+
+def trace(rows: Sequence[object], header: str = "time,source,location,rate") -> str:
+    return "\n".join((header, *map(str, rows), ""))
+
+
+def test_a_trace_is_read_step_by_step() -> None:
+    found = setting(plant(), measured(7.0))
+    sources = [n for n, (name, _) in enumerate(found.instances) if name == "readings"]
+    one, two = sources
+    steps = read_trace(trace(["0,readings,L1,10", "1,readings,*,20", "1.5,readings,L2,0"]), found)
+    assert steps == ({one: 10.0, two: 7.0}, {one: 20.0, two: 20.0}, {one: 20.0, two: 0.0})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "begins with nothing"),
+        ("when,what\n", "begins with when,what"),
+        (trace([]), "has no rows"),
+        (trace(["0,readings,L1,fast"]), "line 2 is wrong"),
+        (trace(["0,readings,L1,-1"]), "line 2 is wrong"),
+        (trace(["0,readings,L1,nan"]), "line 2 is wrong"),
+        (trace(["1,readings,L1,1", "0,readings,L1,1"]), "line 3 is wrong"),
+        (trace(["0,readings,L1"]), "line 2 is wrong"),
+        (trace(["0,readings,L1,1,1"]), "line 2 is wrong"),
+        (trace(["0,writings,L1,1"]), "no source 'writings'"),
+        (trace(["0,valid,L1,1"]), "no source 'valid'"),
+        (trace(["0,readings,L9,1"]), "no source 'readings' at 'L9'"),
+    ],
+)
+def test_a_wrong_trace_is_refused(text: str, said: str) -> None:
+    with pytest.raises(PlacementError, match=said):
+        read_trace(text, setting(plant()))
+
+
+def test_schedulers_follow_rates_that_marks_do_not() -> None:
+    """Rates rise until the weak host's filter is too slow there, and fall again."""
+    found = setting(plant(), heavy(), STRONG_AND_WEAK)
+    rising = [100, 300, 500, 700, 700, 300, 100]
+    steps = read_trace(trace([f"{n},readings,*,{rate}" for n, rate in enumerate(rising)]), found)
+    follows = replayed(found, steps, exact(max_latency=1.2))
+    stays = replayed(found, steps, replace(exact(max_latency=1.2), strategy=ANNOTATED))
+    assert all(score.kept for score in follows) and follows[0].seconds > 0
+    assert not all(score.kept for score in stays) and stays[3].late
+    assert sum(score.changed for score in stays) == 0 < sum(score.changed for score in follows)
+    blind = replayed(found, steps, exact(max_latency=1.2), forecast="last")
+    assert sum(score.kept for score in blind) < len(blind)
+    with pytest.raises(PlacementError, match="does not adapt"):
+        replayed(found, steps, Wish(strategy="optimal"))
+
+
+def test_a_trend_is_foreseen() -> None:
+    """Rates rise by 40 a step: who expects that has changed before the limit breaks."""
+    found = setting(plant(), heavy(), STRONG_AND_WEAK)
+    rates = [100 + 40 * n for n in range(18)]
+    steps = read_trace(trace([f"{n},readings,*,{rate}" for n, rate in enumerate(rates)]), found)
+    late = {}
+    for name in FORECASTS:
+        if name == "holt_winters":
+            pytest.importorskip("statsmodels")
+        scores = replayed(found, steps, exact(max_latency=1.2), forecast=name)
+        late[name] = sum(score.late for score in scores)
+    assert late["holt_winters"] == 0 < late["last"] <= late["ewma"]
+
+
+def test_forecasts() -> None:
+    assert last_value([3.0, 5.0]) == 5.0
+    assert ewma([4.0, 8.0, 8.0], weight=0.5) == pytest.approx(7.0)
+    assert forecast("last") is last_value
+    with pytest.raises(PlacementError, match="did you mean 'holt_winters'"):
+        forecast("holt_winter")
+    assert holt_winters([5.0]) == 5.0
+    pytest.importorskip("statsmodels")
+    assert holt_winters([10.0 * n for n in range(20)]) == pytest.approx(200.0, rel=0.02)
+    assert holt_winters([100.0 - 10 * n for n in range(11)]) == 0.0
+    season = [100 + 50 * math.sin(n * math.pi / 4) for n in range(48)]
+    assert holt_winters(season, season=8) == pytest.approx(season[0], abs=3)
+
+
+# ---------------------------------------------------------------- command line
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    (tmp_path / "flow.py").write_text(FLOW)
+    (tmp_path / "plant.yaml").write_text(ZONES)
+    (tmp_path / "rates.csv").write_text(trace(["0,readings,*,100", "1,readings,*,4000", "2,readings,*,100"]))
+    return [str(tmp_path / "flow.py"), "-c", str(tmp_path / "plant.yaml")]
+
+
+LIMITS = ["--max-latency", "2s", "--max-bandwidth", "125MB/s", "--weights", "cpu=0.5,network=0.5"]
+
+
+def test_plan_keeps_to_limits_and_compares(files: list[str]) -> None:
+    options = ["--strategy", "tsoo_exact", *LIMITS, "--compare"]
+    shown = CliRunner().invoke(app, ["plan", *files, *options])
+    assert shown.exit_code == 0, shown.output
+    for word in ("Placed by tsoo_exact", "of at most 2s", "resource usage", "fog_only", "optimal"):
+        assert word in " ".join(shown.output.split())
+    told = json.loads(CliRunner().invoke(app, ["plan", *files, *options, "--json"]).output)
+    promise = told["prediction"]["promise"]
+    assert promise["kept"] and promise["response_s"] <= promise["max_latency_s"] == 2.0
+    assert promise["max_bandwidth_bytes_per_s"] == 125e6
+    assert set(told["strategies"]) >= set(SCHEDULERS)
+
+
+def test_a_broken_limit_is_among_the_plans_warnings(files: list[str], tmp_path: Path) -> None:
+    store = str(tmp_path / "store.db")
+    options = ["--strategy", "tsoo_exact", "--max-latency", "1ms"]
+    shown = CliRunner().invoke(app, ["plan", *files, *options])
+    assert shown.exit_code == 0 and "nothing keeps to max_latency" in " ".join(shown.output.split())
+    stored = CliRunner().invoke(app, ["apply", *files, *options, "--store", store, "--yes"])
+    assert stored.exit_code == 0, stored.output
+    assert live.running("plant", store) is None  # nobody has carried it out yet
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--max-latency", "1s"], "--max-latency is for --strategy"),
+        (["--strategy", "tsoo_exact", "--weights", "cpu=1,disk=2"], "write cpu=NUMBER,network=NUMBER"),
+        (["--strategy", "tsoo_exact", "--weights", "cpu=-1"], "write cpu=NUMBER,network=NUMBER"),
+        (["--strategy", "tsoo_exact", "--max-latency", "1"], "has no unit"),
+        (["--strategy", "optimal", "--max-latency", "1s"], "knows no limits"),
+        (["--strategy", "tsoo_exact", "--one-unit"], "exclude each other"),
+    ],
+)
+def test_wrong_options_are_said(files: list[str], options: list[str], said: str) -> None:
+    shown = CliRunner().invoke(app, ["plan", *files, *options])
+    assert shown.exit_code != 0
+    assert said in " ".join(shown.output.replace("│", " ").split())
+
+
+def test_simulate_compares_schedulers(files: list[str], tmp_path: Path) -> None:
+    options = [*files, "--trace", str(tmp_path / "rates.csv"), *LIMITS]
+    shown = CliRunner().invoke(app, ["simulate", *options])
+    assert shown.exit_code == 0, shown.output
+    for word in ("tsoo_exact", "atsoo_h", "annotated", "Success", "Response time, step by step"):
+        assert word in shown.output
+    told = CliRunner().invoke(app, ["simulate", *options, "--strategy", "trcs,fog_only", "--json"])
+    data = json.loads(told.output)
+    assert set(data["strategies"]) == {"trcs", "fog_only"}
+    assert [step["step"] for step in data["steps"]["trcs"]] == [0, 1, 2]
+    assert data["strategies"]["trcs"].keys() >= {"success", "ru", "late", "wide", "changed", "decision_ms"}
+    wrong = CliRunner().invoke(app, ["simulate", *files, "--trace", str(tmp_path / "none.csv")])
+    assert wrong.exit_code == 4 and "trace cannot be read" in wrong.output
+
+
+def test_simulate_draws(files: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "replay.png"
+    options = ["--trace", str(tmp_path / "rates.csv"), *LIMITS, "--plot", str(picture)]
+    assert CliRunner().invoke(app, ["simulate", *files, *options]).exit_code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_service_takes_wishes() -> None:
+    deployment, prediction = service.place(plant(), CONTINUUM, Wish(strategy="fog_only"))
+    assert prediction.promise is not None and deployment.layers["means"] == "edge"
