@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from headwater import live
 from headwater.plan import edit
 from headwater.plan.build import build
@@ -23,6 +25,7 @@ AHEAD = 60
 """Seconds by which the rows of one location are later than those of the other."""
 
 
+@pytest.mark.long
 def test_one_location_goes_up_and_down(
     endpoint: LocalEndpoint,
     tmp_path: Path,
