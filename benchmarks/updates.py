@@ -36,7 +36,8 @@ from headwater.errors import HeadwaterError
 from headwater.loading import load_dataflow
 from headwater.metrics import UnitProgress
 from headwater.runtime.agents import AgentClient
-from headwater.runtime.endpoint import LocalEndpoint, free_ports
+from headwater.runtime.endpoint import LocalEndpoint
+from headwater.runtime.ports import free_ports
 from headwater.runtime.wire import TOKEN_ENV, Credentials, Wire
 from headwater.testing import Link, batch_result, compare
 

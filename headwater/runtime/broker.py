@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwater.errors import Unavailable
-from headwater.runtime.endpoint import find_java, free_ports
+from headwater.runtime.endpoint import find_java
+from headwater.runtime.ports import free_ports
 
 KAFKA = "3.9.1"
 LOGGING = ("org.slf4j", "slf4j-nop", "1.7.36")

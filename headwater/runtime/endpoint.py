@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.errors import RuntimeFailure, Unavailable
+from headwater.runtime.ports import keep_port
 from headwater.runtime.zygote import supported, write_launcher
 
 if TYPE_CHECKING:
@@ -166,7 +167,8 @@ class LocalEndpoint:
         directory.mkdir(parents=True, exist_ok=True)
         end_stale(directory)
         cores = cores or os.cpu_count() or 1
-        port, token, session = free_ports(1)[0], secrets.token_urlsafe(24), str(uuid.uuid4())
+        port, kept = keep_port()
+        token, session = secrets.token_urlsafe(24), str(uuid.uuid4())
         home = _lean_home(directory, Path(pyspark.__file__).parent)
         conf = {
             **SERVER_CONF,
@@ -199,27 +201,28 @@ class LocalEndpoint:
             "OMP_NUM_THREADS": "1",
             "PYTHONHASHSEED": "0",
         }
-        process = _spawn(arguments, environment, directory)
-        zygote = None
-        if supported():
-            serve = [sys.executable, "-m", "headwater.runtime.zygote", str(directory), str(process.pid)]
-            zygote = _spawn(serve, environment, directory)
-        endpoint = cls(directory, port, token, process.pid, cores, session)
-        endpoint._process, endpoint._zygote = process, zygote
-        start: dict[str, Any] = {
-            "cores": cores,
-            "memory_mb": memory_mb,
-            "extra_conf": dict(extra_conf or {}),
-            "python_path": tuple(python_path),
-            "quick": quick,
-            "packages": list(packages),
-            "master": master,
-        }
-        endpoint._again = lambda: cls.start(directory, **start)
-        known = {"pid": process.pid, "port": port, "token": token, "session": session, "cores": cores}
-        _write_record(directory, {**known, "start": start})
-        endpoint._wait(time.monotonic() + START_SECONDS)
-        return endpoint
+        with kept:
+            process = _spawn(arguments, environment, directory)
+            zygote = None
+            if supported():
+                serve = [sys.executable, "-m", "headwater.runtime.zygote", str(directory), str(process.pid)]
+                zygote = _spawn(serve, environment, directory)
+            endpoint = cls(directory, port, token, process.pid, cores, session)
+            endpoint._process, endpoint._zygote = process, zygote
+            start: dict[str, Any] = {
+                "cores": cores,
+                "memory_mb": memory_mb,
+                "extra_conf": dict(extra_conf or {}),
+                "python_path": tuple(python_path),
+                "quick": quick,
+                "packages": list(packages),
+                "master": master,
+            }
+            endpoint._again = lambda: cls.start(directory, **start)
+            known = {"pid": process.pid, "port": port, "token": token, "session": session, "cores": cores}
+            _write_record(directory, {**known, "start": start})
+            endpoint._wait(time.monotonic() + START_SECONDS)
+            return endpoint
 
     def __post_init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -439,15 +442,6 @@ def _java_version(home: Path) -> int | None:
     parts = text.split(".")
     number = parts[1] if parts[0] == "1" and len(parts) > 1 else parts[0]
     return int(number) if number.isdigit() else None
-
-
-def free_ports(count: int) -> list[int]:
-    """Give ports of this machine that nobody listens on."""
-    with contextlib.ExitStack() as open_:
-        probes = [open_.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def _is_ours(pid: int, directory: Path) -> bool:

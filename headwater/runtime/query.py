@@ -22,8 +22,13 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 30.0
 READY_SECONDS = 30.0
 _LOOK = 0.02  # seconds between two looks at a query that is to stop
-# A busy machine starts a Python worker too slowly; a race in Spark's own serialization of a task.
-_STUMBLES = ("Python worker failed to connect back", "java.io.OptionalDataException")
+# A busy machine starts a Python worker too slowly; a race in Spark's own serialization of a task; a worker
+# that got no answer (see stateserver).
+_STUMBLES = (
+    "Python worker failed to connect back",
+    "java.io.OptionalDataException",
+    "TimeoutError: timed out",
+)
 _OURS = re.compile(r"headwater\.errors\.(\w+): (?P<text>.*?)(?:\n\n|\nThe above|\nSQLSTATE|\Z)", re.DOTALL)
 
 

@@ -23,6 +23,7 @@ from headwater.dataflow.schema import Schema
 from headwater.dataflow.types import StreamType
 from headwater.errors import UserCodeError
 from headwater.runtime.sparktypes import spark_schema
+from headwater.runtime.stateserver import limit_waiting
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +33,8 @@ ALL = "__all"
 """The key column of an operator without keys."""
 
 Fold = Callable[[Any, dict[str, Any]], tuple[Any, dict[str, Any] | None]]
+
+limit_waiting()
 
 
 def apply(operator: stateful.Scan, frame: DataFrame, type_: StreamType, *, streaming: bool) -> DataFrame:

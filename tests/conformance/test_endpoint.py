@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from headwater.continuum import Continuum
 from headwater.errors import ContinuumError, RuntimeFailure, Unavailable
-from headwater.runtime.endpoint import LocalEndpoint, find_java, free_ports
+from headwater.runtime import endpoint as endpoint_module
+from headwater.runtime.endpoint import LocalEndpoint, find_java
+from headwater.runtime.ports import free_ports
 from headwater.runtime.query import running_query
 from headwater.runtime.remote import RemoteEndpoint
 from headwater.testing import BoundedSource, check_equivalent
@@ -79,6 +83,28 @@ def test_what_keeps_from_a_server(endpoint: LocalEndpoint, tmp_path: Path) -> No
     wrong = RemoteEndpoint(f"sc://localhost:{endpoint.port}/", tmp_path, cores=1)
     with pytest.raises(Unavailable):  # it takes only those who know its token
         wrong.session()
+
+
+class _Seen(Exception): ...
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps a port for somebody")
+def test_nobody_else_is_given_its_port_while_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spawn(arguments: list[str], environment: Mapping[str, str], directory: Path) -> None:
+        (word,) = (a for a in arguments if a.startswith("spark.connect.grpc.binding.port="))
+        address = ("127.0.0.1", int(word.partition("=")[2]))
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(address)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, 10)
+        with socket.create_server(address):  # as Spark does
+            raise _Seen
+
+    monkeypatch.setattr(endpoint_module, "_spawn", spawn)
+    with pytest.raises(_Seen):
+        LocalEndpoint.start(tmp_path)
 
 
 @pytest.fixture

@@ -12,10 +12,44 @@ from pathlib import Path
 
 from headwater import live
 from headwater.control.records import Change
+from headwater.runtime.endpoint import LocalEndpoint
 
 PATIENCE = 300.0
 MOST_KILLS = 6
 """In one change: some steps take longer than the time between two kills."""
+
+_TELLING = ("stream execution thread", "Executor task launch worker", "stateConnectionListenerThread")
+_THREADS, _FRAMES, _LINES = 12, 24, 15
+_DUMP_SECONDS = 3.0
+
+
+def story(place: Path) -> str:
+    """Tell of each zone's Spark how its log ends, and where the threads are that work on queries."""
+    told = []
+    for record in sorted(place.glob("zones/*/spark/*/server.json")):
+        spark = LocalEndpoint.attach(record.parent)
+        if spark is None:
+            told.append(f"--- {record.parent} has ended")
+            continue
+        log, end = record.parent / "spark.log", spark.log_tail(_LINES)
+        before = log.stat().st_size
+        os.kill(spark.pid, signal.SIGQUIT)  # the JVM then writes what its threads do into its log
+        time.sleep(_DUMP_SECONDS)
+        with log.open("rb") as file:
+            file.seek(before)
+            dump = file.read().decode(errors="replace")
+        told += [f"--- {log} ends with", end, "--- its threads", *threads(dump)]
+    return "\n".join(told)
+
+
+def threads(dump: str) -> list[str]:
+    """Pick from a JVM's thread dump those that work on queries, each cut to its first frames."""
+    found = [block.splitlines()[:_FRAMES] for block in dump.split("\n\n") if _tells(block)]
+    return ["\n".join(lines) for lines in found[:_THREADS]]
+
+
+def _tells(block: str) -> bool:
+    return block.lstrip().startswith(tuple(f'"{name}' for name in _TELLING))
 
 
 class Controller:
@@ -53,7 +87,7 @@ class Controller:
             if now.deployment.dealt >= version:
                 assert now.change is not None
                 return now.change
-            assert time.monotonic() - begun < PATIENCE, now
+            assert time.monotonic() - begun < PATIENCE, f"{now}\n{story(self.place)}"
             if kill and time.monotonic() > due and self.kills < before + MOST_KILLS:
                 self.kill()
                 due = time.monotonic() + self._chance.uniform(0.5, 4.0)

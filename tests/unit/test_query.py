@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from headwater.errors import RuntimeFailure, Unavailable
-from headwater.runtime.endpoint import free_ports
+from headwater.runtime.ports import free_ports
 from headwater.runtime.query import reaching_spark
 
 

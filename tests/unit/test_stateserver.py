@@ -1,0 +1,49 @@
+"""A worker does not wait for ever for Spark's state server."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor_api_client import StatefulProcessorApiClient
+from pyspark.sql.types import StructType
+
+from headwater.errors import SparkStumbled
+from headwater.runtime import stateserver
+from headwater.runtime.query import translated
+from headwater.runtime.scan import ScanProcessor
+
+
+def test_a_worker_gives_up_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stateserver, "PATIENCE", 0.2)
+    processor = ScanProcessor(
+        function=lambda state, row: (state, row),
+        initial="null",
+        order_by=("ts",),
+        event_time="ts",
+        columns=("ts",),
+        where="scan",
+    )
+    told: list[BaseException] = []
+
+    def work(port: int) -> None:
+        client = StatefulProcessorApiClient(port, StructType())
+        try:
+            processor.init(StatefulProcessorHandle(client))
+        except Exception as error:
+            told.append(error)
+        finally:
+            client.sockfile.close()
+            client._client_socket.close()
+
+    # As Spark's, once it has taken a stranger for its worker: it listens, and takes nobody.
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        worker = threading.Thread(target=work, args=(server.getsockname()[1],), daemon=True)
+        worker.start()
+        worker.join(20)
+        assert not worker.is_alive()
+    (error,) = told
+    story = f"PythonException: Traceback (most recent call last):\n{type(error).__name__}: {error}\n"
+    assert isinstance(translated(story, "out@C1"), SparkStumbled), "it is done again"
