@@ -72,36 +72,43 @@ def find_lone(shape: Shape, numbers: Numbers, room: Space) -> None:
     """Find the latency of each operator in each choice if no other branch were there."""
     # By process and how many run beside it: choices have most of these in common.
     known = np.zeros((len(shape.process_host), shape.width + 1))
+    owner = np.full(len(shape.process_host), -1, dtype=np.int64)
+    beside = np.zeros(len(numbers.cpu), dtype=np.int64)
     for b in range(len(shape.choices)):
-        for i in range(shape.operators[b]):
-            for c in range(shape.choices[b]):
-                if shape.process[b, c, i] >= 0:
-                    known[shape.process[b, c, i]] = -1.0
+        operators = shape.operators[b]
         for c in range(shape.choices[b]):
-            room.burden[b, c] = 0.0
-            for i in range(shape.operators[b]):
+            for i in range(operators):
+                p = shape.process[b, c, i]
+                if p >= 0:
+                    beside[shape.process_host[p]] += 1
+            burden = 0.0
+            for i in range(operators):
                 p = shape.process[b, c, i]
                 if p < 0 or numbers.work[b, i] <= 0:
                     room.lone[b, c, i] = 0.0
                     continue
                 host = shape.process_host[p]
                 if shape.shared[host]:
-                    room.burden[b, c] += numbers.work[b, i] / numbers.cpu[host]
-                beside = 0
-                for j in range(shape.operators[b]):
-                    q = shape.process[b, c, j]
-                    if q >= 0 and shape.process_host[q] == host:
-                        beside += 1
-                if known[p, beside] < 0:
-                    known[p, beside] = process_latency(
-                        numbers.cpu[host] / (beside + numbers.others[host]),
+                    burden += numbers.work[b, i] / numbers.cpu[host]
+                if owner[p] != b:
+                    owner[p] = b
+                    known[p] = -1.0
+                count = beside[host]
+                if known[p, count] < 0:
+                    known[p, count] = process_latency(
+                        numbers.cpu[host] / (count + numbers.others[host]),
                         numbers.work[b, i],
                         numbers.rate[b, i],
                         shape.span[p],
                         shape.slide[p],
                         shape.window[p],
                     )
-                room.lone[b, c, i] = known[p, beside]
+                room.lone[b, c, i] = known[p, count]
+            room.burden[b, c] = burden
+            for i in range(operators):
+                p = shape.process[b, c, i]
+                if p >= 0:
+                    beside[shape.process_host[p]] = 0
 
 
 def begin(shape: Shape, numbers: Numbers, room: Space) -> None:
