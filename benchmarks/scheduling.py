@@ -22,6 +22,7 @@ from benchmarks import common
 from headwater.placement import Problem, fog
 from headwater.placement.cutnumbers import Load
 from headwater.placement.cuts import branches
+from headwater.placement.exact import tsoo_exact
 from headwater.placement.fog import APP_1, APP_2, DEVICES, Cloud, Split
 from headwater.placement.replay import Score, Shared, Step, replay
 from headwater.placement.schedule import SCHEDULERS, decide, tables
@@ -163,8 +164,8 @@ def against_all(problems: int) -> dict[str, int]:
         topology = fog.fog(seed=seed, nodes=3, cloud="vm")
         problem = Problem(topology, fog.application(app, counts, seed=seed + 2))
         (table,) = tables(problem)
-        situation = Situation(table, Load.of(problem), LIMITS)
-        found = decide(problem, "tsoo_exact", LIMITS, among=(table,)).decision
+        situation = Situation(table, Load.of(problem), LIMITS, compiled=True)
+        found = tsoo_exact(situation)
         least = np.inf
         for choices in np.ndindex(*(len(b.choices) for b in branches(problem))):
             measured = situation.measure(np.array(choices, dtype=np.int64))

@@ -66,12 +66,16 @@ class Decision:
 
 @dataclass(frozen=True, eq=False)
 class Situation:
-    """What a scheduler decides on; ``current``: the selection that runs, None: nothing does."""
+    """What a scheduler decides on; ``current``: the selection that runs, None: nothing does.
+
+    ``compiled``: whether loops are machine code; None: where it pays.
+    """
 
     table: CutTable
     load: Load
     limits: Limits
     current: Ints | None = None
+    compiled: bool | None = None
 
     @cached_property
     def numbers(self) -> Numbers:
@@ -80,7 +84,8 @@ class Situation:
 
     @cached_property
     def loops(self) -> Loops:
-        return loops(int(self.table.shape.choices.sum()) >= _MANY)
+        many = int(self.table.shape.choices.sum()) >= _MANY
+        return loops(many if self.compiled is None else self.compiled)
 
     @cached_property
     def space(self) -> Space:
