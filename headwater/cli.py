@@ -99,13 +99,14 @@ def plan(
     shape: Shape = "one-unit" if one_unit else "unit-per-operator" if unit_per_operator else "annotated"
     loaded = service.load_dataflow(flow)
     zones = service.load_continuum(continuum)
-    running, change, refused = None, None, None
+    plans, change, refused = {}, None, None
     try:
-        running = live.running(loaded.dataflow.name, store) if strategy else None
+        plans = live.in_force(store) if predict else {}
     except HeadwaterError as error:
         refused = error  # the plan is shown all the same
     named = strategy or ("annotated" if predict else None)
-    wish = cli_place.wished(named, max_latency, max_bandwidth, weights, running)
+    name = loaded.dataflow.name
+    wish = cli_place.wished(named, max_latency, max_bandwidth, weights, name=name, plans=plans)
     foreseen = cli_place.chosen(loaded.dataflow, zones, wish, profile)
     decided = None if foreseen is None else foreseen[0]
     planned = service.plan(loaded.dataflow, zones, shape=shape, decided=decided)

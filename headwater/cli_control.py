@@ -82,8 +82,8 @@ def apply(
     from headwater import live
 
     def wished(name: str) -> Wish | None:
-        running = live.running(name, store) if strategy else None
-        return cli_place.wished(strategy, max_latency, max_bandwidth, weights, running)
+        plans = live.in_force(store) if strategy else {}
+        return cli_place.wished(strategy, max_latency, max_bandwidth, weights, name=name, plans=plans)
 
     planned = _planned(flow, continuum, wished, profile, trust_code=trust_code)
     reset = frozenset(reset_state or ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -160,9 +160,14 @@ def wished(
     max_latency: str | None,
     max_bandwidth: str | None,
     weights: str | None,
-    running: Deployment | None = None,
+    *,
+    name: str = "",
+    plans: Mapping[str, DeploymentPlan] | None = None,
 ) -> Wish | None:
-    """Read the options of a strategy; None where none is named."""
+    """Read the options of a strategy; None where none is named.
+
+    ``plans``: what runs; that of the dataflow's ``name`` is adapted, the others take their part.
+    """
     from headwater.placement.situation import Limits
     from headwater.placement.usage import Weights
     from headwater.plan.place import Wish
@@ -181,7 +186,8 @@ def wished(
         strategy=strategy,
         limits=limits,
         weights=Weights() if weights is None else _weights(weights),
-        running=running,
+        running=plans[name].deployment if plans and name in plans else None,
+        beside=tuple(plan for other, plan in (plans or {}).items() if other != name),
     )
 
 

@@ -311,13 +311,14 @@ def holds(name: str, place: str | None = None) -> bool:
         return False
 
 
-def running(name: str, place: str | None = None) -> Deployment | None:
-    """Give what is decided of a deployment that runs; None where none does."""
-    if not holds(name, place):
-        return None
-    with _existing(place) as store:
-        base = store.base(name)
-    return None if base is None else base.deployment
+def in_force(place: str | None = None) -> dict[str, DeploymentPlan]:
+    """Give the plans that are carried out now, by name; nothing where there is no store."""
+    try:
+        with _existing(place) as store:
+            plans = {r.name: store.base(r.name) for r in store.deployments() if r.phase != "stopped"}
+    except NoStore:
+        return {}
+    return {name: plan for name, plan in plans.items() if plan is not None}
 
 
 def follow(

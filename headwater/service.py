@@ -139,7 +139,8 @@ def compare(
     from headwater.plan import place as placing
 
     setting = _setting(dataflow, continuum, profile)
-    wishes = {name: placing.Wish(strategy=name) for name in (placing.ANNOTATED, *STRATEGIES)}
+    names = (placing.ANNOTATED, *STRATEGIES)
+    wishes = {name: placing.Wish(strategy=name, beside=wish.beside) for name in names}
     if wish.strategy in SCHEDULERS:
         wishes |= {name: replace(wish, strategy=name) for name in SCHEDULERS}
     found: dict[str, Prediction | HeadwaterError] = {}

@@ -26,14 +26,14 @@ from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.errors import PlacementError
 from headwater.placement import STRATEGIES, Answer, Application, Hosts, Operator, Problem, Topology, solve
-from headwater.placement.cost import evaluate, shortages
+from headwater.placement.cost import evaluate, shortages, usage_of
 from headwater.placement.exact import lacking
 from headwater.placement.network import Tree
 from headwater.placement.problem import Placement, Stream
 from headwater.placement.schedule import SCHEDULERS, Scheduled, decide
 from headwater.placement.situation import Limits
 from headwater.placement.usage import Weights
-from headwater.plan.model import Deployment
+from headwater.plan.model import Deployment, DeploymentPlan
 from headwater.plan.spread import kinds, strongest
 from headwater.profile import Known
 
@@ -51,12 +51,14 @@ class Wish:
     """How a placement is to be chosen: by which strategy, and for schedulers within which limits.
 
     ``weights``: what memory and links count in the cost. ``running``: what runs now; changes have a price.
+    ``beside``: other dataflows that take their part of hosts and links.
     """
 
     strategy: str
     limits: Limits = field(default_factory=Limits)
     weights: Weights = field(default_factory=Weights)
     running: Deployment | None = None
+    beside: tuple[DeploymentPlan, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Setting:
     known: Known
     batch_s: float = BATCH_S
     apart: bool = False
+    beside: tuple[DeploymentPlan, ...] = ()
+    """Other dataflows that run on these zones, at assumed costs."""
 
     @cached_property
     def locations(self) -> tuple[str, ...]:
@@ -190,8 +194,29 @@ class Setting:
             hosts=hosts,
         )
 
+    @cached_property
+    def _others(self) -> tuple[tuple[Problem, Placement], ...]:
+        """The dataflows beside this one, as far as they are on its zones."""
+        found = []
+        for plan in self.beside:
+            known = Known(plan.dataflow, None)
+            other = Setting(plan.dataflow, self.continuum, plan.deployment, known, self.batch_s, apart=True)
+            placement = running_placement(other, plan.deployment)
+            if placement is not None:
+                found.append((other.problem, placement))
+        return tuple(found)
+
     def _topology(self) -> Topology:
         continuum = self.continuum
+        cpu, memory, processes = (np.zeros(len(self.hosts)) for _ in range(3))
+        taken = np.zeros(len(continuum.zones))
+        for problem, placement in self._others:
+            usage = usage_of(problem, placement)
+            np.add.at(cpu, list(usage.work), list(usage.work.values()))
+            np.add.at(memory, list(usage.memory), list(usage.memory.values()))
+            np.add.at(taken, [lower for lower, _ in usage.links], list(usage.links.values()))
+            whats = zip(problem.application.operators, placement, strict=True)
+            np.add.at(processes, [host for _, host in {(what.logical, host) for what, host in whats}], 1)
         number = {zone.name: n for n, zone in enumerate(continuum.zones)}
         links = [zone.link for zone in continuum.zones]
         widths = [None if link is None else link.bandwidth for link in links]
@@ -199,6 +224,7 @@ class Setting:
             np.array([-1 if link is None else number[link.upper] for link in links], dtype=np.int32),
             np.array([0.0 if link is None else link.latency for link in links]),
             np.array([np.inf if width is None else width for width in widths]),
+            taken,
         )
         level = np.array([continuum.layer_index(zone.layer) for zone in continuum.zones], dtype=np.int32)
         hosts = Hosts(
@@ -208,6 +234,9 @@ class Setting:
             # Half of what a channel adds at either end.
             lan_latency=np.full(len(self.hosts), self.batch_s / 2),
             lan_bandwidth=np.full(len(self.hosts), np.inf),
+            cpu_used=cpu,
+            memory_used=memory,
+            processes=processes.astype(np.int64),
             names=[f"{h.name} ({h.zone})" for h in self.hosts],
         )
         return Topology(hosts, network, level == len(continuum.layers) - 1, level)
@@ -330,6 +359,7 @@ def place(setting: Setting, wish: Wish) -> tuple[Deployment, Prediction]:
     Raises PlacementError where a strategy finds no placement, with what is short. A scheduler always chooses:
     where nothing keeps to the limits, ``Prediction.promise`` says so.
     """
+    setting = replace(setting, beside=wish.beside)
     known = (ANNOTATED, *STRATEGIES, *SCHEDULERS)
     if wish.strategy not in known:
         near = get_close_matches(wish.strategy, known, 1)
@@ -367,7 +397,7 @@ def running_placement(setting: Setting, running: Deployment) -> Placement | None
     try:
         return setting.placement(running)
     except (KeyError, PlacementError):
-        return None
+        return None  # no such operator, layer or host
 
 
 def _promised(found: Scheduled, wish: Wish, current: Placement | None) -> Kept:
@@ -399,6 +429,8 @@ def predict(setting: Setting, answer: Answer) -> Prediction:
         links[f"{names[lower]}-{names[upper]}"] = (bits / 8, share)
     assumed = setting.known.assumed
     notes = tuple(answer.notes)
+    if setting.beside:
+        notes += (f"beside {', '.join(plan.dataflow.name for plan in setting.beside)}, at assumed costs",)
     if assumed:
         some = ", ".join(assumed[:3]) + (", ..." if len(assumed) > 3 else "")
         notes += (f"assumed, not measured: {some}. Measure with headwater profile.",)

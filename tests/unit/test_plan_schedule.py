@@ -20,7 +20,7 @@ from headwater.placement.forecast import FORECASTS, ewma, forecast, holt_winters
 from headwater.placement.schedule import SCHEDULERS
 from headwater.placement.situation import Limits
 from headwater.placement.usage import Weights
-from headwater.plan.build import build
+from headwater.plan.build import annotated, build
 from headwater.plan.model import Deployment
 from headwater.plan.place import ANNOTATED, Wish, place
 from headwater.plan.rates import read_trace, replayed
@@ -95,6 +95,26 @@ def test_what_runs_is_moved_only_where_it_pays() -> None:
     # Another dataflow under that name: nothing of it can stay.
     strange = Deployment({"nothing": "edge"})
     assert place(found, replace(exact(max_latency=3.0), running=strange))[0] == first
+
+
+def test_other_dataflows_take_their_part() -> None:
+    """Their processes share the host's cpu, their rows links: this one goes where it is in time."""
+    found = setting(plant(), heavy(150.0), STRONG_AND_WEAK)
+    alone, prediction = place(found, exact(max_latency=1.0))
+    assert alone.layer("valid", "L2") == "edge" and not any("beside" in n for n in prediction.notes)
+    marks = annotated(plant(), STRONG_AND_WEAK)
+    others = tuple(build(plant(), STRONG_AND_WEAK, marks) for _ in range(4))
+    shared, prediction = place(found, replace(exact(max_latency=1.0), beside=others))
+    assert shared.layer("valid", "L2") == "cloud" and shared.layer("valid", "L1") == "edge"
+    assert "beside plant, plant, plant, plant, at assumed costs" in prediction.notes
+    taken = replace(found, beside=others).problem
+    assert taken.hosts.processes is not None and taken.hosts.cpu_used is not None
+    # At each edge readings, late, valid and means, four times each; 1,000 rows/s of 5 µs.
+    at_edge = [n for n, host in enumerate(found.hosts) if host.zone == "E1"]
+    assert taken.hosts.processes[at_edge].tolist() == [16]
+    assert taken.hosts.cpu_used[at_edge].tolist() == [pytest.approx(4 * 4 * 1_000 * 5e-6)]
+    elsewhere = (build(plant(), CONTINUUM, annotated(plant(), CONTINUUM)),)
+    assert place(found, replace(exact(max_latency=1.0), beside=elsewhere))[0] == alone
 
 
 def test_a_limit_that_nothing_keeps_to_is_named() -> None:
@@ -226,7 +246,7 @@ def test_a_broken_limit_is_among_the_plans_warnings(files: list[str], tmp_path: 
     assert shown.exit_code == 0 and "nothing keeps to max_latency" in " ".join(shown.output.split())
     stored = CliRunner().invoke(app, ["apply", *files, *options, "--store", store, "--yes"])
     assert stored.exit_code == 0, stored.output
-    assert live.running("plant", store) is None  # nobody has carried it out yet
+    assert live.in_force(store) == {}  # nobody has carried it out yet
 
 
 @pytest.mark.parametrize(
