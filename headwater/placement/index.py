@@ -263,9 +263,8 @@ def _find(
             first, shortest = z, far[z]
     if first < 0:
         return best
-    for turn in range(
-        first_zone - 1, end_zone
-    ):  # the nearest zone first: what is found there rules most others out
+    # The nearest zone first: what is found there rules most others out.
+    for turn in range(first_zone - 1, end_zone):
         z = first if turn < first_zone else turn
         if turn == first or not zones[z] or far[z] == math.inf or (far[z] > least and not by_latency):
             continue

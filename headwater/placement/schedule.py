@@ -15,7 +15,7 @@ from headwater.placement.baselines import fc_interplay, fog_only, trcs
 from headwater.placement.cutnumbers import Load
 from headwater.placement.cuts import branches, trunks
 from headwater.placement.cuttable import CutTable
-from headwater.placement.exact import tsoo_exact
+from headwater.placement.exact import Exactness, tsoo_exact
 from headwater.placement.problem import Placement, Problem
 from headwater.placement.situation import Decision, Limits, Situation
 from headwater.placement.tsoo import atsoo_h, tsoo_h
@@ -72,6 +72,7 @@ def decide(
 ) -> Scheduled:
     """Schedule a problem; of several ways to place the trunk, take the one that is best then.
 
+    A change has its price here, too: as much as ``Exactness.price``.
     ``by``: a scheduler or its name. ``load``: the numbers of the moment, else the problem's. ``among``: its
     ``tables``, where they are known.
     """
@@ -81,15 +82,18 @@ def decide(
         selection = None if current is None else table.selection(current)
         situation = Situation(table, load or Load.of(problem), limits, selection)
         decision = schedule(situation)
-        if best is None or _badness(situation, decision) < _badness(best.situation, best.decision):
-            best = Scheduled(table.placement(decision.selection), decision, situation)
+        found = Scheduled(table.placement(decision.selection), decision, situation)
+        if best is None or _badness(found, current) < _badness(best, current):
+            best = found
     if best is None:
         raise PlacementError("what several sources lead to could run nowhere")
     return best
 
 
-def _badness(situation: Situation, decision: Decision) -> tuple[bool, bool, bool, float, float]:
-    """Say how bad a decision is; one that keeps to all limits is judged by its cost."""
-    measured = decision.measured
+def _badness(found: Scheduled, current: Placement | None) -> tuple[bool, bool, bool, float, float]:
+    """Say how bad a decision is; one that keeps to all limits is judged by its cost and its changes."""
+    decision, measured = found.decision, found.decision.measured
+    moved = 0 if current is None else sum(a != b for a, b in zip(current, found.placement, strict=True))
     late = 0.0 if decision.kept else measured.worst
-    return not measured.fits, not situation.is_narrow(measured), not decision.kept, late, measured.cost
+    cost = measured.cost * (1 + Exactness.price * moved)
+    return not measured.fits, not found.situation.is_narrow(measured), not decision.kept, late, cost

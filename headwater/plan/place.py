@@ -402,10 +402,11 @@ def running_placement(setting: Setting, running: Deployment) -> Placement | None
 
 def _promised(found: Scheduled, wish: Wish, current: Placement | None) -> Kept:
     measured, missing = found.decision.measured, ""
+    moved = sum(a != b for a, b in zip(current or found.placement, found.placement, strict=True))
     if not found.decision.kept:
         short = lacking(found.situation)
-        missing = "this is the least bad that was found: "
-        missing += "nothing within the limits was found" if short is None else f"nothing keeps to {short}"
+        missing = "what runs stays" if current is not None and not moved else "this is the least bad found"
+        missing += ": nothing within the limits was found" if short is None else f": nothing keeps to {short}"
     return Kept(
         cost=measured.cost,
         response=measured.worst,
@@ -413,7 +414,7 @@ def _promised(found: Scheduled, wish: Wish, current: Placement | None) -> Kept:
         limits=wish.limits,
         kept=found.decision.kept,
         missing=missing,
-        moved=sum(a != b for a, b in zip(current or found.placement, found.placement, strict=True)),
+        moved=moved,
     )
 
 

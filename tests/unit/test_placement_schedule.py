@@ -327,6 +327,17 @@ def test_the_trunk_goes_where_it_is_best() -> None:
     cheap = decide(free, "tsoo_exact", Limits(), weights=Weights(1.0, 0.0))
     assert cheap.placement[whole] == 3
     assert cheap.decision.kept and dear.decision.kept
+    # What runs stays where another place would only be a little better.
+    middle = Weights(0.5, 0.5)
+    best = decide(free, "tsoo_exact", Limits(), weights=middle)
+    other = next(t for t in tables(free, middle) if t.trunk[whole] != best.placement[whole])
+    running = list(best.placement)
+    running[whole] = other.trunk[whole]
+    costs = [
+        decide(free, "tsoo_exact", Limits(), among=(t,)).decision.measured.cost for t in tables(free, middle)
+    ]
+    stays = decide(free, "tsoo_exact", Limits(), weights=middle, current=tuple(running)).placement[whole]
+    assert (stays == other.trunk[whole]) == (max(costs) < min(costs) * 1.01)
 
 
 @pytest.mark.long

@@ -124,6 +124,9 @@ def test_a_limit_that_nothing_keeps_to_is_named() -> None:
     assert promise is not None and not promise.kept
     assert "least bad" in promise.missing and "max_latency" in promise.missing
     assert promise.missing in prediction.notes
+    _, prediction = place(found, replace(exact(max_latency=0.1), running=found.marked))
+    assert prediction.promise is not None and "what runs stays" in prediction.promise.missing
+    assert prediction.layers == found.marked.layers
     with pytest.raises(PlacementError, match="knows no limits"):
         place(found, Wish(strategy="optimal", limits=Limits(max_latency=1.0)))
     with pytest.raises(PlacementError, match="no strategy 'tsoo_exakt'") as refused:
