@@ -111,7 +111,7 @@ def test_a_table_measures_what_the_models_say(app: fog.FogApplication, total: in
         assert measured.worst == pytest.approx(response(problem, placement).worst)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_with_three_layers_too(seed: int) -> None:
     problem = three_layers(seed)
     weights = Weights(0.3, 0.7)
@@ -150,7 +150,7 @@ def test_a_table_takes_in_new_numbers_as_a_new_problem_would() -> None:
 
 @pytest.mark.parametrize("nodes", [2, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize("total", [12_000, 33_000, 61_000])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_exact_one_finds_the_least_of_all(total: int, seed: int, nodes: int) -> None:
     problem = small(APP_1, total, seed=seed, nodes=nodes)
     (table,) = tables(problem)
@@ -164,7 +164,7 @@ def test_the_exact_one_finds_the_least_of_all(total: int, seed: int, nodes: int)
             assert found.bound == math.inf
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.long) for n in range(2, 12))])
 def test_the_exact_one_where_zones_are_shared(seed: int) -> None:
     """Memory, links and cpu of sites couple the branches; rows that met stay together."""
     problem = three_layers(seed, most_memory=2e6 if seed % 2 else 4e6)
