@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 
 from headwater import cli_broker, cli_control, cli_edit, cli_place, cli_simulate
 from headwater.cli_control import ContinuumFile, Flow, Home, Json, StorePlace
-from headwater.cli_place import Compare, MaxBandwidth, MaxLatency, ProfileFile, Strategy, WeightsOf
+from headwater.cli_place import Compare, MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
 from headwater.cli_zone import Delivery, WhenFull, zone
 from headwater.errors import HeadwaterError, RuntimeFailure
 
@@ -81,7 +81,7 @@ def plan(
         bool, typer.Option("--unit-per-operator", help="Cut between all operators.")
     ] = False,
     strategy: Strategy = None,
-    profile: ProfileFile = None,
+    profile: ProfileFiles = None,
     max_latency: MaxLatency = None,
     max_bandwidth: MaxBandwidth = None,
     weights: WeightsOf = None,
@@ -106,8 +106,11 @@ def plan(
         refused = error  # the plan is shown all the same
     named = strategy or ("annotated" if predict else None)
     name = loaded.dataflow.name
-    wish = cli_place.wished(named, max_latency, max_bandwidth, weights, name=name, plans=plans)
-    foreseen = cli_place.chosen(loaded.dataflow, zones, wish, profile)
+    profiles = cli_place.read_profiles(profile, name)
+    wish = cli_place.wished(
+        named, max_latency, max_bandwidth, weights, name=name, plans=plans, profiles=profiles
+    )
+    foreseen = cli_place.chosen(loaded.dataflow, zones, wish, profiles)
     decided = None if foreseen is None else foreseen[0]
     planned = service.plan(loaded.dataflow, zones, shape=shape, decided=decided)
     try:
@@ -118,8 +121,7 @@ def plan(
         refused = error  # the plan is shown all the same
     others = {}
     if compare and wish is not None:
-        known = cli_place.read_profile(profile)
-        others = service.compare(loaded.dataflow, zones, wish, profile=known)
+        others = service.compare(loaded.dataflow, zones, wish, profile=profiles.get(name))
     if as_json:
         extra = {"change": change.to_data()} if change else {}
         if foreseen is not None:
@@ -169,7 +171,7 @@ def run(
         bool, typer.Option("--trust-code", help="Run the pickled functions of a JSON dataflow.")
     ] = False,
     strategy: Strategy = None,
-    profile: ProfileFile = None,
+    profile: ProfileFiles = None,
     max_latency: MaxLatency = None,
     max_bandwidth: MaxBandwidth = None,
     weights: WeightsOf = None,
@@ -183,7 +185,8 @@ def run(
     loaded = service.load_dataflow(flow)
     service.check_trust(loaded, trust_code=trust_code)
     wish = cli_place.wished(strategy, max_latency, max_bandwidth, weights)
-    planned = cli_place.planned(loaded.dataflow, service.load_continuum(continuum), wish, profile)
+    profiles = cli_place.read_profiles(profile, loaded.dataflow.name)
+    planned = cli_place.planned(loaded.dataflow, service.load_continuum(continuum), wish, profiles)
     settings = service.RunSettings(
         directory=directory or service.default_directory(loaded.dataflow.name),
         until_drained=until_drained,

@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater import cli_place
-from headwater.cli_place import MaxBandwidth, MaxLatency, ProfileFile, Strategy, WeightsOf
+from headwater.cli_place import MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
 
 if TYPE_CHECKING:
     from headwater.live import Preview, Status
     from headwater.plan.model import DeploymentPlan
     from headwater.plan.place import Wish
     from headwater.plan.steps import CanarySettings
+    from headwater.profile import Profile
 
 Flow = Annotated[str, typer.Argument(help="flow.py, flow.py:name or flow.json", show_default=False)]
 ContinuumFile = Annotated[
@@ -72,7 +73,7 @@ def apply(
     wait: Wait = False,
     trust_code: Trust = False,
     strategy: Strategy = None,
-    profile: ProfileFile = None,
+    profile: ProfileFiles = None,
     max_latency: MaxLatency = None,
     max_bandwidth: MaxBandwidth = None,
     weights: WeightsOf = None,
@@ -81,11 +82,14 @@ def apply(
     """Show what a dataflow would change, and store it as what is wanted."""
     from headwater import live
 
-    def wished(name: str) -> Wish | None:
-        plans = live.in_force(store) if strategy else {}
-        return cli_place.wished(strategy, max_latency, max_bandwidth, weights, name=name, plans=plans)
+    def chosen(name: str) -> tuple[Wish | None, Mapping[str, Profile]]:
+        plans, profiles = live.in_force(store) if strategy else {}, cli_place.read_profiles(profile, name)
+        wish = cli_place.wished(
+            strategy, max_latency, max_bandwidth, weights, name=name, plans=plans, profiles=profiles
+        )
+        return wish, profiles
 
-    planned = _planned(flow, continuum, wished, profile, trust_code=trust_code)
+    planned = _planned(flow, continuum, chosen, trust_code=trust_code)
     reset = frozenset(reset_state or ())
     propose(planned, store, yes, reset=reset, canary=_canary(canary, factor), wait=wait, as_json=as_json)
 
@@ -285,17 +289,18 @@ def down(home: Home = Path(".headwater")) -> None:
 def _planned(
     flow: str,
     continuum: Path,
-    wished: Callable[[str], Wish | None] = lambda name: None,
-    profile: Path | None = None,
+    chosen: Callable[[str], tuple[Wish | None, Mapping[str, Profile]]] = lambda name: (None, {}),
     *,
     trust_code: bool,
 ) -> DeploymentPlan:
+    """Load a dataflow, and plan it as is ``chosen`` for its name; else by its marks."""
     from headwater import service
 
     loaded = service.load_dataflow(flow)
     service.check_trust(loaded, trust_code=trust_code)
     zones = service.load_continuum(continuum)
-    return cli_place.planned(loaded.dataflow, zones, wished(loaded.dataflow.name), profile, spread=True)
+    wish, profiles = chosen(loaded.dataflow.name)
+    return cli_place.planned(loaded.dataflow, zones, wish, profiles, spread=True)
 
 
 def _canary(text: str | None, factor: float) -> CanarySettings | None:

@@ -30,9 +30,13 @@ Strategy = Annotated[
         show_default="annotated",
     ),
 ]
-ProfileFile = Annotated[
-    Path | None,
-    typer.Option("--profile", help="What operators cost, as JSON; else it is assumed.", show_default=False),
+ProfileFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--profile",
+        help="What operators cost, as JSON; else it is assumed. Others may be of dataflows beside it.",
+        show_default=False,
+    ),
 ]
 Compare = Annotated[bool, typer.Option("--compare", help="Show how each other strategy would do.")]
 MaxLatency = Annotated[
@@ -163,10 +167,12 @@ def wished(
     *,
     name: str = "",
     plans: Mapping[str, DeploymentPlan] | None = None,
+    profiles: Mapping[str, Profile] | None = None,
 ) -> Wish | None:
     """Read the options of a strategy; None where none is named.
 
-    ``plans``: what runs; that of the dataflow's ``name`` is adapted, the others take their part.
+    ``plans``: what runs; that of the dataflow's ``name`` is adapted, the others take their part, by their
+    ``profiles``.
     """
     from headwater.placement.situation import Limits
     from headwater.placement.usage import Weights
@@ -187,7 +193,9 @@ def wished(
         limits=limits,
         weights=Weights() if weights is None else _weights(weights),
         running=plans[name].deployment if plans and name in plans else None,
-        beside=tuple(plan for other, plan in (plans or {}).items() if other != name),
+        beside=tuple(
+            (plan, (profiles or {}).get(other)) for other, plan in (plans or {}).items() if other != name
+        ),
     )
 
 
@@ -208,25 +216,30 @@ def _weights(text: str) -> Weights:
 
 
 def chosen(
-    dataflow: Dataflow, continuum: Continuum, wish: Wish | None, profile: Path | None
+    dataflow: Dataflow, continuum: Continuum, wish: Wish | None, profiles: Mapping[str, Profile]
 ) -> tuple[Deployment, Prediction] | None:
     """Choose layers as wished; None where nothing is."""
     from headwater import service
 
     if wish is None:
-        if profile is not None:
+        if profiles:
             raise typer.BadParameter("--profile is for --strategy: name one, such as --strategy optimal")
         return None
-    return service.place(dataflow, continuum, wish, profile=read_profile(profile))
+    return service.place(dataflow, continuum, wish, profile=profiles.get(dataflow.name))
 
 
 def planned(
-    dataflow: Dataflow, continuum: Continuum, wish: Wish | None, profile: Path | None, *, spread: bool = False
+    dataflow: Dataflow,
+    continuum: Continuum,
+    wish: Wish | None,
+    profiles: Mapping[str, Profile],
+    *,
+    spread: bool = False,
 ) -> DeploymentPlan:
     """Plan a dataflow as wished, or by its marks; a limit that nothing keeps to is among the warnings."""
     from headwater import service
 
-    found = chosen(dataflow, continuum, wish, profile)
+    found = chosen(dataflow, continuum, wish, profiles)
     if found is None:
         return service.plan(dataflow, continuum, spread=spread)
     deployment, prediction = found
@@ -248,8 +261,14 @@ def prediction_data(found: Prediction, others: dict[str, Prediction | HeadwaterE
     return data
 
 
-def read_profile(profile: Path | None) -> Profile | None:
-    """Read --profile."""
+def read_profiles(files: Sequence[Path] | None, name: str) -> dict[str, Profile]:
+    """Read --profile: by the dataflow it was measured for; a single one is that of dataflow ``name``."""
     from headwater import service
 
-    return None if profile is None else service.read_profile(profile)
+    found = [service.read_profile(file) for file in files or ()]
+    if len(found) == 1:
+        return {name: found[0]}
+    named = {profile.dataflow or name: profile for profile in found}
+    if len(named) < len(found):
+        raise typer.BadParameter("--profile: two of them are of the same dataflow")
+    return named

@@ -9,7 +9,7 @@ import typer
 
 from headwater import cli_place
 from headwater.cli_control import ContinuumFile, Flow, Json
-from headwater.cli_place import MaxBandwidth, MaxLatency, ProfileFile, WeightsOf
+from headwater.cli_place import MaxBandwidth, MaxLatency, ProfileFiles, WeightsOf
 
 TraceFile = Annotated[
     Path, typer.Option("--trace", help="Rates as CSV: time,source,location,rate.", show_default=False)
@@ -29,7 +29,7 @@ def simulate(
         str,
         typer.Option("--strategy", help="Schedulers to compare; annotated: what the marks say."),
     ] = "tsoo_exact,atsoo_h,annotated",
-    profile: ProfileFile = None,
+    profile: ProfileFiles = None,
     max_latency: MaxLatency = None,
     max_bandwidth: MaxBandwidth = None,
     weights: WeightsOf = None,
@@ -59,12 +59,13 @@ def simulate(
     assert common is not None
     wishes = [Wish(strategy=name, limits=common.limits, weights=common.weights) for name in names]
     loaded = service.load_dataflow(flow)
+    name = loaded.dataflow.name
     found = service.simulate(
         loaded.dataflow,
         service.load_continuum(continuum),
         trace,
         wishes,
-        profile=cli_place.read_profile(profile),
+        profile=cli_place.read_profiles(profile, name).get(name),
         forecast=forecast,
     )
     from headwater.render_simulate import draw, simulation_data, simulation_view

@@ -35,7 +35,7 @@ from headwater.placement.situation import Limits
 from headwater.placement.usage import Weights
 from headwater.plan.model import Deployment, DeploymentPlan
 from headwater.plan.spread import kinds, strongest
-from headwater.profile import Known
+from headwater.profile import Known, Profile
 
 ANNOTATED = "annotated"
 """The strategy of doing as the dataflow's marks say."""
@@ -44,6 +44,10 @@ BATCH_S = 0.5
 
 Instance = tuple[str, str | None]
 """An operator, and the location it works for; None: for all."""
+
+
+Beside = tuple[DeploymentPlan, Profile | None]
+"""Another dataflow as it runs, and what it costs; None: what is assumed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +62,7 @@ class Wish:
     limits: Limits = field(default_factory=Limits)
     weights: Weights = field(default_factory=Weights)
     running: Deployment | None = None
-    beside: tuple[DeploymentPlan, ...] = ()
+    beside: tuple[Beside, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,8 +78,8 @@ class Setting:
     known: Known
     batch_s: float = BATCH_S
     apart: bool = False
-    beside: tuple[DeploymentPlan, ...] = ()
-    """Other dataflows that run on these zones, at assumed costs."""
+    beside: tuple[Beside, ...] = ()
+    """Other dataflows that run on these zones."""
 
     @cached_property
     def locations(self) -> tuple[str, ...]:
@@ -198,8 +202,8 @@ class Setting:
     def _others(self) -> tuple[tuple[Problem, Placement], ...]:
         """The dataflows beside this one, as far as they are on its zones."""
         found = []
-        for plan in self.beside:
-            known = Known(plan.dataflow, None)
+        for plan, profile in self.beside:
+            known = Known(plan.dataflow, profile)
             other = Setting(plan.dataflow, self.continuum, plan.deployment, known, self.batch_s, apart=True)
             placement = running_placement(other, plan.deployment)
             if placement is not None:
@@ -431,7 +435,8 @@ def predict(setting: Setting, answer: Answer) -> Prediction:
     assumed = setting.known.assumed
     notes = tuple(answer.notes)
     if setting.beside:
-        notes += (f"beside {', '.join(plan.dataflow.name for plan in setting.beside)}, at assumed costs",)
+        names = [p.dataflow.name + (" (costs assumed)" if of is None else "") for p, of in setting.beside]
+        notes += (f"beside {', '.join(names)}",)
     if assumed:
         some = ", ".join(assumed[:3]) + (", ..." if len(assumed) > 3 else "")
         notes += (f"assumed, not measured: {some}. Measure with headwater profile.",)

@@ -103,17 +103,23 @@ def test_other_dataflows_take_their_part() -> None:
     alone, prediction = place(found, exact(max_latency=1.0))
     assert alone.layer("valid", "L2") == "edge" and not any("beside" in n for n in prediction.notes)
     marks = annotated(plant(), STRONG_AND_WEAK)
-    others = tuple(build(plant(), STRONG_AND_WEAK, marks) for _ in range(4))
+    others = tuple((build(plant(), STRONG_AND_WEAK, marks), None) for _ in range(4))
     shared, prediction = place(found, replace(exact(max_latency=1.0), beside=others))
     assert shared.layer("valid", "L2") == "cloud" and shared.layer("valid", "L1") == "edge"
-    assert "beside plant, plant, plant, plant, at assumed costs" in prediction.notes
+    assert f"beside {', '.join(['plant (costs assumed)'] * 4)}" in prediction.notes
     taken = replace(found, beside=others).problem
     assert taken.hosts.processes is not None and taken.hosts.cpu_used is not None
     # At each edge readings, late, valid and means, four times each; 1,000 rows/s of 5 µs.
     at_edge = [n for n, host in enumerate(found.hosts) if host.zone == "E1"]
     assert taken.hosts.processes[at_edge].tolist() == [16]
     assert taken.hosts.cpu_used[at_edge].tolist() == [pytest.approx(4 * 4 * 1_000 * 5e-6)]
-    elsewhere = (build(plant(), CONTINUUM, annotated(plant(), CONTINUUM)),)
+    # By their profile they take what was measured.
+    known = replace(
+        found, beside=((others[0][0], measured(10.0, valid=OperatorProfile(cpu_s=0.01))),)
+    ).problem
+    assert known.hosts.cpu_used is not None
+    assert known.hosts.cpu_used[at_edge].tolist() == [pytest.approx(10 * 0.01 + 3 * 10 * 5e-6)]
+    elsewhere = ((build(plant(), CONTINUUM, annotated(plant(), CONTINUUM)), None),)
     assert place(found, replace(exact(max_latency=1.0), beside=elsewhere))[0] == alone
 
 
@@ -250,6 +256,18 @@ def test_a_broken_limit_is_among_the_plans_warnings(files: list[str], tmp_path: 
     stored = CliRunner().invoke(app, ["apply", *files, *options, "--store", store, "--yes"])
     assert stored.exit_code == 0, stored.output
     assert live.in_force(store) == {}  # nobody has carried it out yet
+
+
+def test_profiles_are_of_their_dataflows(files: list[str], tmp_path: Path) -> None:
+    own, other = tmp_path / "own.json", tmp_path / "other.json"
+    own.write_text(heavy(50.0).model_copy(update={"dataflow": "plant"}).to_json())
+    other.write_text(measured(5.0).model_copy(update={"dataflow": "other"}).to_json())
+    options = ["--strategy", "tsoo_exact", "--profile", str(own), "--profile", str(other), "--json"]
+    told = json.loads(CliRunner().invoke(app, ["plan", *files, *options]).output)
+    notes = " ".join(told["prediction"]["notes"])
+    assert "cost of 'valid'" not in notes and "cost of 'out'" in notes
+    twice = CliRunner().invoke(app, ["plan", *files, *options[:4], "--profile", str(own)])
+    assert twice.exit_code == 2 and "same dataflow" in " ".join(twice.output.split())
 
 
 @pytest.mark.parametrize(
