@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
-from headwater.errors import ChannelError
+from headwater.errors import ChannelError, Unavailable
 from headwater.metrics import LinkProgress
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.runtime.channels.filelog import FileLog
@@ -40,6 +40,8 @@ class Relays:
         self._peers = peers
         self._credentials = credentials
         self._relays: dict[str, Relay] = {}
+        self._ends: dict[str, int] = {}
+        """How far channels went that are to be let go, when that was first asked."""
 
     def pull(self, plan: DeploymentPlan, unit: Unit) -> None:
         """Pull what a unit reads from other zones."""
@@ -72,6 +74,31 @@ class Relays:
                 hint="give it `at: host:port` in the continuum",
             )
         return FlightLog(Wire(address, self._credentials), f"{self._deployment}/{channel.id}")
+
+    def latest(self, plan: DeploymentPlan, channel: Channel) -> int:
+        """Tell how far a channel of another zone goes now."""
+        remote = self.connect(plan, channel)
+        try:
+            return remote.latest()
+        finally:
+            remote.close()
+
+    def check_whole(self, plan: DeploymentPlan, channels: Sequence[Channel]) -> None:
+        """Raise Unavailable while a copy lacks anything that its original held when this was first asked."""
+        for channel in channels:
+            relay = self._relays.get(channel.id)
+            if relay is None:
+                continue
+            if channel.id not in self._ends:
+                self._ends[channel.id] = self.latest(plan, channel)
+            if missing := max(0, self._ends[channel.id] - relay.replica.latest()):
+                raise Unavailable(
+                    f"{missing} entries of {channel.id} have still to come over link {relay.link}",
+                    where=f"zone {self._zone}",
+                    hint="wait, or see to the link",
+                )
+        for channel in channels:
+            self._ends.pop(channel.id, None)
 
     def keep_only(self, used: Collection[str]) -> None:
         """End the relays of all other channels, and delete their copies."""

@@ -187,9 +187,17 @@ class Deployed:
         units.start(plan, unit)
 
     def feed(self, plan: DeploymentPlan, unit: Unit) -> None:
-        """Give a unit the inputs of a plan, without restarting it."""
+        """Give a unit the inputs of a plan, without restarting it.
+
+        Raises Unavailable while an input that goes is not here whole: the unit reads what is here to its end,
+        and then lets go of it.
+        """
         with self._lock:
             task = self._tasks.get(unit.id)
+            if task is not None:
+                before, kept = self.plan(task.digest), {c.id for c in plan.inputs(unit)}
+                going = [c for c in before.inputs(self._unit_of(task)) if c.id not in kept]
+                self._relays.check_whole(before, going)
             self._relays.pull(plan, unit)
             self._on(self._sparks.of(plan, unit)).feed(plan, unit)
             self._want(plan, unit, task.wanted if task else "prepared")
@@ -261,11 +269,7 @@ class Deployed:
         """Tell how far a channel goes now, at its origin."""
         if not is_copied(channel, self.zone):
             return units.log(plan, channel).latest()
-        remote = self._relays.connect(plan, channel)
-        try:
-            return remote.latest()
-        finally:
-            remote.close()
+        return self._relays.latest(plan, channel)
 
     @contextlib.contextmanager
     def acting(self, plan: DeploymentPlan, unit: Unit) -> Iterator[Units]:

@@ -72,7 +72,7 @@ class ZoneRun:
             for channel in self.plan.inputs(unit):
                 if channel.zone != unit.zone:
                     self._arrive(channel.id, channel.zone, unit)
-            self._insist(lambda unit=unit: self._settled(unit))
+            self.insist(lambda unit=unit: self._settled(unit))
 
     def _settled(self, unit: Unit) -> bool:
         self.zone(unit.zone).settle(self.plan, unit.id)
@@ -81,12 +81,12 @@ class ZoneRun:
     def _arrive(self, channel: str, zone: str, unit: Unit) -> None:
         """Wait until the copy of a channel is where the original is now."""
         wanted = self.zone(zone).channel(self.plan, channel).latest()
-        self._insist(lambda: self.zone(unit.zone).channel(self.plan, channel).latest() >= wanted)
+        self.insist(lambda: self.zone(unit.zone).channel(self.plan, channel).latest() >= wanted)
 
     def finish(self) -> None:
         """Let every unit use up its input, from the sources on."""
         for unit in self.plan.units:
-            self._insist(lambda unit=unit: self.zone(unit.zone).finish(self.plan, unit.id))
+            self.insist(lambda unit=unit: self.zone(unit.zone).finish(self.plan, unit.id))
 
     def rows(self) -> dict[str, pa.Table]:
         """Read back the memory sinks."""
@@ -104,7 +104,7 @@ class ZoneRun:
         yield from log.read(log.earliest(), log.latest())
 
     @staticmethod
-    def _insist(ask: object) -> None:
+    def insist(ask: object) -> None:
         """Ask again until it is so; what is broken comes back by itself."""
         assert callable(ask)
         deadline = time.monotonic() + PATIENCE
