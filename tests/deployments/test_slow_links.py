@@ -45,6 +45,7 @@ def entries(home: Path) -> int:
     return sum(FileLog(log).latest() for log in logs)
 
 
+@pytest.mark.long
 def test_what_has_still_to_come_is_waited_for(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     made = {k: v for k, v in rows(60, seed=9).items() if k in ("L1", "L2")}
     source = BoundedSource(tmp_path / "in", made, rows_per_file=20)

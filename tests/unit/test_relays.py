@@ -1,0 +1,49 @@
+"""What has still to come over a link holds up who would let go of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from headwater.errors import Unavailable
+from headwater.plan.model import Channel, DeploymentPlan
+from headwater.runtime.layout import Layout
+from headwater.runtime.relays import Relays
+from headwater.runtime.settings import UnitSettings
+
+
+class _Elsewhere:
+    """The original of a channel, ``end`` entries long."""
+
+    def __init__(self, end: int) -> None:
+        self.end, self.closed = end, 0
+
+    def latest(self) -> int:
+        return self.end
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_copy_is_whole_when_it_has_what_there_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, wire = UnitSettings(), cast(Any, None)
+    relays = Relays("d", "C1", Layout(tmp_path), settings, {}, wire)
+    elsewhere, here = _Elsewhere(5), SimpleNamespace(end=3)
+    monkeypatch.setattr(relays, "connect", lambda plan, channel: elsewhere)
+    relay = SimpleNamespace(replica=SimpleNamespace(latest=lambda: here.end), link="E1-C1")
+    monkeypatch.setattr(relays, "_relays", {"clean-1@E1": relay})
+    plan = cast(DeploymentPlan, None)
+    copied, own = (cast(Channel, SimpleNamespace(id=id_)) for id_ in ("clean-1@E1", "own-1@C1"))
+    relays.check_whole(plan, [own])  # nothing of it comes over a link
+    with pytest.raises(Unavailable, match=r"2 entries of clean-1@E1 have still to come over link E1-C1"):
+        relays.check_whole(plan, [copied, own])
+    assert elsewhere.closed == 1
+    # What is written meanwhile is not waited for: it could go on for ever.
+    elsewhere.end, here.end = 9, 5
+    relays.check_whole(plan, [copied, own])
+    # Asked anew, it counts from then.
+    with pytest.raises(Unavailable, match="4 entries"):
+        relays.check_whole(plan, [copied])
