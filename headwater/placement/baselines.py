@@ -27,8 +27,8 @@ def fc_interplay(situation: Situation) -> Decision:
     for b in range(len(found)):
         times = [_time(situation, found, b, c) for c in np.flatnonzero(numbers.allowed[b]).tolist()]
         whole = _time(situation, found, b, int(found[b]))
-        hopeless = min(times, default=np.inf) > limits.max_latency
-        goes_up = hopeless or whole <= limits.max_latency
+        hopeless = min(times, default=np.inf) > limits.most_seconds
+        goes_up = hopeless or whole <= limits.most_seconds
         if not goes_up or taken + numbers.into_cloud[b, found[b]] > limits.max_bandwidth:
             found[b] = narrow[b]
         taken += numbers.into_cloud[b, found[b]]
@@ -74,7 +74,7 @@ def _step(
     """Find the smallest move down that lessens B, where that is too much, or else T."""
     best: tuple[float, Ints, Measured] | None = None
     for b in range(len(selection)):
-        if narrow and not measured.times[b] > situation.limits.max_latency:
+        if narrow and not measured.times[b] > situation.limits.most_seconds:
             continue
         for c in moves(situation, b, int(selection[b]), up=False):
             trial = selection.copy()

@@ -14,11 +14,8 @@ import numpy as np
 from headwater.placement.cost import Shortage
 from headwater.placement.problem import Ints
 from headwater.placement.queueing import Floats
-from headwater.placement.situation import Decision, Situation
+from headwater.placement.situation import FOR_EVER, Decision, Situation
 from headwater.placement.tsoo import hasten
-
-_FOR_EVER = 1e6
-"""Seconds; a queue that takes as long grows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +41,7 @@ def tsoo_exact(situation: Situation, how: Exactness | None = None) -> Decision:
         scale = situation.measure(situation.current).cost
         own = own + how.price * scale * _changes(situation, situation.current)
     limits = situation.limits
-    found, _, bound, steps = _search(situation, own, limits.max_latency, limits.max_bandwidth, how)
+    found, _, bound, steps = _search(situation, own, limits.most_seconds, limits.max_bandwidth, how)
     if found[0] >= 0:
         return situation.decided(found, bound=bound, steps=steps)
     if how.stay and situation.current is not None:
@@ -120,13 +117,13 @@ def lacking(situation: Situation) -> Shortage | None:
 
     if not is_possible(math.inf):
         return Shortage("memory or bandwidth", "what several locations share", 1, 0, "cuts")
-    if is_possible(limits.max_latency):
+    if is_possible(limits.most_seconds):
         return None
     # By halves to a percent: no selection is quicker than this.
-    low, high = limits.max_latency, 2 * limits.max_latency
+    low, high = limits.most_seconds, 2 * limits.most_seconds
     while not is_possible(high):
         low, high = high, 2 * high
-        if high > _FOR_EVER:
+        if high > FOR_EVER:
             return Shortage("max_latency", "the slowest way from a source", math.inf, limits.max_latency, "s")
     while high - low > 0.01 * low:
         middle = (low + high) / 2

@@ -9,13 +9,15 @@ from functools import cached_property
 
 import numpy as np
 
-from headwater.placement.cutloops import Space, space
+from headwater.placement.cutloops import CLOSE, Space, space
 from headwater.placement.cutnumbers import Load, Numbers
 from headwater.placement.cutsearch import Loops, loops
 from headwater.placement.cuttable import CutTable
 from headwater.placement.problem import Ints
 from headwater.placement.queueing import Floats
 
+FOR_EVER = 1e6
+"""Seconds; what takes as long does not end."""
 _MANY = 100
 """Choices of all branches from which on it is worth while to compile."""
 
@@ -32,6 +34,11 @@ class Limits:
     max_bandwidth: float = math.inf
     min_bandwidth: float = 0.0
     links: bool = True
+
+    @property
+    def most_seconds(self) -> float:
+        """Tmax, and at most what stands for ever: a queue that grows keeps to no limit."""
+        return min(self.max_latency, FOR_EVER)
 
 
 @dataclass(frozen=True)
@@ -108,11 +115,11 @@ class Situation:
 
     def is_narrow(self, measured: Measured) -> bool:
         """Tell whether B is within its limit."""
-        return measured.bandwidth <= self.limits.max_bandwidth * (1 + 1e-9)
+        return measured.bandwidth <= self.limits.max_bandwidth * (1 + CLOSE)
 
     def is_quick(self, measured: Measured) -> bool:
         """Tell whether T is within its limit."""
-        return measured.worst <= self.limits.max_latency * (1 + 1e-9)
+        return measured.worst <= self.limits.most_seconds * (1 + CLOSE)
 
     def decided(self, selection: Ints, *, bound: float | None = None, steps: int = 0) -> Decision:
         """Make a decision of a selection."""

@@ -103,7 +103,7 @@ def _moved(situation: Situation, selection: Ints, *, up: bool) -> Ints:
         slow = [
             b
             for b in np.argsort(-measured.times, kind="stable").tolist()
-            if b not in stuck and measured.times[b] > situation.limits.max_latency
+            if b not in stuck and measured.times[b] > situation.limits.most_seconds
         ]
         if not slow:
             break

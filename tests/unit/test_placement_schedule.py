@@ -252,8 +252,11 @@ def test_an_unstable_queue_is_never_within_limits() -> None:
     slow = replace(problem.hosts, cpu=problem.hosts.cpu / 1e4)
     problem = Problem(replace(problem.topology, hosts=slow), problem.application)
     for name in SCHEDULERS:
-        found = decide(problem, name, replace(LIMITS, max_latency=1e9)).decision
-        assert not found.kept and found.measured.worst == math.inf
+        for limits in (replace(LIMITS, max_latency=1e9), Limits(links=False)):
+            found = decide(problem, name, limits)
+            assert not found.decision.kept and found.decision.measured.worst == math.inf
+    short = lacking(found.situation)
+    assert short is not None and short.constraint == "max_latency" and short.needed == math.inf
 
 
 def test_tsoo_is_optimal_where_the_cheapest_cuts_will_do() -> None:
