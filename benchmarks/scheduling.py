@@ -71,7 +71,7 @@ def warm_up() -> None:
     for app in APPS:
         problem = fog.problem(app, DEVICES[5], seed=1, cloud="vm")
         for name in SCHEDULERS:
-            decide(problem, name, LIMITS)
+            decide(problem, name, LIMITS, compiled=True)
 
 
 def rows(repeats: int, networks: int, settings: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -82,7 +82,7 @@ def rows(repeats: int, networks: int, settings: Sequence[str]) -> Iterator[dict[
             shared = applications(network, cloud, span)
             given = steps(shared, network, repeats, split)
             for name in SCHEDULERS:
-                scores = replay(shared, [step for _, step in given], name)
+                scores = replay(shared, [step for _, step in given], name, compiled=True)
                 for score in scores:
                     yield {
                         "scheduler": name,

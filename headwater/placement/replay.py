@@ -14,8 +14,8 @@ from headwater.placement.cutnumbers import Load
 from headwater.placement.cuttable import CutTable
 from headwater.placement.forecast import Forecast
 from headwater.placement.problem import Placement
-from headwater.placement.schedule import Schedule, decide
-from headwater.placement.situation import Limits, Situation
+from headwater.placement.schedule import Schedule, Scheduled, decide
+from headwater.placement.situation import Limits
 
 Rates = Mapping[int, float]
 """By source."""
@@ -75,12 +75,13 @@ def replay(
     *,
     expect: Forecast | None = None,
     running: Mapping[str, Placement] | None = None,
+    compiled: bool | None = None,
 ) -> Iterator[Score]:
     """Decide at every step for each application.
 
     ``expect``: decisions are made on what this expects of the rates before; without it, on the rates of the
     step itself, as in TSOO's evaluation. The first decision always is. ``running``: where applications are
-    at the beginning.
+    at the beginning. ``compiled``: as in ``Situation``.
     """
     memory = {a.name: _Running((running or {}).get(a.name)) for a in applications}
     for number, step in enumerate(steps):
@@ -93,7 +94,8 @@ def replay(
             load = actual
             if expect is not None and known.seen:
                 load = replace(foreseen or actual, rates=_expected(known.seen, expect))
-            score, chosen = _decided(application, known, scheduler, load, actual, number)
+            found, seconds = _timed(application, known, scheduler, load, compiled)
+            chosen, score = found.situation.table, _score(application, known, found, actual, seconds, number)
             known.placement = score.placement
             for source, rate in rates.items():
                 known.seen.setdefault(source, []).append(rate)
@@ -106,19 +108,31 @@ def _expected(seen: Mapping[int, Sequence[float]], expect: Forecast) -> dict[int
     return {source: expect(values) for source, values in seen.items()}
 
 
-def _decided(
-    application: Shared, known: _Running, scheduler: str | Schedule, load: Load, actual: Load, number: int
-) -> tuple[Score, CutTable]:
-    """Decide on one load, and measure on the other."""
-    problem, limits = application.tables[0].problem, application.limits
+def _timed(
+    application: Shared, known: _Running, scheduler: str | Schedule, load: Load, compiled: bool | None
+) -> tuple[Scheduled, float]:
+    """Decide, and tell how many seconds it took."""
     begun = time.perf_counter()
-    found = decide(problem, scheduler, limits, current=known.placement, load=load, among=application.tables)
-    seconds = time.perf_counter() - begun
-    table = found.situation.table
-    situation = Situation(table, actual, limits)
-    measured = found.decision.measured if actual is load else situation.measure(found.decision.selection)
+    found = decide(
+        application.tables[0].problem,
+        scheduler,
+        application.limits,
+        current=known.placement,
+        load=load,
+        among=application.tables,
+        compiled=compiled,
+    )
+    return found, time.perf_counter() - begun
+
+
+def _score(
+    application: Shared, known: _Running, found: Scheduled, actual: Load, seconds: float, number: int
+) -> Score:
+    """Measure a decision at the rates that there were."""
+    situation = replace(found.situation, load=actual)
+    measured = situation.measure(found.decision.selection)
     before = known.placement or found.placement
-    score = Score(
+    return Score(
         step=number,
         application=application.name,
         placement=found.placement,
@@ -132,4 +146,3 @@ def _decided(
         changed=sum(a != b for a, b in zip(before, found.placement, strict=True)),
         seconds=seconds,
     )
-    return score, table

@@ -69,18 +69,19 @@ def decide(
     weights: Weights | None = None,
     load: Load | None = None,
     among: tuple[CutTable, ...] = (),
+    compiled: bool | None = None,
 ) -> Scheduled:
     """Schedule a problem; of several ways to place the trunk, take the one that is best then.
 
     A change has its price here, too: as much as ``Exactness.price``.
     ``by``: a scheduler or its name. ``load``: the numbers of the moment, else the problem's. ``among``: its
-    ``tables``, where they are known.
+    ``tables``, where they are known. ``compiled``: as in ``Situation``.
     """
     schedule = scheduler(by) if isinstance(by, str) else by
     best: Scheduled | None = None
     for table in among or tables(problem, weights):
         selection = None if current is None else table.selection(current)
-        situation = Situation(table, load or Load.of(problem), limits, selection)
+        situation = Situation(table, load or Load.of(problem), limits, selection, compiled)
         decision = schedule(situation)
         found = Scheduled(table.placement(decision.selection), decision, situation)
         if best is None or _badness(found, current) < _badness(best, current):

@@ -18,8 +18,8 @@ from headwater.placement.queueing import Floats
 
 FOR_EVER = 1e6
 """Seconds; what takes as long does not end."""
-_MANY = 100
-"""Choices of all branches from which on it is worth while to compile."""
+_MANY = 2_000
+"""Choices of all branches from which on one decision is worth compiling for."""
 
 
 @dataclass(frozen=True, kw_only=True)

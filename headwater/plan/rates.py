@@ -23,6 +23,8 @@ from headwater.plan.place import ANNOTATED, Setting, Wish, running_placement
 _COLUMNS = ("time", "source", "location", "rate")
 _HINT = "write CSV: time,source,location,rate"
 MOST_ROWS = 1_000_000
+_MANY = 50_000
+"""Choices × steps from which on it is worth while to compile."""
 
 
 def read_trace(text: str, setting: Setting, *, where: str = "trace") -> tuple[Mapping[int, float], ...]:
@@ -117,7 +119,9 @@ def replayed(
     expect = None if forecast is None else find_forecast(forecast)
     given = (Step({name: rates}) for rates in steps)
     running = {} if marked is None else {name: marked}
-    return tuple(replay([shared], given, schedule, expect=expect, running=running))
+    choices = sum(len(branch.choices) for branch in among[0].branches)
+    compiled = choices * len(steps) >= _MANY
+    return tuple(replay([shared], given, schedule, expect=expect, running=running, compiled=compiled))
 
 
 def _stay(situation: Situation) -> Decision:
