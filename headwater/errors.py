@@ -6,7 +6,8 @@ buffer); all others are fatal for whatever raised them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
 
 class HeadwaterError(Exception):
@@ -48,6 +49,19 @@ class ErrorList(HeadwaterError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.errors,))
+
+
+def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
+    """Say in a hint which name was perhaps meant, else which there are.
+
+    >>> suggestion("optimum", ["optimal", "aels"], "the strategies are")
+    "did you mean 'optimal'?"
+    >>> suggestion("x", ["optimal", "aels"], "the strategies are")
+    'the strategies are optimal, aels'
+    """
+    there = list(known)
+    near = get_close_matches(name, there, 1)
+    return f"did you mean '{near[0]}'?" if near else f"{otherwise} {', '.join(there)}"
 
 
 class DataflowError(HeadwaterError):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 
-from headwater.errors import PlacementError
+from headwater.errors import PlacementError, suggestion
 
 Forecast = Callable[[Sequence[float]], float]
 """From values at equal distances, the oldest first and at least one, to the next one."""
@@ -62,9 +61,8 @@ FORECASTS: Mapping[str, Forecast] = {"last": last_value, "ewma": ewma, "holt_win
 def forecast(name: str) -> Forecast:
     """Find a forecast; raise PlacementError where there is none of this name."""
     if name not in FORECASTS:
-        near = get_close_matches(name, FORECASTS, 1)
         raise PlacementError(
             f"there is no forecast '{name}'",
-            hint=f"did you mean '{near[0]}'?" if near else f"the forecasts are {', '.join(FORECASTS)}",
+            hint=suggestion(name, FORECASTS, "the forecasts are"),
         )
     return FORECASTS[name]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 
-from headwater.errors import PlacementError
+from headwater.errors import PlacementError, suggestion
 from headwater.placement.baselines import fc_interplay, fog_only, trcs
 from headwater.placement.cutnumbers import Load
 from headwater.placement.cuts import branches, trunks
@@ -44,10 +43,9 @@ class Scheduled:
 def scheduler(name: str) -> Schedule:
     """Find a scheduler; raise PlacementError where there is none of this name."""
     if name not in SCHEDULERS:
-        near = get_close_matches(name, SCHEDULERS, 1)
         raise PlacementError(
             f"there is no scheduler '{name}'",
-            hint=f"did you mean '{near[0]}'?" if near else f"the schedulers are {', '.join(SCHEDULERS)}",
+            hint=suggestion(name, SCHEDULERS, "the schedulers are"),
         )
     return SCHEDULERS[name]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
-from headwater.errors import HeadwaterError, PlacementError
+from headwater.errors import HeadwaterError, PlacementError, suggestion
 from headwater.placement.cost import Evaluation, evaluate, shortages
 from headwater.placement.greedy import GREEDY
 from headwater.placement.index import Indexed
@@ -72,10 +71,9 @@ def solve(problem: Problem, strategy: str = "optimal", *, plain: bool = False, *
 def choose(problem: Problem, strategy: str, *, plain: bool = False, **options: Any) -> Choice:
     """Run a strategy alone: as ``solve``, without the check and the evaluation."""
     if strategy not in STRATEGIES:
-        near = get_close_matches(strategy, STRATEGIES, 1)
         raise PlacementError(
             f"there is no strategy '{strategy}'",
-            hint=f"did you mean '{near[0]}'?" if near else f"the strategies are {', '.join(STRATEGIES)}",
+            hint=suggestion(strategy, STRATEGIES, "the strategies are"),
         )
     while True:
         try:

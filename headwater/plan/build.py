@@ -11,7 +11,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 
 from headwater.continuum import Continuum, Host
@@ -19,7 +18,7 @@ from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Watermark
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
-from headwater.errors import ErrorList, HeadwaterError, PlacementError
+from headwater.errors import ErrorList, HeadwaterError, PlacementError, suggestion
 from headwater.plan.model import Channel, Deployment, DeploymentPlan, Part, Unit
 from headwater.plan.pieces import outputs_of, pieces
 from headwater.plan.spread import kinds, spread_column, strongest
@@ -38,12 +37,11 @@ def annotated(dataflow: Dataflow, continuum: Continuum) -> Deployment:
         wanted = operator.layer or lowest
         known = [layer.name for layer in continuum.layers]
         if wanted not in known:
-            near = get_close_matches(wanted, known, 1)
             problems.append(
                 PlacementError(
                     f"there is no layer '{wanted}'",
                     where=operator.where,
-                    hint=f"did you mean '{near[0]}'?" if near else f"the layers are {', '.join(known)}",
+                    hint=suggestion(wanted, known, "the layers are"),
                 )
             )
             wanted = lowest

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sources import Source
-from headwater.errors import PlacementError
+from headwater.errors import PlacementError, suggestion
 from headwater.plan.build import build
 from headwater.plan.model import Deployment, DeploymentPlan, Edge, Unit
 
@@ -167,11 +166,10 @@ def _before(flow: Dataflow, operator: str) -> set[str]:
 
 
 def _known(what: str, name: str, names: Iterable[str]) -> None:
-    there = list(names)
+    there = sorted(set(names))
     if name not in there:
-        near = get_close_matches(name, there, 1)
         raise PlacementError(
             f"no {what} is called '{name}'",
             where="edit",
-            hint=f"did you mean '{near[0]}'?" if near else f"there are {', '.join(sorted(set(there)))}",
+            hint=suggestion(name, there, "there are"),
         )

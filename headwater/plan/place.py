@@ -13,7 +13,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +23,7 @@ from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Watermark
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
-from headwater.errors import PlacementError
+from headwater.errors import PlacementError, suggestion
 from headwater.placement import STRATEGIES, Answer, Application, Hosts, Operator, Problem, Topology, solve
 from headwater.placement.cost import evaluate, shortages, usage_of
 from headwater.placement.exact import lacking
@@ -366,10 +365,9 @@ def place(setting: Setting, wish: Wish) -> tuple[Deployment, Prediction]:
     setting = replace(setting, beside=wish.beside)
     known = (ANNOTATED, *STRATEGIES, *SCHEDULERS)
     if wish.strategy not in known:
-        near = get_close_matches(wish.strategy, known, 1)
         raise PlacementError(
             f"there is no strategy '{wish.strategy}'",
-            hint=f"did you mean '{near[0]}'?" if near else f"the strategies are {', '.join(known)}",
+            hint=suggestion(wish.strategy, known, "the strategies are"),
         )
     if wish.strategy in SCHEDULERS:
         return _scheduled(setting, wish)

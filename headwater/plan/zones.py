@@ -7,11 +7,10 @@ in one query or one channel from then on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 
 from headwater.continuum import Continuum
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import ErrorList, HeadwaterError, PlacementError
+from headwater.errors import ErrorList, HeadwaterError, PlacementError, suggestion
 from headwater.plan.model import Deployment
 
 Zones = Mapping[str, Mapping[str, str]]
@@ -56,10 +55,7 @@ def distinct(zones: Zones, operator: str) -> tuple[str, ...]:
 
 
 def _strange(what: str, where: str | None, name: str, known: Iterable[str], or_else: str) -> PlacementError:
-    there = list(known)
-    near = get_close_matches(name, there, 1)
-    hint = f"did you mean {near[0]}?" if near else f"{or_else} {', '.join(there)}"
-    return PlacementError(what, where=where, hint=hint)
+    return PlacementError(what, where=where, hint=suggestion(name, known, or_else))
 
 
 def _unknown(

@@ -188,7 +188,7 @@ def test_one_input_is_read_in_one_zone() -> None:
 
 def test_what_is_not_there_has_no_layer() -> None:
     text = reasons(line(), {"L9": up("fold", "count"), "L1": {"fild": "cloud", "count": "clod"}})
-    assert "other layers at L9" in text and "did you mean fold?" in text and "did you mean cloud?" in text
+    assert "other layers at L9" in text and "did you mean 'fold'?" in text and "did you mean 'cloud'?" in text
 
 
 # ---------------------------------------------------------------- edits
