@@ -6,32 +6,41 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headwater.placement.cost import ROUNDING
 from headwater.placement.cutnumbers import Numbers, Shape
 from headwater.placement.problem import Bools, Ints
 from headwater.placement.queueing import Floats
 from headwater.placement.response import process_latency
 
-CLOSE = 1e-9
-"""Relative; sums of the same numbers in another order differ by less."""
-
 
 class Space(NamedTuple):
-    """What a search writes on. ``worst``: [b] seconds; ``lone``: [b, c, i] of processes alone."""
+    """What loops write on; letters as in ``Shape`` and ``Numbers``."""
 
     lone: Floats
+    """[b, c, i]: latency if no other branch were there."""
     work: Floats
+    """[process]: of what is certain, or selected; as the three that follow."""
     rate: Floats
     certain: Bools
     latency: Floats
     running: Ints
+    """[host]: processes."""
     onward: Floats
+    """[i, then node]: seconds to the last sink."""
     least_memory: Floats
+    """[b, s]: of the choices left."""
     least_bits: Floats
+    """[b, l]"""
     memory: Floats
+    """[s]"""
     bits: Floats
+    """[l]"""
     goes_to: Ints
+    """[key]: the zone; −1: not certain."""
     common: Ints
+    """[b, i]: the process in all choices left; −1: they differ."""
     price: Floats
+    """[b, c]: cost with what bandwidth costs and with what is certain beside it."""
     joined: Floats
     """[b, process]: latency if a branch came to what is certain; −1: not known yet."""
     bounds: Floats
@@ -217,9 +226,9 @@ def measure(
         into_cloud += numbers.into_cloud[b, c]
         add(shape, room, shape.process[b, c], numbers.work[b], numbers.rate[b])
     for n in range(len(room.memory)):
-        fits = fits and room.memory[n] <= numbers.memory_free[n] * (1 + CLOSE)
+        fits = fits and room.memory[n] <= numbers.memory_free[n] * (1 + ROUNDING)
     for n in range(len(room.bits)):
-        fits = fits and room.bits[n] <= numbers.link_free[n] * (1 + CLOSE)
+        fits = fits and room.bits[n] <= numbers.link_free[n] * (1 + ROUNDING)
     find_latencies(shape, numbers, room)
     find_times(shape, numbers, room, numbers.allowed, selection)
     for b in range(len(selection)):

@@ -17,8 +17,8 @@ import numpy as np
 
 from headwater.placement import queueing, response
 from headwater.placement.compiled import compiled
+from headwater.placement.cost import ROUNDING
 from headwater.placement.cutloops import (
-    CLOSE,
     Space,
     add,
     begin,
@@ -78,11 +78,11 @@ def _breaks(shape: Shape, numbers: Numbers, room: Space, b: int, c: int) -> bool
     """Tell whether a choice finds no room beside what is certain, or parts what has to stay together."""
     for n in range(len(room.memory)):
         beside = room.memory[n] - room.least_memory[b, n]
-        if beside + numbers.memory[b, c, n] > numbers.memory_free[n] * (1 + CLOSE):
+        if beside + numbers.memory[b, c, n] > numbers.memory_free[n] * (1 + ROUNDING):
             return True
     for n in range(len(room.bits)):
         beside = room.bits[n] - room.least_bits[b, n]
-        if beside + numbers.bits[b, c, n] > numbers.link_free[n] * (1 + CLOSE):
+        if beside + numbers.bits[b, c, n] > numbers.link_free[n] * (1 + ROUNDING):
             return True
     if shape.keys > 0:
         for k in range(shape.edges[b]):
@@ -111,9 +111,9 @@ def _strike(
         _find_certain(shape, numbers, room, alive)
         find_latencies(shape, numbers, room)
         room.joined[:] = -1.0
-        bound = numbers.trunk_cost - multiplier * (most_cloud - numbers.trunk_cloud)
-        if multiplier == 0.0:
-            bound = numbers.trunk_cost
+        bound = numbers.trunk_cost
+        if multiplier > 0.0:  # else there may be no limit to multiply with
+            bound -= multiplier * (most_cloud - numbers.trunk_cloud)
         certain_cloud = numbers.trunk_cloud
         for b in range(count):
             least[b] = math.inf
@@ -145,9 +145,9 @@ def _strike(
                 if not alive[b, c]:
                     continue
                 if (
-                    room.time[b, c] > most_seconds * (1 + CLOSE)
+                    room.time[b, c] > most_seconds * (1 + ROUNDING)
                     or bound - least[b] + room.price[b, c] >= best
-                    or certain_cloud - low + numbers.into_cloud[b, c] > most_cloud * (1 + CLOSE)
+                    or certain_cloud - low + numbers.into_cloud[b, c] > most_cloud * (1 + ROUNDING)
                     or (coupled and _breaks(shape, numbers, room, b, c))
                 ):
                     alive[b, c] = False
@@ -201,14 +201,12 @@ def _search(
     own: Floats,
     most_seconds: float,
     most_cloud: float,
-    known: float,
     steps: int,
     most_steps: int,
 ) -> tuple[Ints, float, float, int]:
     """Give the selection of least cost, that cost, the least there could be, and the steps it took.
 
-    ``own``: [b, c] cost; ``known``: only what costs less is wanted. It ends after ``steps`` with what it has,
-    or after ``most_steps`` where that is nothing.
+    ``own``: [b, c] cost. It ends after ``steps`` with what it has, after ``most_steps`` without anything.
     """
     count, most = numbers.allowed.shape
     found, cheapest = np.full(count, -1, dtype=np.int64), np.zeros(count, dtype=np.int64)
@@ -219,9 +217,9 @@ def _search(
     bounds, leasts = np.zeros(count + 2), np.zeros(count + 2)
     prices = np.zeros((count + 2, most))
     multiplier = _multiplier(shape, numbers, alive[0], own, most_cloud)
-    best, taken, depth, fresh = known, 0, 0, True
+    best, taken, depth, fresh = math.inf, 0, 0, True
     root = math.inf
-    limits = (most_seconds * (1 + CLOSE), most_cloud * (1 + CLOSE))
+    limits = (most_seconds * (1 + ROUNDING), most_cloud * (1 + ROUNDING))
     while depth >= 0:
         if fresh:
             taken += 1
@@ -262,13 +260,13 @@ def _search(
             if b < 0:
                 depth -= 1
                 continue
-        if taken >= most_steps or (taken >= steps and best < known):
+        if taken >= most_steps or (taken >= steps and best < math.inf):
             return found, best, root, taken
         b, c = at[depth], -1
         for other in range(shape.choices[b]):
             if alive[depth, b, other] and (c < 0 or prices[depth, other] < prices[depth, c]):
                 c = other
-        if c < 0 or bounds[depth] - leasts[depth] + prices[depth, c] >= best * (1 - CLOSE):
+        if c < 0 or bounds[depth] - leasts[depth] + prices[depth, c] >= best * (1 - ROUNDING):
             depth -= 1
             continue
         alive[depth, b, c] = False

@@ -17,7 +17,7 @@ import numpy as np
 from headwater.errors import PlacementError
 from headwater.placement.cost import ROUNDING
 from headwater.placement.cutnumbers import Load, Numbers, Shape, Takes, Trunk, Ways
-from headwater.placement.cuts import Branch, branches
+from headwater.placement.cuts import Branch
 from headwater.placement.network import Link, Tree
 from headwater.placement.problem import Bools, Ints, Placement, Problem, Stream
 from headwater.placement.queueing import Floats
@@ -40,11 +40,6 @@ class CutTable:
     def __post_init__(self) -> None:
         if not isinstance(self.problem.network, Tree):
             raise PlacementError("schedulers cut between the zones of a tree, and this network is none")
-
-    @classmethod
-    def of(cls, problem: Problem, trunk: Mapping[int, int] | None = None) -> CutTable:
-        """Make the table of a problem whose trunk is ``trunk``, or pinned."""
-        return cls(problem, branches(problem), trunk or {})
 
     # ------------------------------------------------------------ choices and placements
 
@@ -321,10 +316,11 @@ class CutTable:
             own = {z for w, route in zip(*self._routes[1:], strict=True) if w[0] == b for z, _ in route or ()}
             users[list(own)] += 1
         users[[z for _, route in self._trunk_ways for z, _ in route]] += 2
-        return np.flatnonzero((users > 1) & np.isfinite(self._network.bandwidth))
+        return np.flatnonzero((users > 1) & np.isfinite(self.network.bandwidth))
 
     @property
-    def _network(self) -> Tree:
+    def network(self) -> Tree:
+        """The problem's network, which is a tree."""
         network = self.problem.network
         assert isinstance(network, Tree)
         return network
@@ -373,7 +369,7 @@ class CutTable:
     @cached_property
     def _prices(self) -> tuple[Floats, Floats, Floats]:
         """RU of bytes × bytes by host and of bits × bits by link; and which links lead into a cloud."""
-        parents, cloud = self._network.parents, self.problem.topology.cloud
+        parents, cloud = self.network.parents, self.problem.topology.cloud
         memory, links = prices(self.problem, self.weights)
         by_link = np.array([links.get((z, int(p)), 0.0) for z, p in enumerate(parents)])
         return memory, by_link, (cloud[parents] & ~cloud & (parents >= 0)).astype(np.float64)
@@ -390,7 +386,7 @@ class CutTable:
 
     def at(self, load: Load, *, keep_links: bool = True) -> Numbers:
         """Fill in what changes; ``keep_links``: links' bandwidth is a limit, not only a cause of delay."""
-        hosts, network = self.problem.hosts, self._network
+        hosts, network = self.problem.hosts, self.network
         rates = np.array([load.rates[source] for source in self.problem.application.sources])
         own = rates[self._source_of]
         shape = self.hosts.shape[:2]

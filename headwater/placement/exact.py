@@ -39,7 +39,7 @@ def tsoo_exact(situation: Situation, how: Exactness | None = None) -> Decision:
     own = situation.numbers.cost
     if situation.current is not None and how.price:
         scale = situation.measure(situation.current).cost
-        own = own + how.price * scale * _changes(situation, situation.current)
+        own = own + how.price * scale * situation.moved
     limits = situation.limits
     found, _, bound, steps = _search(situation, own, limits.most_seconds, limits.max_bandwidth, how)
     if found[0] >= 0:
@@ -54,17 +54,9 @@ def _search(
 ) -> tuple[Ints, float, float, int]:
     shape, numbers = situation.table.shape, situation.numbers
     found, cost, bound, steps = situation.loops.search(
-        shape, numbers, situation.space, own, seconds, bandwidth, math.inf, how.steps, how.most_steps
+        shape, numbers, situation.space, own, seconds, bandwidth, how.steps, how.most_steps
     )
     return found, float(cost), float(bound), int(steps)
-
-
-def _changes(situation: Situation, current: Ints) -> Floats:
-    """Give [b, c] the operators that a choice moves."""
-    hosts = situation.table.hosts
-    now = hosts[np.arange(len(current)), current]
-    changes: Floats = (hosts != now[:, None]).sum(axis=2).astype(np.float64)
-    return changes
 
 
 def _least_bad(situation: Situation) -> Ints:

@@ -346,3 +346,8 @@ class Problem:
 
 Placement = tuple[int, ...]
 """For each operator the host that runs it."""
+
+
+def moved(before: Placement | None, after: Placement) -> int:
+    """Count the operators that are elsewhere; none where nothing was before."""
+    return 0 if before is None else sum(a != b for a, b in zip(before, after, strict=True))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from headwater.placement.cutnumbers import Load
 from headwater.placement.cuttable import CutTable
 from headwater.placement.forecast import Forecast
-from headwater.placement.problem import Placement
+from headwater.placement.problem import Placement, moved
 from headwater.placement.schedule import Schedule, Scheduled, decide
 from headwater.placement.situation import Limits
 
@@ -131,7 +131,6 @@ def _score(
     """Measure a decision at the rates that there were."""
     situation = replace(found.situation, load=actual)
     measured = situation.measure(found.decision.selection)
-    before = known.placement or found.placement
     return Score(
         step=number,
         application=application.name,
@@ -143,6 +142,6 @@ def _score(
         cost=measured.cost,
         latency=measured.worst,
         bandwidth=measured.bandwidth,
-        changed=sum(a != b for a, b in zip(before, found.placement, strict=True)),
+        changed=moved(known.placement, found.placement),
         seconds=seconds,
     )

@@ -15,7 +15,7 @@ from headwater.placement.cutnumbers import Load
 from headwater.placement.cuts import branches, trunks
 from headwater.placement.cuttable import CutTable
 from headwater.placement.exact import Exactness, tsoo_exact
-from headwater.placement.problem import Placement, Problem
+from headwater.placement.problem import Placement, Problem, moved
 from headwater.placement.situation import Decision, Limits, Situation
 from headwater.placement.tsoo import atsoo_h, tsoo_h
 from headwater.placement.usage import Weights
@@ -92,7 +92,6 @@ def decide(
 def _badness(found: Scheduled, current: Placement | None) -> tuple[bool, bool, bool, float, float]:
     """Say how bad a decision is; one that keeps to all limits is judged by its cost and its changes."""
     decision, measured = found.decision, found.decision.measured
-    moved = 0 if current is None else sum(a != b for a, b in zip(current, found.placement, strict=True))
     late = 0.0 if decision.kept else measured.worst
-    cost = measured.cost * (1 + Exactness.price * moved)
+    cost = measured.cost * (1 + Exactness.price * moved(current, found.placement))
     return not measured.fits, not found.situation.is_narrow(measured), not decision.kept, late, cost

@@ -9,7 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
-from headwater.placement.cutloops import CLOSE, Space, space
+from headwater.placement.cost import ROUNDING
+from headwater.placement.cutloops import Space, space
 from headwater.placement.cutnumbers import Load, Numbers
 from headwater.placement.cutsearch import Loops, loops
 from headwater.placement.cuttable import CutTable
@@ -115,23 +116,30 @@ class Situation:
 
     def is_narrow(self, measured: Measured) -> bool:
         """Tell whether B is within its limit."""
-        return measured.bandwidth <= self.limits.max_bandwidth * (1 + CLOSE)
+        return measured.bandwidth <= self.limits.max_bandwidth * (1 + ROUNDING)
 
     def is_quick(self, measured: Measured) -> bool:
         """Tell whether T is within its limit."""
-        return measured.worst <= self.limits.most_seconds * (1 + CLOSE)
+        return measured.worst <= self.limits.most_seconds * (1 + ROUNDING)
 
     def decided(self, selection: Ints, *, bound: float | None = None, steps: int = 0) -> Decision:
         """Make a decision of a selection."""
         measured = self.measure(selection)
         return Decision(selection, measured, self.keeps(measured), bound, steps)
 
-    def changes(self, selection: Ints) -> int:
-        """Count the operators that are elsewhere than now, and so start and end (section 4.1)."""
+    @cached_property
+    def moved(self) -> Ints:
+        """[b, c]: the operators that a choice has elsewhere than now (section 4.1)."""
+        hosts = self.table.hosts
         if self.current is None:
-            return 0
-        hosts, rows = self.table.hosts, np.arange(len(selection))
-        return int((hosts[rows, selection] != hosts[rows, self.current]).sum())
+            return np.zeros(hosts.shape[:2], dtype=np.int64)
+        now = hosts[np.arange(len(self.current)), self.current]
+        found: Ints = (hosts != now[:, None]).sum(axis=2)
+        return found
+
+    def changes(self, selection: Ints) -> int:
+        """Count the operators that a selection moves."""
+        return int(self.moved[np.arange(len(selection)), selection].sum())
 
     @cached_property
     def all_up(self) -> Ints:
@@ -151,10 +159,10 @@ class Situation:
 
     @cached_property
     def heights(self) -> Mapping[int, Ints]:
-        """For each branch [c, i]: how many zones above the lowest of its source's way an operator is."""
+        """For each branch [c, i]: how high up the tree an operator is; the root is the highest."""
         table = self.table
-        tree, zones = table.problem.network, table.problem.hosts.zone
-        depth = np.array([len(tree.above(z)) for z in range(tree.zones)])  # type: ignore[attr-defined]
+        tree, zones = table.network, table.problem.hosts.zone
+        depth = np.array([len(tree.above(z)) for z in range(tree.zones)])
         return {
             b: -depth[zones[table.hosts[b, : len(branch.choices), : len(branch.operators)]]]
             for b, branch in enumerate(table.branches)

@@ -87,8 +87,9 @@ def prices(problem: Problem, weights: Weights) -> tuple[Floats, Mapping[Link, fl
 def _compute(problem: Problem, used: Usage) -> float:
     """CRU (eq. 24, 28)."""
     hosts, (price, _) = problem.hosts, prices(problem, Weights(1.0, 1.0))
+    each = price * np.where(price > 0, hosts.memory, 0.0)  # of a byte × W
     terms = (
-        taken * (float(hosts.memory[host] - hosts.memory_free[host]) + taken) * float(price[host])
+        taken * weight(float(hosts.memory[host]), float(hosts.memory_free[host]), taken) * float(each[host])
         for host, taken in used.memory.items()
         if price[host]
     )
@@ -98,10 +99,11 @@ def _compute(problem: Problem, used: Usage) -> float:
 def _network(problem: Problem, used: Usage) -> float:
     """NRU (eq. 25, 29)."""
     network, (_, price) = problem.network, prices(problem, Weights(1.0, 1.0))
+    each = {link: of * network.capacity(link) for link, of in price.items()}  # of a bit/s × W
     terms = (
-        bits * (network.capacity(link) - network.available(link) + bits) * price[link]
+        bits * weight(network.capacity(link), network.available(link), bits) * each[link]
         for link, bits in used.links.items()
-        if link in price
+        if link in each
     )
     return math.fsum(terms)
 

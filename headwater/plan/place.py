@@ -28,7 +28,7 @@ from headwater.placement import STRATEGIES, Answer, Application, Hosts, Operator
 from headwater.placement.cost import evaluate, shortages, usage_of
 from headwater.placement.exact import lacking
 from headwater.placement.network import Tree
-from headwater.placement.problem import Placement, Stream
+from headwater.placement.problem import Placement, Stream, moved
 from headwater.placement.schedule import SCHEDULERS, Scheduled, decide
 from headwater.placement.situation import Limits
 from headwater.placement.usage import Weights
@@ -404,10 +404,10 @@ def running_placement(setting: Setting, running: Deployment) -> Placement | None
 
 def _promised(found: Scheduled, wish: Wish, current: Placement | None) -> Kept:
     measured, missing = found.decision.measured, ""
-    moved = sum(a != b for a, b in zip(current or found.placement, found.placement, strict=True))
+    changed = moved(current, found.placement)
     if not found.decision.kept:
         short = lacking(found.situation)
-        missing = "what runs stays" if current is not None and not moved else "this is the least bad found"
+        missing = "what runs stays" if current is not None and not changed else "this is the least bad found"
         missing += ": nothing within the limits was found" if short is None else f": nothing keeps to {short}"
     return Kept(
         cost=measured.cost,
@@ -416,7 +416,7 @@ def _promised(found: Scheduled, wish: Wish, current: Placement | None) -> Kept:
         limits=wish.limits,
         kept=found.decision.kept,
         missing=missing,
-        moved=moved,
+        moved=changed,
     )
 
 

@@ -24,6 +24,7 @@ from headwater.plan.order import steps_of
 from headwater.plan.state import kept_state
 from headwater.plan.steps import Drain, Stop, standing_of
 from headwater.render import plan_view
+from tests.deployments.flows import CONTINUUM as THREE
 from tests.unit.changes import carry_out
 from tests.unit.test_plan import dataflows
 
@@ -408,23 +409,10 @@ def test_any_graph_is_planned_by_location(flow: Dataflow, data: st.DataObject) -
         for id_ in flow.order:
             lowest = max([LAYERS.index(own[i]) for i in flow[id_].inputs], default=0)
             own[id_] = data.draw(st.sampled_from(LAYERS[max(lowest, LAYERS.index(usual[id_])) :]))
-    tree = Continuum.from_text(TREE)
+    tree = Continuum.from_text(THREE)
     try:
         plan = build(flow, tree, Deployment(usual, at=at))
     except ErrorList as refused:
         assert "together in zone S1" in str(refused)
     else:
         check_plan(plan)
-
-
-TREE = """
-name: tree
-layers: [edge, site, cloud]
-zones:
-  C1: {layer: cloud}
-  S1: {layer: site, parent: C1}
-  S2: {layer: site, parent: C1}
-  E1: {layer: edge, parent: S1, locations: [L1]}
-  E2: {layer: edge, parent: S1, locations: [L2]}
-  E4: {layer: edge, parent: S2, locations: [L4]}
-"""
