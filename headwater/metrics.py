@@ -36,6 +36,32 @@ def growth(samples: Sequence[tuple[float, int]]) -> float | None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OperatorProgress:
+    """What an operator took and gave since its unit's query was started; None: nobody counts it.
+
+    ``location``: of a source's rows, where it is read at several.
+    """
+
+    operator: str
+    rows_in: int | None = None
+    rows_out: int | None = None
+    location: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latency:
+    """Seconds from an event's arrival at its source to the commit of the batch that gives what it led to.
+
+    Over the batches with output of the last ``over_s`` seconds, weighed by their ``rows``.
+    """
+
+    p50: float
+    p95: float
+    rows: int
+    over_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class UnitProgress:
     """One unit now. Rows count since the deployment was first started; ``lag`` is in rows."""
 
@@ -57,6 +83,39 @@ class UnitProgress:
     error: str | None = None
     run: str | None = None
     """Tells one run of its query from the next: it changes when the unit was started again."""
+    operators: tuple[OperatorProgress, ...] = ()
+    batches: int = 0
+    """Batches that had something to do, in this run."""
+    busy_s: float = 0.0
+    """Seconds that they took, in this run."""
+    cpu_s: float = 0.0
+    """Seconds of a core that its Spark took for them: its share by ``busy_s``, in this run."""
+    state_rows: int = 0
+    state_bytes: int = 0
+    latency: Latency | None = None
+    """Of what it gives."""
+    oldest_s: float | None = None
+    """Age of the oldest row that has come to it and has not gone through; None where none waits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostProgress:
+    """A host as its zone's agent sees it; seconds of a core count since the agent was started.
+
+    ``cores``: those that Headwater may use there. ``cpu_s``: taken by this host's Spark and its workers;
+    ``agent_s`` by the agent; ``others_s`` by everything else on those cores. Memory in bytes.
+    """
+
+    host: str
+    zone: str
+    cores: float
+    seconds: float
+    """Since the agent began to look."""
+    cpu_s: float = 0.0
+    agent_s: float = 0.0
+    others_s: float = 0.0
+    memory: int = 0
+    memory_free: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +130,12 @@ class LinkProgress:
     bytes: int = 0
     up: bool | None = None
     since_s: float | None = None
+    delay_s: float | None = None
+    """One way: half of what a small request takes."""
+    bytes_per_s: float | None = None
+    """What came over it of late, other deployments' data left out."""
+    capacity: float | None = None
+    """Bytes/s at which data has come while more was waiting; None where nothing ever waited."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +173,7 @@ class Progress:
     units: tuple[UnitProgress, ...] = ()
     links: tuple[LinkProgress, ...] = ()
     channels: tuple[ChannelProgress, ...] = ()
+    hosts: tuple[HostProgress, ...] = ()
 
     @property
     def failed(self) -> tuple[UnitProgress, ...]:
@@ -128,14 +194,14 @@ class Progress:
                 link=link.link,
                 rows=one.rows + link.rows,
                 bytes=one.bytes + link.bytes,
-                up=known.up,
-                since_s=known.since_s,
+                **{name: getattr(known, name) for name in _SEEN_FROM_ABOVE},
             )
         return Progress(
             seconds=max(self.seconds, other.seconds),
             units=(*self.units, *other.units),
             links=tuple(links.values()),
             channels=(*self.channels, *other.channels),
+            hosts=(*self.hosts, *other.hosts),
         )
 
     def to_data(self) -> dict[str, Any]:
@@ -147,13 +213,24 @@ class Progress:
         """Read what ``to_data`` gave, of this version or another: what is not known here is left out."""
         return cls(
             seconds=data["seconds"],
-            units=tuple(_known(UnitProgress, u) for u in data["units"]),
+            units=tuple(_unit(u) for u in data["units"]),
             links=tuple(_known(LinkProgress, x) for x in data["links"]),
             channels=tuple(_known(ChannelProgress, c) for c in data["channels"]),
+            hosts=tuple(_known(HostProgress, h) for h in data.get("hosts", ())),
         )
 
 
+_SEEN_FROM_ABOVE = ("up", "since_s", "delay_s", "bytes_per_s", "capacity")
 _T = TypeVar("_T")
+
+
+def _unit(data: dict[str, Any]) -> UnitProgress:
+    nested: dict[str, Any] = {
+        "operators": tuple(_known(OperatorProgress, o) for o in data.get("operators", ()))
+    }
+    if data.get("latency"):
+        nested["latency"] = _known(Latency, data["latency"])
+    return _known(UnitProgress, {**data, **nested})
 
 
 def _known(cls: type[_T], data: dict[str, Any]) -> _T:
