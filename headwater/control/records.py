@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from headwater.adapt.promise import Mode
 from headwater.control.lifecycle import Goal, Phase
 from headwater.metrics import Progress
 from headwater.plan.steps import CanarySettings, Step
 
 StepState = Literal["todo", "begun", "done", "dropped"]
 Outcome = Literal["done", "rolled back", "failed", "refused", "superseded"]
+DecisionState = Literal[
+    "nothing", "proposed", "rejected", "expired", "wanted", "watched", "kept", "undone", "failed"
+]
+"""There was nothing better; a person is asked; said no; is not wanted any more; the plan is wanted; it is in
+force and judged; it was good; it was worse and undone; it could not be carried out."""
+OPEN: frozenset[DecisionState] = frozenset({"proposed", "wanted", "watched"})
+"""States of decisions of which more is to be heard."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +110,43 @@ class ZoneReport:
     at: float
     progress: Progress | None
     error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """What all zones said of a deployment at a time (seconds since 1970)."""
+
+    at: float
+    progress: Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """A decision on a deployment that was made on what was measured.
+
+    ``trigger``: the limit, ``forecast ...``, ``gain`` or ``undo``; ``why``: in a sentence. ``plan``: what it
+    is for, ``before``: what was in force; ``version``: of the wish that it led to. ``data``: the promise, the
+    measurements, the alternatives with what was predicted of each. ``after``: what was measured when it was
+    judged, with the verdict. Both are JSON-able.
+    """
+
+    id: int
+    deployment: str
+    at: float
+    mode: Mode
+    trigger: str
+    why: str
+    state: DecisionState
+    plan: str | None
+    before: str | None
+    version: int | None
+    data: Mapping[str, Any]
+    after: Mapping[str, Any] | None
+    updated: float
+
+    def to_data(self) -> dict[str, Any]:
+        """Give the decision as JSON-able data."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 @dataclass(frozen=True, kw_only=True)
