@@ -58,4 +58,5 @@ class Promise:
     def from_data(cls, data: Mapping[str, Any]) -> Promise:
         """Read what ``to_data`` gave; what is not known here is left out."""
         known = {f.name for f in fields(cls)}
-        return cls(**{k: math.inf if v is None else v for k, v in data.items() if k in known})
+        values: dict[str, Any] = {k: math.inf if v is None else v for k, v in data.items() if k in known}
+        return cls(**values)
