@@ -1,0 +1,229 @@
+"""What a deployment did in a span of time, from samples of its counters: rates, loads, latency. Pure.
+
+Counters of a unit's run begin anew when it is started again, those of a host with its agent: one that is less
+than before counts from 0. Rates are per second of the clock, loads in cores, sizes in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol, TypeVar
+
+from headwater.metrics import ChannelProgress, HostProgress, LinkProgress, Progress, UnitProgress
+
+
+class Seen(Protocol):
+    """All that zones said at a time (seconds since 1970)."""
+
+    @property
+    def at(self) -> float: ...
+
+    @property
+    def progress(self) -> Progress: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorRates:
+    """Rows/s of an operator in a unit; None where nobody counts them."""
+
+    rows_in: float | None
+    rows_out: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitRates:
+    """A unit: ``batch_s`` is the mean of its batches' seconds, ``busy`` the share of time that they took.
+
+    ``cpu``: cores. ``sources``: rows/s by source and location (None: of all). ``now``: the newest of it.
+    """
+
+    rows_in: float
+    rows_out: float
+    batches: float
+    batch_s: float | None
+    busy: float
+    cpu: float
+    operators: Mapping[str, OperatorRates]
+    sources: Mapping[tuple[str, str | None], float]
+    steady: bool
+    """Whether it ran all the time, without a new start."""
+    now: UnitProgress
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostRates:
+    """A host in cores: those there are, and what Spark, the agent and all others took of them."""
+
+    cores: float
+    spark: float
+    agent: float
+    others: float
+    now: HostProgress
+
+    @property
+    def load(self) -> float:
+        """The share of its cores that is taken, by whomever."""
+        return (self.spark + self.agent + self.others) / self.cores
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelRates:
+    """Rows/s and bytes/s that were written to a channel."""
+
+    rows: float
+    bytes: float
+    now: ChannelProgress
+
+    @property
+    def row_bytes(self) -> float | None:
+        """Bytes of a row as stored, from the beginning on."""
+        return self.now.bytes / self.now.rows if self.now.rows else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkRates:
+    """Bytes/s that were written to cross a link."""
+
+    bytes: float
+    now: LinkProgress
+
+
+@dataclass(frozen=True)
+class Window:
+    """What was seen between two times."""
+
+    since: float
+    until: float
+    units: Mapping[str, UnitRates]
+    hosts: Mapping[tuple[str, str], HostRates]
+    """By zone and name."""
+    channels: Mapping[str, ChannelRates]
+    links: Mapping[str, LinkRates]
+
+    @property
+    def seconds(self) -> float:
+        return self.until - self.since
+
+    def rates(self) -> dict[str, dict[str, float]]:
+        """Give the rows/s of each source by location; ``*`` stands for all where they are not told apart."""
+        found: dict[str, dict[str, float]] = {}
+        for unit in self.units.values():
+            for (source, location), rate in unit.sources.items():
+                own = found.setdefault(source, {})
+                own[location or "*"] = own.get(location or "*", 0.0) + rate
+        return found
+
+    def latency(self, units: Iterable[str]) -> tuple[float | None, float | None]:
+        """Give p50 and p95 of the slowest of some units; None where nothing came out."""
+        known = [u.now.latency for id_ in units if (u := self.units.get(id_)) and u.now.latency]
+        if not known:
+            return None, None
+        return max(x.p50 for x in known), max(x.p95 for x in known)
+
+    def oldest(self) -> float:
+        """Give the age of the oldest row that waits anywhere, 0 where none does."""
+        return max((u.now.oldest_s or 0.0 for u in self.units.values()), default=0.0)
+
+
+def window(samples: Sequence[Seen], seconds: float | None = None) -> Window | None:
+    """See the newest ``seconds`` of samples (oldest first), or all; None while there are not two of them."""
+    if samples and seconds is not None:
+        first = samples[-1].at - seconds
+        older = [n for n, s in enumerate(samples) if s.at <= first]
+        samples = samples[older[-1] if older else 0 :]
+    if len(samples) < 2 or samples[-1].at <= samples[0].at:
+        return None
+    begun, ended = samples[0].at, samples[-1].at
+    span = ended - begun
+    units = _series(samples, lambda p: p.units, lambda u: u.unit)
+    hosts = _series(samples, lambda p: p.hosts, lambda h: (h.zone, h.host))
+    channels = _series(samples, lambda p: p.channels, lambda c: c.channel)
+    links = _series(samples, lambda p: p.links, lambda x: x.link)
+    return Window(
+        begun,
+        ended,
+        {id_: _unit(seen, span, whole=len(seen) == len(samples)) for id_, seen in units.items()},
+        {id_: _host(seen) for id_, seen in hosts.items()},
+        {
+            id_: ChannelRates(
+                rows=_grown(c.rows for c in seen) / span,
+                bytes=_grown(c.bytes for c in seen) / span,
+                now=seen[-1],
+            )
+            for id_, seen in channels.items()
+        },
+        {
+            id_: LinkRates(bytes=_grown(x.bytes for x in seen) / span, now=seen[-1])
+            for id_, seen in links.items()
+        },
+    )
+
+
+_T = TypeVar("_T")
+_K = TypeVar("_K")
+
+
+def _series(
+    samples: Sequence[Seen], of: Callable[[Progress], Iterable[_T]], key: Callable[[_T], _K]
+) -> dict[_K, list[_T]]:
+    """Line up what each thing that is still there said from sample to sample."""
+    found: dict[_K, list[_T]] = {key(one): [] for one in of(samples[-1].progress)}
+    for sample in samples:
+        for one in of(sample.progress):
+            if key(one) in found:
+                found[key(one)].append(one)
+    return found
+
+
+def _grown(counts: Iterable[float]) -> float:
+    """Tell by how much a counter has grown, over new starts."""
+    return sum(b - a if b >= a else b for a, b in pairwise(counts))
+
+
+def _unit(seen: Sequence[UnitProgress], span: float, *, whole: bool) -> UnitRates:
+    batches = _grown(u.batches for u in seen)
+    busy = _grown(u.busy_s for u in seen)
+    operators: dict[str, list[tuple[int | None, int | None]]] = {}
+    sources: dict[tuple[str, str | None], list[int]] = {}
+    for one in seen:
+        for o in one.operators:
+            if o.rows_in is None and o.rows_out is not None:
+                sources.setdefault((o.operator, o.location), []).append(o.rows_out)
+            else:
+                operators.setdefault(o.operator, []).append((o.rows_in, o.rows_out))
+    return UnitRates(
+        rows_in=_grown(u.rows_in for u in seen) / span,
+        rows_out=_grown(u.rows_out for u in seen) / span,
+        batches=batches / span,
+        batch_s=busy / batches if batches else None,
+        busy=busy / span,
+        cpu=_grown(u.cpu_s for u in seen) / span,
+        operators={
+            id_: OperatorRates(
+                rows_in=_rate([a for a, _ in counts], span), rows_out=_rate([b for _, b in counts], span)
+            )
+            for id_, counts in operators.items()
+        },
+        sources={key: _grown(counts) / span for key, counts in sources.items()},
+        steady=whole and len({u.run for u in seen}) == 1 and all(u.status == "running" for u in seen),
+        now=seen[-1],
+    )
+
+
+def _rate(counts: Sequence[int | None], span: float) -> float | None:
+    known = [c for c in counts if c is not None]
+    return _grown(known) / span if len(known) == len(counts) else None
+
+
+def _host(seen: Sequence[HostProgress]) -> HostRates:
+    """Take the agent's own clock: its samples need not be as old as ours."""
+    span = max(_grown(h.seconds for h in seen), 1e-9)
+    return HostRates(
+        cores=max(seen[-1].cores, 1e-9),
+        spark=_grown(h.cpu_s for h in seen) / span,
+        agent=_grown(h.agent_s for h in seen) / span,
+        others=_grown(h.others_s for h in seen) / span,
+        now=seen[-1],
+    )
