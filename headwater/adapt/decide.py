@@ -1,0 +1,306 @@
+"""Whether a running deployment is to be changed, into what, and whether a change was good. Pure.
+
+A decision is called for when a limit is broken by what is measured, will be by what is expected, or when
+another placement would cost so much less that it pays. What is chosen keeps to all limits with something to
+spare, and costs least, changes at their price; where nothing does, what comes markedly nearer to them. What
+was left because of a limit is not gone back to while things are as they were then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from headwater.adapt.calibrate import Learned, facts_of
+from headwater.adapt.model import Facts, predict
+from headwater.adapt.options import Break, Figures, Option, Options, breaks, strain
+from headwater.adapt.promise import Promise
+from headwater.adapt.window import Window
+from headwater.dataflow.sinks import Sink
+from headwater.placement.exact import Exactness
+from headwater.plan.model import Deployment, DeploymentPlan
+from headwater.plan.place import Beside
+
+Rates = Mapping[str, Mapping[str, float]]
+"""Rows/s by source and location; ``*`` stands for all."""
+
+SPARE = 0.9
+"""The share of a limit that a placement may use that is changed to."""
+NEARER = 0.8
+"""The strain that is left, as a share of what there was, for a change that keeps to no limit all the same."""
+_ALIKE = 1.25
+"""By what factor rates, links and hosts may differ and count as what they were."""
+_MOST_BIAS = 4.0
+
+
+@dataclass(frozen=True)
+class Left:
+    """A placement that was given up at a time because of a limit, and how things were then."""
+
+    layers: Mapping[str, str]
+    at: Mapping[str, Mapping[str, str]]
+    rate: float
+    capacity: Mapping[str, float | None]
+    load_of_others: Mapping[str, float]
+    why: str
+
+    def is_placement_of(self, deployment: Deployment) -> bool:
+        """Tell whether a deployment has everything where this has."""
+        at = {x: dict(own) for x, own in deployment.at.items()}
+        return dict(deployment.layers) == dict(self.layers) and at == {x: dict(y) for x, y in self.at.items()}
+
+
+@dataclass(frozen=True)
+class Case:
+    """All that a decision is made on.
+
+    ``seen``: the last seconds; ``newest``: the very last, for rates. ``expected``: rates foreseen, if any.
+    ``trigger``: seconds between two batches. ``left``: placements that are not to come again as things are.
+    """
+
+    plan: DeploymentPlan
+    promise: Promise
+    learned: Learned
+    seen: Window
+    newest: Window
+    trigger: float
+    expected: Rates | None = None
+    beside: tuple[Beside, ...] = ()
+    left: tuple[Left, ...] = field(default=())
+
+    @property
+    def sinks(self) -> tuple[str, ...]:
+        """Name the units that feed sinks."""
+        flow = self.plan.dataflow
+        return tuple(u.id for u in self.plan.units if any(isinstance(flow[o], Sink) for o in u.outputs))
+
+    def facts(self) -> Facts:
+        """What is so now: hosts and links as seen, rates of the last moment or what they are to become."""
+        found = facts_of(self.learned, self.plan, self.seen, self.trigger)
+        rates = dict(found.profile.rates)
+        for source, own in self.newest.rates().items():
+            foreseen = (self.expected or {}).get(source, {})
+            rates[source] = {place: max(rate, foreseen.get(place, 0.0)) for place, rate in own.items()}
+        return replace(found, profile=found.profile.model_copy(update={"rates": rates}))
+
+    def measured(self) -> Figures:
+        """Give what the promise is about, as it was measured."""
+        _, p95 = self.seen.latency(self.sinks)
+        top = self.plan.continuum.layers[-1].name
+        zone = self.plan.continuum.zone
+        into = [x for x in self.plan.continuum.links if zone(x.upper).layer == top != zone(x.lower).layer]
+        return Figures(
+            latency=max(p95 or 0.0, self.newest.oldest()),
+            bandwidth=sum(self.seen.links[x.name].bytes for x in into if x.name in self.seen.links),
+            cost=0.0,
+            load={f"{host} ({zone_})": h.load for (zone_, host), h in self.seen.hosts.items()},
+        )
+
+    def to_data(self) -> dict[str, Any]:
+        """Give what was measured as JSON-able data."""
+        found = self.measured()
+        p50, p95 = self.seen.latency(self.sinks)
+        return {
+            "latency_s": p95,
+            "latency_p50_s": p50,
+            "oldest_s": self.newest.oldest(),
+            "bandwidth_bytes_per_s": found.bandwidth,
+            "load": dict(found.load),
+            "others": {f"{host} ({zone})": h.others for (zone, host), h in self.seen.hosts.items()},
+            "rates": self.newest.rates(),
+            "capacity": {name: x.now.capacity for name, x in self.seen.links.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A reason to decide: a limit's name, ``expected`` before one that will be broken, or ``gain``."""
+
+    trigger: str
+    text: str
+
+    @property
+    def broken(self) -> bool:
+        """Tell whether a limit is broken now."""
+        return not self.trigger.startswith("expected ") and self.trigger != "gain"
+
+
+def alarms(case: Case) -> tuple[Alarm, ...]:
+    """Say which limits are broken, and which will be; whether another placement pays is not asked."""
+    found = [Alarm(b.limit, b.text) for b in breaks(case.promise, case.measured())]
+    known = {a.trigger for a in found}
+    current = Options(case.plan, case.promise, case.facts(), beside=case.beside).current
+    for one in current.breaks:
+        if one.limit not in known:
+            found.append(Alarm(f"expected {one.limit}", f"{one.text} is expected"))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was found: ``chosen`` is None where nothing is better. ``facts`` are what it stands on."""
+
+    alarm: Alarm
+    why: str
+    current: Option
+    others: tuple[Option, ...]
+    chosen: Option | None
+    facts: Facts
+
+    def to_data(self, case: Case) -> dict[str, Any]:
+        """Give it as JSON-able data, as decisions are recorded."""
+        return {
+            "promise": case.promise.to_data(),
+            "measured": case.to_data(),
+            "forecast": None if case.expected is None else {"rates": case.expected},
+            "current": self.current.to_data(),
+            "alternatives": [o.to_data() for o in self.others],
+            "chosen": None if self.chosen is None else self.others.index(self.chosen),
+        }
+
+
+def decide(case: Case, alarm: Alarm) -> Choice:
+    """Look for something better, for a reason."""
+    facts = case.facts()
+    options = Options(case.plan, case.promise, facts, bias=_bias(case), beside=case.beside, within=SPARE)
+    current = options.current
+    others = [_judged(case, alarm, o) for o in options.others()]
+    able = [o for o in others if not o.why_not]
+    keeping = [o for o in able if o.keeps]
+    chosen: Option | None = None
+    if keeping:
+        chosen = min(keeping, key=lambda o: (_price(o), o.figures.latency))
+        if alarm.trigger == "gain" and _price(chosen) > current.figures.cost * (1 - case.promise.gain):
+            chosen = None
+    elif alarm.broken or alarm.trigger != "gain":
+        now = max(strain(case.promise, current.figures), strain(case.promise, case.measured()))
+        nearer = [o for o in able if strain(case.promise, o.figures) < NEARER * now]
+        chosen = min(nearer, key=lambda o: strain(case.promise, o.figures), default=None)
+    told = tuple(_told(case, alarm, o, chosen) for o in others)
+    if chosen is not None:
+        chosen = told[others.index(chosen)]
+    return Choice(alarm, _why(alarm, chosen), current, told, chosen, facts)
+
+
+def _price(option: Option) -> float:
+    return option.figures.cost * (1 + Exactness.price * option.moved)
+
+
+def _bias(case: Case) -> float:
+    """By how much latency was longer than it is foretold of what runs, where that is under load."""
+    _, p95 = case.seen.latency(case.sinks)
+    foretold = predict(case.plan, facts_of(case.learned, case.plan, case.seen, case.trigger)).p95
+    if p95 is None or not math.isfinite(foretold) or foretold <= 0:
+        return 1.0
+    return min(_MOST_BIAS, max(1.0, p95 / foretold))
+
+
+def _judged(case: Case, alarm: Alarm, option: Option) -> Option:
+    """Exclude what was left because of a limit while things are as they were."""
+    for one in case.left:
+        same = dict(option.deployment.layers) == dict(one.layers) and _plain(option.deployment.at) == _plain(
+            one.at
+        )
+        if same and not _better_now(case, one):
+            return replace(option, why_not=one.why)
+    return option
+
+
+def _plain(at: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    return {x: dict(own) for x, own in at.items()}
+
+
+def _better_now(case: Case, left: Left) -> bool:
+    """Tell whether there is markedly less to do, or more room, than when something was left."""
+    rate = total(case.newest.rates())
+    if rate * _ALIKE < left.rate:
+        return True
+    for name, link in case.seen.links.items():
+        before, now = left.capacity.get(name), link.now.capacity
+        if before is not None and now is not None and now > before * _ALIKE:
+            return True
+    for (zone, host), seen in case.seen.hosts.items():
+        before = left.load_of_others.get(f"{host} ({zone})")
+        if before is not None and seen.others < before - 0.2 * seen.cores:
+            return True
+    return False
+
+
+def total(rates: Rates) -> float:
+    """Add up all rates."""
+    return sum(rate for own in rates.values() for rate in own.values())
+
+
+def _told(case: Case, alarm: Alarm, option: Option, chosen: Option | None) -> Option:
+    """Say of an option why it was not chosen."""
+    if option is chosen or option.why_not:
+        return option
+    if option.breaks:
+        return replace(option, why_not="; ".join(b.text for b in option.breaks))
+    if chosen is None:
+        return replace(option, why_not=f"it does not cost {case.promise.gain:.0%} less")
+    return replace(option, why_not=f"'{chosen.name}' costs less, with what it moves")
+
+
+def _why(alarm: Alarm, chosen: Option | None) -> str:
+    if chosen is None:
+        return f"{alarm.text}; nothing better was found"
+    if alarm.trigger == "gain":
+        return f"{chosen.name}: {alarm.text}"
+    how = "keeps to all limits" if chosen.keeps else "comes nearer to them"
+    return f"{alarm.text}; {chosen.name} {how}"
+
+
+# ---------------------------------------------------------------- after a change
+
+
+Verdict = Literal["better", "as good", "worse"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a change."""
+
+    verdict: Verdict
+    text: str
+    data: Mapping[str, Any]
+
+
+def judge(case: Case, trigger: str, before: Mapping[str, Any]) -> Outcome:
+    """Hold what is measured after a change against what was measured before it (a decision's ``measured``).
+
+    Worse is what breaks a limit that was kept, or breaks one by more than before, while there is no more to
+    do than then.
+    """
+    found = case.measured()
+    now = strain(case.promise, found)
+    was = strain(
+        case.promise,
+        Figures(
+            max(before.get("latency_s") or 0.0, before.get("oldest_s") or 0.0),
+            before.get("bandwidth_bytes_per_s") or 0.0,
+            0.0,
+            before.get("load") or {},
+        ),
+    )
+    more_to_do = total(case.newest.rates()) > _ALIKE * max(1e-9, total(before.get("rates") or {}))
+    broken = breaks(case.promise, found)
+    verdict: Verdict = "as good"
+    if now > 1.0 and now > 1.1 * was and not more_to_do:
+        verdict = "worse"
+    elif now < was / 1.1 or (trigger == "gain" and not broken):
+        verdict = "better"
+    text = "; ".join(b.text for b in broken) or "all limits are kept"
+    data = {
+        **{k: v for k, v in case.to_data().items() if k != "capacity"},
+        "verdict": verdict,
+        "text": text,
+        "strain_before": was,
+        "strain": now,
+    }
+    return Outcome(verdict, text, data)
+
+
+__all__ = ["Alarm", "Break", "Case", "Choice", "Left", "Outcome", "alarms", "decide", "judge"]

@@ -1,0 +1,331 @@
+"""What a plan would do at given rates, when units take rows batch by batch: latency, loads, bytes. Pure.
+
+A unit begins a batch every ``trigger``, or at the next beat after the one before has ended. A row waits for
+the next batch, half a period on average, and comes out when that ends; what waits for event time to pass
+comes out one batch later. A batch takes a fixed time, more where there is state, and its rows' work, all
+stretched by what else its host does (a processor that is shared evenly: S / (1 − ρ)). Times in seconds, work
+in seconds of a core, sizes in bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from headwater.continuum import Host
+from headwater.dataflow.operators import Operator
+from headwater.dataflow.sinks import Sink
+from headwater.dataflow.sources import Source
+from headwater.dataflow.stateful import Aggregate, CountWindow, Join, Scan
+from headwater.plan.model import Channel, DeploymentPlan, Unit
+from headwater.plan.spread import kinds, strongest
+from headwater.profile import Known, Profile
+
+HostKey = tuple[str, str]
+"""Zone and name of a host."""
+_ROUNDS = 30
+_FULL = 0.98
+"""A share of a host beyond which batches would take for ever."""
+_TAIL = 1.645
+"""Standard deviations from the mean to where 95 of 100 are below, where many waits add up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What batches cost beside their rows, as far as it has been learned; the defaults are of one slow core.
+
+    ``batch_s``: seconds of a batch without rows; ``state_s``: more for each operator with state.
+    ``batch_cpu`` and ``state_cpu``: seconds of a core of these. ``hop_s``: from a commit until a reader
+    elsewhere can see it, beside the link's own time. ``row``: for each operator by what its cost in the
+    profile is to be multiplied. ``own``: seconds of a batch without rows of units that were seen at work, by
+    what they compute.
+    """
+
+    batch_s: float = 0.25
+    state_s: float = 0.1
+    batch_cpu: float = 0.15
+    state_cpu: float = 0.08
+    hop_s: float = 0.1
+    row: Mapping[str, float] = field(default_factory=dict)
+    own: Mapping[str, float] = field(default_factory=dict)
+
+    def to_data(self) -> dict[str, Any]:
+        """Give them as JSON-able data; ``from_data`` gives them back."""
+        return asdict(self)
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Costs:
+        """Read what ``to_data`` gave; what is not known here is left out."""
+        known = {f.name for f in fields(cls)}
+        return cls(**{k: v for k, v in data.items() if k in known})
+
+    def fixed(self, plan: DeploymentPlan, unit: Unit) -> float:
+        """Give the seconds of a unit's batch without rows."""
+        return self.own.get(unit.key, self.batch_s + self.state_s * stateful_of(plan, unit))
+
+    def fixed_cpu(self, plan: DeploymentPlan, unit: Unit) -> float:
+        """Give the seconds of a core of a unit's batch without rows."""
+        return self.batch_cpu + self.state_cpu * stateful_of(plan, unit)
+
+
+def stateful_of(plan: DeploymentPlan, unit: Unit) -> int:
+    """Count a unit's operators with state."""
+    return sum(plan.dataflow[o].stateful for o in unit.operators)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a prediction stands on.
+
+    ``profile``: what operators cost and give, and the sources' rates. ``others``: cores that others take of
+    a host; ``cores``: those there are, where it was measured. ``capacity`` (bytes/s) and ``delay`` of links
+    where measured, else what the continuum says; ``taken``: bytes/s of other dataflows.
+    """
+
+    profile: Profile
+    costs: Costs = field(default_factory=Costs)
+    others: Mapping[HostKey, float] = field(default_factory=dict)
+    cores: Mapping[HostKey, float] = field(default_factory=dict)
+    capacity: Mapping[str, float] = field(default_factory=dict)
+    delay: Mapping[str, float] = field(default_factory=dict)
+    taken: Mapping[str, float] = field(default_factory=dict)
+    trigger: float = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitPrediction:
+    """A unit: rows/s it takes, seconds between two batches and of one, cores it takes."""
+
+    rows_in: float
+    period: float
+    batch_s: float
+    cpu: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """What a plan would do. ``latency``: p50 and p95 at the slowest sink; ∞ where something does not keep up.
+
+    ``load``: of each host, the share of its cores taken, others' included. ``links``: bytes/s by name.
+    ``bandwidth``: bytes/s into the top layer. ``reaches``: (p50, p95) at each unit's end.
+    """
+
+    p50: float
+    p95: float
+    units: Mapping[str, UnitPrediction]
+    load: Mapping[HostKey, float]
+    links: Mapping[str, float]
+    bandwidth: float
+    reaches: Mapping[str, tuple[float, float]]
+
+
+def host_of(plan: DeploymentPlan, unit: Unit) -> Host:
+    """Give the host that stands for those that run a unit, as zones have it."""
+    hosts = plan.continuum.zone(unit.zone).hosts
+    best = strongest(h for h in hosts if h.name in unit.hosts)
+    return next(k for k in kinds(hosts) if best in k)[0]
+
+
+def waits_for_time(operator: Operator) -> bool:
+    """Tell whether an operator gives rows only when event time has passed them."""
+    match operator:
+        case Aggregate() | Scan() | CountWindow():
+            return True
+        case Join():
+            return operator.how != "inner"
+    return False
+
+
+def predict(plan: DeploymentPlan, facts: Facts) -> Predicted:
+    """Say what a plan would do."""
+    return _Prediction(plan, facts).predicted()
+
+
+def rows_of(plan: DeploymentPlan, known: Known) -> tuple[dict[tuple[str, str], float], dict[str, float]]:
+    """Give the rows/s that each operator of a unit takes, and those of each channel, in steady state."""
+    taken: dict[tuple[str, str], float] = {}
+    channels: dict[str, float] = {}
+    for unit in plan.units:
+        given: dict[str, float] = {}
+        read: dict[str, float] = {}
+        for channel in plan.inputs(unit):
+            read[channel.operator] = read.get(channel.operator, 0.0) + channels[channel.id]
+        share = 1.0 if unit.part is None else 1.0 / unit.part.count
+        for id_ in unit.operators:
+            operator = plan.dataflow[id_]
+            if isinstance(operator, Source):
+                places: Sequence[str | None] = unit.locations if operator.per_location else (None,)
+                rows = sum(known.rate(operator, place) for place in places)
+                taken[unit.id, id_] = given[id_] = rows
+                continue
+            rows = sum(given[i] if i in given else read.get(i, 0.0) * share for i in operator.inputs)
+            taken[unit.id, id_] = rows
+            given[id_] = rows * known.operator(id_).selectivity
+        for channel in plan.outputs(unit):
+            channels[channel.id] = given[channel.operator]
+    return taken, channels
+
+
+class _Prediction:
+    """The parts of one prediction."""
+
+    def __init__(self, plan: DeploymentPlan, facts: Facts) -> None:
+        self._plan, self._facts = plan, facts
+        self._known = Known(plan.dataflow, facts.profile)
+        self._taken, self._channels = rows_of(plan, self._known)
+        self._hosts = {u.id: host_of(plan, u) for u in plan.units}
+
+    def predicted(self) -> Predicted:
+        units = self._batches()
+        load: dict[HostKey, float] = {}
+        for unit in self._plan.units:
+            host = self._hosts[unit.id]
+            key = (host.zone, host.name)
+            load.setdefault(key, self._facts.others.get(key, 0.0) / self._cores(host))
+            load[key] += units[unit.id].cpu / self._cores(host)
+        links = self._links()
+        reaches = self._reaches(units, links)
+        ends = [
+            reaches[u.id]
+            for u in self._plan.units
+            if any(isinstance(self._plan.dataflow[o], Sink) for o in u.outputs)
+        ]
+        top = self._plan.continuum.layers[-1].name
+        into_top = {
+            x.name
+            for x in self._plan.continuum.links
+            if self._plan.continuum.zone(x.upper).layer == top
+            and self._plan.continuum.zone(x.lower).layer != top
+        }
+        return Predicted(
+            p50=max((p50 for p50, _ in ends), default=0.0),
+            p95=max((p95 for _, p95 in ends), default=0.0),
+            units=units,
+            load=load,
+            links=links,
+            bandwidth=sum(bytes_ for name, bytes_ in links.items() if name in into_top),
+            reaches=reaches,
+        )
+
+    def _cores(self, host: Host) -> float:
+        measured = self._facts.cores.get((host.zone, host.name))
+        if measured is not None:
+            return measured
+        said = host.capabilities.get("n_cpu", 1)
+        return max(1.0, float(said)) if isinstance(said, (int, float)) else 1.0
+
+    # ------------------------------------------------------------ batches
+
+    def work(self, unit: Unit) -> float:
+        """Give the seconds of a core that a unit's rows take per second."""
+        factors = self._facts.costs.row
+        return sum(
+            self._taken[unit.id, id_] * self._known.operator(id_).cpu_s * factors.get(id_, 1.0)
+            for id_ in unit.operators
+        )
+
+    def _batches(self) -> dict[str, UnitPrediction]:
+        """Find periods and loads that go together: each unit is slowed down by the others of its host."""
+        costs, trigger = self._facts.costs, self._facts.trigger
+        work = {u.id: self.work(u) for u in self._plan.units}
+        fixed = {u.id: costs.fixed(self._plan, u) for u in self._plan.units}
+        fixed_cpu = {u.id: costs.fixed_cpu(self._plan, u) for u in self._plan.units}
+        period = {u.id: max(trigger, fixed[u.id]) for u in self._plan.units}
+        cpu: dict[str, float] = {}
+        batch = dict(fixed)
+        for _ in range(_ROUNDS):
+            cpu = {id_: work[id_] + fixed_cpu[id_] / period[id_] for id_ in work}
+            for unit in self._plan.units:
+                host = self._hosts[unit.id]
+                cores = self._cores(host)
+                key = (host.zone, host.name)
+                beside = self._facts.others.get(key, 0.0) + sum(
+                    c for id_, c in cpu.items() if id_ != unit.id and self._hosts[id_] is host
+                )
+                speed = max(1.0 - _FULL, 1.0 - beside / cores)
+                batch[unit.id] = (fixed[unit.id] + work[unit.id] / cores * period[unit.id]) / speed
+                beats = math.ceil(min(batch[unit.id], 1e6) / trigger - 1e-9)
+                # Half way each time: a step of the beat would else be jumped over and back for ever.
+                period[unit.id] = (period[unit.id] + max(1, beats) * trigger) / 2
+        return {
+            u.id: UnitPrediction(
+                rows_in=sum(self._taken[u.id, o] for o in _entrances(self._plan, u)),
+                period=period[u.id],
+                batch_s=batch[u.id],
+                cpu=cpu[u.id],
+            )
+            for u in self._plan.units
+        }
+
+    def _keeps_up(self, unit: Unit, cpu: Mapping[str, UnitPrediction]) -> bool:
+        """Tell whether a unit's host has the time for all that it is to do."""
+        host = self._hosts[unit.id]
+        key = (host.zone, host.name)
+        all_of_it = sum(cpu[u.id].cpu for u in self._plan.units if self._hosts[u.id] is host)
+        return all_of_it + self._facts.others.get(key, 0.0) < _FULL * self._cores(host)
+
+    # ------------------------------------------------------------ ways
+
+    def _links(self) -> dict[str, float]:
+        found = dict(self._facts.taken)
+        for channel in self._plan.channels:
+            for link in channel.links:
+                found[link.name] = found.get(link.name, 0.0) + self._bytes(channel)
+        return found
+
+    def _bytes(self, channel: Channel) -> float:
+        return self._channels[channel.id] * self._known.bytes_out(channel.operator)
+
+    def _reaches(
+        self, units: Mapping[str, UnitPrediction], links: Mapping[str, float]
+    ) -> dict[str, tuple[float, float]]:
+        """Add up waits along the slowest way to each unit's end: means and variances, then p50 and p95."""
+        found: dict[str, tuple[float, float, float]] = {}  # mean, variance, most
+        for unit in self._plan.units:
+            own = units[unit.id]
+            late = any(waits_for_time(self._plan.dataflow[o]) for o in unit.operators)
+            before = [
+                _after(found[c.producer], *self._over(c, links, units[c.producer].period))
+                for c in self._plan.inputs(unit)
+            ]
+            mean, variance, most = max(before, default=(0.0, 0.0, 0.0))
+            if not self._keeps_up(unit, units):
+                mean = math.inf
+            extra = own.period if late else 0.0
+            found[unit.id] = (
+                mean + own.period / 2 + own.batch_s + extra,
+                variance + own.period**2 / 12,
+                most + own.period + own.batch_s + extra,
+            )
+        return {id_: (m, min(most, m + _TAIL * math.sqrt(v))) for id_, (m, v, most) in found.items()}
+
+    def _over(self, channel: Channel, links: Mapping[str, float], period: float) -> tuple[float, float]:
+        """Give the mean seconds that a batch's rows take over a channel's links, and the most."""
+        if not channel.links:
+            return 0.0, 0.0
+        seconds = self._facts.costs.hop_s
+        for link in channel.links:
+            declared = math.inf if link.bandwidth is None else link.bandwidth / 8
+            capacity = self._facts.capacity.get(link.name, declared)
+            if links[link.name] >= _FULL * capacity:
+                return math.inf, math.inf
+            share = 1.0 - (links[link.name] - self._bytes(channel)) / capacity
+            seconds += self._facts.delay.get(link.name, link.latency)
+            seconds += self._bytes(channel) * period / (capacity * share)
+        return seconds, seconds
+
+
+def _after(before: tuple[float, float, float], mean: float, most: float) -> tuple[float, float, float]:
+    return before[0] + mean, before[1], before[2] + most
+
+
+def _entrances(plan: DeploymentPlan, unit: Unit) -> list[str]:
+    """Name the operators through which rows come into a unit."""
+    return [
+        id_
+        for id_ in unit.operators
+        if isinstance(plan.dataflow[id_], Source)
+        or any(i not in unit.operators for i in plan.dataflow[id_].inputs)
+    ]
