@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -110,6 +110,14 @@ class ZoneReport:
     at: float
     progress: Progress | None
     error: str | None = None
+
+
+def whole(reports: Iterable[ZoneReport]) -> Progress:
+    """Put together what zones said."""
+    found = Progress(seconds=0.0)
+    for zone in reports:
+        found = found.joined(zone.progress) if zone.progress else found
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,9 @@ from typing import Any
 from sqlalchemy import Connection, and_, delete, insert, select, update
 
 from headwater.control import tables as t
-from headwater.control.lifecycle import Phase, move
-from headwater.control.records import Change, JournalEntry, StepState, Wish
+from headwater.control.lifecycle import Goal, Phase, move
+from headwater.control.records import Change, Decision, JournalEntry, StepState, Wish
+from headwater.errors import DeploymentError
 from headwater.metrics import Progress
 from headwater.plan.document import digest, to_document
 from headwater.plan.model import DeploymentPlan
@@ -48,6 +49,13 @@ def entry_of(row: Any) -> JournalEntry:
     )
 
 
+def decision_of(row: Any) -> Decision:
+    """Read a decision."""
+    values = dict(row._mapping)
+    data, after = json.loads(values.pop("data")), values.pop("after")
+    return Decision(**values, data=data, after=json.loads(after) if after else None)
+
+
 def record_of(connection: Connection, name: str) -> Any:
     """Give a deployment's row."""
     return connection.execute(select(t.deployments).where(t.deployments.c.name == name)).one()
@@ -60,6 +68,46 @@ def keep_plan(connection: Connection, plan: DeploymentPlan) -> str:
     if connection.execute(select(t.plans.c.id).where(t.plans.c.id == id_)).first() is None:
         connection.execute(insert(t.plans).values(id=id_, document=json.dumps(document)))
     return id_
+
+
+def add_wish(
+    connection: Connection,
+    name: str,
+    goal: Goal,
+    plan_id: str | None,
+    options: Mapping[str, Any],
+    *,
+    after: int | None = None,
+) -> int:
+    """Store a wish and give its version; raise DeploymentError where the newest one is not ``after``."""
+    now = time.time()
+    record = connection.execute(select(t.deployments).where(t.deployments.c.name == name)).first()
+    version = record.version + 1 if record else 1
+    if after is not None and version != after + 1:
+        raise DeploymentError(
+            f"version {version - 1} was stored meanwhile",
+            where=f"deployment '{name}'",
+            hint="look at what it changes, and apply again",
+        )
+    if record is None:
+        values = {"name": name, "version": 1, "dealt": 0, "phase": "wanted", "message": ""}
+        connection.execute(insert(t.deployments).values(**values, updated=now))
+    else:
+        # A change under way keeps its phase: the controller leaves it at a safe point.
+        phase = record.phase if record.version > record.dealt else "wanted"
+        connection.execute(
+            update(t.deployments)
+            .where(t.deployments.c.name == name)
+            .values(version=version, phase=phase, updated=now)
+        )
+    connection.execute(
+        insert(t.wishes).values(
+            deployment=name, version=version, goal=goal, plan=plan_id, options=json.dumps(options), at=now
+        )
+    )
+    what = "a new plan is wanted" if goal == "run" else f"wanted: {goal}"
+    tell(connection, name, f"version {version}: {what}")
+    return version
 
 
 def baseline_of(connection: Connection, name: str) -> str | None:

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, func, insert, select, text, update
+from sqlalchemy import and_, delete, func, insert, select, update
 
 from headwater.control import rows
 from headwater.control import tables as t
+from headwater.control.database import LeaseLost
 from headwater.control.lifecycle import Goal, Phase
+from headwater.control.memory import Memory, MemoryReader, drop_memory
 from headwater.control.records import (
     Change,
     DeploymentRecord,
     Event,
     JournalEntry,
-    Lease,
     Outcome,
     Wish,
     ZoneReport,
@@ -40,53 +40,16 @@ from headwater.plan.steps import (
     Step,
 )
 
-CONTROLLER = "controller"
 NoStore = t.NoStore
+__all__ = ["LeaseLost", "NoStore", "Store", "StoreReader"]
 
 
-class LeaseLost(DeploymentError):
-    """Another controller acts on the store."""
-
-
-class StoreReader:
+class StoreReader(MemoryReader):
     """A store to look at. Made by ``open``, which refuses a place where there is none."""
 
     def __init__(self, place: str | Path) -> None:
-        self._url = t.url_of(place)
-        self._engine = t.open_engine(self._url)
+        super().__init__(place)
         self._plans: dict[str, DeploymentPlan] = {}
-
-    @classmethod
-    def open(cls, place: str | Path) -> StoreReader:
-        """Open a store that is there."""
-        url = t.url_of(place)
-        if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
-            raise NoStore("no store here", where=t.shown(url), hint="`headwater apply` makes one")
-        store = StoreReader(place)
-        with store._reading() as connection:
-            t.check_schema(connection, where=store.where)
-        return store
-
-    @property
-    def where(self) -> str:
-        """The store as messages name it, without a password."""
-        return t.shown(self._url)
-
-    def close(self) -> None:
-        """Give the connections back."""
-        self._engine.dispose()
-
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        with t.reachable(self.where), self._engine.connect() as connection:
-            yield connection
-
-    def _all(self, query: Any) -> list[Any]:
-        with self._reading() as connection:
-            return list(connection.execute(query))
-
-    def _one(self, query: Any) -> Any:
-        return next(iter(self._all(query)), None)
 
     # ------------------------------------------------------------ deployments
 
@@ -195,30 +158,9 @@ class StoreReader:
             for r in found
         )
 
-    def lease(self) -> Lease | None:
-        """Give who acts on the store now."""
-        row = self._one(select(t.leases).where(t.leases.c.name == CONTROLLER))
-        return None if row is None or row.until < time.time() else Lease(holder=row.holder, until=row.until)
 
-
-class Store(StoreReader):
+class Store(StoreReader, Memory):
     """A store to write to; made where there is none."""
-
-    def __init__(self, place: str | Path) -> None:
-        super().__init__(place)
-        if self._url.get_backend_name() == "sqlite" and self._url.database:
-            Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
-        with self._writing() as connection:
-            t.create_tables(connection, where=self.where)
-
-    @contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        """A transaction that waits for others to end before it begins."""
-        engine = self._engine.execution_options(**{t.WRITES: True})
-        with t.reachable(self.where), engine.begin() as connection:
-            if connection.dialect.name == "postgresql":
-                connection.execute(text(f"SELECT pg_advisory_xact_lock({t.LOCK})"))
-            yield connection
 
     # ------------------------------------------------------------ entrances
 
@@ -237,80 +179,11 @@ class Store(StoreReader):
         Raises DeploymentError where the newest version is not ``after``: somebody was quicker.
         """
         options = {"reset_state": sorted(reset_state), "canary": vars(canary) if canary else None}
-        now = time.time()
         with self._writing() as connection:
             plan_id = rows.keep_plan(connection, plan) if plan is not None else None
-            query = select(t.deployments).where(t.deployments.c.name == name)
-            record = connection.execute(query).first()
-            version = record.version + 1 if record else 1
-            if after is not None and version != after + 1:
-                raise DeploymentError(
-                    f"version {version - 1} was stored meanwhile",
-                    where=f"deployment '{name}'",
-                    hint="look at what it changes, and apply again",
-                )
-            if record is None:
-                values = {"name": name, "version": 1, "dealt": 0, "phase": "wanted", "message": ""}
-                connection.execute(insert(t.deployments).values(**values, updated=now))
-            else:
-                # A change under way keeps its phase: the controller leaves it at a safe point.
-                phase = record.phase if record.version > record.dealt else "wanted"
-                connection.execute(
-                    update(t.deployments)
-                    .where(t.deployments.c.name == name)
-                    .values(version=version, phase=phase, updated=now)
-                )
-            connection.execute(
-                insert(t.wishes).values(
-                    deployment=name, version=version, goal=goal, plan=plan_id,
-                    options=json.dumps(options), at=now,
-                )
-            )  # fmt: skip
-            what = "a new plan is wanted" if goal == "run" else f"wanted: {goal}"
-            rows.tell(connection, name, f"version {version}: {what}")
-        return version
+            return rows.add_wish(connection, name, goal, plan_id, options, after=after)
 
     # ------------------------------------------------------------ the controller
-
-    def hold(self, holder: str, seconds: float) -> bool:
-        """Take or renew the lease; False while another holds it."""
-        now = time.time()
-        with self._writing() as connection:
-            query = select(t.leases).where(t.leases.c.name == CONTROLLER)
-            row = connection.execute(query).first()
-            if row is None:
-                connection.execute(
-                    insert(t.leases).values(name=CONTROLLER, holder=holder, until=now + seconds)
-                )
-                return True
-            if row.holder != holder and row.until > now:
-                return False
-            connection.execute(
-                update(t.leases)
-                .where(t.leases.c.name == CONTROLLER)
-                .values(holder=holder, until=now + seconds)
-            )
-        return True
-
-    def release(self, holder: str) -> None:
-        """Give the lease back, so that the next controller need not wait."""
-        with self._writing() as connection:
-            mine = and_(t.leases.c.name == CONTROLLER, t.leases.c.holder == holder)
-            connection.execute(delete(t.leases).where(mine))
-
-    @contextmanager
-    def _acting(self, holder: str) -> Iterator[Connection]:
-        """A transaction of the controller that holds the lease."""
-        with self._writing() as connection:
-            query = select(t.leases.c.holder).where(t.leases.c.name == CONTROLLER)
-            found = connection.execute(query).scalar()
-            if found != holder:
-                raise LeaseLost(
-                    f"{found or 'another controller'} acts on this store now",
-                    where=self.where,
-                    hint="run one controller per store",
-                )
-            yield connection
 
     def begin_change(
         self, holder: str, wish: Wish, plan: DeploymentPlan | None, steps: Sequence[Step], *, phase: Phase
@@ -408,6 +281,8 @@ class Store(StoreReader):
                 .where(t.changes.c.id == change.id)
                 .values(outcome=outcome, message=message, ended=time.time(), phase=phase)
             )
+            if change.goal == "forget" and outcome == "done":
+                drop_memory(connection, change.deployment)
             if standings is not None:
                 rows.set_standings(connection, change.deployment, standings)
             values: dict[str, Any] = {} if outcome == "superseded" else {"dealt": change.version}

@@ -24,13 +24,17 @@ from sqlalchemy import (
     inspect,
     make_url,
     select,
+    text,
+    update,
 )
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError, OperationalError
 
 from headwater.errors import DeploymentError, Unavailable
 
-SCHEMA = 2
+SCHEMA = 3
+UPGRADED = frozenset({2})
+"""Versions that lack nothing but tables: these are made, and the rest stays as it is."""
 SYNCHRONOUS = "FULL"
 """SQLite's word for how sure a commit is: this one outlives a power cut."""
 WRITES = "headwater_writes"
@@ -121,6 +125,38 @@ events = Table(
     Column("at", Float, nullable=False),
     Column("text", Text, nullable=False),
 )
+samples = Table(
+    "headwater_samples",
+    metadata,
+    Column("deployment", String(100), primary_key=True),
+    Column("at", Float, primary_key=True),
+    Column("progress", Text, nullable=False),
+)
+memory = Table(
+    "headwater_memory",
+    metadata,
+    Column("deployment", String(100), primary_key=True),
+    Column("what", String(20), primary_key=True),
+    Column("document", Text, nullable=False),
+    Column("updated", Float, nullable=False),
+)
+decisions = Table(
+    "headwater_decisions",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("deployment", String(100), nullable=False, index=True),
+    Column("at", Float, nullable=False),
+    Column("mode", String(10), nullable=False),
+    Column("trigger", Text, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("plan", String(64)),
+    Column("before", String(64)),
+    Column("version", Integer),
+    Column("data", Text, nullable=False),
+    Column("after", Text),
+    Column("updated", Float, nullable=False),
+)
 leases = Table(
     "headwater_leases",
     metadata,
@@ -192,25 +228,37 @@ def _on_begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
+@contextlib.contextmanager
+def writing(engine: Engine, *, where: str) -> Iterator[Connection]:
+    """A transaction that waits for others to end before it begins."""
+    with reachable(where), engine.execution_options(**{WRITES: True}).begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({LOCK})"))
+        yield connection
+
+
 def create_tables(connection: Connection, *, where: str) -> None:
-    """Make the tables where there are none; refuse those of another version."""
+    """Make the tables where there are none, and those that an older version lacks; refuse other versions."""
     if not inspect(connection).has_table(meta.name):
         metadata.create_all(connection)
         connection.execute(insert(meta).values(schema=SCHEMA))
-    check_schema(connection, where=where)
+    elif is_older(connection, where=where):
+        metadata.create_all(connection)
+        connection.execute(update(meta).values(schema=SCHEMA))
 
 
-def check_schema(connection: Connection, *, where: str) -> None:
-    """Refuse a database that is no store, or one of another version."""
+def is_older(connection: Connection, *, where: str) -> bool:
+    """Tell whether a store wants tables; refuse a database that is none, or one of another version."""
     if not inspect(connection).has_table(meta.name):
         raise NoStore("no store here", where=where, hint="`headwater apply` makes one")
     found = connection.execute(select(meta.c.schema)).scalar()
-    if found != SCHEMA:
+    if found != SCHEMA and found not in UPGRADED:
         raise DeploymentError(
             f"a store of version {found}",
             where=where,
             hint=f"this version of Headwater reads version {SCHEMA}: use the one that made it",
         )
+    return found in UPGRADED
 
 
 @contextlib.contextmanager

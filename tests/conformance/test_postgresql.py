@@ -15,7 +15,7 @@ import pytest
 
 from headwater.control.store import Store
 from tests.conftest import free_port
-from tests.unit import test_store
+from tests.unit import test_memory, test_store
 from tests.unit.changes import FIRST
 from tests.unit.test_controller_killed import changed_and_killed
 
@@ -23,6 +23,12 @@ SECONDS = 60
 CONTRACT = (
     test_store.test_a_wish_is_kept_with_its_plan_and_options,
     test_store.test_journal_and_standings,
+    test_memory.test_samples_are_kept_as_they_were_seen,
+    test_memory.test_samples_are_bounded,
+    test_memory.test_promise_profile_and_what_was_learned,
+    test_memory.test_a_decision_is_wanted_watched_and_kept,
+    test_memory.test_decisions_are_bounded,
+    test_memory.test_what_is_forgotten_and_what_stays,
 )
 
 

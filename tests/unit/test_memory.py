@@ -1,0 +1,229 @@
+"""What the store keeps for decisions: samples, promises, profiles, decisions; older stores."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from headwater.adapt.promise import Promise
+from headwater.control import tables as t
+from headwater.control.memory import APART, DECISIONS, DENSE, LASTING, lean
+from headwater.control.store import LeaseLost, Store, StoreReader
+from headwater.errors import DeploymentError
+from headwater.metrics import HostProgress, Latency, LinkProgress, OperatorProgress, Progress, UnitProgress
+from headwater.plan.diff import diff
+from headwater.plan.document import plan_id
+from headwater.plan.order import steps_of
+from headwater.plan.steps import standing_of
+from headwater.profile import OperatorProfile, Profile
+from tests.unit.changes import FIRST
+from tests.unit.test_store import store
+
+__all__ = ["store"]  # a fixture
+
+OTHER = replace(FIRST, windows="cloud").plan()
+DAY = 86400.0
+SEEN = Progress(
+    seconds=5.0,
+    units=(
+        UnitProgress(
+            unit="AD@S1", zone="S1", layer="site", status="running", rows_in=7, lag=0,
+            operators=(OperatorProgress(operator="AD", rows_in=7, rows_out=2),),
+            latency=Latency(p50=0.5, p95=1.5, rows=2, over_s=60.0), error="it fell",
+        ),
+    ),
+    links=(LinkProgress(link="E1-S1", rows=3, up=False, delay_s=0.02),),
+    hosts=(HostProgress(host="s1a", zone="S1", cores=2.0, seconds=9.0, cpu_s=1.5),),
+)  # fmt: skip
+
+
+def running(store: Store, plan=None) -> str:  # type: ignore[no-untyped-def] # a plan
+    """Let a plan be in force; give its id."""
+    store.hold("me", 600)
+    store.want("f", "run", plan or FIRST.plan())
+    decided = diff(store.base("f"), plan or FIRST.plan(), generation=store.wish("f").generation)
+    store.begin_change("me", store.wish("f"), decided.wanted, steps_of(decided), phase="checking")
+    change = store.change("f")
+    assert change is not None
+    store.step_begun("me", change, 0, {}, phase="changing")
+    standings, base = standing_of(decided.wanted), plan_id(decided.wanted)
+    store.end_change("me", change, "done", phase="running", standings=standings, base=base)
+    return base
+
+
+def propose(store: Store, before: str | None, why: str = "max_latency is broken: 4.2 s > 3 s") -> int:
+    return store.record_decision(
+        "me", "f", mode="advise", trigger="max_latency", why=why, state="proposed", plan=OTHER,
+        before=before, data={"chosen": 0, "load": {"s1a (S1)": math.inf}, "alternatives": ({"moved": 1},)},
+    )  # fmt: skip
+
+
+def test_samples_are_kept_as_they_were_seen(store: Store) -> None:
+    running(store)
+    for at in (1000.0, 1001.5, 1003.0):
+        store.keep_sample("me", "f", at, replace(SEEN, seconds=at))
+    store.keep_sample("me", "g", 1002.0, SEEN)
+    assert [s.at for s in store.samples("f")] == [1000.0, 1001.5, 1003.0]
+    assert store.samples("f")[0].progress == replace(SEEN, seconds=1000.0)
+    assert [s.at for s in store.samples("f", since=1001.0, until=1002.0)] == [1001.5]
+    assert [s.at for s in store.samples("f", most=2)] == [1001.5, 1003.0]
+    store.keep_sample("me", "f", 1003.0, Progress(seconds=0.0))  # a clock that stood still
+    assert store.samples("f")[-1].progress == Progress(seconds=0.0)
+    with pytest.raises(LeaseLost):
+        store.keep_sample("two", "f", 1004.0, SEEN)
+    assert "watermark" not in str(lean(SEEN)) and "hosts" not in lean(Progress(seconds=1.0))
+
+
+def test_samples_are_bounded(store: Store) -> None:
+    store.hold("me", 600)
+    end = 30 * DAY
+    begin, step = end - LASTING - 3600.0, 30.0
+    times = [begin + step * n for n in range(int((end - begin) / step) + 1)]
+    with store._writing() as connection:
+        rows = [{"deployment": "f", "at": at, "progress": '{"seconds":0.0}'} for at in times]
+        connection.execute(t.samples.insert(), rows)
+    store.keep_sample("me", "f", end + APART, SEEN)
+    kept = [s.at for s in store.samples("f", most=100_000)]
+    now = end + APART
+    assert [at for at in kept if at >= now - DENSE] == [*(x for x in times if x >= now - DENSE), now]
+    older = [at for at in kept if at < now - DENSE]
+    assert older[0] >= now - LASTING and len(older) < (LASTING - DENSE) / APART + 2
+    assert {b - a for a, b in itertools.pairwise(older)} == {float(APART)}
+    store.keep_sample("me", "f", now + 1.0, SEEN)
+    assert len(store.samples("f", most=100_000)) == len(kept) + 1  # thinned once a minute
+
+
+def test_promise_profile_and_what_was_learned(store: Store) -> None:
+    with pytest.raises(DeploymentError, match="no deployment 'f'"):
+        store.set_promise("f", Promise())
+    running(store)
+    assert (store.promise("f"), store.profile("f"), store.learned("f")) == (None, None, None)
+    promise = Promise(mode="auto", max_latency=3.0, max_bandwidth=2e5)
+    store.set_promise("f", Promise())
+    store.set_promise("f", promise)
+    assert store.promise("f") == promise
+    assert store.events("f")[-1].text == (
+        "promised: latency up to 3s, up to 200kB/s into the top layer, headroom 20%; "
+        "mode auto, gain 10%, cool-down 60s, settle 20s"
+    )
+    profile = Profile(dataflow="f", operators={"AD": OperatorProfile(cpu_s=1e-5)}, rates={"read": {"*": 9.0}})
+    store.keep_profile("f", profile)
+    assert store.profile("f") == profile
+    store.keep_learned("me", "f", {"AD": [1, None, {"x": math.nan}]})
+    assert store.learned("f") == {"AD": [1, None, {"x": None}]}
+    with pytest.raises(LeaseLost):
+        store.keep_learned("two", "f", {})
+
+
+def test_a_decision_is_wanted_watched_and_kept(store: Store) -> None:
+    base = running(store)
+    first, number = propose(store, base), propose(store, base, "less is used: 12%")
+    found = store.decision(number)
+    assert found.plan is not None and store.plan(found.plan) == OTHER
+    assert (found.state, found.version, found.before, found.after) == ("proposed", None, base, None)
+    assert found.data == {"chosen": 0, "load": {"s1a (S1)": None}, "alternatives": [{"moved": 1}]}
+    assert store.events("f")[-1].text == f"decision {number}: less is used: 12%: proposed"
+    assert store.want_decided("me", number) == 2
+    wish = store.wish("f")
+    assert (wish.version, wish.goal, wish.plan) == (2, "run", found.plan)
+    assert (store.decision(number).state, store.decision(number).version) == ("wanted", 2)
+    with pytest.raises(DeploymentError, match="it is wanted and cannot be approved"):
+        store.want_decided(None, number)
+    with pytest.raises(DeploymentError, match="not in force any more"):  # another one is wanted now
+        store.want_decided(None, first)
+    store.settle_decision(None, first, "rejected")
+    store.settle_decision("me", number, "watched")
+    with pytest.raises(DeploymentError, match="it is watched and cannot be rejected"):
+        store.settle_decision(None, number, "rejected")
+    store.settle_decision("me", number, "kept", {"latency_s": 1.0, "text": "latency fell to 1 s"})
+    store.settle_decision("me", number, "kept")  # after a kill
+    with pytest.raises(DeploymentError, match="it is kept and cannot be undone"):
+        store.settle_decision("me", number, "undone")
+    assert store.decision(number).after == {"latency_s": 1.0, "text": "latency fell to 1 s"}
+    assert f"decision {number}: kept: latency fell to 1 s" in [e.text for e in store.events("f")]
+    assert [d.id for d in store.decisions("f")] == [first, number] == [d.id for d in store.decisions()]
+    assert [d.id for d in store.decisions("f", states=("kept",))] == [number]
+    assert [d.id for d in store.decisions(limit=1)] == [number] and store.decisions("g") == ()
+    assert store.decided("f") == {"rejected": 1, "kept": 1}
+    with pytest.raises(DeploymentError, match="no decision 99"):
+        store.decision(99)
+
+
+def test_a_decision_whose_ground_is_gone_is_refused(store: Store) -> None:
+    base = running(store)
+    stale = propose(store, base)
+    nothing = store.record_decision(
+        "me", "f", mode="advise", trigger="gain", why="all is well", state="proposed", plan=None,
+        before=base, data={},
+    )  # fmt: skip
+    with pytest.raises(DeploymentError, match="there is nothing to change"):
+        store.want_decided("me", nothing)
+    assert running(store, replace(FIRST, above=5).plan()) != base
+    for holder in ("me", None):
+        with pytest.raises(DeploymentError, match="not in force any more"):
+            store.want_decided(holder, stale)
+    assert store.decision(stale).state == "proposed" and store.deployment("f").version == 2
+    fresh = propose(store, store.deployment("f").base)
+    store.want("f", "stop")
+    with pytest.raises(DeploymentError, match="not in force any more"):
+        store.want_decided("me", fresh)
+    with pytest.raises(LeaseLost):
+        store.settle_decision("two", fresh, "expired")
+
+
+def test_decisions_are_bounded(store: Store) -> None:
+    base = running(store)
+    numbers = [propose(store, base) for _ in range(3)]
+    filler = {
+        "deployment": "f", "at": 0.0, "updated": 0.0, "mode": "auto", "trigger": "gain", "why": "",
+        "state": "nothing", "data": "{}",
+    }  # fmt: skip
+    with store._writing() as connection:
+        connection.execute(t.decisions.insert(), [filler] * (DECISIONS - 2))
+    last = propose(store, base)
+    kept = [d.id for d in store.decisions("f", limit=10 * DECISIONS)]
+    assert len(kept) == DECISIONS and kept[-1] == last and set(kept).isdisjoint(numbers[:2])
+
+
+def test_what_is_forgotten_and_what_stays(store: Store) -> None:
+    base = running(store)
+    store.keep_sample("me", "f", 1000.0, SEEN)
+    store.keep_sample("me", "g", 1000.0, SEEN)
+    store.set_promise("f", Promise())
+    number = propose(store, base)
+    store.want("f", "forget")
+    store.begin_change("me", store.wish("f"), None, (), phase="stopping")
+    change = store.change("f")
+    assert change is not None
+    store.end_change("me", change, "done", phase="stopped", standings={}, base=None)
+    assert store.samples("f") == () and store.promise("f") is None
+    assert store.decision(number).state == "expired"
+    assert len(store.samples("g")) == 1
+
+
+NEWER = ("headwater_samples", "headwater_memory", "headwater_decisions")
+
+
+@pytest.mark.parametrize("opened", [Store, StoreReader.open])
+def test_a_store_of_version_2_gets_what_it_lacks(tmp_path: Path, opened) -> None:  # type: ignore[no-untyped-def]
+    made = Store(tmp_path / "store.db")
+    base = running(made)
+    with made._writing() as connection:
+        for name in NEWER:
+            connection.exec_driver_sql(f"DROP TABLE {name}")
+        connection.exec_driver_sql("UPDATE headwater_meta SET schema = 2")
+    made.close()
+    found = opened(tmp_path / "store.db")
+    assert (found.deployment("f").base, found.promise("f"), found.samples("f")) == (base, None, ())
+    with found._reading() as connection:
+        assert connection.execute(select(t.meta.c.schema)).all() == [(t.SCHEMA,)]
+        assert connection.execute(select(func.count()).select_from(t.wishes)).scalar() == 1
+    found.close()
+    again = Store(tmp_path / "store.db")
+    again.set_promise("f", Promise())
+    again.close()
