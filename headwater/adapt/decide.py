@@ -9,7 +9,7 @@ was left because of a limit is not gone back to while things are as they were th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -19,7 +19,9 @@ from headwater.adapt.options import Break, Figures, Option, Options, breaks, str
 from headwater.adapt.promise import Promise
 from headwater.adapt.window import Window
 from headwater.dataflow.sinks import Sink
+from headwater.errors import HeadwaterError
 from headwater.placement.exact import Exactness
+from headwater.plan.diff import diff
 from headwater.plan.model import Deployment, DeploymentPlan
 from headwater.plan.place import Beside
 
@@ -167,21 +169,36 @@ def decide(case: Case, alarm: Alarm) -> Choice:
     options = Options(case.plan, case.promise, facts, bias=_bias(case), beside=case.beside, within=SPARE)
     current = options.current
     others = [_judged(case, alarm, o) for o in options.others()]
-    able = [o for o in others if not o.why_not]
-    keeping = [o for o in able if o.keeps]
     chosen: Option | None = None
-    if keeping:
-        chosen = min(keeping, key=lambda o: (_price(o), o.figures.latency))
-        if alarm.trigger == "gain" and _price(chosen) > current.figures.cost * (1 - case.promise.gain):
-            chosen = None
-    elif alarm.broken or alarm.trigger != "gain":
-        now = max(strain(case.promise, current.figures), strain(case.promise, case.measured()))
-        nearer = [o for o in able if strain(case.promise, o.figures) < NEARER * now]
-        chosen = min(nearer, key=lambda o: strain(case.promise, o.figures), default=None)
-    told = tuple(_told(case, alarm, o, chosen) for o in others)
-    if chosen is not None:
-        chosen = told[others.index(chosen)]
+    for wanted in _best_first(case, alarm, current, [o for o in others if not o.why_not]):
+        refused = _refused(case.plan, wanted.plan)
+        if not refused:
+            chosen = wanted
+            break
+        others[others.index(wanted)] = replace(wanted, why_not=refused)
+    told = tuple(_told(case, o, chosen) for o in others)
     return Choice(alarm, _why(alarm, chosen), current, told, chosen, facts)
+
+
+def _best_first(case: Case, alarm: Alarm, current: Option, able: Sequence[Option]) -> list[Option]:
+    """Give the options that are worth a change, the best first."""
+    keeping = sorted((o for o in able if o.keeps), key=lambda o: (_price(o), o.figures.latency))
+    if alarm.trigger == "gain":
+        return [o for o in keeping if _price(o) <= current.figures.cost * (1 - case.promise.gain)]
+    if keeping:
+        return keeping
+    now = max(strain(case.promise, current.figures), strain(case.promise, case.measured()))
+    nearer = [(strain(case.promise, o.figures), n) for n, o in enumerate(able)]
+    return [able[n] for strained, n in sorted(nearer) if strained < NEARER * now]
+
+
+def _refused(running: DeploymentPlan, wanted: DeploymentPlan) -> str:
+    """Say why what runs cannot become something else, '' where it can."""
+    try:
+        diff(running, wanted)
+    except HeadwaterError as error:
+        return f"refused: {str(error).splitlines()[0]}"
+    return ""
 
 
 def _price(option: Option) -> float:
@@ -233,7 +250,7 @@ def total(rates: Rates) -> float:
     return sum(rate for own in rates.values() for rate in own.values())
 
 
-def _told(case: Case, alarm: Alarm, option: Option, chosen: Option | None) -> Option:
+def _told(case: Case, option: Option, chosen: Option | None) -> Option:
     """Say of an option why it was not chosen."""
     if option is chosen or option.why_not:
         return option

@@ -10,7 +10,7 @@ from typing import Any
 
 from headwater.adapt.model import Facts, Predicted, predict
 from headwater.adapt.promise import Promise
-from headwater.errors import ErrorList, HeadwaterError, PlacementError
+from headwater.errors import HeadwaterError, PlacementError
 from headwater.placement.problem import moved
 from headwater.placement.situation import Limits
 from headwater.placement.usage import resource_usage
@@ -152,7 +152,7 @@ class Options:
             known.append(deployment)
             try:
                 plan = build(self._plan.dataflow, self._plan.continuum, deployment)
-            except (ErrorList, HeadwaterError):
+            except HeadwaterError:
                 continue
             if _work_of(plan) != _work_of(self._plan):
                 yield self._option(name, deployment, plan)

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from headwater.control.executor import Attempt, Executor, Ports
 from headwater.control.lifecycle import Phase
+from headwater.control.policy import Policy
 from headwater.control.records import Change, DeploymentRecord, JournalEntry, Wish, ZoneReport
 from headwater.control.store import LeaseLost, Store
 from headwater.control.zone import OpenZone
@@ -79,6 +80,7 @@ class Controller:
         self._due: dict[str, float] = {}
         self._lost = threading.Event()
         self._errors: dict[tuple[str, str], str] = {}
+        self._policy = Policy(store, self._holder)
 
     # ------------------------------------------------------------ living
 
@@ -90,6 +92,7 @@ class Controller:
         threads = [
             threading.Thread(target=self._keep_lease, args=(stop,), name="lease", daemon=True),
             threading.Thread(target=self._keep_polling, args=(stop,), name="progress", daemon=True),
+            threading.Thread(target=self._keep_deciding, args=(stop,), name="policy", daemon=True),
         ]
         for thread in threads:
             thread.start()
@@ -137,6 +140,14 @@ class Controller:
         while not stop.is_set() and not self._lost.is_set():
             self._guarded(self.poll, lambda text: None)
             self._lost.wait(self._poll)
+
+    def _keep_deciding(self, stop: threading.Event) -> None:
+        while not stop.is_set() and not self._lost.wait(IDLE):
+            self._guarded(self._decide_all, lambda text: None)
+
+    def _decide_all(self) -> float:
+        self._policy.look()
+        return IDLE
 
     def _guarded(self, act: Callable[[], float], say: Callable[[str], None]) -> float:
         """Outlive a database that is away for a while."""

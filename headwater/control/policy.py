@@ -1,0 +1,363 @@
+"""The closed loop: looks at what is measured, decides, writes what is wanted, and judges what became of it.
+
+It only reads and writes the store, as a person would: what it wants the controller carries out like any other
+wish. What it has learned and decided is in the store, so the next one goes on where it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from headwater.adapt.calibrate import Learned, learn
+from headwater.adapt.decide import Alarm, Case, Choice, Left, alarms, decide, judge, total
+from headwater.adapt.promise import Promise
+from headwater.adapt.window import window
+from headwater.control.records import OPEN, Change, Decision, DeploymentRecord, Sample
+from headwater.control.store import Store
+from headwater.errors import HeadwaterError
+from headwater.placement.forecast import Forecast, ewma
+from headwater.plan.model import DeploymentPlan
+from headwater.plan.place import Beside
+from headwater.profile import Profile
+
+SEEN = 12.0
+"""Seconds of samples that loads and latency are taken from."""
+NEWEST = 4.0
+"""Seconds of samples that rates are taken from."""
+PAST = 300.0
+"""Seconds of samples that forecasts are made from, in steps of ``STEP``."""
+STEP = 10.0
+WARM = 3.0
+"""Seconds after a change that are not looked at: all begins anew."""
+LEARN = 5.0
+"""Seconds between two windows that are learned from."""
+SAVE = 60.0
+"""Seconds between two notes of what was learned."""
+REMEMBERED = 3600.0
+"""Seconds for which a placement is not gone back to that was left for a limit."""
+_HOLD: Mapping[str, float] = {"expected": 2.0, "headroom": 6.0, "gain": 15.0}
+"""Seconds that a reason has to last; a broken limit 1."""
+_BROKEN = 1.0
+_STALE = 60.0
+"""Seconds after which a proposal expires whose reason is gone."""
+TRIGGER = 0.5
+"""Seconds between two batches, as zones have it unless told otherwise."""
+
+
+@dataclass
+class _Watched:
+    """What is remembered of a deployment between two looks."""
+
+    since: dict[str, float] = field(default_factory=dict)
+    """Since when each reason holds."""
+    learned: Learned | None = None
+    learned_at: float = 0.0
+    saved_at: float = 0.0
+    nothing: dict[str, float] = field(default_factory=dict)
+    """When it was last found that nothing is better, by reason."""
+
+
+class Policy:
+    """Decides on deployments that something was promised of.
+
+    ``expect``: foretells rates from those before. ``clock``: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        holder: str,
+        *,
+        expect: Forecast = ewma,
+        trigger: float = TRIGGER,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store, self._holder = store, holder
+        self._expect, self._trigger, self._clock = expect, trigger, clock
+        self._watched: dict[str, _Watched] = {}
+
+    def look(self) -> None:
+        """Look at every deployment once."""
+        for record in self._store.deployments():
+            promise = self._store.promise(record.name)
+            if promise is not None and promise.mode != "off":
+                self._look(record, promise)
+
+    def _look(self, record: DeploymentRecord, promise: Promise) -> None:
+        watched = self._watched.setdefault(record.name, _Watched())
+        open_ones = self._store.decisions(record.name, states=OPEN)
+        changes = self._store.changes(record.name)
+        if record.phase != "running" or record.version != record.dealt or record.base is None:
+            watched.since.clear()
+            self._follow(open_ones, changes)
+            return
+        ended = max((c.ended or 0.0 for c in changes), default=0.0)
+        case = self._case(record, promise, watched, ended)
+        open_ones = self._follow(open_ones, changes)
+        if case is None:
+            return
+        now = self._clock()
+        self._learn(record.name, watched, case, now)
+        case = replace(case, learned=watched.learned or case.learned)
+        found = alarms(case)
+        if any(d.state == "watched" for d in open_ones):
+            self._judge(open_ones, case, promise, ended, now, found)
+            return
+        self._keep_or_drop(open_ones, record, found, now)
+        if any(d.state in ("proposed", "wanted") for d in open_ones):
+            return
+        self._decide(record, watched, case, found, ended, now)
+
+    # ------------------------------------------------------------ what is known
+
+    def _case(
+        self, record: DeploymentRecord, promise: Promise, watched: _Watched, ended: float
+    ) -> Case | None:
+        """Put together what a decision is made on; None while too little was seen since the last change."""
+        assert record.base is not None
+        now = self._clock()
+        samples = self._store.samples(record.name, since=max(now - PAST, 0.0))
+        fresh = [s for s in samples if s.at >= max(ended + WARM, now - SEEN)]
+        seen, newest = window(fresh), window(fresh, NEWEST)
+        if seen is None or newest is None or seen.seconds < NEWEST * 0.7:
+            return None
+        plan = self._store.plan(record.base)
+        if watched.learned is None:
+            kept = self._store.learned(record.name)
+            profile = self._store.profile(record.name) or Profile(dataflow=record.name)
+            watched.learned = Learned.from_data(kept) if kept else Learned(profile=profile)
+        return Case(
+            plan=plan,
+            promise=promise,
+            learned=watched.learned,
+            seen=seen,
+            newest=newest,
+            trigger=self._trigger,
+            expected=self._expected(samples, now),
+            beside=self._beside(record.name),
+            left=self._left(record.name, now),
+        )
+
+    def _expected(self, samples: Sequence[Sample], now: float) -> Mapping[str, Mapping[str, float]] | None:
+        """Foretell the rates of the next seconds from those of the last minutes."""
+        series: dict[tuple[str, str], list[float]] = {}
+        steps = int(PAST / STEP)
+        for n in range(steps, 0, -1):
+            inside = [s for s in samples if now - (n + 0.5) * STEP <= s.at <= now - (n - 1) * STEP]
+            part = window(inside)
+            if part is None:
+                continue
+            for source, own in part.rates().items():
+                for place, rate in own.items():
+                    series.setdefault((source, place), []).append(rate)
+        found: dict[str, dict[str, float]] = {}
+        for (source, place), rates in series.items():
+            found.setdefault(source, {})[place] = self._expect(rates)
+        return found or None
+
+    def _beside(self, name: str) -> tuple[Beside, ...]:
+        found: list[Beside] = []
+        for other in self._store.deployments():
+            if other.name != name and other.phase != "stopped" and other.base is not None:
+                known = self._watched.get(other.name)
+                profile = (
+                    known.learned.profile if known and known.learned else self._store.profile(other.name)
+                )
+                found.append((self._store.plan(other.base), profile))
+        return tuple(found)
+
+    def _left(self, name: str, now: float) -> tuple[Left, ...]:
+        """Read from former decisions what is not to be gone back to."""
+        found = []
+        for one in self._store.decisions(name):
+            if now - one.at > REMEMBERED or one.trigger == "gain":
+                continue
+            ago = f"{now - one.at:.0f} s ago"
+            if one.state in ("kept", "watched"):
+                found.append(_left(one, one.data.get("current"), f"it was left {ago}: {one.why}"))
+            chosen, others = one.data.get("chosen"), one.data.get("alternatives") or []
+            if one.state in ("undone", "failed") and chosen is not None and chosen < len(others):
+                found.append(_left(one, others[chosen], f"it was tried {ago}, and {one.state}"))
+        return tuple(x for x in found if x is not None)
+
+    def _learn(self, name: str, watched: _Watched, case: Case, now: float) -> None:
+        """Take in what was measured, now and then."""
+        if now - watched.learned_at < LEARN or case.seen.seconds < SEEN * 0.7:
+            return
+        watched.learned = learn(case.learned, case.plan, case.seen, case.trigger)
+        watched.learned_at = now
+        if now - watched.saved_at >= SAVE:
+            self._store.keep_learned(self._holder, name, watched.learned.to_data())
+            watched.saved_at = now
+
+    # ------------------------------------------------------------ what was decided
+
+    def _follow(self, decisions: Sequence[Decision], changes: Sequence[Change]) -> tuple[Decision, ...]:
+        """See what became of the wishes that decisions led to; give those of which more is to be heard."""
+        by_version = {c.version: c for c in changes}
+        still: list[Decision] = []
+        for one in decisions:
+            change = by_version.get(one.version) if one.version is not None else None
+            if one.state != "wanted" or change is None or change.outcome is None:
+                still.append(one)
+            elif change.outcome == "done":
+                self._store.settle_decision(self._holder, one.id, "watched")
+                still.append(replace(one, state="watched"))
+            elif change.outcome == "superseded":
+                self._expire(one, "another plan was wanted")
+            else:
+                why = f"{change.outcome}: {change.message.partition(chr(10))[0]}"
+                self._store.settle_decision(self._holder, one.id, "failed", {"text": why})
+        return tuple(still)
+
+    def _expire(self, one: Decision, why: str) -> None:
+        self._store.settle_decision(self._holder, one.id, "expired", {"text": why})
+
+    def _judge(
+        self,
+        decisions: Sequence[Decision],
+        case: Case,
+        promise: Promise,
+        ended: float,
+        now: float,
+        found: Sequence[Alarm],
+    ) -> None:
+        """Say of a change that has settled whether it was good, and undo it where it was not."""
+        for one in decisions:
+            if one.state != "watched":
+                continue
+            before = one.data.get("measured") or {}
+            grown = total(case.newest.rates()) > 1.5 * max(1e-9, total(before.get("rates") or {}))
+            hurry = grown and any(a.broken or a.trigger.startswith("expected") for a in found)
+            if now - ended < promise.settle and not hurry:
+                continue
+            outcome = judge(case, one.trigger, before)
+            if outcome.verdict != "worse" or one.before is None or one.trigger == "undo":
+                self._store.settle_decision(self._holder, one.id, "kept", outcome.data)
+                continue
+            self._store.settle_decision(self._holder, one.id, "undone", outcome.data)
+            self._undo(one, case, outcome.text)
+
+    def _undo(self, one: Decision, case: Case, text: str) -> None:
+        """Want what ran before."""
+        assert one.before is not None
+        data = {"promise": case.promise.to_data(), "measured": case.to_data(), "undoes": one.id}
+        record = self._store.deployment(one.deployment)
+        number = self._store.record_decision(
+            self._holder,
+            one.deployment,
+            mode=case.promise.mode,
+            trigger="undo",
+            why=f"decision {one.id} made it worse ({text}); what ran before comes back",
+            state="proposed",
+            plan=self._store.plan(one.before),
+            before=record.base,
+            data=data,
+        )
+        if case.promise.mode == "auto":
+            self._want(number)
+
+    def _keep_or_drop(
+        self, decisions: Sequence[Decision], record: DeploymentRecord, found: Sequence[Alarm], now: float
+    ) -> None:
+        """Let proposals expire whose ground is gone."""
+        reasons = {a.trigger.removeprefix("expected ") for a in found}
+        for one in decisions:
+            if one.state != "proposed":
+                continue
+            gone = one.trigger.removeprefix("expected ") not in {*reasons, "gain", "undo"}
+            if one.before != record.base:
+                self._store.settle_decision(
+                    self._holder, one.id, "expired", {"text": "something else runs now"}
+                )
+            elif gone and now - one.at > _STALE:
+                self._expire(one, "its reason is gone")
+
+    # ------------------------------------------------------------ what is to be decided
+
+    def _decide(
+        self,
+        record: DeploymentRecord,
+        watched: _Watched,
+        case: Case,
+        found: Sequence[Alarm],
+        ended: float,
+        now: float,
+    ) -> None:
+        alarm = self._ripe(watched, case.promise, found, ended, now)
+        if alarm is None:
+            return
+        choice = decide(case, alarm)
+        if choice.chosen is None:
+            quiet = now - watched.nothing.get(alarm.trigger, 0.0) < REMEMBERED / 60
+            if alarm.trigger != "gain" and not quiet:
+                self._record(record, case, choice, "nothing")
+            watched.nothing[alarm.trigger] = now
+            return
+        number = self._record(record, case, choice, "proposed")
+        watched.since.clear()
+        if case.promise.mode == "auto":
+            self._want(number)
+
+    def _ripe(
+        self, watched: _Watched, promise: Promise, found: Sequence[Alarm], ended: float, now: float
+    ) -> Alarm | None:
+        """Give the reason that has lasted long enough to decide; the worst kind first."""
+        gain = Alarm("gain", f"another placement costs at least {promise.gain:.0%} less")
+        there = [*found, *([] if found else [gain])]
+        names = {a.trigger for a in there}
+        watched.since = {name: at for name, at in watched.since.items() if name in names}
+        for alarm in there:
+            since = watched.since.setdefault(alarm.trigger, now)
+            kind = "expected" if alarm.trigger.startswith("expected") else alarm.trigger
+            if now - since < _HOLD.get(kind, _BROKEN):
+                continue
+            if alarm.trigger == "gain" and now - ended < promise.cool_down:
+                continue
+            if now - ended < promise.settle and not alarm.broken:
+                continue
+            again = watched.nothing.get(alarm.trigger)
+            if again is not None and now - again < (promise.cool_down if alarm.trigger == "gain" else 5.0):
+                continue
+            return alarm
+        return None
+
+    def _record(self, record: DeploymentRecord, case: Case, choice: Choice, state: str) -> int:
+        plan: DeploymentPlan | None = None if choice.chosen is None else choice.chosen.plan
+        return self._store.record_decision(
+            self._holder,
+            record.name,
+            mode=case.promise.mode,
+            trigger=choice.alarm.trigger,
+            why=choice.why,
+            state="proposed" if state == "proposed" else "nothing",
+            plan=plan,
+            before=record.base,
+            data=choice.to_data(case),
+        )
+
+    def _want(self, number: int) -> None:
+        try:
+            self._store.want_decided(self._holder, number)
+        except HeadwaterError as error:
+            self._expire(self._store.decision(number), error.what)
+
+
+def _left(one: Decision, option: Mapping[str, object] | None, why: str) -> Left | None:
+    """Read from a decision a placement that was given up."""
+    if not option:
+        return None
+    measured = one.data.get("measured") or {}
+    layers, at = option.get("layers"), option.get("at")
+    if not isinstance(layers, Mapping) or not isinstance(at, Mapping):
+        return None
+    return Left(
+        layers=dict(layers),
+        at={x: dict(own) for x, own in at.items()},
+        rate=total(measured.get("rates") or {}),
+        capacity=dict(measured.get("capacity") or {}),
+        load_of_others=dict(measured.get("others") or {}),
+        why=why,
+    )
