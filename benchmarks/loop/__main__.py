@@ -1,0 +1,310 @@
+"""How long a promise is broken while rates, a link and a host change, with and without the closed loop.
+
+An edge with one core and a cloud zone with another are joined by a link of 100 Mbit/s. Trips come at 100,
+800, 2,000 and again 100 a second; then the link drops to 1 Mbit/s, then another job takes half of the edge's
+core. What is promised is that a window's result is there ``--max-latency`` seconds after its last trip. Each
+placement that stays runs through the same course as the one that adapts itself; the best of them is found
+afterwards. In the end every sink is held against one Spark batch run.
+
+    python -m benchmarks.loop --json FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks import common
+from benchmarks.loop import workload
+from benchmarks.loop.workload import CUTS, LOCATION, NAME, Feed, Phase, flow, phases, spans_out
+from benchmarks.loop.zones import CLOUD, Zones, continuum
+from benchmarks.netlab import Lab
+from headwater import live, live_loop, service
+from headwater.adapt.promise import Promise
+from headwater.control.store import Store
+from headwater.plan.build import annotated, build
+from headwater.plan.model import Deployment, DeploymentPlan
+from headwater.profile import Profile
+from headwater.runtime.channels.filelog import FileLog
+from headwater.runtime.endpoint import LocalEndpoint
+from headwater.testing import batch_result, compare
+
+ALL_EDGE, ALL_CLOUD, AUTO = "all_edge", "all_cloud", "auto"
+STATIC = {ALL_CLOUD: CUTS[0], "split": CUTS[1], "small_rows": CUTS[2], ALL_EDGE: "result"}
+"""Placements that stay, by the first operator in the cloud; all but the sink may be at the edge."""
+_WORK_US = 200.0  # microseconds of a core that each of the two heavy operators is to take for a trip
+_SETTLE = 20.0
+
+
+def planned(dataflow: Any, addresses: dict[str, str], first_in_cloud: str) -> DeploymentPlan:
+    """Plan the query with its operators in the cloud from one of them on."""
+    zones = continuum(addresses)
+    at = dataflow.order.index(first_in_cloud)
+    layers = {o: "edge" if n < at else "cloud" for n, o in enumerate(dataflow.order)}
+    return build(dataflow, zones, Deployment({**annotated(dataflow, zones).layers, **layers}))
+
+
+@dataclass
+class Run:
+    """What came of one policy."""
+
+    policy: str
+    placement: str
+    seconds_out: dict[str, float]
+    changes: int
+    lost: int
+    duplicated: int
+    decisions: list[dict[str, Any]] = field(default_factory=list)
+    errors: dict[str, list[float]] = field(default_factory=dict)
+    lags: dict[str, float] = field(default_factory=dict)
+    rows_in: int = 0
+
+    @property
+    def total(self) -> float:
+        return sum(self.seconds_out.values())
+
+
+class Trial:
+    """One policy, from an empty disk to the comparison with the batch run."""
+
+    def __init__(self, lab: Lab, place: Path, options: argparse.Namespace, samples: int, profile: Profile):
+        self._place, self._options, self._profile = place, options, profile
+        (place / "in" / LOCATION).mkdir(parents=True)
+        self._zones = Zones(lab, place)
+        self._dataflow = flow(str(place / "in"), samples)
+        self._say: Callable[[str], None] = lambda text: print(text, flush=True)
+
+    def run(self, policy: str, first_in_cloud: str) -> Run:
+        """Run through all phases."""
+        zones, feed = self._zones, Feed(self._place / "in" / LOCATION, 100)
+        course, begun = phases(self._options.seconds), {}
+        errors: dict[str, list[float]] = {"latency": [], "load": [], "bytes": []}
+        try:
+            zones.begin()
+            plan = planned(self._dataflow, zones.addresses, first_in_cloud)
+            feed.start()
+            zones.carry_out(live.apply(plan, zones.store))
+            self._promise("auto" if policy == AUTO else "advise" if self._options.watch else "off")
+            for phase in course:
+                begun[phase.name] = time.time()
+                self._enter(phase, feed)
+                self._pass(phase, errors)
+            ended = time.time()
+            feed.rate = 0
+            self._promise("off")
+            feed.end()
+            self._wait_until_calm()
+            versions = [w.version for w in live.history(NAME, zones.store).wishes]
+            zones.carry_out(live.stop(NAME, zones.store, how="finish"))
+            due, got = self._outputs(feed)
+            decisions = [d.to_data() for d in live_loop.decisions(NAME, zones.store)]
+        finally:
+            with suppress(RuntimeError):
+                feed.end()
+            zones.end()
+        out, lags = self._out(course, begun, ended, due)
+        difference = compare(self._batch(), got)
+        return Run(
+            policy=policy,
+            placement=first_in_cloud,
+            seconds_out=out,
+            changes=len(versions) - 1,
+            lost=difference.lost,
+            duplicated=difference.duplicated,
+            decisions=decisions,
+            errors=errors,
+            lags=lags,
+            rows_in=feed.rows,
+        )
+
+    def _promise(self, mode: Any) -> None:
+        store = Store(self._zones.store)
+        try:
+            store.keep_profile(NAME, self._profile)
+            promise = Promise(
+                mode=mode,
+                max_latency=self._options.max_latency,
+                headroom=self._options.headroom,
+                settle=_SETTLE,
+                cool_down=60.0,
+            )
+            store.set_promise(NAME, promise)
+        finally:
+            store.close()
+
+    def _enter(self, phase: Phase, feed: Feed) -> None:
+        self._say(f"  {phase.name}: {phase.rate} trips/s")
+        feed.rate = phase.rate
+        if phase.narrow:
+            self._zones.narrow()
+        if phase.crowded:
+            self._zones.crowd()
+
+    def _pass(self, phase: Phase, errors: dict[str, list[float]]) -> None:
+        """Let a phase go by; hold the model against what is measured in its last third."""
+        ends = time.monotonic() + phase.seconds
+        told = 0
+        while (left := ends - time.monotonic()) > 0:
+            time.sleep(min(5.0, left))
+            for event in live.history(NAME, self._zones.store).events[told:]:
+                told += 1
+                if self._options.steps:
+                    self._say(f"    {time.strftime('%H:%M:%S', time.localtime(event.at))} {event.text}")
+            if left < phase.seconds / 3 + 5.0:
+                for kind, found in live_loop.compared(NAME, self._zones.store).items():
+                    errors[kind] += [c.error for c in found]
+
+    def _wait_until_calm(self) -> None:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            (now,) = live.status(NAME, self._zones.store)
+            if now.deployment.phase == "running" and now.deployment.dealt == now.deployment.version:
+                return
+            time.sleep(0.2)
+
+    def _outputs(self, feed: Feed) -> tuple[list[tuple[float, float]], pa.Table]:
+        """Read the sink: for each window when its trips were all there and when its last row came."""
+        (directory,) = (self._place / CLOUD / "deployments" / NAME / "sinks").iterdir()
+        log, came, batches = FileLog(directory), {}, []
+        for entry in range(log.earliest(), log.latest()):
+            at = (directory / "log" / f"{entry:012d}").stat().st_mtime
+            for batch in log.read(entry, entry + 1):
+                batches.append(batch)
+                for until in batch.column("until").to_pylist():
+                    came[until] = max(at, came.get(until, 0.0))
+        return [(feed.moment(until), at) for until, at in came.items()], pa.Table.from_batches(batches)
+
+    def _out(
+        self, course: Sequence[Phase], begun: dict[str, float], ended: float, due: list[tuple[float, float]]
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Share the spans in which something was missing out to the phases in which they began."""
+        limit = self._options.max_latency
+        spans = spans_out([(there, came) for there, came in due if there < ended], limit)
+        out, lags = {}, {}
+        for phase, following in zip(course, [*course[1:], None], strict=True):
+            first = begun[phase.name]
+            last = begun[following.name] if following else ended
+            if phase.name != "warm":
+                out[phase.name] = round(sum(min(e, ended) - b for b, e in spans if first <= b < last), 1)
+            mine = [came - there for there, came in due if first <= there < last]
+            lags[phase.name] = round(common.quantile(mine, 0.95), 2) if mine else -1.0
+        return out, lags
+
+    def _batch(self) -> pa.Table:
+        place = self._place / "batch"
+        batch = LocalEndpoint.start(place, cores=2, memory_mb=2000, python_path=(str(common.ROOT),))
+        try:
+            return batch_result(batch.session(), self._dataflow, continuum({}))["result"]
+        finally:
+            batch.stop()
+
+
+def profiled(place: Path) -> tuple[int, Profile]:
+    """Find how many readings make the heavy operators take what they are to, and profile them so."""
+    workload.sample(place / LOCATION, 4_000)
+    samples, profile = 100, Profile()
+    for _ in range(3):
+        dataflow = flow(str(place), samples)
+        profile = service.profile(
+            dataflow, {"trips": {LOCATION: str(place / LOCATION)}}, cores=1, memory_mb=1000, repeats=2
+        )
+        each = profile.operators["rough"].cpu_s * 1e6
+        print(f"{samples} readings: {each:.0f} µs", flush=True)
+        if 0.8 < each / _WORK_US < 1.25:
+            break
+        samples = max(10, min(1400, round(samples * _WORK_US / max(each, 1.0))))
+    return samples, profile.model_copy(update={"rates": {}})
+
+
+def policies(options: argparse.Namespace) -> list[tuple[str, str]]:
+    """Say what runs, and with which operator first in the cloud."""
+    wanted = options.only.split(",") if options.only else [AUTO, *STATIC]
+    return [(name, STATIC.get(name, STATIC["small_rows"])) for name in wanted]
+
+
+def result_of(runs: Sequence[Run]) -> dict[str, Any]:
+    """Give the result in its shape, with what helps to understand it."""
+    static = [r for r in runs if r.policy != AUTO]
+    rows = [
+        {
+            "policy": r.policy,
+            "placement": r.placement,
+            "seconds_out": r.seconds_out,
+            "changes": r.changes,
+            "lost": r.lost,
+            "duplicated": r.duplicated,
+            "lag_p95_s": r.lags,
+            "rows_in": r.rows_in,
+            "decisions": r.decisions,
+        }
+        for r in runs
+    ]
+    if static:
+        best = min(static, key=lambda r: r.total)
+        rows.append(
+            {**next(x for x in rows if x["policy"] == best.policy), "policy": "static_best", "decisions": []}
+        )
+    own = [r for r in runs if r.policy == AUTO] or list(runs)
+    errors = {
+        kind: round(statistics.median(found), 3) if found else None
+        for kind in ("latency", "load", "bytes")
+        for found in [[e for r in own for e in r.errors.get(kind, [])]]
+    }
+    return {"runs": rows, "model_error": errors}
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = common.arguments(__doc__.splitlines()[0], repeats=1)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each phase")
+    parser.add_argument("--max-latency", type=float, default=5.0, help="what is promised")
+    parser.add_argument("--headroom", type=float, default=0.1, help="what is promised")
+    parser.add_argument("--only", help=f"some of {AUTO},{','.join(STATIC)}")
+    parser.add_argument("--samples", type=int, help="readings of each trip; else found by profiling")
+    parser.add_argument("--steps", action="store_true", help="show what happens")
+    parser.add_argument("--watch", action="store_true", help="let the policy advise where placements stay")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep everything there")
+    options = parser.parse_args()
+    if options.quick:
+        options.seconds, options.only = 6.0, options.only or AUTO
+    known = common.facts(quick=options.quick)
+    root = options.keep or Path(tempfile.mkdtemp(prefix="headwater-loop-"))
+    runs = []
+    try:
+        samples, profile = profiled(root / "sample")
+        with Lab(continuum({})) as lab:
+            for n in range(common.repeats_of(options)):
+                for policy, first in policies(options):
+                    print(f"{policy}, first in the cloud: {first}", flush=True)
+                    place = root / f"{policy}-{n}"
+                    runs.append(Trial(lab, place, options, samples, profile).run(policy, first))
+                    found = runs[-1]
+                    print(f"  {found.seconds_out} changes {found.changes} lags {found.lags}", flush=True)
+                    if not options.keep:
+                        shutil.rmtree(place, ignore_errors=True)
+    finally:
+        if not options.keep:
+            shutil.rmtree(root, ignore_errors=True)
+    result = result_of(runs)
+    print(json.dumps({k: v for k, v in result.items() if k != "runs"}, indent=1))
+    for row in result["runs"]:
+        print(json.dumps({k: v for k, v in row.items() if k != "decisions"}))
+    common.write_result(options.json, result, facts=known)
+    if any(r.lost or r.duplicated for r in runs):
+        sys.exit("rows were lost or doubled")
+
+
+if __name__ == "__main__":
+    main()

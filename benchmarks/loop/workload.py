@@ -1,0 +1,161 @@
+"""Taxi trips with telemetry, the query over them, and what happens to it: rates, the link, another job.
+
+A trip brings a kilobyte or two of readings of its vehicle. Two operators work on these: `levels` reads and
+smooths them, `rough` makes one number of them; behind that a row is small. So at high rates one core at the
+edge cannot do both, and over a narrow link only rows go that are small.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import headwater as hw
+from headwater.dataflow.graph import Dataflow
+
+NAME = "loop"
+LOCATION = "nyc"
+SPEED = 60  # seconds of event time in one of the clock
+WINDOW = 60  # seconds of event time
+FILE_EVERY = 0.25  # seconds between two files
+START = datetime(2013, 1, 1, tzinfo=UTC)
+TELEMETRY_BYTES = 1500  # before base64
+ZONES = 24
+_POOL = 400
+
+TRIP = "dropoff_datetime timestamp, zone int, fare double, telemetry string"
+CUTS = ("levels", "rough", "in_town", "zones")
+"""Operators from which on all may be in the cloud."""
+
+
+def flow(data: str, samples: int) -> Dataflow:
+    """Build the query; `samples` readings of each trip are worked on, twice."""
+    builder = hw.flow(NAME, locations=[LOCATION])
+    step = max(1, (TELEMETRY_BYTES * 4 // 3) // samples)
+    reading = f"transform(sequence(1, {samples}), i -> ascii(substr(telemetry, i * {step}, 1)))"
+    smooth = "transform(levels, (x, i) -> x + 0.25D * (levels[greatest(i - 1, 0)] - x))"
+    rough = (
+        "aggregate(levels, named_struct('last', 0.0D, 'sum', 0.0D), "
+        "(a, x) -> named_struct('last', x, 'sum', a.sum + abs(x - a.last)), a -> a.sum)"
+    )
+    trips = builder.read.csv(f"{data}/{{location}}", TRIP).named("trips")
+    levels = (
+        trips.with_watermark("dropoff_datetime", "1 second")
+        .select("dropoff_datetime AS ts", "zone", "fare", "telemetry", f"{reading} AS levels")
+        .select("ts", "zone", "fare", "telemetry", f"{smooth} AS levels")
+        .named("levels")
+    )
+    judged = levels.select("ts", "zone", "fare", f"{rough} AS rough").named("rough")
+    zones = (
+        judged.where(f"zone BETWEEN 1 AND {ZONES}")
+        .named("in_town")
+        .group_by(hw.window("ts", f"{WINDOW} seconds"), "zone")
+        .agg(trips="count(*)", fares="sum(fare)", rough="sum(rough)")
+        .named("zones")
+    )
+    zones.to_layer("cloud").select(
+        "window.end AS until", "zone", "trips", "round(fares, 2) AS fares", "round(rough, 3) AS rough"
+    ).named("told").write.memory("result")
+    return builder.build()
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A span of the run: trips a second, and what else is so."""
+
+    name: str
+    seconds: float
+    rate: int
+    narrow: bool = False
+    crowded: bool = False
+
+
+def phases(seconds: float) -> tuple[Phase, ...]:
+    """Give the course of a run: the first is for warming up, and counts for nothing."""
+    return (
+        Phase("warm", 2 * seconds, 100),
+        Phase("rate_800", seconds, 800),
+        Phase("rate_2000", seconds, 2000),
+        Phase("rate_100", seconds, 100),
+        Phase("link_1mbit", seconds, 100, narrow=True),
+        Phase("half_edge", seconds, 100, narrow=True, crowded=True),
+    )
+
+
+class Feed(threading.Thread):
+    """Write trips at a rate that can be changed; event time goes with the clock, ``SPEED`` times as fast."""
+
+    def __init__(self, place: Path, rate: int, *, seed: int = 1) -> None:
+        super().__init__(daemon=True)
+        self.rate = rate
+        self.rows = 0
+        self.begun = 0.0
+        self._place = place
+        self._over = threading.Event()
+        self._source = random.Random(seed)
+        self._pool = [
+            base64.b64encode(self._source.randbytes(TELEMETRY_BYTES)).decode() for _ in range(_POOL)
+        ]
+
+    def run(self) -> None:
+        number, due, owed = 0, time.monotonic(), 0.0
+        self.begun = time.time()
+        while not self._over.is_set():
+            number += 1
+            due += FILE_EVERY
+            self._over.wait(max(0.0, due - time.monotonic()))
+            owed += self.rate * FILE_EVERY
+            count = int(owed)
+            owed -= count
+            self._write(number, count)
+
+    def _write(self, number: int, count: int) -> None:
+        first = START + timedelta(seconds=(number - 1) * FILE_EVERY * SPEED)
+        apart = FILE_EVERY * SPEED / max(1, count)
+        draw, pool = self._source.randrange, self._pool
+        lines = [
+            f"{(first + timedelta(seconds=n * apart)).strftime('%Y-%m-%d %H:%M:%S.%f')},"
+            f"{draw(0, ZONES + 2)},{draw(250, 9000) / 100},{pool[draw(_POOL)]}"
+            for n in range(count)
+        ]
+        draft = self._place / f".{number:08d}"
+        draft.write_text("\n".join(lines) + "\n")
+        draft.rename(self._place / f"{number:08d}.csv")
+        self.rows += count
+
+    def end(self) -> None:
+        """Write no more."""
+        self._over.set()
+        self.join()
+
+    def moment(self, event_time: datetime) -> float:
+        """Tell when the trips up to an event time had been written."""
+        return self.begun + (event_time - START).total_seconds() / SPEED
+
+
+def sample(place: Path, rows: int) -> None:
+    """Write a sample of trips, for the profile."""
+    place.mkdir(parents=True, exist_ok=True)
+    feed = Feed(place, rows, seed=2)
+    feed._write(1, rows)
+
+
+def spans_out(due: Sequence[tuple[float, float]], limit: float) -> list[tuple[float, float]]:
+    """Give the spans in which something was missing, from when each window's rows were all there, and came.
+
+    A window's result is due ``limit`` seconds after its last trip was there.
+    """
+    late = sorted((there + limit, came) for there, came in due if came > there + limit)
+    found: list[tuple[float, float]] = []
+    for begin, end in late:
+        if found and begin <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((begin, end))
+    return found
