@@ -11,13 +11,25 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from headwater.adapt import keeping
+from headwater.adapt.promise import Promise
 from headwater.continuum import Zone
 from headwater.control.lifecycle import BUSY
-from headwater.control.records import Change, DeploymentRecord, Event, JournalEntry, Wish, ZoneReport
+from headwater.control.records import (
+    OPEN,
+    Change,
+    Decision,
+    DeploymentRecord,
+    Event,
+    JournalEntry,
+    Wish,
+    ZoneReport,
+    whole,
+)
 from headwater.control.store import NoStore, Store, StoreReader
 from headwater.control.zone import OpenZone
 from headwater.errors import DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
@@ -30,6 +42,7 @@ from headwater.plan.explain import explain as in_words
 from headwater.plan.model import Deployment, DeploymentPlan
 from headwater.plan.order import steps_to
 from headwater.plan.steps import CanarySettings, Start, Step, Stop
+from headwater.profile import Profile
 
 STORE = "HEADWATER_STORE"
 """The environment variable that names the store."""
@@ -87,11 +100,11 @@ def preview(
         decided = diff(None, plan, reset_state=reset_state)
         steps = steps_to(decided, {}, {}, canary=canary)
         return Preview(diff=decided, steps=steps, version=0, busy=False, same=False)
-    with _existing(place) as store:
+    with existing(place) as store:
         record = store.deployment(name)
         base, standings = store.base(name), store.standings(name)
         plans = store.plans_of(standings)
-        seen = _whole(store.reports(name))
+        seen = whole(store.reports(name))
     next_one = Wish(deployment=name, version=record.version + 1, goal="run", plan=None)
     decided = diff(base, plan, reset_state=reset_state, generation=next_one.generation)
     steps = steps_to(decided, standings, plans, canary=canary)
@@ -113,18 +126,31 @@ def apply(
     reset_state: frozenset[str] = frozenset(),
     canary: CanarySettings | None = None,
     after: int | None = None,
+    profile: Profile | None = None,
 ) -> int:
-    """Store a plan as the wanted one and give its version; ``after`` is the version it was shown for."""
+    """Store a plan as the wanted one and give its version; ``after`` is the version it was shown for.
+
+    ``profile``: by which it was placed; it is kept.
+    """
     name = plan.dataflow.name
     with closing(Store(store_place(place))) as store:
-        return store.want(name, "run", plan, reset_state=reset_state, canary=canary, after=after)
+        version = store.want(name, "run", plan, reset_state=reset_state, canary=canary, after=after)
+        if profile is not None:
+            store.keep_profile(name, profile)
+    return version
+
+
+def keep_profile(name: str, profile: Profile, place: str | None = None) -> None:
+    """Keep a profile of a deployment that is there."""
+    with closing(Store(store_place(place))) as store:
+        store.keep_profile(name, profile)
 
 
 def edited(
     edit: Callable[[DeploymentPlan], Deployment], name: str | None = None, place: str | None = None
 ) -> DeploymentPlan:
     """Plan a deployment's dataflow with other layers or cuts; without a name, the only one there is."""
-    with _existing(place) as store:
+    with existing(place) as store:
         records = store.deployments()
         if name is None and len(records) != 1:
             there = ", ".join(r.name for r in records) or "none"
@@ -141,7 +167,7 @@ def edited(
 
 def stop(name: str, place: str | None = None, *, how: Literal["stop", "forget", "finish"] = "stop") -> int:
     """Store that a deployment is to stop, keeping its state, without it, or when its input is used up."""
-    with _existing(place) as reader:
+    with existing(place) as reader:
         reader.deployment(name)
     with closing(Store(store_place(place))) as store:
         return store.want(name, how)
@@ -162,6 +188,21 @@ class Status:
     zones: tuple[ZoneReport, ...]
     controller: str | None
     """Who acts on the store; None when nobody does."""
+    promise: Promise | None
+    measured: keeping.Measured
+    """What is measured of what may be promised."""
+    decisions: tuple[Decision, ...]
+    """Those of which more is to be heard."""
+
+    @property
+    def kept(self) -> bool | None:
+        """Whether the promise is kept as far as it is measured; None where there is none, or nothing yet."""
+        return keeping.kept(self.promise, self.measured) if self.promise else None
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """Which limits are broken now."""
+        return keeping.broken(self.promise, self.measured) if self.promise else ()
 
     @property
     def units(self) -> tuple[UnitProgress, ...]:
@@ -170,7 +211,7 @@ class Status:
     @property
     def progress(self) -> Progress:
         """What the zones said, as one."""
-        return _whole(self.zones)
+        return whole(self.zones)
 
     def to_data(self) -> dict[str, Any]:
         """Give the status as JSON-able data."""
@@ -182,21 +223,19 @@ class Status:
             "message": record.message,
             "controller": self.controller,
             "change": self.change and {**self.change.to_data(), "done": self.done, "steps": self.steps},
+            "promise": self.promise and self.promise.to_data(),
+            "kept": self.kept,
+            "broken": list(self.broken),
+            "measured": asdict(self.measured),
+            "decisions": [d.to_data() for d in self.decisions],
             "zones": [{"zone": z.zone, "at": z.at, "error": z.error} for z in self.zones],
             **{k: v for k, v in self.progress.to_data().items() if k != "seconds"},
         }
 
 
-def _whole(reports: Iterable[ZoneReport]) -> Progress:
-    whole = Progress(seconds=0.0)
-    for zone in reports:
-        whole = whole.joined(zone.progress) if zone.progress else whole
-    return whole
-
-
 def status(name: str | None = None, place: str | None = None) -> tuple[Status, ...]:
     """Give the state of one deployment, or of all."""
-    with _existing(place) as store:
+    with existing(place) as store:
         records = (store.deployment(name),) if name else store.deployments()
         lease = store.lease()
         return tuple(_status(store, record, lease.holder if lease else None) for record in records)
@@ -205,13 +244,17 @@ def status(name: str | None = None, place: str | None = None) -> tuple[Status, .
 def _status(store: StoreReader, record: DeploymentRecord, controller: str | None) -> Status:
     change = next(reversed(store.changes(record.name)), None)
     journal = [e for e in store.journal(change.id) if e.state != "dropped"] if change else []
+    reports, base = store.reports(record.name), store.base(record.name)
     return Status(
         deployment=record,
         change=change,
         done=sum(e.state == "done" for e in journal),
         steps=len(journal),
-        zones=store.reports(record.name),
+        zones=reports,
         controller=controller,
+        promise=store.promise(record.name),
+        measured=keeping.measured(base, whole(reports)) if base else keeping.Measured(),
+        decisions=store.decisions(record.name, states=OPEN),
     )
 
 
@@ -222,6 +265,7 @@ class History:
     wishes: tuple[Wish, ...]
     changes: tuple[Change, ...]
     events: tuple[Event, ...]
+    decisions: tuple[Decision, ...]
 
     def to_data(self) -> dict[str, Any]:
         """Give the history as JSON-able data."""
@@ -230,20 +274,26 @@ class History:
                 {"version": w.version, "goal": w.goal, "plan": w.plan, "at": w.at} for w in self.wishes
             ],
             "changes": [c.to_data() for c in self.changes],
+            "decisions": [d.to_data() for d in self.decisions],
             "events": [{"at": e.at, "text": e.text} for e in self.events],
         }
 
 
 def history(name: str, place: str | None = None) -> History:
     """Give what has happened to a deployment."""
-    with _existing(place) as store:
+    with existing(place) as store:
         store.deployment(name)
-        return History(wishes=store.wishes(name), changes=store.changes(name), events=store.events(name))
+        return History(
+            wishes=store.wishes(name),
+            changes=store.changes(name),
+            events=store.events(name),
+            decisions=store.decisions(name),
+        )
 
 
 def explain(name: str, place: str | None = None) -> tuple[Change | None, list[str], tuple[JournalEntry, ...]]:
     """Give the change under way, or the last one: its steps in words, and the journal."""
-    with _existing(place) as store:
+    with existing(place) as store:
         store.deployment(name)
         change = next(reversed(store.changes(name)), None)
         journal = store.journal(change.id) if change else ()
@@ -289,7 +339,7 @@ def dead_letters(
     """
     from headwater.runtime.agents import Agents
 
-    with _existing(place) as store:
+    with existing(place) as store:
         store.deployment(name)
         plan = store.base(name)
     if plan is None:
@@ -305,7 +355,7 @@ def dead_letters(
 def holds(name: str, place: str | None = None) -> bool:
     """Tell whether there is a store that holds a deployment of this name."""
     try:
-        with _existing(place) as store:
+        with existing(place) as store:
             return store.find(name) is not None
     except NoStore:
         return False
@@ -314,7 +364,7 @@ def holds(name: str, place: str | None = None) -> bool:
 def in_force(place: str | None = None) -> dict[str, DeploymentPlan]:
     """Give the plans that are carried out now, by name; nothing where there is no store."""
     try:
-        with _existing(place) as store:
+        with existing(place) as store:
             plans = {r.name: store.base(r.name) for r in store.deployments() if r.phase != "stopped"}
     except NoStore:
         return {}
@@ -337,7 +387,7 @@ def follow(
     """
     stop = stop or threading.Event()
     warned = False
-    with _existing(place) as store:
+    with existing(place) as store:
         told = max((e.id for e in store.events(name, limit=1)), default=0)
         while True:
             lease = store.lease()
@@ -411,7 +461,8 @@ def down(home: Path = HOME) -> list[str]:
 
 
 @contextmanager
-def _existing(place: str | None) -> Iterator[StoreReader]:
+def existing(place: str | None) -> Iterator[StoreReader]:
+    """Give a store that is there, to look at."""
     with closing(StoreReader.open(store_place(place))) as store:
         yield store
 

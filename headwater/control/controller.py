@@ -19,7 +19,7 @@ from dataclasses import replace
 from headwater.control.executor import Attempt, Executor, Ports
 from headwater.control.lifecycle import Phase
 from headwater.control.policy import Policy
-from headwater.control.records import Change, DeploymentRecord, JournalEntry, Wish, ZoneReport
+from headwater.control.records import Change, DeploymentRecord, JournalEntry, Wish, ZoneReport, whole
 from headwater.control.store import LeaseLost, Store
 from headwater.control.zone import OpenZone
 from headwater.errors import HeadwaterError, RuntimeFailure, Unavailable
@@ -42,6 +42,7 @@ from headwater.plan.steps import (
 from headwater.plan.wayback import stranded, way_back
 
 IDLE = 1.0  # seconds between two looks at a store where nothing is to do
+WATCHED = 1.0  # seconds between two looks at the progress of what decisions are made on
 
 
 def holder_name() -> str:
@@ -138,8 +139,7 @@ class Controller:
 
     def _keep_polling(self, stop: threading.Event) -> None:
         while not stop.is_set() and not self._lost.is_set():
-            self._guarded(self.poll, lambda text: None)
-            self._lost.wait(self._poll)
+            self._lost.wait(self._guarded(self.poll, lambda text: None))
 
     def _keep_deciding(self, stop: threading.Event) -> None:
         while not stop.is_set() and not self._lost.wait(IDLE):
@@ -376,14 +376,21 @@ class Controller:
     # ------------------------------------------------------------ looking
 
     def poll(self) -> float:
-        """Ask the zones how far they are, and keep it for ``status``."""
+        """Ask the zones how far they are, and keep it; give the seconds until they are to be asked again."""
+        watched = False
         for record in self._store.deployments():
-            plans = self._store.plans_of(self._store.standings(record.name))
+            standings = self._store.standings(record.name)
+            plans = self._store.plans_of(standings)
             zones = {u.zone: plan for plan in plans.values() for u in plan.units}
             reports = [self._report(record.name, zone, plan) for zone, plan in zones.items()]
             if reports:
                 self._store.report(self._holder, record.name, reports)
-        return self._poll
+            if any(r.progress for r in reports):
+                self._store.keep_sample(self._holder, record.name, time.time(), whole(reports))
+            promise = self._store.promise(record.name)
+            decided = promise is not None and promise.mode != "off"
+            watched |= decided and any(s.runs for s in standings.values())
+        return min(WATCHED, self._poll) if watched else self._poll
 
     def _report(self, name: str, zone: str, plan: DeploymentPlan) -> ZoneReport:
         try:

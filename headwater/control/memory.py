@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Integer, and_, cast, delete, func, insert, select, update
+from sqlalchemy import BigInteger, Connection, and_, cast, delete, func, insert, select, update
 
 from headwater.adapt.promise import Mode, Promise
 from headwater.control import rows
@@ -82,10 +82,13 @@ class MemoryReader(Reader):
 
     def decision(self, id_: int) -> Decision:
         """Give a decision, or raise DeploymentError."""
-        row = self._one(select(t.decisions).where(t.decisions.c.id == id_))
-        if row is None:
-            raise _missing(id_, self.where)
-        return rows.decision_of(row)
+        with self._reading() as connection:
+            return _find(connection, id_, self.where)
+
+    def proposed(self, id_: int) -> str:
+        """Give the plan of a decision that can be wanted now, or raise DeploymentError."""
+        with self._reading() as connection:
+            return _proposed(connection, _find(connection, id_, self.where))
 
     def decided(self, name: str) -> dict[str, int]:
         """Count a deployment's decisions by state."""
@@ -171,8 +174,10 @@ class Memory(MemoryReader, Writer):
         Raises DeploymentError where it is not proposed, or where something else runs or is wanted by now.
         """
         with self._writing_as(holder) as connection:
-            decision = self._proposed(connection, decision_id, "approved")
-            version = rows.add_wish(connection, decision.deployment, "run", decision.plan, {})
+            decision = _find(connection, decision_id, self.where)
+            version = rows.add_wish(
+                connection, decision.deployment, "run", _proposed(connection, decision), {}
+            )
             _settle(connection, decision, "wanted", version=version)
         return version
 
@@ -196,22 +201,6 @@ class Memory(MemoryReader, Writer):
 
     def _writing_as(self, holder: str | None) -> AbstractContextManager[Connection]:
         return self._writing() if holder is None else self._acting(holder)
-
-    def _proposed(self, connection: Connection, decision_id: int, what: str) -> Decision:
-        """Give a decision whose plan can be wanted now."""
-        decision = _find(connection, decision_id, self.where)
-        if decision.state != "proposed" or decision.plan is None:
-            raise _unfit(decision, what)
-        record = rows.record_of(connection, decision.deployment)
-        wish = and_(t.wishes.c.deployment == decision.deployment, t.wishes.c.version == record.version)
-        goal = connection.execute(select(t.wishes.c.goal).where(wish)).scalar()
-        if record.base != decision.before or record.version != record.dealt or goal != "run":
-            raise DeploymentError(
-                "what it was decided on is not in force any more",
-                where=f"decision {decision.id}",
-                hint=f"wait for another one: headwater history {decision.deployment}",
-            )
-        return decision
 
 
 def drop_memory(connection: Connection, name: str) -> None:
@@ -285,21 +274,33 @@ def _thin(connection: Connection, deployment: str, now: float) -> None:
     """Drop old samples, and all but the first of each minute of those that are not quite new."""
     column = t.samples.c
     older = and_(column.deployment == deployment, column.at < now - DENSE)
-    minute = cast(column.at / APART, Integer)
+    minute = cast(column.at, BigInteger) // APART
     kept = select(func.min(column.at)).where(older).group_by(minute)
     stays = and_(column.at.in_(kept), column.at >= now - LASTING)
     connection.execute(delete(t.samples).where(and_(older, ~stays)))
 
 
+def _proposed(connection: Connection, decision: Decision) -> str:
+    """Give the plan of a decision, if it can be wanted now."""
+    if decision.state != "proposed" or decision.plan is None:
+        raise _unfit(decision, "approved")
+    record = rows.record_of(connection, decision.deployment)
+    wish = and_(t.wishes.c.deployment == decision.deployment, t.wishes.c.version == record.version)
+    goal = connection.execute(select(t.wishes.c.goal).where(wish)).scalar()
+    if record.base != decision.before or record.version != record.dealt or goal != "run":
+        raise DeploymentError(
+            "what it was decided on is not in force any more",
+            where=f"decision {decision.id}",
+            hint=f"wait for another one: headwater history {decision.deployment}",
+        )
+    return decision.plan
+
+
 def _find(connection: Connection, id_: int, where: str) -> Decision:
     row = connection.execute(select(t.decisions).where(t.decisions.c.id == id_)).first()
     if row is None:
-        raise _missing(id_, where)
+        raise DeploymentError(f"no decision {id_}", where=where, hint="headwater history NAME lists them")
     return rows.decision_of(row)
-
-
-def _missing(id_: int, where: str) -> DeploymentError:
-    return DeploymentError(f"no decision {id_}", where=where, hint="headwater history NAME lists them")
 
 
 def _unfit(decision: Decision, what: str) -> DeploymentError:

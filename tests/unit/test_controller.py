@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import headwater as hw
+from headwater.adapt.promise import Promise
 from headwater.control import tables
-from headwater.control.controller import Controller
+from headwater.control.controller import WATCHED, Controller
 from headwater.control.simulated import Call
 from headwater.errors import HeadwaterError, RuntimeFailure, Unavailable
 from headwater.metrics import UnitProgress
@@ -189,6 +190,27 @@ def test_progress_is_polled_and_failures_are_told_once(site: Site) -> None:
     shown = reports["S1"].progress
     assert shown is not None and [u.unit for u in shown.units] == ["AD@S1"]
     assert [e.text for e in site.store.events("f")].count("AD@S1 failed: disk full") == 1
+
+
+def test_each_poll_keeps_a_sample_of_the_zones_that_answered(site: Site) -> None:
+    site.apply(FIRST)
+    site.zones.before = lambda call: _away(call) if call.zone == "E1" else None
+    usual = site.controller.poll()
+    site.store.set_promise("f", Promise(mode="off"))
+    assert site.controller.poll() == usual > WATCHED
+    site.store.set_promise("f", Promise(mode="advise"))
+    assert site.controller.poll() == WATCHED
+    samples = site.store.samples("f")
+    assert len(samples) == 3
+    zones = {u.zone for u in site.running().units}
+    assert {u.zone for u in samples[0].progress.units} == zones - {"E1"}
+    site.zones.before = lambda call: _away(call)
+    site.controller.poll()
+    assert len(site.store.samples("f")) == 3  # nobody answered
+    site.zones.before = lambda call: None
+    site.store.want("f", "stop")
+    site.settle()
+    assert site.controller.poll() == usual  # nothing runs
 
 
 # ---------------------------------------------------------------- canary
