@@ -43,6 +43,10 @@ class Layout:
         """What is known of a unit across restarts: totals, whether it has finished."""
         return self.root / "units" / unit.checkpoint / "unit.json"
 
+    def passed(self, unit: Unit) -> Path:
+        """What has gone through a unit of late, and when (see passage)."""
+        return self.root / "units" / unit.checkpoint / "passed"
+
     def checkpoint(self, unit: Unit) -> Path:
         return self.root / "checkpoints" / unit.checkpoint
 

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+DEAD_LETTERS = "deadletters"
+"""The kind of outlet that takes what did not fit a source's schema."""
+
+
 class OutletTask(Protocol):
     """Take one task's rows for one outlet."""
 
@@ -61,7 +65,7 @@ def open_outlet(spec: Mapping[str, Any], epoch: int) -> Outlet:
         return LogOutlet(spec, epoch)
     if kind == "files":
         return FilesOutlet(spec, epoch)
-    if kind == "deadletters":
+    if kind == DEAD_LETTERS:
         from headwater.runtime.deadletters import DeadLettersOutlet
 
         return DeadLettersOutlet(spec, epoch)
@@ -83,13 +87,15 @@ class LogOutlet:
 
     Either ``event_time`` names the column whose newest value, less ``delay`` seconds, tells it
     (right for a unit that keeps nothing back and reads one writer), or ``offsets`` is the
-    directory of the query's offset log: the watermark that Spark planned the batch with.
+    directory of the query's offset log: the watermark that Spark planned the batch with. ``born``: when
+    the oldest and the newest row came that led to the batch, where that is known.
     """
 
     def __init__(self, spec: Mapping[str, Any], epoch: int) -> None:
         self._epoch = epoch
         self._delay = round(float(spec.get("delay") or 0.0) * 1_000_000)
         self._offsets: str | None = spec.get("offsets")
+        self._born: tuple[float, float] | None = spec.get("born")
         self.log = open_log(spec)
 
     def open(self) -> OutletTask:
@@ -105,7 +111,7 @@ class LogOutlet:
             watermark = planned_watermark(Path(self._offsets), batch)
             if watermark is not None:
                 timed.append(Segment(file=None, rows=0, bytes=0, crc32=0, frontier=watermark - 1000))
-        self.log.commit(self._epoch, batch, timed)
+        self.log.commit(self._epoch, batch, timed, born=self._born)
 
     def abort(self, pieces: Sequence[Segment]) -> None:
         """Delete the segments."""

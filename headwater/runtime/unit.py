@@ -23,13 +23,16 @@ from headwater.dataflow.rewrite import substitute
 from headwater.dataflow.sinks import CallbackSink, FileSink, JdbcSink, KafkaSink, Sink
 from headwater.dataflow.types import StreamType
 from headwater.errors import RuntimeFailure
-from headwater.plan.content import direct_time, reads
+from headwater.plan.content import direct_time, reads, source_locations
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.pieces import trunk
 from headwater.runtime import compile
+from headwater.runtime.born import Inputs
 from headwater.runtime.channelspec import channel_spec, lineage_of
 from headwater.runtime.checkpoint import AGAIN, checkpoint_number
 from headwater.runtime.layout import Layout, full_path
+from headwater.runtime.outlets import DEAD_LETTERS
+from headwater.runtime.passage import Passage
 from headwater.runtime.sources import (
     CORRUPT,
     can_be_malformed,
@@ -42,7 +45,6 @@ from headwater.runtime.writer import TAG, tag_column
 
 WATERMARK = "__wm"
 END_OF_TIME = "9999-01-01T00:00:00Z"
-DEAD_LETTERS = "deadletters"
 
 
 @dataclass(frozen=True)
@@ -401,6 +403,15 @@ def channel_readers(plan: DeploymentPlan, unit: Unit) -> dict[str, list[str]]:
     }
 
 
+def passage_of(plan: DeploymentPlan, unit: Unit, layout: Layout) -> Passage:
+    """Tell what a unit's query reads, and where it notes what has gone through."""
+    members = [layout.members(unit, id_) for id_ in channel_readers(plan, unit)]
+    for id_, locations in source_locations(plan, unit).items():
+        if isinstance(plan.dataflow[id_], sources.MqttSource):
+            members += [layout.spool(id_, plan.tags[id_], at) / "members.json" for at in locations]
+    return Passage(Inputs(layout.checkpoint(unit), tuple(members)), layout.passed(unit))
+
+
 def _whole(columns: list[str]) -> Any:
     return F.struct(*(F.col(f"`{c}`") for c in columns))
 
@@ -413,8 +424,8 @@ def _struct(type_: StreamType) -> str:
     return f"STRUCT<{', '.join(f'`{c.name}`: {c.type.text}' for c in type_.schema.columns)}>"
 
 
-def sink_config(epoch: int, outlets: tuple[dict[str, Any], ...]) -> str:
+def sink_config(epoch: int, outlets: tuple[dict[str, Any], ...], passage: Passage) -> str:
     """Write the sink's option."""
     if not outlets:
         raise RuntimeFailure("a unit without outputs", where="sink", hint="report this as a defect")
-    return json.dumps({"epoch": epoch, "outlets": list(outlets)})
+    return json.dumps({"epoch": epoch, "outlets": list(outlets), "passage": passage.to_data()})

@@ -33,6 +33,7 @@ from headwater.runtime.unit import (
     CompiledUnit,
     UnitCompiler,
     channel_readers,
+    passage_of,
     sink_config,
 )
 
@@ -266,7 +267,8 @@ class Units:
             )
         else:
             writer = compiled.frame.writeStream.format("headwater_sink").queryName(name).outputMode("append")
-            writer = writer.option("config", sink_config(unit.epoch, compiled.outlets))
+            passage = passage_of(plan, unit, self.layout)
+            writer = writer.option("config", sink_config(unit.epoch, compiled.outlets, passage))
             writer = writer.option("checkpointLocation", str(checkpoint))
             query = writer.trigger(processingTime=trigger).start()
         work.running = Running(query, scans=compiled.scans)

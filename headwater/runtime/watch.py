@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from headwater.runtime.channels.base import ChannelStats
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.fileoutlet import committed_rows
 from headwater.runtime.layout import full_path
+from headwater.runtime.unit import passage_of
 from headwater.runtime.units import Units, Work
 
 WINDOW = 60.0
@@ -114,6 +116,7 @@ def _unit(
         if failure is not None:
             status, error = "failed", str(failure)
     inputs = work.plan.inputs(unit)
+    passage, now = passage_of(work.plan, unit, units.layout), time.time()
     read = sum(_rows_read(units, work, c, stats(c)) for c in inputs)
     lag = sum(stats(c).rows for c in inputs) - read if inputs else None
     return UnitProgress(
@@ -132,6 +135,8 @@ def _unit(
         watermark=running.watermark if running else None,
         error=error,
         run=str(running.query.runId) if running else None,
+        latency=passage.latency(now),
+        oldest_s=None if work.finished else passage.oldest_s(unit.checkpoint, now),
     )
 
 

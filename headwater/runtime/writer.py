@@ -3,7 +3,11 @@
 Option ``config`` of ``headwater_sink``::
 
     {"epoch": 3, "outlets": [{"tag": 0, "kind": "filelog", "path": "...", "event_time": "ts"},
-                             {"tag": 1, "kind": "files", "format": "parquet", "path": "..."}]}
+                             {"tag": 1, "kind": "files", "format": "parquet", "path": "..."}],
+     "passage": {...}}
+
+``passage`` (see there) tells what the query reads, and where to note what has gone through; it may be
+left out.
 
 With one outlet the frame's columns are the outlet's. With several the frame is ``__out`` (the
 tag) and one struct column ``o<tag>`` per outlet, so that one query feeds them all.
@@ -18,8 +22,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from headwater.errors import ChannelError
+from headwater.runtime.born import Born, born_of
 from headwater.runtime.channels.segments import Segment
-from headwater.runtime.outlets import Outlet, OutletTask, open_outlet
+from headwater.runtime.outlets import DEAD_LETTERS, Outlet, OutletTask, open_outlet
+from headwater.runtime.passage import Passage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,6 +54,7 @@ class HeadwaterSink(DataSource):
             config = json.loads(self.options["config"])
             epoch, specs = int(config["epoch"]), list(config["outlets"])
             tags = [int(spec.get("tag", 0)) for spec in specs]
+            passage = Passage.from_data(config["passage"]) if "passage" in config else None
         except (KeyError, ValueError, TypeError) as error:
             raise ChannelError(
                 f"not a sink config: {error!r}",
@@ -66,7 +73,7 @@ class HeadwaterSink(DataSource):
                     where=f"sink {SINK_FORMAT}",
                     hint=f"make one struct column o<tag> per outlet and an int column {TAG}",
                 )
-        return SinkWriter(epoch, dict(zip(tags, specs, strict=True)))
+        return SinkWriter(epoch, dict(zip(tags, specs, strict=True)), passage)
 
 
 class SinkMessage(WriterCommitMessage):
@@ -83,9 +90,12 @@ class SinkWriter(DataSourceStreamArrowWriter):
     that all other outlets have taken.
     """
 
-    def __init__(self, epoch: int, specs: Mapping[int, Mapping[str, Any]]) -> None:
+    def __init__(
+        self, epoch: int, specs: Mapping[int, Mapping[str, Any]], passage: Passage | None = None
+    ) -> None:
         self._epoch = epoch
         self._specs = dict(specs)
+        self._passage = passage
         # Spark makes a writer for every batch it plans: a crash is healed before the next one.
         for outlet in self._outlets().values():
             outlet.recover()
@@ -110,17 +120,23 @@ class SinkWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit a batch in every outlet; each one skips a batch it has."""
-        outlets = self._outlets()
+        passage = self._passage
+        born = born_of(passage.inputs, batchId) if passage is not None else None
+        outlets = self._outlets(born)
         for tag in sorted(outlets, key=lambda t: self._specs[t].get("kind") == "callback"):
             outlets[tag].commit(_pieces(messages, tag), batchId)
+        if passage is not None:
+            given = [t for t, spec in self._specs.items() if spec.get("kind") != DEAD_LETTERS]
+            passage.note(batchId, sum(p.rows for t in given for p in _pieces(messages, t)), born)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Remove what the tasks of a failed batch have written."""
         for tag, outlet in self._outlets().items():
             outlet.abort(_pieces(messages, tag))
 
-    def _outlets(self) -> dict[int, Outlet]:
-        return {tag: open_outlet(spec, self._epoch) for tag, spec in self._specs.items()}
+    def _outlets(self, born: Born | None = None) -> dict[int, Outlet]:
+        told = {"born": (born.oldest, born.newest)} if born is not None else {}
+        return {tag: open_outlet({**spec, **told}, self._epoch) for tag, spec in self._specs.items()}
 
 
 def _pieces(messages: Sequence[WriterCommitMessage | None], tag: int) -> list[Segment]:

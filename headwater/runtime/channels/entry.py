@@ -33,6 +33,8 @@ class Entry:
     written: float = 0.0
     lineage: str | None = None
     """What numbered the last batch that counts: a writer that goes on with it repeats batches by number."""
+    born: tuple[float, float] | None = None
+    """When the oldest and the newest row that led to it came to a source, in seconds since 1970."""
 
     @property
     def end(self) -> bool:
@@ -52,8 +54,9 @@ class Entry:
     def to_record(self) -> dict[str, Any]:
         """Give the JSON form; what not every log has is left out when it is not there."""
         record = asdict(self)
-        if record["lineage"] is None:
-            del record["lineage"]
+        for name in ("lineage", "born"):
+            if record[name] is None:
+                del record[name]
         for segment in record["segments"]:
             if segment["offsets"] is None:
                 del segment["offsets"]
@@ -68,6 +71,8 @@ class Entry:
             for s in values["segments"]
         )
         values["previous"] = tuple(values["previous"]) if values["previous"] else None
+        if (born := values.get("born")) is not None:
+            values["born"] = (float(born[0]), float(born[1]))
         return cls(**values)
 
 

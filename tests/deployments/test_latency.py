@@ -1,0 +1,130 @@
+"""How old is what a deployment gives: compared with what other clocks say of the same batches."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import headwater as hw
+from headwater.continuum import Continuum
+from headwater.metrics import UnitProgress
+from headwater.plan.build import build
+from headwater.plan.model import Unit
+from headwater.runtime.broker import LocalBroker
+from headwater.runtime.deployment import Deployment
+from headwater.runtime.endpoint import LocalEndpoint
+from headwater.runtime.passage import Passage, latency
+from headwater.runtime.settings import UnitSettings
+from headwater.runtime.unit import passage_of
+
+PAUSE = 2.0  # seconds for which nobody reads
+TICK = 0.01  # seconds by which file times may be off: Spark keeps milliseconds, kernels a coarse clock
+CONTINUUM = """
+name: latency
+layers: [edge, cloud]
+zones:
+  C1: {layer: cloud}
+  E1: {layer: edge, parent: C1, locations: [L1]}
+"""
+
+
+class Run:
+    """Rows from files, cleaned at the edge and counted through by the cloud."""
+
+    def __init__(self, place: Path, endpoint: LocalEndpoint, continuum: str = CONTINUUM) -> None:
+        self._in = place / "in"
+        self._in.mkdir()
+        flow = hw.flow(place.name, locations=["L1"])
+        rows = flow.read.json(str(self._in), "id bigint")
+        rows.where("id >= 0").to_layer("cloud").where("id >= 0").write.memory("out")
+        self.plan = build(flow.build(), Continuum.from_text(continuum))
+        self.deployment = Deployment(
+            self.plan, place / "run", endpoint, UnitSettings(trigger="100 milliseconds")
+        )
+        self.edge, self.cloud = sorted(self.plan.units, key=lambda u: u.zone, reverse=True)
+        self._files = 0
+
+    def feed(self, rows: int) -> float:
+        """Write a file and tell when it was written, by the file system's clock."""
+        self._files += 1
+        file = self._in / f"{self._files}.json"
+        hidden = file.with_name(f".{file.name}")
+        hidden.write_text("".join(json.dumps({"id": n}) + "\n" for n in range(rows)))
+        os.replace(hidden, file)
+        return file.stat().st_mtime
+
+    def seen(self, unit: Unit) -> UnitProgress:
+        return next(u for u in self.deployment.progress().units if u.unit == unit.id)
+
+    def batches(self, unit: Unit) -> list[tuple[int, int]]:
+        """Name the batches that gave rows and how many."""
+        return [(p.batch, p.rows) for p in self.passage(unit).passed(0.0)]
+
+    def passage(self, unit: Unit) -> Passage:
+        return passage_of(self.plan, unit, self.deployment.layout)
+
+    def check(self, unit: Unit, came: float) -> None:
+        """Compare the newest batch with the times of its files in the checkpoint."""
+        newest = self.passage(unit).passed(0.0)[-1]
+        checkpoint = self.deployment.layout.checkpoint(unit)
+        planned, done = (
+            (checkpoint / log / str(newest.batch)).stat().st_mtime for log in ("offsets", "commits")
+        )
+        assert newest.oldest == newest.newest == pytest.approx(came, abs=TICK)
+        found = latency([newest])
+        assert found is not None
+        assert planned - came - TICK <= found.p50 <= found.p95 <= done - came + TICK
+
+
+def follow(run: Run) -> None:
+    came = run.feed(20)
+    run.deployment.start()
+    run.deployment.settle()
+    end = run.seen(run.cloud)
+    assert end.latency is not None and end.latency.rows == 20 and end.oldest_s is None
+    assert run.seen(run.edge).oldest_s is None
+    run.check(run.edge, came)
+    run.check(run.cloud, came)
+    edge, cloud = (latency(run.passage(u).passed(0.0)) for u in (run.edge, run.cloud))
+    assert edge is not None and cloud is not None and 0 < edge.p95 < cloud.p50
+
+    units = run.deployment._units
+    units.stop(run.cloud.id)
+    came = run.feed(30)
+    units.settle(run.edge.id)
+    ages = []
+    for _ in range(2):
+        before = time.time()
+        age = run.seen(run.cloud).oldest_s
+        assert age is not None and before - came - TICK <= age <= time.time() - came + TICK
+        ages.append(age)
+        time.sleep(PAUSE)
+    assert ages[1] - ages[0] >= PAUSE - TICK and run.seen(run.edge).oldest_s is None
+    units.start(run.plan, run.cloud)
+    run.deployment.settle()
+    run.check(run.cloud, came)
+    after = run.seen(run.cloud)
+    assert after.oldest_s is None and after.latency is not None and after.latency.p95 >= 2 * PAUSE
+    assert [rows for _, rows in run.batches(run.cloud)] == [20, 30]
+
+
+def test_a_chain_of_units(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    run = Run(tmp_path, endpoint)
+    try:
+        follow(run)
+    finally:
+        run.deployment.stop()
+
+
+def test_a_chain_of_units_over_kafka(broker: LocalBroker, endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    at = f"broker: '{broker.address}'"
+    run = Run(tmp_path, endpoint, CONTINUUM.replace("{layer: cloud}", f"{{layer: cloud, {at}}}"))
+    assert all(c.broker == "C1" for c in run.plan.channels)
+    try:
+        follow(run)
+    finally:
+        run.deployment.stop()
