@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import closing
 
+from headwater.adapt.calibrate import Compared, Learned, facts_of
+from headwater.adapt.calibrate import compared as held_against
+from headwater.adapt.model import predict
 from headwater.adapt.promise import Promise
+from headwater.adapt.window import window
+from headwater.control.policy import SEEN, TRIGGER
 from headwater.control.records import Decision, DecisionState, Sample
 from headwater.control.store import Store
 from headwater.live import existing, store_place
 from headwater.plan.model import DeploymentPlan
+from headwater.profile import Profile
 
 
 def promise(name: str, place: str | None = None) -> Promise | None:
@@ -79,3 +86,20 @@ def reject(number: int, place: str | None = None) -> None:
         reader.decision(number)
     with closing(Store(store_place(place))) as store:
         store.settle_decision(None, number, "rejected")
+
+
+def compared(name: str, place: str | None = None) -> Mapping[str, tuple[Compared, ...]]:
+    """Hold what the model says of a deployment now against what was measured in the last seconds.
+
+    By ``latency`` (s, half of the rows, at units' ends), ``load`` (shares of hosts) and ``bytes`` (per second,
+    over links); empty while too little was seen.
+    """
+    with existing(place) as store:
+        record = store.deployment(name)
+        kept, profile = store.learned(name), store.profile(name)
+        plan = store.base(name)
+        seen = window(store.samples(name, since=max(record.updated, time.time() - SEEN)))
+    if plan is None or seen is None:
+        return {"latency": (), "load": (), "bytes": ()}
+    learned = Learned.from_data(kept) if kept else Learned(profile=profile or Profile(dataflow=name))
+    return held_against(plan, predict(plan, facts_of(learned, plan, seen, TRIGGER)), seen)

@@ -33,7 +33,7 @@ WARM = 3.0
 """Seconds after a change that are not looked at: all begins anew."""
 LEARN = 5.0
 """Seconds between two windows that are learned from."""
-SAVE = 60.0
+SAVE = 15.0
 """Seconds between two notes of what was learned."""
 REMEMBERED = 3600.0
 """Seconds for which a placement is not gone back to that was left for a limit."""
@@ -60,7 +60,7 @@ class _Watched:
 
 
 class Policy:
-    """Decides on deployments that something was promised of.
+    """Learns from all deployments, and decides on those that something was promised of.
 
     ``expect``: foretells rates from those before. ``clock``: seconds since 1970.
     """
@@ -81,9 +81,7 @@ class Policy:
     def look(self) -> None:
         """Look at every deployment once."""
         for record in self._store.deployments():
-            promise = self._store.promise(record.name)
-            if promise is not None and promise.mode != "off":
-                self._look(record, promise)
+            self._look(record, self._store.promise(record.name) or Promise(mode="off"))
 
     def _look(self, record: DeploymentRecord, promise: Promise) -> None:
         watched = self._watched.setdefault(record.name, _Watched())
@@ -100,6 +98,8 @@ class Policy:
             return
         now = self._clock()
         self._learn(record.name, watched, case, now)
+        if promise.mode == "off":
+            return
         case = replace(case, learned=watched.learned or case.learned)
         found = alarms(case)
         if any(d.state == "watched" for d in open_ones):
