@@ -91,8 +91,8 @@ def reject(number: int, place: str | None = None) -> None:
 def compared(name: str, place: str | None = None) -> Mapping[str, tuple[Compared, ...]]:
     """Hold what the model says of a deployment now against what was measured in the last seconds.
 
-    By ``latency`` (s, half of the rows, at units' ends), ``load`` (shares of hosts) and ``bytes`` (per second,
-    over links); empty while too little was seen.
+    By ``latency`` (s, half of the rows, at units' ends), ``load`` (shares of hosts) and ``bytes`` (per
+    second, over links); empty while too little was seen.
     """
     with existing(place) as store:
         record = store.deployment(name)

@@ -1,7 +1,7 @@
 """Taxi trips with telemetry, the query over them, and what happens to it: rates, the link, another job.
 
-A trip brings a kilobyte or two of readings of its vehicle. Two operators work on these: `levels` reads and
-smooths them, `rough` makes one number of them; behind that a row is small. So at high rates one core at the
+A trip brings two kilobytes of readings of its vehicle. `readings` and `levels` take these apart and smooth
+them, `rough` makes one number of them; behind that a row is small. So at high rates one core at the
 edge cannot do both, and over a narrow link only rows go that are small.
 """
 
@@ -30,7 +30,7 @@ ZONES = 24
 _POOL = 400
 
 TRIP = "dropoff_datetime timestamp, zone int, fare double, telemetry string"
-CUTS = ("levels", "rough", "in_town", "zones")
+CUTS = ("readings", "rough", "in_town", "zones")
 """Operators from which on all may be in the cloud."""
 
 
@@ -48,6 +48,7 @@ def flow(data: str, samples: int) -> Dataflow:
     levels = (
         trips.with_watermark("dropoff_datetime", "1 second")
         .select("dropoff_datetime AS ts", "zone", "fare", "telemetry", f"{reading} AS levels")
+        .named("readings")
         .select("ts", "zone", "fare", "telemetry", f"{smooth} AS levels")
         .named("levels")
     )
