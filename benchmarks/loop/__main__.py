@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from benchmarks import common
 from benchmarks.loop import workload
-from benchmarks.loop.workload import CUTS, LOCATION, NAME, Feed, Phase, flow, phases, spans_out
+from benchmarks.loop.workload import CUTS, LOCATION, NAME, Feed, Phase, Size, flow, phases, spans_out
 from benchmarks.loop.zones import CLOUD, Zones, continuum
 from benchmarks.netlab import Lab
 from headwater import live, live_loop, service
@@ -44,7 +44,7 @@ from headwater.testing import batch_result, compare
 ALL_EDGE, ALL_CLOUD, AUTO = "all_edge", "all_cloud", "auto"
 STATIC = {ALL_CLOUD: CUTS[0], "split": CUTS[1], "small_rows": CUTS[2], ALL_EDGE: "result"}
 """Placements that stay, by the first operator in the cloud; all but the sink may be at the edge."""
-_WORK_US = 200.0  # microseconds of a core that each of the two heavy operators is to take for a trip
+_WORK_US = 210.0  # microseconds of a core that each of the two heavy operators is to take for a trip
 _SETTLE = 20.0
 
 
@@ -79,11 +79,11 @@ class Run:
 class Trial:
     """One policy, from an empty disk to the comparison with the batch run."""
 
-    def __init__(self, lab: Lab, place: Path, options: argparse.Namespace, samples: int, profile: Profile):
+    def __init__(self, lab: Lab, place: Path, options: argparse.Namespace, size: Size, profile: Profile):
         self._place, self._options, self._profile = place, options, profile
         (place / "in" / LOCATION).mkdir(parents=True)
         self._zones = Zones(lab, place)
-        self._dataflow = flow(str(place / "in"), samples)
+        self._dataflow = flow(str(place / "in"), size)
         self._say: Callable[[str], None] = lambda text: print(text, flush=True)
 
     def run(self, policy: str, first_in_cloud: str) -> Run:
@@ -211,21 +211,43 @@ class Trial:
             batch.stop()
 
 
-def profiled(place: Path) -> tuple[int, Profile]:
-    """Find how many readings make the heavy operators take what they are to, and profile them so."""
-    workload.sample(place / LOCATION, 4_000)
-    samples, profile = 100, Profile()
-    for _ in range(3):
-        dataflow = flow(str(place), samples)
-        profile = service.profile(
-            dataflow, {"trips": {LOCATION: str(place / LOCATION)}}, cores=1, memory_mb=1000, repeats=2
-        )
-        each = profile.operators["rough"].cpu_s * 1e6
-        print(f"{samples} readings: {each:.0f} µs", flush=True)
-        if 0.8 < each / _WORK_US < 1.25:
-            break
-        samples = max(10, min(1400, round(samples * _WORK_US / max(each, 1.0))))
-    return samples, profile.model_copy(update={"rates": {}})
+def tuned(place: Path) -> tuple[Size, Profile]:
+    """Find how much work makes each half of it take ``_WORK_US`` here, warm; and profile the query so."""
+    workload.sample(place / LOCATION, 6_000)
+    size = Size()
+    spark = LocalEndpoint.start(place / "spark", cores=1, memory_mb=1000)
+    try:
+        rows = spark.session().read.schema(workload.TRIP).csv(str(place / LOCATION))
+        for _ in range(3):
+            apart = rows.selectExpr(f"{size.apart} AS levels").selectExpr(f"{workload.SMOOTH} AS levels")
+            first = _micros(apart)
+            second = _micros(apart.selectExpr(f"{size.roughness} AS rough")) - first
+            print(f"{size}: {first:.0f} and {second:.0f} µs", flush=True)
+            if all(0.85 < x / _WORK_US < 1.2 for x in (first, second)):
+                break
+            readings = max(8, min(400, round(size.readings * _WORK_US / max(first, 1.0))))
+            lags = size.lags * size.readings / readings * _WORK_US / max(second, 1.0)
+            size = Size(readings, max(1, min(2000, round(lags))))
+    finally:
+        spark.stop()
+    profile = service.profile(
+        flow(str(place), size),
+        {"trips": {LOCATION: str(place / LOCATION)}},
+        cores=1,
+        memory_mb=1000,
+        repeats=1,
+    )
+    return size, profile.model_copy(update={"rates": {}})
+
+
+def _micros(frame: Any) -> float:
+    """Give the least microseconds that a row of a frame took, of several runs."""
+    best = float("inf")
+    for _ in range(4):
+        begun = time.monotonic()
+        frame.write.format("noop").mode("overwrite").save()
+        best = min(best, time.monotonic() - begun)
+    return best / 6_000 * 1e6
 
 
 def policies(options: argparse.Namespace) -> list[tuple[str, str]]:
@@ -272,7 +294,6 @@ def main() -> None:
     parser.add_argument("--max-latency", type=float, default=5.0, help="what is promised")
     parser.add_argument("--headroom", type=float, default=0.1, help="what is promised")
     parser.add_argument("--only", help=f"some of {AUTO},{','.join(STATIC)}")
-    parser.add_argument("--samples", type=int, help="readings of each trip; else found by profiling")
     parser.add_argument("--steps", action="store_true", help="show what happens")
     parser.add_argument("--watch", action="store_true", help="let the policy advise where placements stay")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep everything there")
@@ -283,13 +304,13 @@ def main() -> None:
     root = options.keep or Path(tempfile.mkdtemp(prefix="headwater-loop-"))
     runs = []
     try:
-        samples, profile = profiled(root / "sample")
+        size, profile = tuned(root / "sample")
         with Lab(continuum({})) as lab:
             for n in range(common.repeats_of(options)):
                 for policy, first in policies(options):
                     print(f"{policy}, first in the cloud: {first}", flush=True)
                     place = root / f"{policy}-{n}"
-                    runs.append(Trial(lab, place, options, samples, profile).run(policy, first))
+                    runs.append(Trial(lab, place, options, size, profile).run(policy, first))
                     found = runs[-1]
                     print(f"  {found.seconds_out} changes {found.changes} lags {found.lags}", flush=True)
                     if not options.keep:

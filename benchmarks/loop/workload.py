@@ -27,42 +27,59 @@ FILE_EVERY = 0.25  # seconds between two files
 START = datetime(2013, 1, 1, tzinfo=UTC)
 TELEMETRY_BYTES = 1500  # before base64
 ZONES = 24
-_POOL = 400
 
 TRIP = "dropoff_datetime timestamp, zone int, fare double, telemetry string"
 CUTS = ("readings", "rough", "in_town", "zones")
 """Operators from which on all may be in the cloud."""
 
 
-def flow(data: str, samples: int) -> Dataflow:
-    """Build the query; `samples` readings of each trip are worked on, twice."""
+@dataclass(frozen=True)
+class Size:
+    """How much work a trip is: ``readings`` taken from its telemetry, ``lags`` at which they are compared."""
+
+    readings: int = 30
+    lags: int = 40
+
+    @property
+    def apart(self) -> str:
+        """Take the telemetry apart."""
+        step = TELEMETRY_BYTES * 4 // 3 // self.readings
+        return f"transform(sequence(1, {self.readings}), i -> ascii(substr(telemetry, i * {step}, 1)))"
+
+    @property
+    def roughness(self) -> str:
+        """Find how much the levels are like themselves some readings later."""
+        likeness = (
+            f"transform(sequence(1, {self.lags}), lag -> aggregate(sequence(1, {self.readings - 1}), 0.0D, "
+            f"(s, i) -> s + levels[i] * levels[pmod(i - lag, {self.readings})]))"
+        )
+        return f"array_max({likeness})"
+
+
+SMOOTH = "transform(levels, (x, i) -> x + 0.25D * (levels[greatest(i - 1, 0)] - x))"
+
+
+def flow(data: str, size: Size) -> Dataflow:
+    """Build the query."""
     builder = hw.flow(NAME, locations=[LOCATION])
-    step = max(1, (TELEMETRY_BYTES * 4 // 3) // samples)
-    reading = f"transform(sequence(1, {samples}), i -> ascii(substr(telemetry, i * {step}, 1)))"
-    smooth = "transform(levels, (x, i) -> x + 0.25D * (levels[greatest(i - 1, 0)] - x))"
-    rough = (
-        "aggregate(levels, named_struct('last', 0.0D, 'sum', 0.0D), "
-        "(a, x) -> named_struct('last', x, 'sum', a.sum + abs(x - a.last)), a -> a.sum)"
-    )
     trips = builder.read.csv(f"{data}/{{location}}", TRIP).named("trips")
     levels = (
         trips.with_watermark("dropoff_datetime", "1 second")
-        .select("dropoff_datetime AS ts", "zone", "fare", "telemetry", f"{reading} AS levels")
+        .select("dropoff_datetime AS ts", "zone", "fare", "telemetry", f"{size.apart} AS levels")
         .named("readings")
-        .select("ts", "zone", "fare", "telemetry", f"{smooth} AS levels")
+        .select("ts", "zone", "fare", "telemetry", f"{SMOOTH} AS levels")
         .named("levels")
     )
-    judged = levels.select("ts", "zone", "fare", f"{rough} AS rough").named("rough")
+    judged = levels.select("ts", "zone", "fare", f"{size.roughness} AS rough").named("rough")
     zones = (
         judged.where(f"zone BETWEEN 1 AND {ZONES}")
         .named("in_town")
         .group_by(hw.window("ts", f"{WINDOW} seconds"), "zone")
-        .agg(trips="count(*)", fares="sum(fare)", rough="sum(rough)")
+        .agg(trips="count(*)", fares="sum(fare)", rough="max(rough)")
         .named("zones")
     )
-    zones.to_layer("cloud").select(
-        "window.end AS until", "zone", "trips", "round(fares, 2) AS fares", "round(rough, 3) AS rough"
-    ).named("told").write.memory("result")
+    told = ("window.end AS until", "zone", "trips", "round(fares, 2) AS fares", "round(rough, 3) AS rough")
+    zones.to_layer("cloud").select(*told).named("told").write.memory("result")
     return builder.build()
 
 
@@ -100,9 +117,6 @@ class Feed(threading.Thread):
         self._place = place
         self._over = threading.Event()
         self._source = random.Random(seed)
-        self._pool = [
-            base64.b64encode(self._source.randbytes(TELEMETRY_BYTES)).decode() for _ in range(_POOL)
-        ]
 
     def run(self) -> None:
         number, due, owed = 0, time.monotonic(), 0.0
@@ -114,15 +128,17 @@ class Feed(threading.Thread):
             owed += self.rate * FILE_EVERY
             count = int(owed)
             owed -= count
-            self._write(number, count)
+            self.write(number, count)
 
-    def _write(self, number: int, count: int) -> None:
+    def write(self, number: int, count: int) -> None:
+        """Write a file of trips."""
         first = START + timedelta(seconds=(number - 1) * FILE_EVERY * SPEED)
         apart = FILE_EVERY * SPEED / max(1, count)
-        draw, pool = self._source.randrange, self._pool
+        draw = self._source.randrange
         lines = [
             f"{(first + timedelta(seconds=n * apart)).strftime('%Y-%m-%d %H:%M:%S.%f')},"
-            f"{draw(0, ZONES + 2)},{draw(250, 9000) / 100},{pool[draw(_POOL)]}"
+            f"{draw(0, ZONES + 2)},{draw(250, 9000) / 100},"
+            f"{base64.b64encode(self._source.randbytes(TELEMETRY_BYTES)).decode()}"
             for n in range(count)
         ]
         draft = self._place / f".{number:08d}"
@@ -143,8 +159,7 @@ class Feed(threading.Thread):
 def sample(place: Path, rows: int) -> None:
     """Write a sample of trips, for the profile."""
     place.mkdir(parents=True, exist_ok=True)
-    feed = Feed(place, rows, seed=2)
-    feed._write(1, rows)
+    Feed(place, rows, seed=2).write(1, rows)
 
 
 def spans_out(due: Sequence[tuple[float, float]], limit: float) -> list[tuple[float, float]]:
