@@ -75,8 +75,8 @@ def promise(
 ) -> None:
     """Say what a deployment is to keep to while it runs, and who changes it for that; or show it.
 
-    What is not given stays as it is. What is changed is what was promised, not what runs: the controller
-    (`headwater up`) looks at what is measured, and proposes or makes changes.
+    What is not given stays as it is. The controller (`headwater up`) holds it against what is measured, and
+    proposes changes or makes them; `headwater status` tells whether it is kept.
     """
     from headwater import live_loop
     from headwater.control.memory import in_words

@@ -83,12 +83,16 @@ def metrics(name: str, since_s: float, place: str | None = None) -> Metrics:
 
 
 def _course(samples: Sequence[Sample], sinks: Sequence[str]) -> Iterator[Moment]:
+    """Put samples together into few stretches, with the worst latency of each."""
     each = max(1, math.ceil((len(samples) - 1) / MOMENTS))
     for n in range(0, len(samples) - 1, each):
-        part = window(samples[n : n + each + 1])
-        if part is not None:
-            read = sum(u.rows_in for u in part.units.values() if u.now.lag is None)
-            yield Moment(part.until, read, part.latency(sinks)[1])
+        part = samples[n : n + each + 1]
+        found = window(part)
+        if found is not None:
+            read = sum(u.rows_in for u in found.units.values() if u.now.lag is None)
+            ends = (u for s in part[1:] for u in s.progress.units if u.unit in sinks)
+            worst = max((u.latency.p95 for u in ends if u.latency), default=None)
+            yield Moment(found.until, read, worst)
 
 
 def _unit(unit: UnitRates) -> dict[str, Any]:

@@ -185,7 +185,7 @@ def _options(data: Mapping[str, Any], decision: Decision) -> list[RenderableType
     if not rows:
         return []
     table = _table("", "Alternative")
-    for column in ("Latency", "Highest load", "Into the top", "Cost", "Moved"):
+    for column in ("Latency", "Highest load", "Into the top/s", "Cost", "Moved"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("Why not", overflow="fold")
     for number, (mark, option) in enumerate(rows, start=-1 if current else 0):
