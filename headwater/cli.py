@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headwater import cli_broker, cli_control, cli_edit, cli_place, cli_simulate
+from headwater import cli_broker, cli_control, cli_edit, cli_place, cli_promise, cli_simulate
 from headwater.cli_control import ContinuumFile, Flow, Home, Json, StorePlace
 from headwater.cli_place import Compare, MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
 from headwater.cli_zone import Delivery, WhenFull, zone
@@ -68,6 +68,7 @@ app.add_typer(cli_broker.app, name="broker", no_args_is_help=True)
 cli_control.register(app)
 cli_edit.register(app)
 cli_place.register(app)
+cli_promise.register(app)
 cli_simulate.register(app)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -39,6 +40,7 @@ StorePlace = Annotated[
 Home = Annotated[Path, typer.Option("--home", help="Where agents of this machine are kept.")]
 Name = Annotated[str, typer.Argument(help="The dataflow's name.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output and nothing else.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Follow the change to its end.")]
 Reset = Annotated[
     list[str] | None,
@@ -66,7 +68,7 @@ def apply(
     flow: Flow,
     continuum: ContinuumFile,
     store: StorePlace = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     canary: Canary = None,
     factor: Factor = 2.0,
     reset_state: Reset = None,
@@ -82,16 +84,27 @@ def apply(
     """Show what a dataflow would change, and store it as what is wanted."""
     from headwater import live
 
+    kept: dict[str, Profile] = {}
+
     def chosen(name: str) -> tuple[Wish | None, Mapping[str, Profile]]:
         plans, profiles = live.in_force(store) if strategy else {}, cli_place.read_profiles(profile, name)
+        kept.update(profiles)
         wish = cli_place.wished(
             strategy, max_latency, max_bandwidth, weights, name=name, plans=plans, profiles=profiles
         )
         return wish, profiles
 
     planned = _planned(flow, continuum, chosen, trust_code=trust_code)
-    reset = frozenset(reset_state or ())
-    propose(planned, store, yes, reset=reset, canary=_canary(canary, factor), wait=wait, as_json=as_json)
+    propose(
+        planned,
+        store,
+        yes,
+        reset=frozenset(reset_state or ()),
+        canary=_canary(canary, factor),
+        profile=kept.get(planned.dataflow.name),
+        wait=wait,
+        as_json=as_json,
+    )
 
 
 def propose(
@@ -101,28 +114,40 @@ def propose(
     *,
     reset: frozenset[str] = frozenset(),
     canary: CanarySettings | None = None,
+    profile: Profile | None = None,
+    approve: Callable[[], int] | None = None,
     wait: bool,
     as_json: bool,
 ) -> None:
-    """Show what a plan would change, ask, store it as what is wanted, and perhaps follow it."""
+    """Show what a plan would change, ask, store it as what is wanted, and perhaps follow it.
+
+    ``profile``: by which it was placed; it is kept. ``approve`` stores what was decided on already.
+    """
     from headwater import live
 
     found = live.preview(planned, store, reset_state=reset, canary=canary)
     if not as_json:
         _show(planned, found)
-    if found.same:
+    name = planned.dataflow.name
+    if found.same and approve is None:
+        if profile is not None:
+            live.keep_profile(name, profile, store)
         if as_json:
-            _print_json({**found.to_data(), "stored": False})
+            print_json({**found.to_data(), "stored": False})
         return
     if not yes and not _agreed(as_json=as_json):
-        _say("nothing was stored")
+        say("nothing was stored")
         raise typer.Exit(1)
-    name = planned.dataflow.name
-    version = live.apply(planned, store, reset_state=reset, canary=canary, after=found.version)
-    if as_json:
-        _print_json({**found.to_data(), "stored": True, "version": version})
+    if approve is not None:
+        version = approve()
     else:
-        _say(f"{name}: version {version} is wanted")
+        version = live.apply(
+            planned, store, reset_state=reset, canary=canary, after=found.version, profile=profile
+        )
+    if as_json:
+        print_json({**found.to_data(), "stored": True, "version": version})
+    else:
+        say(f"{name}: version {version} is wanted")
     if wait:
         _follow(name, version, store, quiet=as_json)
 
@@ -143,10 +168,10 @@ def stop(
     if forget and finish:
         raise typer.BadParameter("--forget and --finish exclude each other")
     if forget and not yes and not _agreed(as_json=False, what=f"delete all that {name} has stored?"):
-        _say("nothing was stored")
+        say("nothing was stored")
         raise typer.Exit(1)
     version = live.stop(name, store, how="forget" if forget else "finish" if finish else "stop")
-    _say(f"{name}: version {version} is wanted")
+    say(f"{name}: version {version} is wanted")
     if wait:
         _follow(name, version, store, quiet=False)
 
@@ -170,18 +195,18 @@ def status(
     if not watch:
         found = show()
         if as_json:
-            _print_json(found[0].to_data() if name else [s.to_data() for s in found])
+            print_json(found[0].to_data() if name else [s.to_data() for s in found])
         else:
             Console(highlight=False).print(Group(*(status_view(s) for s in found)))
             if not found:
-                _say("no deployments")
+                say("no deployments")
         return
-    stop = _stopped_by_signals()
+    stop = stopped_by_signals()
     with Live(auto_refresh=False) as screen:
         while not stop.is_set():
             found = show()
             if as_json:
-                _print_json([s.to_data() for s in found])
+                print_json([s.to_data() for s in found])
             else:
                 screen.update(Group(*(status_view(s) for s in found)), refresh=True)
             stop.wait(1.0)
@@ -190,10 +215,11 @@ def status(
 def history(name: Name, store: StorePlace = None, as_json: Json = False) -> None:
     """List what was wanted of a deployment, what became of it, and what happened."""
     from headwater import live
+    from headwater.render_loop import decision_line
 
     found = live.history(name, store)
     if as_json:
-        _print_json(found.to_data())
+        print_json(found.to_data())
         return
     outcomes = {c.version: c for c in found.changes}
     for wish in found.wishes:
@@ -203,13 +229,18 @@ def history(name: Name, store: StorePlace = None, as_json: Json = False) -> None
         typer.echo(f"{live.clock(wish.at)}  version {wish.version}: {wish.goal}, {ended}")
         if change is not None and change.message:
             typer.echo(f"{'':21}{change.message.splitlines()[0]}")
+    for decision in found.decisions:
+        typer.echo(f"{live.clock(decision.at)}  {decision_line(decision)}")
     for event in found.events:
         typer.echo(f"{live.clock(event.at)}  {event.text.splitlines()[0]}")
 
 
 def explain(
     subject: Annotated[
-        str, typer.Argument(help="A deployment's name, or a dataflow's file.", show_default=False)
+        str,
+        typer.Argument(
+            help="A deployment's name, a decision's number, or a dataflow's file.", show_default=False
+        ),
     ],
     continuum: Annotated[
         Path | None, typer.Option("--continuum", "-c", help="The zones; for a file.", show_default=False)
@@ -220,7 +251,7 @@ def explain(
     reset_state: Reset = None,
     as_json: Json = False,
 ) -> None:
-    """Say in words what applying a dataflow would do, step by step; or what the last change did."""
+    """Say in words what applying a dataflow would do, what the last change did, or why it was decided."""
     from headwater import live
 
     if continuum is not None:
@@ -231,6 +262,9 @@ def explain(
             typer.echo(json.dumps(shown.to_data(), indent=2))
         else:
             _numbered(shown.words)
+        return
+    if subject.isdecimal() and not live.holds(subject, store):
+        _explain_decision(int(subject), store, as_json=as_json)
         return
     change, lines, journal = live.explain(subject, store)
     if as_json:
@@ -244,6 +278,19 @@ def explain(
         _numbered(lines)
         for line in live.measured(journal):
             typer.echo(line)
+
+
+def _explain_decision(number: int, store: str | None, *, as_json: bool) -> None:
+    from rich.console import Console
+
+    from headwater import live_loop
+    from headwater.render_loop import decision_view
+
+    found = live_loop.decision(number, store)
+    if as_json:
+        print_json(found.to_data())
+    else:
+        Console(highlight=False).print(decision_view(found))
 
 
 def _numbered(lines: Sequence[str]) -> None:
@@ -261,6 +308,14 @@ def up(
     quick: Annotated[
         bool, typer.Option("--quick", help="Agents started here: Spark starts sooner, runs slower.")
     ] = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics",
+            help="[HOST:]PORT where Prometheus finds /metrics; without a host, this machine alone.",
+            show_default="nowhere",
+        ),
+    ] = None,
 ) -> None:
     """Run the controller: make the zones match what the store says is wanted, until Ctrl-C.
 
@@ -271,8 +326,15 @@ def up(
 
     zones = service.load_continuum(continuum).zones if continuum else ()
     options = ("--quick",) if quick else ()
-    live.up(store, home=home, options=options, zones=zones, stop=_stopped_by_signals(), say=_say)
-    _say("stopped; all units run on")
+    stop = stopped_by_signals()
+    with contextlib.ExitStack() as stack:
+        if metrics is not None:
+            from headwater.prometheus import address, serving
+
+            host, port = address(metrics)
+            say(f"metrics at {stack.enter_context(serving(store, host, port))}")
+        live.up(store, home=home, options=options, zones=zones, stop=stop, say=say)
+    say("stopped; all units run on")
 
 
 def down(home: Home = Path(".headwater")) -> None:
@@ -280,7 +342,7 @@ def down(home: Home = Path(".headwater")) -> None:
     from headwater import live
 
     ended = live.down(home)
-    _say(f"ended: {', '.join(ended)}" if ended else "no agent runs here")
+    say(f"ended: {', '.join(ended)}" if ended else "no agent runs here")
 
 
 # ---------------------------------------------------------------- parts
@@ -316,7 +378,7 @@ def _show(planned: DeploymentPlan, found: Preview) -> None:
     from headwater.render import change_view
 
     for warning in planned.warnings:
-        _say(f"warning: {warning}")
+        say(f"warning: {warning}")
     Console(highlight=False).print(change_view(planned.dataflow.name, found.diff, found.words))
 
 
@@ -334,13 +396,13 @@ def _is_terminal() -> bool:
 def _follow(name: str, version: int, store: str | None, *, quiet: bool) -> None:
     from headwater import live
 
-    say = (lambda text: None) if quiet else _say
-    ended = live.follow(name, version, store, stop=_stopped_by_signals(), say=say)
+    tell = (lambda text: None) if quiet else say
+    ended = live.follow(name, version, store, stop=stopped_by_signals(), say=tell)
     if ended is None:
-        _say("not waited for; the controller goes on")
+        say("not waited for; the controller goes on")
 
 
-def _stopped_by_signals() -> threading.Event:
+def stopped_by_signals() -> threading.Event:
     """Give an event that Ctrl-C and SIGTERM set."""
     stop = threading.Event()
 
@@ -352,9 +414,9 @@ def _stopped_by_signals() -> threading.Event:
     return stop
 
 
-def _print_json(data: object) -> None:
+def print_json(data: object) -> None:
     typer.echo(json.dumps(data, indent=2, ensure_ascii=False, default=str))
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     typer.echo(text, err=True)

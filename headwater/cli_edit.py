@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli_control import Json, StorePlace, Wait, propose
+from headwater.cli_control import Json, StorePlace, Wait, Yes, propose
 
 if TYPE_CHECKING:
     from headwater.plan.model import Deployment, DeploymentPlan
 
 Of = Annotated[str | None, typer.Option("--of", help="The deployment.", show_default="the only one there is")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Layer = Annotated[
     str | None, typer.Option("--to", help="The layer it is to run in.", show_default="where it is")
 ]

@@ -11,12 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from headwater.adapt import keeping
+from headwater.adapt.keeping import Figures, breaks
+from headwater.adapt.keeping import measured as measured_of
 from headwater.adapt.promise import Promise
+from headwater.adapt.window import window
 from headwater.continuum import Zone
 from headwater.control.lifecycle import BUSY
 from headwater.control.records import (
@@ -46,6 +48,9 @@ from headwater.profile import Profile
 
 STORE = "HEADWATER_STORE"
 """The environment variable that names the store."""
+
+RECENT = 12.0
+"""Seconds for which what is measured counts as measured now."""
 
 HOME = Path(".headwater")
 """Where agents of this machine are kept, and the store where no other is named."""
@@ -189,20 +194,21 @@ class Status:
     controller: str | None
     """Who acts on the store; None when nobody does."""
     promise: Promise | None
-    measured: keeping.Measured
-    """What is measured of what may be promised."""
+    measured: Figures | None
+    """What was measured lately of what may be promised; None where nothing was."""
     decisions: tuple[Decision, ...]
     """Those of which more is to be heard."""
 
     @property
     def kept(self) -> bool | None:
-        """Whether the promise is kept as far as it is measured; None where there is none, or nothing yet."""
-        return keeping.kept(self.promise, self.measured) if self.promise else None
+        """Whether the promise is kept, as far as it is measured; None where there is none, or nothing was."""
+        return None if self.promise is None or self.measured is None else not self.broken
 
     @property
     def broken(self) -> tuple[str, ...]:
         """Which limits are broken now."""
-        return keeping.broken(self.promise, self.measured) if self.promise else ()
+        found = breaks(self.promise, self.measured) if self.promise and self.measured else ()
+        return tuple(b.text for b in found)
 
     @property
     def units(self) -> tuple[UnitProgress, ...]:
@@ -226,7 +232,7 @@ class Status:
             "promise": self.promise and self.promise.to_data(),
             "kept": self.kept,
             "broken": list(self.broken),
-            "measured": asdict(self.measured),
+            "measured": self.measured and self.measured.to_data(),
             "decisions": [d.to_data() for d in self.decisions],
             "zones": [{"zone": z.zone, "at": z.at, "error": z.error} for z in self.zones],
             **{k: v for k, v in self.progress.to_data().items() if k != "seconds"},
@@ -236,26 +242,37 @@ class Status:
 def status(name: str | None = None, place: str | None = None) -> tuple[Status, ...]:
     """Give the state of one deployment, or of all."""
     with existing(place) as store:
-        records = (store.deployment(name),) if name else store.deployments()
-        lease = store.lease()
-        return tuple(_status(store, record, lease.holder if lease else None) for record in records)
+        return status_of(store, name)
+
+
+def status_of(store: StoreReader, name: str | None = None) -> tuple[Status, ...]:
+    """Give the state of one deployment of an open store, or of all."""
+    records = (store.deployment(name),) if name else store.deployments()
+    lease = store.lease()
+    return tuple(_status(store, record, lease.holder if lease else None) for record in records)
 
 
 def _status(store: StoreReader, record: DeploymentRecord, controller: str | None) -> Status:
     change = next(reversed(store.changes(record.name)), None)
     journal = [e for e in store.journal(change.id) if e.state != "dropped"] if change else []
-    reports, base = store.reports(record.name), store.base(record.name)
+    base = store.base(record.name)
     return Status(
         deployment=record,
         change=change,
         done=sum(e.state == "done" for e in journal),
         steps=len(journal),
-        zones=reports,
+        zones=store.reports(record.name),
         controller=controller,
         promise=store.promise(record.name),
-        measured=keeping.measured(base, whole(reports)) if base else keeping.Measured(),
+        measured=_measured(store, record.name, base) if base else None,
         decisions=store.decisions(record.name, states=OPEN),
     )
+
+
+def _measured(store: StoreReader, name: str, plan: DeploymentPlan) -> Figures | None:
+    samples = store.samples(name, since=time.time() - RECENT)
+    seen, newest = window(samples), window(samples, RECENT / 3)
+    return measured_of(plan, seen, newest) if seen and newest else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from headwater.adapt.calibrate import Compared, Learned, facts_of
 from headwater.adapt.calibrate import compared as held_against
+from headwater.adapt.keeping import sink_units
 from headwater.adapt.model import predict
 from headwater.adapt.promise import Promise
-from headwater.adapt.window import window
+from headwater.adapt.window import ChannelRates, HostRates, LinkRates, UnitRates, Window, window
 from headwater.control.policy import SEEN, TRIGGER
 from headwater.control.records import Decision, DecisionState, Sample
 from headwater.control.store import Store
 from headwater.live import existing, store_place
 from headwater.plan.model import DeploymentPlan
 from headwater.profile import Profile
+
+NOW = 60.0
+"""Seconds over which rates and loads are shown."""
+MOMENTS = 60
+"""Stretches at most that a course is shown in."""
 
 
 def promise(name: str, place: str | None = None) -> Promise | None:
@@ -34,13 +43,130 @@ def set_promise(name: str, promise: Promise, place: str | None = None) -> None:
         store.set_promise(name, promise)
 
 
-def metrics(
-    name: str, since_s: float, place: str | None = None
-) -> tuple[DeploymentPlan | None, tuple[Sample, ...]]:
-    """Give the plan in force and the samples of the last seconds, the oldest first."""
+@dataclass(frozen=True)
+class Moment:
+    """A stretch of time, by its end: rows/s that were read from sources, latency (p95, s) at sinks."""
+
+    at: float
+    rows_per_s: float
+    latency_s: float | None
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What a deployment did: ``seen`` over the last ``NOW`` seconds, None where too little is known."""
+
+    seen: Window | None
+    course: tuple[Moment, ...]
+
+    def to_data(self) -> dict[str, Any]:
+        """Give the metrics as JSON-able data: rows and bytes per second, times in seconds, loads in cores."""
+        seen = self.seen
+        return {
+            "since": seen and seen.since,
+            "until": seen and seen.until,
+            "units": [_unit(u) for u in seen.units.values()] if seen else [],
+            "hosts": [_host(h) for h in seen.hosts.values()] if seen else [],
+            "links": [_link(x) for x in seen.links.values()] if seen else [],
+            "channels": [_channel(c) for c in seen.channels.values()] if seen else [],
+            "course": [asdict(moment) for moment in self.course],
+        }
+
+
+def metrics(name: str, since_s: float, place: str | None = None) -> Metrics:
+    """Give what a deployment did in the last seconds, by the samples that the controller keeps."""
     with existing(place) as store:
         store.deployment(name)
-        return store.base(name), store.samples(name, since=time.time() - since_s)
+        plan, samples = store.base(name), store.samples(name, since=time.time() - since_s)
+    sinks = sink_units(plan) if plan else ()
+    return Metrics(window(samples, NOW), tuple(_course(samples, sinks)))
+
+
+def _course(samples: Sequence[Sample], sinks: Sequence[str]) -> Iterator[Moment]:
+    """Put samples together into few stretches, with the worst latency of each."""
+    each = max(1, math.ceil((len(samples) - 1) / MOMENTS))
+    for n in range(0, len(samples) - 1, each):
+        part = samples[n : n + each + 1]
+        found = window(part)
+        if found is not None:
+            read = sum(u.rows_in for u in found.units.values() if u.now.lag is None)
+            ends = (u for s in part[1:] for u in s.progress.units if u.unit in sinks)
+            worst = max((u.latency.p95 for u in ends if u.latency), default=None)
+            yield Moment(found.until, read, worst)
+
+
+def _unit(unit: UnitRates) -> dict[str, Any]:
+    now, latency = unit.now, unit.now.latency
+    sources: list[dict[str, Any]] = [
+        {"operator": name, "location": location, "rows_in_per_s": None, "rows_out_per_s": rate}
+        for (name, location), rate in unit.sources.items()
+    ]
+    operators: list[dict[str, Any]] = [
+        {"operator": name, "location": None, "rows_in_per_s": o.rows_in, "rows_out_per_s": o.rows_out}
+        for name, o in unit.operators.items()
+    ]
+    return {
+        "unit": now.unit,
+        "zone": now.zone,
+        "status": now.status,
+        "rows_in_per_s": unit.rows_in,
+        "rows_out_per_s": unit.rows_out,
+        "selectivity": _share(unit.rows_out, unit.rows_in),
+        "cpu": unit.cpu,
+        "cpu_s_per_row": _share(unit.cpu, unit.rows_in),
+        "batch_s": unit.batch_s,
+        "busy": unit.busy,
+        "state_rows": now.state_rows,
+        "state_bytes": now.state_bytes,
+        "lag": now.lag,
+        "latency_p50_s": latency and latency.p50,
+        "latency_p95_s": latency and latency.p95,
+        "oldest_s": now.oldest_s,
+        "operators": [
+            {**o, "selectivity": _share(o["rows_out_per_s"], o["rows_in_per_s"])} for o in sources + operators
+        ],
+    }
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None
+
+
+def _host(host: HostRates) -> dict[str, Any]:
+    return {
+        "host": host.now.host,
+        "zone": host.now.zone,
+        "cores": host.cores,
+        "spark": host.spark,
+        "agent": host.agent,
+        "others": host.others,
+        "load": host.load,
+        "memory": host.now.memory,
+        "memory_free": host.now.memory_free,
+    }
+
+
+def _link(link: LinkRates) -> dict[str, Any]:
+    now = link.now
+    return {
+        "link": now.link,
+        "bytes_per_s": link.bytes,
+        "came_bytes_per_s": now.bytes_per_s,
+        "capacity_bytes_per_s": now.capacity,
+        "delay_s": now.delay_s,
+        "up": now.up,
+        "since_s": now.since_s,
+    }
+
+
+def _channel(channel: ChannelRates) -> dict[str, Any]:
+    return {
+        "channel": channel.now.channel,
+        "rows_per_s": channel.rows,
+        "bytes_per_s": channel.bytes,
+        "unread": channel.now.unread,
+        "unread_bytes": channel.now.unread_bytes,
+    }
 
 
 def decisions(

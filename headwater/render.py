@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from rich.console import Console, Group, RenderableType
@@ -164,6 +165,7 @@ def status_view(status: Status) -> RenderableType:
         parts.append(Text(f"  {record.message}", style="yellow"))
     if status.controller is None:
         parts.append(Text("  nobody acts on the store: `headwater up` does", style="yellow"))
+    parts += _promised(status)
     if status.units:
         parts.append(_unit_table(status.units))
     if links := status.progress.links:
@@ -172,6 +174,26 @@ def status_view(status: Status) -> RenderableType:
     parts += [Text(f"zone {z.zone}: {z.error}", style="red") for z in status.zones if z.error]
     parts += [Text(f"{u.unit}: {u.error}", style="red") for u in status.units if u.error]
     return Group(*parts)
+
+
+def _promised(status: Status) -> Iterator[Text]:
+    """Say whether the promise is kept, who decides, and which decisions are open."""
+    if status.promise is None:
+        return
+    measured, most = status.measured, status.promise.max_latency
+    said = ""
+    if measured is not None and not math.isinf(most):
+        said = f", latency {format_duration(measured.latency)} of at most {format_duration(most)}"
+    mode = f"; mode {status.promise.mode}"
+    if status.kept is None:
+        yield Text(f"  promise: not measured yet{mode}", style="dim")
+    elif status.kept:
+        yield Text(f"  promise kept{said}{mode}", style="green")
+    else:
+        yield Text(f"  promise broken: {'; '.join(status.broken)}{mode}", style="red")
+    for decision in status.decisions:
+        ask = f": headwater approve {decision.id}" if decision.state == "proposed" else ""
+        yield Text(f"  decision {decision.id} {decision.state}: {decision.why}{ask}", style="yellow")
 
 
 _PHASE_STYLE: Mapping[str, str] = {
@@ -208,7 +230,7 @@ def _unit_table(units: Iterable[UnitProgress]) -> Table:
     table.add_column("Unit", no_wrap=True)
     table.add_column("Zone", no_wrap=True)
     table.add_column("Status", no_wrap=True)
-    for column in ("Rows in", "Rows out", "Rows/s", "Lag", "Batch ms", "Dead", "Late"):
+    for column in ("Rows in", "Rows out", "Rows/s", "Lag", "Batch ms", "p95", "Dead", "Late"):
         table.add_column(column, justify="right", no_wrap=True)
     for unit in units:
         table.add_row(
@@ -220,6 +242,7 @@ def _unit_table(units: Iterable[UnitProgress]) -> Table:
             _number(unit.rows_per_s),
             "-" if unit.lag is None else f"{unit.lag:,}",
             _number(unit.batch_ms),
+            format_duration(unit.latency.p95) if unit.latency else "-",
             f"{unit.dead_letters:,}",
             f"{unit.late_rows:,}",
         )

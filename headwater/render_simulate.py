@@ -12,12 +12,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from headwater.bars import bar, stretches
 from headwater.errors import RuntimeFailure
 from headwater.placement.replay import Score
 from headwater.placement.situation import Limits
 from headwater.quantity import format_duration
 
-_BARS = "▁▂▃▄▅▆▇█"
 _WIDEST = 60
 
 
@@ -85,15 +85,12 @@ def _most(limits: Limits) -> str:
 
 def _course(scores: Sequence[Score], limits: Limits) -> Text:
     """Draw response times; of many steps, the worst of each stretch."""
-    each = max(1, math.ceil(len(scores) / _WIDEST))
-    worst = [max(s.latency for s in scores[n : n + each]) for n in range(0, len(scores), each)]
+    worst = stretches([s.latency for s in scores], _WIDEST)
     finite = [w for w in worst if math.isfinite(w)]
     top = limits.max_latency if math.isfinite(limits.max_latency) else max(finite, default=1.0)
     found = Text()
     for value in worst:
-        share = min(1.0, value / top) if math.isfinite(value) else 1.0
-        bar = _BARS[int(share * (len(_BARS) - 1))]
-        found.append(bar, style="red" if value > limits.max_latency else "")
+        found.append(bar(value / top), style="red" if value > limits.max_latency else "")
     return found
 
 

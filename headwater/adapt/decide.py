@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from headwater.adapt.calibrate import Learned, facts_of
+from headwater.adapt.keeping import Break, Figures, breaks, measured, sink_units, strain
 from headwater.adapt.model import Facts, predict
-from headwater.adapt.options import Break, Figures, Option, Options, breaks, strain
+from headwater.adapt.options import Option, Options
 from headwater.adapt.promise import Promise
 from headwater.adapt.window import Window
-from headwater.dataflow.sinks import Sink
 from headwater.errors import HeadwaterError
 from headwater.placement.exact import Exactness
 from headwater.plan.diff import diff
@@ -75,8 +75,7 @@ class Case:
     @property
     def sinks(self) -> tuple[str, ...]:
         """Name the units that feed sinks."""
-        flow = self.plan.dataflow
-        return tuple(u.id for u in self.plan.units if any(isinstance(flow[o], Sink) for o in u.outputs))
+        return sink_units(self.plan)
 
     def facts(self) -> Facts:
         """What is so now: hosts and links as seen, rates of the last moment or what they are to become."""
@@ -89,16 +88,7 @@ class Case:
 
     def measured(self) -> Figures:
         """Give what the promise is about, as it was measured."""
-        _, p95 = self.seen.latency(self.sinks)
-        top = self.plan.continuum.layers[-1].name
-        zone = self.plan.continuum.zone
-        into = [x for x in self.plan.continuum.links if zone(x.upper).layer == top != zone(x.lower).layer]
-        return Figures(
-            latency=max(p95 or 0.0, self.newest.oldest()),
-            bandwidth=sum(self.seen.links[x.name].bytes for x in into if x.name in self.seen.links),
-            cost=0.0,
-            load={f"{host} ({zone_})": h.load for (zone_, host), h in self.seen.hosts.items()},
-        )
+        return measured(self.plan, self.seen, self.newest)
 
     def to_data(self) -> dict[str, Any]:
         """Give what was measured as JSON-able data."""

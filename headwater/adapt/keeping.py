@@ -1,68 +1,81 @@
-"""Whether a promise is kept at the moment, by what its deployment says of itself. Pure."""
+"""What promises are about, as figures, and which of their limits these break. Pure."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from headwater.adapt.promise import Promise
-from headwater.metrics import Progress
+from headwater.adapt.window import Window
+from headwater.dataflow.sinks import Sink
 from headwater.plan.model import DeploymentPlan
-from headwater.quantity import format_duration, format_size
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """What is measured of what is promised; None where nothing is known yet.
+@dataclass(frozen=True)
+class Figures:
+    """What promises are about: latency (p95, s), bytes/s into the top layer, RU, load of each host."""
 
-    ``latency_s``: for 95 of 100, at the slowest unit with a sink. ``bandwidth``: bytes/s into the top layer.
-    """
+    latency: float
+    bandwidth: float
+    cost: float
+    load: Mapping[str, float]
 
-    latency_s: float | None = None
-    latency_p50_s: float | None = None
-    bandwidth: float | None = None
+    def to_data(self) -> dict[str, Any]:
+        """Give them as JSON-able data, as decisions are recorded."""
+        return {
+            "latency_s": self.latency if math.isfinite(self.latency) else None,
+            "bandwidth_bytes_per_s": self.bandwidth,
+            "cost": self.cost,
+            "load": dict(self.load),
+        }
 
 
-def sink_units(plan: DeploymentPlan) -> frozenset[str]:
-    """Give the units that write to a sink."""
-    sinks = {sink.id for sink in plan.dataflow.sinks}
-    return frozenset(u.id for u in plan.units if not sinks.isdisjoint(u.operators))
+@dataclass(frozen=True)
+class Break:
+    """A limit that is not kept to; ``share``: by what factor it is exceeded."""
+
+    limit: str
+    share: float
+    text: str
 
 
-def measured(plan: DeploymentPlan, progress: Progress) -> Measured:
-    """Give the newest figures of a deployment."""
-    ends, top = sink_units(plan), plan.continuum.root.layer
-    known = [u.latency for u in progress.units if u.unit in ends and u.latency]
-    into = {
-        zone.link.name
-        for zone in plan.continuum.zones
-        if zone.link and zone.layer != top and plan.continuum.zone(zone.link.upper).layer == top
-    }
-    rates = [x.bytes_per_s for x in progress.links if x.link in into and x.bytes_per_s is not None]
-    return Measured(
-        latency_s=max((x.p95 for x in known), default=None),
-        latency_p50_s=max((x.p50 for x in known), default=None),
-        bandwidth=sum(rates) if rates else None,
+def breaks(promise: Promise, found: Figures, *, within: float = 1.0) -> tuple[Break, ...]:
+    """Say which limits figures do not keep to, when ``within`` is the share of each that may be used."""
+    full = max((share, host) for host, share in found.load.items()) if found.load else (0.0, "")
+    checks = (
+        ("max_latency", found.latency, promise.max_latency, "{:.3g} s > {:.3g} s"),
+        ("max_bandwidth", found.bandwidth, promise.max_bandwidth, "{:,.0f} bytes/s > {:,.0f} bytes/s"),
+        ("max_cost", found.cost, promise.max_cost, "{:.3g} > {:.3g}"),
+        ("headroom", full[0], 1.0 - promise.headroom, f"{full[1]} is {{:.0%}} full, {{:.0%}} are allowed"),
+    )
+    return tuple(
+        Break(name, value / most, f"{name}: {text.format(value, most)}")
+        for name, value, most, text in checks
+        if value > most * within
     )
 
 
-def broken(promise: Promise, found: Measured) -> tuple[str, ...]:
-    """Say which limits of latency and bandwidth are broken."""
-    said = []
-    if found.latency_s is not None and found.latency_s > promise.max_latency:
-        most = format_duration(promise.max_latency)
-        said.append(f"latency is {format_duration(found.latency_s)}, more than {most}")
-    if found.bandwidth is not None and found.bandwidth > promise.max_bandwidth:
-        most = format_size(promise.max_bandwidth)
-        said.append(f"{format_size(found.bandwidth)}/s go into the top layer, more than {most}/s")
-    return tuple(said)
+def strain(promise: Promise, found: Figures) -> float:
+    """Give the largest share of any limit that is used."""
+    return max((b.share for b in breaks(promise, found, within=0.0)), default=0.0)
 
 
-def kept(promise: Promise, found: Measured) -> bool | None:
-    """Tell whether latency and bandwidth keep to their limits; None while one of these is not known."""
-    if broken(promise, found):
-        return False
-    unknown = (found.latency_s is None and math.isfinite(promise.max_latency)) or (
-        found.bandwidth is None and math.isfinite(promise.max_bandwidth)
+def sink_units(plan: DeploymentPlan) -> tuple[str, ...]:
+    """Name the units that feed sinks."""
+    flow = plan.dataflow
+    return tuple(u.id for u in plan.units if any(isinstance(flow[o], Sink) for o in u.outputs))
+
+
+def measured(plan: DeploymentPlan, seen: Window, newest: Window) -> Figures:
+    """Give what was measured in ``seen``; what waits in ``newest`` is at least as late as it is old."""
+    _, p95 = seen.latency(sink_units(plan))
+    top, zone = plan.continuum.layers[-1].name, plan.continuum.zone
+    into = [x for x in plan.continuum.links if zone(x.upper).layer == top != zone(x.lower).layer]
+    return Figures(
+        latency=max(p95 or 0.0, newest.oldest()),
+        bandwidth=sum(seen.links[x.name].bytes for x in into if x.name in seen.links),
+        cost=0.0,
+        load={f"{host} ({zone_})": h.load for (zone_, host), h in seen.hosts.items()},
     )
-    return None if unknown else True

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from headwater.adapt.keeping import Break, Figures, breaks
 from headwater.adapt.model import Facts, Predicted, predict
 from headwater.adapt.promise import Promise
 from headwater.errors import HeadwaterError, PlacementError
@@ -23,46 +23,6 @@ from headwater.profile import Known
 _EACH_LOCATION = 8
 """Locations up to which moves for each by itself are looked at; schedulers decide on more."""
 _SCHEDULER = "tsoo_exact"
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What promises are about: latency (p95, s), bytes/s into the top layer, RU, load of each host."""
-
-    latency: float
-    bandwidth: float
-    cost: float
-    load: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Break:
-    """A limit that is not kept to; ``share``: by what factor it is exceeded."""
-
-    limit: str
-    share: float
-    text: str
-
-
-def breaks(promise: Promise, found: Figures, *, within: float = 1.0) -> tuple[Break, ...]:
-    """Say which limits figures do not keep to, when ``within`` is the share of each that may be used."""
-    full = max((share, host) for host, share in found.load.items()) if found.load else (0.0, "")
-    checks = (
-        ("max_latency", found.latency, promise.max_latency, "{:.3g} s > {:.3g} s"),
-        ("max_bandwidth", found.bandwidth, promise.max_bandwidth, "{:,.0f} bytes/s > {:,.0f} bytes/s"),
-        ("max_cost", found.cost, promise.max_cost, "{:.3g} > {:.3g}"),
-        ("headroom", full[0], 1.0 - promise.headroom, f"{full[1]} is {{:.0%}} full, {{:.0%}} are allowed"),
-    )
-    return tuple(
-        Break(name, value / most, f"{name}: {text.format(value, most)}")
-        for name, value, most, text in checks
-        if value > most * within
-    )
-
-
-def strain(promise: Promise, found: Figures) -> float:
-    """Give the largest share of any limit that is used."""
-    return max((b.share for b in breaks(promise, found, within=0.0)), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -88,16 +48,12 @@ class Option:
 
     def to_data(self) -> dict[str, Any]:
         """Give it as JSON-able data; what would never end is None."""
-        found = self.figures
         return {
             "name": self.name,
             "layers": dict(self.deployment.layers),
             "at": {x: dict(own) for x, own in self.deployment.at.items()},
             "cuts": sorted(list(c) for c in self.deployment.cuts),
-            "latency_s": found.latency if math.isfinite(found.latency) else None,
-            "load": dict(found.load),
-            "bandwidth_bytes_per_s": found.bandwidth,
-            "cost": found.cost,
+            **self.figures.to_data(),
             "moved": self.moved,
             "keeps": self.keeps,
             "breaks": [b.text for b in self.breaks],

@@ -1,0 +1,272 @@
+"""Metrics and decisions as a terminal shows them; computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headwater.adapt.promise import Promise
+from headwater.bars import course
+from headwater.control.memory import in_words
+from headwater.control.records import Decision
+from headwater.errors import PlacementError
+from headwater.live import clock
+from headwater.quantity import format_duration, format_size
+
+# ---------------------------------------------------------------- metrics
+
+
+def metrics_view(name: str, data: Mapping[str, Any]) -> RenderableType:
+    """Show what ``Metrics.to_data`` gives: units and their operators, hosts, links, and the course of it."""
+    if not data["units"]:
+        return Text(f"{name}: nothing was measured yet; `headwater up` does")
+    over = format_duration(round(data["until"] - data["since"], 1))
+    parts: list[RenderableType] = [Text(f"{name}, over the last {over}", style="bold"), _units(data["units"])]
+    if data["hosts"]:
+        parts += [Text(""), _hosts(data["hosts"])]
+    if data["links"]:
+        parts += [Text(""), _links(data["links"])]
+    return Group(*parts, Text(""), *_courses(data["course"]))
+
+
+def _units(units: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table("Unit", "Status")
+    for column in (
+        "In/s",
+        "Out/s",
+        "Out/in",
+        "CPU/row",
+        "Batch",
+        "Busy",
+        "State",
+        "Lag",
+        "p50",
+        "p95",
+        "Oldest",
+    ):
+        table.add_column(column, justify="right", no_wrap=True)
+    for unit in units:
+        table.add_row(
+            Text(unit["unit"]),
+            Text(unit["status"]),
+            _rate(unit["rows_in_per_s"]),
+            _rate(unit["rows_out_per_s"]),
+            _plain(unit["selectivity"]),
+            _time(unit["cpu_s_per_row"]),
+            _time(unit["batch_s"]),
+            _percent(unit["busy"]),
+            f"{unit['state_rows']:,} ({format_size(unit['state_bytes'])})" if unit["state_rows"] else "-",
+            "-" if unit["lag"] is None else f"{unit['lag']:,}",
+            _time(unit["latency_p50_s"]),
+            _time(unit["latency_p95_s"]),
+            _time(unit["oldest_s"]),
+        )
+        for operator in unit["operators"]:
+            at = f" at {operator['location']}" if operator["location"] else ""
+            table.add_row(
+                Text(f"  {operator['operator']}{at}", style="dim"),
+                "",
+                _rate(operator["rows_in_per_s"]),
+                _rate(operator["rows_out_per_s"]),
+                _plain(operator["selectivity"]),
+            )
+    return table
+
+
+def _hosts(hosts: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table("Host", "Zone")
+    for column in ("Cores", "Spark", "Agent", "Others", "Load"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for host in hosts:
+        used = (f"{host[name]:.2f}" for name in ("spark", "agent", "others"))
+        table.add_row(
+            Text(host["host"]), Text(host["zone"]), f"{host['cores']:g}", *used, _percent(host["load"])
+        )
+    return table
+
+
+def _links(links: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table("Link")
+    for column in ("Written/s", "Came/s", "Capacity/s", "Delay"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("Link is", no_wrap=True)
+    for link in links:
+        up = {True: Text("up", style="green"), False: Text("down", style="bold red"), None: Text("-")}
+        table.add_row(
+            Text(link["link"]),
+            *(_size(link[name]) for name in ("bytes_per_s", "came_bytes_per_s", "capacity_bytes_per_s")),
+            _time(link["delay_s"]),
+            up[link["up"]],
+        )
+    return table
+
+
+def _courses(moments: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
+    """Draw the course of rate and latency, with the least, the most and the last of each."""
+    for label, key, write in (("Rows/s read", "rows_per_s", _rate), ("Latency p95", "latency_s", _time)):
+        values = [m[key] for m in moments]
+        known = [v for v in values if v is not None]
+        if known:
+            said = f"{write(min(known))} to {write(max(known))}, now {write(known[-1])}"
+            yield Text(f"{label:12} {course(values)}  {said}")
+
+
+# ---------------------------------------------------------------- decisions
+
+
+def decision_line(decision: Decision) -> str:
+    """Say in a line what was decided and what became of it."""
+    version = f", version {decision.version}" if decision.version is not None else ""
+    return f"decision {decision.id}: {decision.why}: {decision.state}{version}"
+
+
+def decision_view(decision: Decision) -> RenderableType:
+    """Show a decision: what was promised and measured, what could have been done, and what happened after."""
+    data = decision.data
+    parts: list[RenderableType] = [
+        Text(f"decision {decision.id} on {decision.deployment}: {decision.state}", style="bold"),
+        Text(f"{clock(decision.at)}, mode {decision.mode}, because of {decision.trigger}"),
+        Text(decision.why),
+        Text(""),
+    ]
+    if promised := _promise(data.get("promise")):
+        parts.append(Text(f"promised: {promised}"))
+    parts += [Text(f"{label}: {text}") for label, text in _measured(_mapping(data.get("measured")))]
+    if rates := _rates(_mapping(_mapping(data.get("forecast")).get("rates"))):
+        parts.append(Text(f"expected: {rates}"))
+    parts += _options(data, decision)
+    if decision.version is not None:
+        parts += [Text(""), Text(f"version {decision.version} was wanted for it")]
+    if decision.after is not None:
+        parts += [Text(""), *_after(decision)]
+    return Group(*parts)
+
+
+def _promise(data: Any) -> str:
+    try:
+        return in_words(Promise.from_data(data)) if isinstance(data, Mapping) else ""
+    except (PlacementError, TypeError):
+        return ""
+
+
+def _measured(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    said = []
+    if (p95 := _number(found.get("latency_s"))) is not None:
+        p50 = _number(found.get("latency_p50_s"))
+        half = "" if p50 is None else f", p50 {_time(p50)}"
+        said.append(f"latency p95 {_time(p95)}{half}")
+    if oldest := _number(found.get("oldest_s")):
+        said.append(f"the oldest row waits for {_time(oldest)}")
+    if (bandwidth := _number(found.get("bandwidth_bytes_per_s"))) is not None:
+        said.append(f"{_size(bandwidth)}/s into the top layer")
+    if cost := _number(found.get("cost")):
+        said.append(f"cost {_plain(cost)}")
+    if said:
+        yield "measured", "; ".join(said)
+    if loads := _shares(found.get("load")):
+        yield "loads", loads
+    if rates := _rates(_mapping(found.get("rates"))):
+        yield "rates", rates
+    links = {name: _number(v) for name, v in _mapping(found.get("capacity")).items()}
+    if known := [f"{name} {_size(v)}/s" for name, v in links.items() if v is not None]:
+        yield "links bear", ", ".join(known)
+
+
+def _options(data: Mapping[str, Any], decision: Decision) -> list[RenderableType]:
+    """Tabulate what runs and what could run instead; the chosen one is marked."""
+    others = data.get("alternatives")
+    current, chosen = _mapping(data.get("current")), data.get("chosen")
+    rows = [("as it is", current)] if current else []
+    rows += [("", _mapping(o)) for o in others] if isinstance(others, Sequence) else []
+    if not rows:
+        return []
+    table = _table("", "Alternative")
+    for column in ("Latency", "Highest load", "Into the top/s", "Cost", "Moved"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("Why not", overflow="fold")
+    for number, (mark, option) in enumerate(rows, start=-1 if current else 0):
+        taken = number >= 0 and number == chosen
+        broken = option.get("breaks")
+        why = option.get("why_not") or ("; ".join(map(str, broken)) if isinstance(broken, Sequence) else "")
+        moved, loads = _number(option.get("moved")), _mapping(option.get("load"))
+        table.add_row(
+            "->" if taken else "",
+            Text(mark or str(option.get("name", "?")), style="bold" if taken else ""),
+            _time(_number(option.get("latency_s")), "without end" if "latency_s" in option else "-"),
+            _percent(max((v for v in map(_number, loads.values()) if v is not None), default=None)),
+            _size(_number(option.get("bandwidth_bytes_per_s"))),
+            _plain(_number(option.get("cost"))),
+            "-" if moved is None else f"{moved:.0f}",
+            Text("chosen" if taken else str(why)),
+        )
+    unwanted = [] if isinstance(chosen, int) or decision.trigger == "undo" else [Text("none was chosen")]
+    return [Text(""), table, *unwanted]
+
+
+def _after(decision: Decision) -> Iterator[Text]:
+    after = decision.after or {}
+    verdict, text = after.get("verdict"), after.get("text")
+    style = {"better": "green", "worse": "red"}.get(str(verdict), "")
+    said = ": ".join(str(x) for x in (verdict, text) if x)
+    yield Text(f"{clock(decision.updated)}, {decision.state}" + (f": {said}" if said else ""), style=style)
+    yield from (Text(f"{label} after it: {found}") for label, found in _measured(after))
+    if (out := _number(after.get("seconds_out"))) is not None:
+        yield Text(f"limits were broken for {_time(out)}")
+
+
+# ---------------------------------------------------------------- figures
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    return table
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _plain(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def _time(value: float | None, otherwise: str = "-") -> str:
+    return otherwise if value is None else format_duration(value)
+
+
+def _size(value: float | None) -> str:
+    return "-" if value is None else format_size(round(value))
+
+
+def _shares(loads: Any) -> str:
+    known = {host: _number(share) for host, share in _mapping(loads).items()}
+    return ", ".join(f"{host} {share:.0%}" for host, share in known.items() if share is not None)
+
+
+def _rates(rates: Mapping[str, Any]) -> str:
+    """Write rows/s by source and location."""
+    found = [
+        f"{source}{'' if place == '*' else f' at {place}'} {_rate(rate)} rows/s"
+        for source, own in rates.items()
+        for place, rate in ((x, _number(y)) for x, y in _mapping(own).items())
+        if rate is not None
+    ]
+    return ", ".join(found)
