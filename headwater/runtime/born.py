@@ -3,7 +3,7 @@
 Spark writes down, before it does a batch, how far the batch goes in every source. From that and the
 number before follows what it reads:
 
-- entries of channels and of spools of messages: these carry their own word (``Entry.born``);
+- entries of channels and of spools of messages, which carry their own word (see ``channels.arrival``);
 - files: they came when they were last written, which Spark's list of them tells;
 - anything else: it came between the planning of the batch before and that of this one.
 
@@ -14,21 +14,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from headwater.runtime.channels.entry import Entry
-from headwater.runtime.channels.log import Log
-from headwater.runtime.channels.open import LogSpec, open_log
+from headwater.runtime.channels.arrival import Times, joined, word_of
+from headwater.runtime.channels.open import LogSpec
 from headwater.runtime.durable import read_note
 
-Times: TypeAlias = tuple[float, float]
-"""Of the oldest and of the newest row, in seconds since 1970."""
-
 _BACK = 5  # batches without rows after one that had some
-_ENDS = 8  # entries looked at where a batch begins and where it ends: those between came between
 _FILES = 100  # steps of a file source in one batch
 _TAIL = 64 * 1024  # bytes of a list of files that are read at a time, from its end
 _CONTROL = "e_"  # begins the name of a source that only tells of the end (see unit)
@@ -87,29 +82,20 @@ def _read_by(inputs: Inputs, batch: int) -> Born | None:
         raise Unknown("no query is without a source")
     found: list[Times] = []
     marks: list[Times] = []
-    specs: Mapping[str, LogSpec] = {}
     for name, (begin, end) in moved(before, now).items():
         if (files := files_between(begin, end)) is not None:
             found += arrivals(inputs.checkpoint / "sources" / name, *files)
-        elif (spans := entries_between(begin, end)) is not None:
-            specs = specs or inputs.logs()
-            for id_, (first, stop) in spans.items():
-                if id_ not in specs:
-                    raise Unknown(id_)
-                rows, empty = _of_log(open_log(specs[id_]), first, stop)
-                found += rows
-                marks += empty
+        elif is_of_channels(end):
+            word = next((w for file in inputs.members if (w := word_of(file, end)) is not None), None)
+            if word is None or not word.known:
+                raise Unknown("rows of which nobody has said when they came")
+            if word.times is not None:
+                (found if word.rows else marks).append(word.times)
         else:
             planned = offsets / str(batch - 1) if batch else inputs.checkpoint / "metadata"
             found.append((os.stat(planned).st_mtime, os.stat(offsets / str(batch)).st_mtime))
     whole = joined(found or marks)
     return None if whole is None else Born(*whole, fresh=bool(found))
-
-
-def joined(times: Iterable[Times]) -> Times | None:
-    """Give the oldest and the newest of several; None of none."""
-    known = list(times)
-    return (min(t[0] for t in known), max(t[1] for t in known)) if known else None
 
 
 # ------------------------------------------------------------ what an offset log says
@@ -144,32 +130,9 @@ def files_between(begin: Any, end: Any) -> tuple[int, int] | None:
     return (int(begin["logOffset"]) if begin else -1, int(end["logOffset"]))
 
 
-def entries_between(begin: Any, end: Any) -> dict[str, tuple[int | None, int]] | None:
-    """Give by log the entries between two offsets of channels; None of another source."""
-    if not isinstance(end, dict) or not end or not all("@" in key for key in end):
-        return None
-    starts = begin if isinstance(begin, dict) else {}
-    spans = {id_: (starts.get(id_), int(to)) for id_, to in end.items() if not id_.endswith("@")}
-    return {id_: span for id_, span in spans.items() if span[0] != span[1]}
-
-
-# ------------------------------------------------------------ channels
-
-
-def _of_log(log: Log, first: int | None, stop: int) -> tuple[list[Times], list[Times]]:
-    """Give the times of entries with rows, and of those without. Raise Unknown where one has none."""
-    start = log.earliest() if first is None else first
-    entries = list(log.entries(start, min(start + _ENDS, stop)))
-    entries += log.entries(max(start + _ENDS, stop - _ENDS), stop)
-    return times_of(entries)
-
-
-def times_of(entries: Sequence[Entry]) -> tuple[list[Times], list[Times]]:
-    """Give the times that entries with rows carry, and those without. Raise Unknown where one has none."""
-    if any(e.rows and e.born is None for e in entries):
-        raise Unknown("rows of which nobody has said when they came")
-    rows = [e.born for e in entries if e.rows and e.born]
-    return rows, [e.born for e in entries if not e.rows and e.born]
+def is_of_channels(end: Any) -> bool:
+    """Tell whether an offset is one of channels."""
+    return isinstance(end, dict) and bool(end) and all("@" in key for key in end)
 
 
 # ------------------------------------------------------------ files

@@ -2,8 +2,9 @@
 
 A consumer in another zone *follows* a log: one stream carries entries and the bytes of their
 segments just as they are stored (compressed, with their checksums), as soon as they are
-published, and goes on anywhere, also in the middle of a segment. A sign of life comes every
-second. A stream ends by itself after a while, so that none outlives its reader for long.
+published, and goes on anywhere, also in the middle of a segment. A sign of life comes as soon
+as there is nothing more to send, and then every second. A stream ends by itself after a while,
+so that none outlives its reader for long.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import pyarrow.flight as flight
 from headwater.errors import ChannelError, DeploymentError
 from headwater.runtime.channels.entry import Entry
 from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.channels.flight import CHUNK, CHUNK_BYTES, FOLLOW_SECONDS, SIGN_OF_LIFE
+from headwater.runtime.channels.flight import CHUNK, CHUNK_BYTES, FIRST_BYTES, FOLLOW_SECONDS, SIGN_OF_LIFE
 from headwater.runtime.wire import Action, TokenCheck, location, parsed, sending_errors
 
 _POLL = 0.02  # seconds between two looks for a new entry
@@ -155,7 +156,7 @@ def _follow(
             seq, piece, offset = seq + 1, 0, 0
             if time.monotonic() >= deadline or closing.is_set():
                 break
-        spoken = time.monotonic()
+        spoken = 0.0  # say at once that there is no more: what comes next has not waited here
 
 
 def _entry(log: FileLog, entry: Entry, piece: int, offset: int) -> Iterator[pa.RecordBatch]:
@@ -172,9 +173,11 @@ def _entry(log: FileLog, entry: Entry, piece: int, offset: int) -> Iterator[pa.R
 def _bytes(path: Path, piece: int, offset: int) -> Iterator[pa.RecordBatch]:
     with open(path, "rb") as source:
         source.seek(offset)
-        while data := source.read(CHUNK_BYTES):
+        size = FIRST_BYTES
+        while data := source.read(size):
             yield _chunk(piece=piece, offset=offset, data=data)
             offset += len(data)
+            size = CHUNK_BYTES
 
 
 def _chunk(**values: Any) -> pa.RecordBatch:

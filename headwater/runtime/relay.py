@@ -12,21 +12,23 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from headwater.errors import ChannelError, HeadwaterError
 from headwater.runtime.channels.base import Backlog
 from headwater.runtime.channels.entry import Entry, Floor
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.channels.flight import SIGN_OF_LIFE, Bytes
+from headwater.runtime.linkmeter import LinkMeter
 
 if TYPE_CHECKING:
     from headwater.runtime.channels.kafkalog import KafkaLog
 
 _LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
 _SILENCE = 5 * SIGN_OF_LIFE
 """After this without a word the link counts as down."""
 
@@ -72,6 +74,9 @@ class Remote(Protocol):
     def latest(self) -> int:
         """Tell how far it goes."""
 
+    def round_trip(self) -> float | None:
+        """Tell how many seconds a small request takes; None where there is none that tells."""
+
     def follow(self, seq: int, piece: int = 0, offset: int = 0) -> Following:
         """Open a stream from a position on."""
 
@@ -96,6 +101,9 @@ class PolledLog:
 
     def latest(self) -> int:
         return self._log.latest()
+
+    def round_trip(self) -> float | None:
+        return None  # what this process asks a broker is shared, and not asked anew each time
 
     def follow(self, seq: int, piece: int = 0, offset: int = 0) -> Polling:
         return Polling(self._log, seq)
@@ -150,9 +158,11 @@ class Relay:
         reader: str,
         max_bytes: int | None = None,
         link: str = "",
+        meter: LinkMeter | None = None,
     ) -> None:
         self.name = name
         self.link = link
+        self.meter = meter or LinkMeter()
         self.replica = replica
         self._connect = connect
         self._reader = reader
@@ -215,6 +225,7 @@ class Relay:
                 self._note(up=False, error=error)
             finally:
                 self._remote = None
+                self.meter.broke(self)
                 if remote is not None:
                     remote.close()
             self._stop.wait(wait)
@@ -225,8 +236,9 @@ class Relay:
         seq = self.replica.latest()
         piece, offset = self._partial(seq)
         self._follower = follower = remote.follow(seq, piece, offset)
+        self.meter.broke(self)
         try:
-            for item in follower:
+            for item, waited in _timed(follower):
                 if self._stop.is_set():
                     return
                 self._note(up=True)
@@ -236,11 +248,14 @@ class Relay:
                     self.replica.begin_at(item)
                     seq = item.seq
                 elif isinstance(item, Bytes):
+                    self.meter.came(self, len(item.data), waited)
                     self._keep(seq, item)
                 elif isinstance(item, Entry):
                     self._publish(item)
                     seq = item.seq + 1
                     self._wait_for_room(follower)
+                else:
+                    self.meter.broke(self)
         finally:
             self._follower = None
             follower.cancel()
@@ -260,6 +275,7 @@ class Relay:
             if all(enough(backlog) for backlog in self.replica.stats().unread.values()):
                 return
             follower.heard = time.monotonic()
+            self.meter.broke(self, held=True)
             self._stop.wait(_POLL)
 
     # ------------------------------------------------------------ half an entry
@@ -314,8 +330,14 @@ class Relay:
             if follower is not None and time.monotonic() - follower.heard > _SILENCE:
                 follower.cancel()
                 continue
+            if remote is None or follower is None:
+                continue
+            if time.monotonic() - follower.heard < 2 * SIGN_OF_LIFE and self.meter.may_ask():
+                with contextlib.suppress(HeadwaterError):
+                    if (trip := remote.round_trip()) is not None:
+                        self.meter.took(trip)
             latest = self.replica.latest()
-            if remote is None or follower is None or latest <= self._acknowledged:
+            if latest <= self._acknowledged:
                 continue
             with contextlib.suppress(HeadwaterError):  # said again when the link is back
                 remote.advance(self._reader, latest)
@@ -328,3 +350,11 @@ class Relay:
         if up != self._state.up:
             _LOG.info("relay %s is %s%s", self.name, "up" if up else "down", f": {text}" if text else "")
         self._state = RelayState(up, since, text, self._state.bytes)
+
+
+def _timed(items: Iterable[_T]) -> Iterator[tuple[_T, float]]:
+    """Give each item with the seconds for which it was waited."""
+    asked = time.monotonic()
+    for item in items:
+        yield item, time.monotonic() - asked
+        asked = time.monotonic()

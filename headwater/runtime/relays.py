@@ -15,6 +15,7 @@ from headwater.runtime.channels.flight import FlightLog
 from headwater.runtime.channels.open import open_log
 from headwater.runtime.channelspec import channel_spec
 from headwater.runtime.layout import Layout
+from headwater.runtime.linkmeter import LinkMeter
 from headwater.runtime.relay import PolledLog, Relay, Remote
 from headwater.runtime.settings import UnitSettings
 from headwater.runtime.units import is_copied, relay_reader
@@ -40,6 +41,7 @@ class Relays:
         self._peers = peers
         self._credentials = credentials
         self._relays: dict[str, Relay] = {}
+        self._meters: dict[str, LinkMeter] = {}
         self._ends: dict[str, int] = {}
         """How far channels went that are to be let go, when that was first asked."""
 
@@ -48,13 +50,15 @@ class Relays:
         for channel in plan.inputs(unit):
             if not is_copied(channel, self._zone) or channel.id in self._relays:
                 continue
+            link = channel.links[0].name if channel.links else channel.zone
             self._relays[channel.id] = relay = Relay(
                 partial(self.connect, plan, channel),
                 f"{self._deployment}/{channel.id}",
                 FileLog(self._layout.channel(channel), fsync=self._settings.channel.fsync),
                 reader=relay_reader(self._zone),
                 max_bytes=self._settings.channel.max_bytes,
-                link=channel.links[0].name if channel.links else channel.zone,
+                link=link,
+                meter=self._meters.setdefault(link, LinkMeter()),
             )
             relay.start()
 
@@ -109,10 +113,17 @@ class Relays:
             shutil.rmtree(relay.replica.path, ignore_errors=True)
 
     def links(self) -> tuple[LinkProgress, ...]:
-        """Tell which links are up, as seen from here."""
+        """Tell which links are up and what they do, as seen from here."""
         now = time.monotonic()
         seen = {
-            relay.link: LinkProgress(link=relay.link, up=relay.state.up, since_s=now - relay.state.since)
+            relay.link: LinkProgress(
+                link=relay.link,
+                up=relay.state.up,
+                since_s=now - relay.state.since,
+                delay_s=relay.meter.delay_s,
+                bytes_per_s=relay.meter.bytes_per_s,
+                capacity=relay.meter.capacity,
+            )
             for relay in self._relays.values()
         }
         return tuple(seen.values())

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from headwater.errors import ChannelError
 from headwater.runtime.broker import LocalBroker
+from headwater.runtime.channels.arrival import Arrival, word_of
 from headwater.runtime.channels.base import END
 from headwater.runtime.channels.channel_spark import ChannelReader, ChannelSource, Piece, share
 from headwater.runtime.channels.log import Log
@@ -125,6 +126,35 @@ def test_punctuation_is_the_slowest_members_frontier(site: Site) -> None:
     for (_, marks), start, end in zip(steps, offsets, offsets[1:], strict=False):
         assert rows_of(site.reader(punctuate=True), start, end)[1] == marks
     assert rows_of(reader, offsets[0], offsets[-1]) == ([10, 20, 30, 3, 2, 15], [END // 1_000_000])
+
+
+def test_a_plan_leaves_word_on_when_its_rows_came(site: Site) -> None:
+    a, b = site.log("a"), site.log("b")
+    site.list("a", "b")
+    reader = site.reader()
+    a.commit(1, 0, [_piece(a, 1)], born=(10.0, 11.0))
+    b.commit(1, 0, [_piece(b, 2)], born=(9.0, 10.5))
+    first = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    reader.partitions({"a": 0, "b": 0}, first)
+    assert word_of(site.members, first) == Arrival(times=(9.0, 11.0), rows=True)
+    reader.partitions(first, first)  # nothing new to say
+    a.append(table([3]), epoch=1, batch=1)
+    second = reader.latestOffset(first, ReadAllAvailable())
+    reader.partitions(first, second)
+    assert word_of(site.members, first) == Arrival(times=(9.0, 11.0), rows=True)
+    assert word_of(site.members, second) == Arrival(times=None, rows=True, known=False)
+    a.end(1)
+    third = reader.latestOffset(second, ReadAllAvailable())
+    site.reader().partitions(second, third)
+    assert word_of(site.members, third) == Arrival(times=None, rows=False)
+
+
+def _piece(log: Log, id_: int) -> Segment:
+    writer = log.open_segment(table([id_]).schema)
+    writer.write(table([id_]).to_batches()[0])
+    piece = writer.close()
+    assert piece is not None
+    return piece
 
 
 def test_a_batch_is_the_same_on_replay_whatever_happens_later(site: Site) -> None:

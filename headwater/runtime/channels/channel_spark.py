@@ -20,6 +20,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -31,6 +32,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from headwater.errors import ChannelError
+from headwater.runtime.channels.arrival import arrival_of, leave_word
 from headwater.runtime.channels.base import OnCorrupt
 from headwater.runtime.channels.entry import Entry
 from headwater.runtime.channels.log import Log
@@ -236,9 +238,14 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Share the entries between two offsets among tasks."""
+        planned = end
         start, end = _read(start), _read(end)
-        pieces = {writer: self._pieces(writer, start, to) for writer, to in sorted(end.items())}
-        groups = share([p for p in pieces.values() if p], self._parallelism)
+        entries = {writer: self._entries(writer, start, to) for writer, to in sorted(end.items())}
+        if start != end:
+            every = itertools.chain.from_iterable(entries.values())
+            leave_word(Path(self._members.file), planned, arrival_of(every))
+        pieces = [self._pieces(writer, own) for writer, own in entries.items()]
+        groups = share([p for p in pieces if p], self._parallelism)
         watermark = self._new_watermark(start, end) if self._punctuate else None
         if watermark is not None and not groups:
             groups = [()]
@@ -297,7 +304,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log = self._log(writer)
         return log.totals(end)[0] - log.totals(start)[0] if end > start else 0
 
-    def _pieces(self, writer: str, start: Offset, end: int) -> tuple[Piece, ...]:
+    def _entries(self, writer: str, start: Offset, end: int) -> tuple[Entry, ...]:
         log = self._members.log(writer)
         if log is None:
             if start.get(writer, 0) == end:
@@ -308,8 +315,12 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 hint='list it under "retired" until it is read to its end',
             )
         first = start.get(writer, self._first(writer))  # entries() begins at the earliest that is kept
+        return tuple(log.entries(first, end))
+
+    def _pieces(self, writer: str, entries: Sequence[Entry]) -> tuple[Piece, ...]:
+        if not entries:
+            return ()
         spec = self._members.spec(writer)
-        entries: Iterator[Entry] = log.entries(first, end)
         return tuple(Piece(spec, e.seq, s) for e in entries for s in e.segments)
 
     def _new_watermark(self, start: Offset, end: Offset) -> int | None:

@@ -25,8 +25,14 @@ CHUNK = pa.schema(
 )
 """What a followed log sends: a new floor, bytes of a segment, an entry, or nothing (a sign of life)."""
 
-CHUNK_BYTES = 256 * 1024
+CHUNK_BYTES = 64 * 1024
+FIRST_BYTES = 4 * 1024
+"""Of a segment's first chunk: small, for the time until the next ones come tells how fast the link is."""
+
 SIGN_OF_LIFE = 1.0
+TRIP_SECONDS = 2.0
+"""A request that takes longer tells no delay: it has waited behind data."""
+
 FOLLOW_SECONDS = 30.0
 """A stream ends after this; the next one goes on where it was."""
 
@@ -67,6 +73,12 @@ class FlightLog:
     def latest(self) -> int:
         """Return the position after the newest entry."""
         return int(self._ask("latest"))
+
+    def round_trip(self) -> float:
+        """Tell how many seconds a small request takes."""
+        asked = time.monotonic()
+        self._wire.ask("log", {"log": self._name, "call": "latest", "given": {}}, seconds=TRIP_SECONDS)
+        return time.monotonic() - asked
 
     def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Give the rows of entries ``start`` .. ``end - 1``."""

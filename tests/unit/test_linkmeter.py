@@ -1,0 +1,191 @@
+"""The capacity, use and delay of a link, from what relays receive at given times."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from headwater.runtime.linkmeter import ASK_SECONDS, WINDOW, LinkMeter
+
+PIECE = 64 * 1024
+A, B = "relay a", "relay b"
+
+
+class Receiving:
+    """A meter under a clock of its own, and a link that gives it data."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.meter = LinkMeter(lambda: self.now)
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    def backlog(self, size: int, rate: float, *, relay: str = A, piece: int = PIECE) -> None:
+        """Receive what waits, at a rate, and that there is no more; the first piece is small."""
+        self.meter.came(relay, 4096, 1.0)
+        left = size - 4096
+        while left > 0:
+            count = min(piece, left)
+            self.wait(count / rate)
+            self.meter.came(relay, count, count / rate)
+            left -= count
+        self.meter.broke(relay)
+
+
+@pytest.fixture
+def receiving() -> Receiving:
+    return Receiving()
+
+
+def test_nothing_is_known_while_nothing_has_waited(receiving: Receiving) -> None:
+    for _ in range(100):
+        receiving.wait(0.2)
+        receiving.meter.came(A, 50_000, 0.2)
+        receiving.meter.broke(A)
+    assert receiving.meter.capacity is None
+    assert receiving.meter.bytes_per_s == pytest.approx(250_000, rel=0.02)
+    receiving.wait(WINDOW + 1)
+    assert receiving.meter.bytes_per_s == 0
+
+
+@pytest.mark.parametrize("size", [40 * 1024, 500_000, 50_000_000])
+def test_what_waits_comes_as_fast_as_the_link_is(receiving: Receiving, size: int) -> None:
+    receiving.backlog(size, 2e6)
+    assert receiving.meter.capacity == pytest.approx(2e6)
+    receiving.wait(3600)
+    receiving.meter.came(A, 1000, 1.0)
+    receiving.meter.broke(A)
+    assert receiving.meter.capacity == pytest.approx(2e6)  # the last that is known
+
+
+def test_a_few_bytes_tell_nothing(receiving: Receiving) -> None:
+    receiving.backlog(20_000, 2e6)
+    assert receiving.meter.capacity is None
+
+
+def test_small_entries_that_wait_tell_it_together(receiving: Receiving) -> None:
+    receiving.backlog(200_000, 1e5, piece=1000)
+    assert receiving.meter.capacity == pytest.approx(1e5)
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_it_falls_when_a_link_is_throttled_and_rises_when_it_recovers(
+    receiving: Receiving, busy: bool
+) -> None:
+    """With data all the time, and with a little of it now and then."""
+
+    def at(rate: float, seconds: float) -> None:
+        until = receiving.now + seconds
+        while receiving.now < until:
+            receiving.backlog(int(rate) if busy else 100_000, rate)
+            receiving.wait(0 if busy else 0.5)
+
+    at(20e6, 15)
+    assert receiving.meter.capacity == pytest.approx(20e6)
+    at(100e3, 4)
+    assert receiving.meter.capacity == pytest.approx(100e3, rel=0.2)
+    at(20e6, 2 if busy else WINDOW)
+    assert receiving.meter.capacity == pytest.approx(20e6, rel=0.2)
+
+
+def test_a_piece_that_does_not_come_tells_that_the_link_is_slow(receiving: Receiving) -> None:
+    receiving.backlog(2_000_000, 20e6)
+    receiving.meter.came(A, PIECE, 1.0)
+    receiving.wait(2)
+    assert receiving.meter.capacity == pytest.approx(PIECE / 2)
+    receiving.meter.broke(A)  # the link is down, or all has come
+    assert receiving.meter.capacity == pytest.approx(20e6)
+
+
+def test_behind_a_token_bucket_the_burst_is_not_the_capacity(receiving: Receiving) -> None:
+    meter = receiving.meter
+    for _ in range(5):
+        receiving.wait(1)
+        meter.came(A, 4096, 1.0)
+        for _ in range(2):  # the bucket
+            receiving.wait(0.0005)
+            meter.came(A, PIECE, 0.0005)
+        for _ in range(4):
+            receiving.wait(PIECE / 400e3)
+            meter.came(A, PIECE, PIECE / 400e3)
+        meter.broke(A)
+    assert meter.capacity is not None and 400e3 < meter.capacity < 650e3
+
+
+def test_two_relays_have_their_link_in_common(receiving: Receiving) -> None:
+    meter = receiving.meter
+    for relay in (A, B):
+        meter.came(relay, PIECE, 1.0)
+    for _ in range(20):
+        for relay in (A, B):
+            receiving.wait(PIECE / 1e6)
+            meter.came(relay, PIECE, 0.05)
+    assert meter.capacity == pytest.approx(1e6)
+    meter.broke(A)
+    receiving.wait(2 * PIECE / 1e6)
+    meter.came(B, 2 * PIECE, 1.0)
+    assert meter.capacity == pytest.approx(1e6)
+
+
+def test_a_slow_receiver_is_no_slow_link(receiving: Receiving) -> None:
+    """It takes 30 ms to store an entry, and the next ones have come meanwhile."""
+    meter = receiving.meter
+
+    def stored(count: int) -> None:
+        meter.came(A, 10_000, 0.05)
+        for _ in range(count):
+            receiving.wait(0.03)
+            meter.came(A, 10_000, 0.0001)
+        meter.broke(A)
+
+    stored(50)
+    assert meter.capacity is None
+    receiving.backlog(1_000_000, 5e6)
+    stored(50)
+    assert meter.capacity == pytest.approx(5e6)
+
+
+def test_a_slow_receiver_behind_a_slower_link_measures_the_link(receiving: Receiving) -> None:
+    rng, meter = random.Random(1), receiving.meter
+    meter.came(A, 10_000, 1.0)
+    for _ in range(100):
+        storing = rng.choice([0.03, 0.15])  # the link takes 0.1 s for each: sometimes one is there already
+        lag = max(0.0, 0.1 - storing)
+        receiving.wait(storing + lag)
+        meter.came(A, round(100e3 * (storing + lag)), lag)
+    assert meter.capacity == pytest.approx(100e3, rel=0.05)
+
+
+def test_what_was_held_back_here_does_not_count(receiving: Receiving) -> None:
+    meter = receiving.meter
+    receiving.backlog(1_000_000, 1e6)
+    meter.broke(A, held=True)
+    receiving.wait(5)
+    for _ in range(50):  # from buffers of this machine
+        meter.came(A, PIECE, 0.0)
+        receiving.wait(0.001)
+    for _ in range(30):
+        receiving.wait(PIECE / 1e6)
+        meter.came(A, PIECE, PIECE / 1e6)
+    assert meter.capacity == pytest.approx(1e6, rel=0.02)
+
+
+def test_memory_is_bounded(receiving: Receiving) -> None:
+    for _ in range(20_000):
+        receiving.wait(0.01)
+        receiving.meter.came(A, 100, 0.01)
+    assert len(receiving.meter._slices) < 2 * WINDOW / 0.1
+
+
+def test_the_delay_is_half_the_least_of_the_last_trips(receiving: Receiving) -> None:
+    meter = receiving.meter
+    assert meter.delay_s is None and meter.may_ask() and not meter.may_ask()
+    receiving.wait(ASK_SECONDS)
+    assert meter.may_ask()
+    for seconds in (0.04, 0.9, 0.05, 0.06):
+        meter.took(seconds)
+    assert meter.delay_s == 0.02
+    meter.took(0.07)
+    assert meter.delay_s == 0.025
