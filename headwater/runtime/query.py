@@ -6,8 +6,10 @@ import contextlib
 import json
 import re
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 IDLE_SECONDS = 30.0
 READY_SECONDS = 30.0
+BATCHES = 100
+"""How many of a run's newest batches are kept."""
 _LOOK = 0.02  # seconds between two looks at a query that is to stop
 # A busy machine starts a Python worker too slowly; a race in Spark's own serialization of a task; a worker
 # that got no answer (see stateserver).
@@ -30,6 +34,19 @@ _STUMBLES = (
     "TimeoutError: timed out",
 )
 _OURS = re.compile(r"headwater\.errors\.(\w+): (?P<text>.*?)(?:\n\n|\nThe above|\nSQLSTATE|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch that was executed: when it was triggered (seconds of the epoch) and how long it took.
+
+    ``rows`` are those that Spark read for it: of every read of a source, and with punctuation.
+    """
+
+    id: int
+    begun: float
+    seconds: float
+    rows: int
 
 
 @dataclass
@@ -46,6 +63,8 @@ class Running:
     recent_rate: list[float] = field(default_factory=list)
     ends: dict[int, dict[str, int]] = field(default_factory=dict)
     error: RuntimeFailure | None = None
+    batches: deque[Batch] = field(default_factory=lambda: deque(maxlen=BATCHES))
+    """The newest that this side has seen, those without rows too; oldest first."""
     _scanned: int = 0
 
     @property
@@ -70,6 +89,8 @@ class Running:
                 continue
             self.last_batch = batch
             rows = sum(int(s["numInputRows"] or 0) for s in progress["sources"])
+            took = float(progress["durationMs"].get("triggerExecution", 0))
+            self.batches.append(Batch(batch, _epoch(progress["timestamp"]), took / 1000, rows))
             for number, source in enumerate(progress["sources"]):
                 self._take(number, source)
             self.late_rows += sum(
@@ -77,10 +98,7 @@ class Running:
             )
             self.watermark = (progress.get("eventTime") or {}).get("watermark", self.watermark)
             if rows:
-                self.recent_ms = [
-                    *self.recent_ms[-19:],
-                    float(progress["durationMs"].get("triggerExecution", 0)),
-                ]
+                self.recent_ms = [*self.recent_ms[-19:], took]
                 self.recent_rate = [*self.recent_rate[-19:], float(progress.get("inputRowsPerSecond") or 0.0)]
 
     @property
@@ -140,6 +158,11 @@ class Running:
                 break
             time.sleep(_LOOK)
         self.query.stop()
+
+
+def _epoch(timestamp: str) -> float:
+    """Read Spark's time of a batch, as 2026-01-31T12:00:00.000Z."""
+    return datetime.fromisoformat(timestamp).timestamp()
 
 
 @contextlib.contextmanager
