@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.errors import HeadwaterError, RuntimeFailure, SparkStumbled, Unavailable, UserCodeError
 from headwater.runtime.checkpoint import has_written_nothing, newest_batch, reads_agree
+from headwater.runtime.counting import Counting, Tally
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,12 +66,47 @@ class Running:
     error: RuntimeFailure | None = None
     batches: deque[Batch] = field(default_factory=lambda: deque(maxlen=BATCHES))
     """The newest that this side has seen, those without rows too; oldest first."""
+    done: int = 0
+    """Batches that had rows."""
+    busy_s: float = 0.0
+    """Seconds that all batches took, those without rows too."""
+    cpu_s: float = 0.0
+    """Seconds of a core that were put down to it; see ``hosts``."""
+    state_rows: int = 0
+    state_bytes: int = 0
+    """What it keeps, as of the newest batch: RocksDB's files, which hold all of it when a batch has ended."""
+    tally: Tally = field(default_factory=lambda: Tally(Counting()))
     _scanned: int = 0
 
     @property
     def rows_in(self) -> int:
         """Rows from sources; those from channels follow from its positions."""
         return self._scanned // self.scans
+
+    def note(self) -> dict[str, Any]:
+        """Give what another agent needs to go on counting where this one stopped; ``resumed`` takes it."""
+        return {
+            "scans": self.scans,
+            "batch": self.last_batch,
+            "counting": self.tally.counting.to_data(),
+            "counted": dict(self.tally.rows),
+            "done": self.done,
+            "busy_s": self.busy_s,
+            "cpu_s": self.cpu_s,
+        }
+
+    @classmethod
+    def resumed(cls, query: StreamingQuery, note: Mapping[str, Any]) -> Running:
+        """Go on with a query that runs already, from what was noted of it last."""
+        return cls(
+            query,
+            scans=int(note.get("scans", 1)),
+            last_batch=int(note.get("batch", -1)),
+            tally=Tally(Counting.from_data(note.get("counting", {})), note.get("counted")),
+            done=int(note.get("done", 0)),
+            busy_s=float(note.get("busy_s", 0.0)),
+            cpu_s=float(note.get("cpu_s", 0.0)),
+        )
 
     def wait_until_ready(self) -> None:
         """Wait until the query has its sources, or has failed."""
@@ -91,6 +127,11 @@ class Running:
             rows = sum(int(s["numInputRows"] or 0) for s in progress["sources"])
             took = float(progress["durationMs"].get("triggerExecution", 0))
             self.batches.append(Batch(batch, _epoch(progress["timestamp"]), took / 1000, rows))
+            self.busy_s += took / 1000
+            self.done += rows > 0
+            self.state_rows = sum(int(o.get("numRowsTotal", 0)) for o in progress["stateOperators"])
+            self.state_bytes = sum(_bytes(o) for o in progress["stateOperators"])
+            self.tally.take(progress)
             for number, source in enumerate(progress["sources"]):
                 self._take(number, source)
             self.late_rows += sum(
@@ -158,6 +199,12 @@ class Running:
                 break
             time.sleep(_LOOK)
         self.query.stop()
+
+
+def _bytes(operator: Mapping[str, Any]) -> int:
+    """Tell how much a stateful operator keeps: on disk where RocksDB says so, else in memory."""
+    custom = operator.get("customMetrics") or {}
+    return int(custom.get("rocksdbSstFileSize", operator.get("memoryUsedBytes", 0)))
 
 
 def _epoch(timestamp: str) -> float:
