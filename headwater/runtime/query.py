@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -75,8 +76,11 @@ class Running:
     state_rows: int = 0
     state_bytes: int = 0
     """What it keeps, as of the newest batch: RocksDB's files, which hold all of it when a batch has ended."""
+    paid: int = -1
+    """The newest batch that ``cpu_s`` holds."""
     tally: Tally = field(default_factory=lambda: Tally(Counting()))
     _scanned: int = 0
+    _looking: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def rows_in(self) -> int:
@@ -102,6 +106,7 @@ class Running:
             query,
             scans=int(note.get("scans", 1)),
             last_batch=int(note.get("batch", -1)),
+            paid=int(note.get("batch", -1)),
             tally=Tally(Counting.from_data(note.get("counting", {})), note.get("counted")),
             done=int(note.get("done", 0)),
             busy_s=float(note.get("busy_s", 0.0)),
@@ -117,30 +122,32 @@ class Running:
             time.sleep(0.02)
 
     def observe(self) -> None:
-        """Take in the batches since the last look."""
-        for progress in self.query.recentProgress:
-            batch = int(progress["batchId"])
-            # An idle query reports too, under the number of the batch that is still to come.
-            if batch <= self.last_batch or "addBatch" not in progress["durationMs"]:
-                continue
-            self.last_batch = batch
-            rows = sum(int(s["numInputRows"] or 0) for s in progress["sources"])
-            took = float(progress["durationMs"].get("triggerExecution", 0))
-            self.batches.append(Batch(batch, _epoch(progress["timestamp"]), took / 1000, rows))
-            self.busy_s += took / 1000
-            self.done += rows > 0
-            self.state_rows = sum(int(o.get("numRowsTotal", 0)) for o in progress["stateOperators"])
-            self.state_bytes = sum(_bytes(o) for o in progress["stateOperators"])
-            self.tally.take(progress)
-            for number, source in enumerate(progress["sources"]):
-                self._take(number, source)
-            self.late_rows += sum(
-                int(o.get("numRowsDroppedByWatermark", 0)) for o in progress["stateOperators"]
-            )
-            self.watermark = (progress.get("eventTime") or {}).get("watermark", self.watermark)
-            if rows:
-                self.recent_ms = [*self.recent_ms[-19:], took]
-                self.recent_rate = [*self.recent_rate[-19:], float(progress.get("inputRowsPerSecond") or 0.0)]
+        """Take in the batches since the last look; threads that look at once take each batch once."""
+        with self._looking:
+            for progress in self.query.recentProgress:
+                self._take_batch(progress)
+
+    def _take_batch(self, progress: Mapping[str, Any]) -> None:
+        batch = int(progress["batchId"])
+        # An idle query reports too, under the number of the batch that is still to come.
+        if batch <= self.last_batch or "addBatch" not in progress["durationMs"]:
+            return
+        self.last_batch = batch
+        rows = sum(int(s["numInputRows"] or 0) for s in progress["sources"])
+        took = float(progress["durationMs"].get("triggerExecution", 0))
+        self.batches.append(Batch(batch, _epoch(progress["timestamp"]), took / 1000, rows))
+        self.busy_s += took / 1000
+        self.done += rows > 0
+        self.state_rows = sum(int(o.get("numRowsTotal", 0)) for o in progress["stateOperators"])
+        self.state_bytes = sum(_bytes(o) for o in progress["stateOperators"])
+        self.tally.take(progress)
+        for number, source in enumerate(progress["sources"]):
+            self._take(number, source)
+        self.late_rows += sum(int(o.get("numRowsDroppedByWatermark", 0)) for o in progress["stateOperators"])
+        self.watermark = (progress.get("eventTime") or {}).get("watermark", self.watermark)
+        if rows:
+            self.recent_ms = [*self.recent_ms[-19:], took]
+            self.recent_rate = [*self.recent_rate[-19:], float(progress.get("inputRowsPerSecond") or 0.0)]
 
     @property
     def positions(self) -> dict[str, int]:
