@@ -39,6 +39,8 @@ def growth(samples: Sequence[tuple[float, int]]) -> float | None:
 class OperatorProgress:
     """What an operator took and gave since its unit's query was started; None: nobody counts it.
 
+    Of a source, ``rows_in`` are the records it read, ``rows_out`` those that fit its schema. A count that is
+    lower than it was has begun anew: the query was started again, or an agent lost what it had noted.
     ``location``: of a source's rows, where it is read at several.
     """
 

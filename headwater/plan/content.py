@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headwater.dataflow.sources import Source
@@ -54,17 +54,24 @@ def own_sources(plan: DeploymentPlan, unit: Unit) -> tuple[Source, ...]:
 def reads(plan: DeploymentPlan, unit: Unit) -> Mapping[str, int]:
     """Tell how often a unit's query reads each source and each operator of another unit: once for every
     way that leads there."""
-    flow, found = plan.dataflow, Counter[str]()
+    flow = plan.dataflow
+    return Counter(i for i in _ways(plan, unit) if i not in unit.operators or not flow[i].inputs)
 
-    def visit(id_: str) -> None:
-        if id_ not in unit.operators or not flow[id_].inputs:
-            found[id_] += 1
-            return
-        for parent in flow[id_].inputs:
-            visit(parent)
 
-    visit(root_of(flow, unit.operators, unit.outputs))
-    return found
+def visited(plan: DeploymentPlan, unit: Unit) -> frozenset[str]:
+    """Give the operators that a unit's query is built of as they are, its inputs among them: of several
+    outputs, those behind the trunk are put into one expression."""
+    return frozenset(_ways(plan, unit))
+
+
+def _ways(plan: DeploymentPlan, unit: Unit) -> Iterator[str]:
+    """Go every way from the root of a unit's query up to what it reads."""
+    todo = [root_of(plan.dataflow, unit.operators, unit.outputs)]
+    while todo:
+        id_ = todo.pop()
+        yield id_
+        if id_ in unit.operators:
+            todo += reversed(plan.dataflow[id_].inputs)
 
 
 def source_locations(plan: DeploymentPlan, unit: Unit) -> dict[str, tuple[str, ...]]:

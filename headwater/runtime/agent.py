@@ -31,6 +31,7 @@ from headwater.plan.model import DeploymentPlan, Unit
 from headwater.runtime import carrying
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.durable import read_note, write_atomically
+from headwater.runtime.hosts import Hosts
 from headwater.runtime.query import reaching_spark
 from headwater.runtime.rehearsal import rehearse
 from headwater.runtime.savedstate import StateStore
@@ -64,6 +65,7 @@ class Agent:
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._deployed: dict[str, Deployed] = {}
+        self._hosts = Hosts(zone, sparks)
         self._peers: dict[str, str] = read_note(self.directory / "peers.json")
         self._guard = threading.Thread(target=self._watch, name="guard", daemon=True)
 
@@ -227,7 +229,14 @@ class Agent:
                     raise DeploymentError(f"not a deployment's name: {name!r}")
                 place = self.directory / "deployments" / name
                 self._deployed[name] = Deployed(
-                    name, self.zone, place, self._sparks, self._peers, self._credentials, self._settings
+                    name,
+                    self.zone,
+                    place,
+                    self._sparks,
+                    self._peers,
+                    self._credentials,
+                    self._settings,
+                    self._hosts,
                 )
             return self._deployed[name]
 
@@ -245,5 +254,12 @@ class Agent:
                     _LOG.warning("%s: %s", deployed.name, error)
                 except Exception:  # the guard must not die of what nobody thought of
                     _LOG.exception("deployment %s", deployed.name)
+            self._look_at_hosts()
             if time.monotonic() - saved > _SAVE:
                 saved = time.monotonic()
+
+    def _look_at_hosts(self) -> None:
+        try:
+            self._hosts.look([r for deployed in list(self._deployed.values()) for r in deployed.running()])
+        except Exception:  # nothing that runs depends on it
+            _LOG.exception("the hosts of zone %s", self.zone)

@@ -88,6 +88,10 @@ class Endpoint(Protocol):
     """Whether queries may run there that were started by somebody who is gone."""
 
     @property
+    def processes(self) -> tuple[int, ...]:
+        """Give the processes of this machine from which all others of it descend; none if it is elsewhere."""
+
+    @property
     def generation(self) -> str:
         """Tell one server from the next that takes its place; it changes with every start."""
 
@@ -117,6 +121,8 @@ class LocalEndpoint:
     session_id: str
     attached: bool = False
     """Whether it was found running, perhaps with queries."""
+    processes: tuple[int, ...] = ()
+    """The server and the zygote of its Python workers; none where a cluster does the work."""
 
     @classmethod
     def attach(cls, directory: Path) -> LocalEndpoint | None:
@@ -132,6 +138,7 @@ class LocalEndpoint:
             int(record["cores"]),
             str(record["session"]),
             attached=True,
+            processes=tuple(int(pid) for pid in record.get("processes", ())),
         )
         start = dict(record["start"])
         found._again = lambda: cls.start(directory, **start)
@@ -207,7 +214,8 @@ class LocalEndpoint:
             if supported():
                 serve = [sys.executable, "-m", "headwater.runtime.zygote", str(directory), str(process.pid)]
                 zygote = _spawn(serve, environment, directory)
-            endpoint = cls(directory, port, token, process.pid, cores, session)
+            own = tuple(p.pid for p in (process, zygote) if p is not None and master is None)
+            endpoint = cls(directory, port, token, process.pid, cores, session, processes=own)
             endpoint._process, endpoint._zygote = process, zygote
             start: dict[str, Any] = {
                 "cores": cores,
@@ -220,7 +228,7 @@ class LocalEndpoint:
             }
             endpoint._again = lambda: cls.start(directory, **start)
             known = {"pid": process.pid, "port": port, "token": token, "session": session, "cores": cores}
-            _write_record(directory, {**known, "start": start})
+            _write_record(directory, {**known, "processes": own, "start": start})
             endpoint._wait(time.monotonic() + START_SECONDS)
             return endpoint
 
@@ -305,7 +313,7 @@ class LocalEndpoint:
         self.stop()
         again = self._again()
         self.port, self.token, self.pid = again.port, again.token, again.pid
-        self.session_id, self.attached = again.session_id, False
+        self.session_id, self.attached, self.processes = again.session_id, False, again.processes
         self._process, self._zygote = again._process, again._zygote
 
     def log_tail(self, lines: int = 20) -> str:

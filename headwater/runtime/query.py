@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import HeadwaterError, RuntimeFailure, SparkStumbled, Unavailable, UserCodeError
 from headwater.runtime.checkpoint import has_written_nothing, newest_batch, reads_agree
+from headwater.runtime.counting import Counting, Tally
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
 
 IDLE_SECONDS = 30.0
 READY_SECONDS = 30.0
+BATCHES = 100
+"""How many of a run's newest batches are kept."""
 _LOOK = 0.02  # seconds between two looks at a query that is to stop
 # A busy machine starts a Python worker too slowly; a race in Spark's own serialization of a task; a worker
 # that got no answer (see stateserver).
@@ -30,6 +36,19 @@ _STUMBLES = (
     "TimeoutError: timed out",
 )
 _OURS = re.compile(r"headwater\.errors\.(\w+): (?P<text>.*?)(?:\n\n|\nThe above|\nSQLSTATE|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch that was executed: when it was triggered (seconds of the epoch) and how long it took.
+
+    ``rows`` are those that Spark read for it: of every read of a source, and with punctuation.
+    """
+
+    id: int
+    begun: float
+    seconds: float
+    rows: int
 
 
 @dataclass
@@ -46,12 +65,53 @@ class Running:
     recent_rate: list[float] = field(default_factory=list)
     ends: dict[int, dict[str, int]] = field(default_factory=dict)
     error: RuntimeFailure | None = None
+    batches: deque[Batch] = field(default_factory=lambda: deque(maxlen=BATCHES))
+    """The newest that this side has seen, those without rows too; oldest first."""
+    done: int = 0
+    """Batches that had rows."""
+    busy_s: float = 0.0
+    """Seconds that all batches took, those without rows too."""
+    cpu_s: float = 0.0
+    """Seconds of a core that were put down to it; see ``hosts``."""
+    state_rows: int = 0
+    state_bytes: int = 0
+    """What it keeps, as of the newest batch: RocksDB's files, which hold all of it when a batch has ended."""
+    paid: int = -1
+    """The newest batch that ``cpu_s`` holds."""
+    tally: Tally = field(default_factory=lambda: Tally(Counting()))
     _scanned: int = 0
+    _looking: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def rows_in(self) -> int:
         """Rows from sources; those from channels follow from its positions."""
         return self._scanned // self.scans
+
+    def note(self) -> dict[str, Any]:
+        """Give what another agent needs to go on counting where this one stopped; ``resumed`` takes it."""
+        return {
+            "scans": self.scans,
+            "batch": self.last_batch,
+            "counting": self.tally.counting.to_data(),
+            "counted": dict(self.tally.rows),
+            "done": self.done,
+            "busy_s": self.busy_s,
+            "cpu_s": self.cpu_s,
+        }
+
+    @classmethod
+    def resumed(cls, query: StreamingQuery, note: Mapping[str, Any]) -> Running:
+        """Go on with a query that runs already, from what was noted of it last."""
+        return cls(
+            query,
+            scans=int(note.get("scans", 1)),
+            last_batch=int(note.get("batch", -1)),
+            paid=int(note.get("batch", -1)),
+            tally=Tally(Counting.from_data(note.get("counting", {})), note.get("counted")),
+            done=int(note.get("done", 0)),
+            busy_s=float(note.get("busy_s", 0.0)),
+            cpu_s=float(note.get("cpu_s", 0.0)),
+        )
 
     def wait_until_ready(self) -> None:
         """Wait until the query has its sources, or has failed."""
@@ -62,26 +122,32 @@ class Running:
             time.sleep(0.02)
 
     def observe(self) -> None:
-        """Take in the batches since the last look."""
-        for progress in self.query.recentProgress:
-            batch = int(progress["batchId"])
-            # An idle query reports too, under the number of the batch that is still to come.
-            if batch <= self.last_batch or "addBatch" not in progress["durationMs"]:
-                continue
-            self.last_batch = batch
-            rows = sum(int(s["numInputRows"] or 0) for s in progress["sources"])
-            for number, source in enumerate(progress["sources"]):
-                self._take(number, source)
-            self.late_rows += sum(
-                int(o.get("numRowsDroppedByWatermark", 0)) for o in progress["stateOperators"]
-            )
-            self.watermark = (progress.get("eventTime") or {}).get("watermark", self.watermark)
-            if rows:
-                self.recent_ms = [
-                    *self.recent_ms[-19:],
-                    float(progress["durationMs"].get("triggerExecution", 0)),
-                ]
-                self.recent_rate = [*self.recent_rate[-19:], float(progress.get("inputRowsPerSecond") or 0.0)]
+        """Take in the batches since the last look; threads that look at once take each batch once."""
+        with self._looking:
+            for progress in self.query.recentProgress:
+                self._take_batch(progress)
+
+    def _take_batch(self, progress: Mapping[str, Any]) -> None:
+        batch = int(progress["batchId"])
+        # An idle query reports too, under the number of the batch that is still to come.
+        if batch <= self.last_batch or "addBatch" not in progress["durationMs"]:
+            return
+        self.last_batch = batch
+        rows = sum(int(s["numInputRows"] or 0) for s in progress["sources"])
+        took = float(progress["durationMs"].get("triggerExecution", 0))
+        self.batches.append(Batch(batch, _epoch(progress["timestamp"]), took / 1000, rows))
+        self.busy_s += took / 1000
+        self.done += rows > 0
+        self.state_rows = sum(int(o.get("numRowsTotal", 0)) for o in progress["stateOperators"])
+        self.state_bytes = sum(_bytes(o) for o in progress["stateOperators"])
+        self.tally.take(progress)
+        for number, source in enumerate(progress["sources"]):
+            self._take(number, source)
+        self.late_rows += sum(int(o.get("numRowsDroppedByWatermark", 0)) for o in progress["stateOperators"])
+        self.watermark = (progress.get("eventTime") or {}).get("watermark", self.watermark)
+        if rows:
+            self.recent_ms = [*self.recent_ms[-19:], took]
+            self.recent_rate = [*self.recent_rate[-19:], float(progress.get("inputRowsPerSecond") or 0.0)]
 
     @property
     def positions(self) -> dict[str, int]:
@@ -140,6 +206,17 @@ class Running:
                 break
             time.sleep(_LOOK)
         self.query.stop()
+
+
+def _bytes(operator: Mapping[str, Any]) -> int:
+    """Tell how much a stateful operator keeps: on disk where RocksDB says so, else in memory."""
+    custom = operator.get("customMetrics") or {}
+    return int(custom.get("rocksdbSstFileSize", operator.get("memoryUsedBytes", 0)))
+
+
+def _epoch(timestamp: str) -> float:
+    """Read Spark's time of a batch, as 2026-01-31T12:00:00.000Z."""
+    return datetime.fromisoformat(timestamp).timestamp()
 
 
 @contextlib.contextmanager

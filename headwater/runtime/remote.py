@@ -34,6 +34,7 @@ class RemoteEndpoint:
     """The way to a Spark Connect server; ``directory`` keeps what is needed to adopt queries there."""
 
     attached = True
+    processes: tuple[int, ...] = ()
 
     def __init__(self, url: str, directory: Path, cores: int) -> None:
         self.url, self._token_env = _split(url)

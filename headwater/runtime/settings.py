@@ -26,6 +26,8 @@ class UnitSettings:
     channel: ChannelSettings = field(default_factory=ChannelSettings)
     max_rows_per_batch: int | None = None
     state_store: str | None = None
+    measure: bool = True
+    """Whether queries count the rows of operators that nothing else tells of; see ``counting``."""
 
     def channel_options(self) -> dict[str, Any]:
         """Give what the writers and readers of channels are told."""

@@ -78,6 +78,11 @@ class Sparks:
             extra_conf=self._conf,
         )
 
+    def known(self) -> dict[str, Endpoint]:
+        """Give those that were started or found so far, by the host that each is named after."""
+        with self._lock:
+            return dict(self._known)
+
     def revive(self) -> tuple[Endpoint, ...]:
         """Start those again that have ended by themselves, and give them."""
         with self._lock:

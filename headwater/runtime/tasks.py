@@ -24,7 +24,9 @@ from headwater.runtime.checkpoint import cut_off, reads_agree, take_back
 from headwater.runtime.durable import write_atomically
 from headwater.runtime.endpoint import Endpoint
 from headwater.runtime.finishing import Finishing
+from headwater.runtime.hosts import Hosts
 from headwater.runtime.layout import Layout
+from headwater.runtime.query import Running
 from headwater.runtime.relays import Relays
 from headwater.runtime.settings import UnitSettings
 from headwater.runtime.sparks import Sparks
@@ -75,12 +77,14 @@ class Deployed:
         peers: Mapping[str, str],
         credentials: Credentials,
         settings: UnitSettings,
+        hosts: Hosts,
     ) -> None:
         self.name = name
         self.zone = zone
         self.layout = Layout(directory)
         self._sparks = sparks
         self._settings = settings
+        self._hosts = hosts
         self._lock = threading.RLock()
         self._plans: dict[str, DeploymentPlan] = {}
         self._tasks: dict[str, Task] = {}
@@ -404,6 +408,7 @@ class Deployed:
         if work is not None and work.running is not None:
             error = work.running.failure(unit.id)
             if error is None:
+                work.running.observe()  # Spark remembers only so many batches
                 if failures.count and now - failures.last > _CALM:
                     self._failures[unit.id] = _Failures()
                 return
@@ -416,6 +421,12 @@ class Deployed:
         elif work is not None and work.finished:
             return
         self._start(plan, unit)
+
+    def running(self) -> list[tuple[Endpoint, Running]]:
+        """Give what runs here, and on which Spark."""
+        with self._lock:
+            works = [(units.endpoint, work.running) for units in self._units.values() for work in units.all()]
+        return [(endpoint, running) for endpoint, running in works if running is not None]
 
     def save(self) -> None:
         """Note the totals of what runs."""
@@ -445,7 +456,9 @@ class Deployed:
                 meters=self._meters,
                 limit=self._settings.channel.max_bytes,
             )
-            return seen.joined(Progress(seconds=0.0, links=self._relays.links()))
+            return seen.joined(
+                Progress(seconds=0.0, links=self._relays.links(), hosts=self._hosts.progress())
+            )
 
     def _at_work(self, unit: str) -> Work | None:
         return next((w for u in self._units.values() if (w := u.get(unit)) is not None), None)

@@ -23,13 +23,14 @@ from headwater.dataflow.rewrite import substitute
 from headwater.dataflow.sinks import CallbackSink, FileSink, JdbcSink, KafkaSink, Sink
 from headwater.dataflow.types import StreamType
 from headwater.errors import RuntimeFailure
-from headwater.plan.content import direct_time, reads, source_locations
+from headwater.plan.content import direct_time, reads, source_locations, visited
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.pieces import trunk
 from headwater.runtime import compile
 from headwater.runtime.born import Inputs
 from headwater.runtime.channelspec import channel_spec, lineage_of
 from headwater.runtime.checkpoint import AGAIN, checkpoint_number
+from headwater.runtime.counting import TAGS, Counting, Read, points, rejects_of, rows_of
 from headwater.runtime.layout import Layout, full_path
 from headwater.runtime.outlets import DEAD_LETTERS
 from headwater.runtime.passage import Passage
@@ -58,6 +59,8 @@ class CompiledUnit:
     """Whether the end of its input must be told through its control directory."""
     scans: int
     """How often it reads each of its sources."""
+    counting: Counting
+    """How its operators' rows are counted."""
 
 
 def source_name(text: str) -> str:
@@ -92,6 +95,8 @@ class UnitCompiler:
         layout: Layout,
         channel: dict[str, Any],
         parallelism: int,
+        *,
+        measure: bool = True,
     ) -> None:
         self._plan = plan
         self._flow = plan.dataflow
@@ -102,23 +107,61 @@ class UnitCompiler:
         self._parallelism = parallelism
         self._controlled = False
         self._reads: Counter[str] = Counter()
+        self._measure = measure
+        self._counting = Counting()
+        self._points = self._to_observe() if measure else frozenset()
 
     def compile(self) -> CompiledUnit:
         """Compile inputs, operators and outputs."""
         outputs = self._unit.outputs
         last = self._flow[outputs[0]]
         if isinstance(last, JdbcSink):
-            return CompiledUnit(self._frame(last.inputs[0]), (), last, self._controlled, self._scans())
-        frame, outlets = self._routed()
-        return CompiledUnit(frame, tuple(outlets), None, self._controlled, self._scans())
+            frame, outlets, sink = self._frame(last.inputs[0]), [], last
+        else:
+            frame, outlets, sink = *self._routed(), None
+            self._counting.outputs = list(outputs)
+        counting = self._counting if self._measure else Counting()
+        return CompiledUnit(frame, tuple(outlets), sink, self._controlled, self._scans(), counting)
 
     def _scans(self) -> int:
         return max((self._reads[s.id] for s in self._sources()), default=1)
 
+    # ------------------------------------------------------------ what is counted
+
+    def _to_observe(self) -> frozenset[str]:
+        """Choose the operators whose rows the query has to count, because nothing else tells of them."""
+        flow, unit = self._flow, self._unit
+        is_routed = not isinstance(flow[unit.outputs[0]], JdbcSink)
+        shown = set() if self._in_one_pass() else visited(self._plan, unit)
+        known = {i for i in visited(self._plan, unit) if self._tells_rows(i, is_routed=is_routed)}
+        return points(flow, unit.operators, shown, known | set(unit.outputs if is_routed else ()))
+
+    def _tells_rows(self, id_: str, *, is_routed: bool) -> bool:
+        """Tell whether the rows that Spark reads for it are its rows, apart from malformed ones."""
+        operator = self._flow[id_]
+        if id_ in self._unit.operators:
+            return isinstance(operator, sources.Source) and (is_routed or not can_be_malformed(operator))
+        return not self._punctuated(self._flow.types[id_]) and self._unit.part is None
+
+    def _count(self, frame: DataFrame, name: str, *conditions: str) -> DataFrame:
+        """Let the query count a frame's rows: all, or for each condition those that meet it."""
+        if not self._measure:
+            return frame
+        counts = [F.count_if(F.expr(c)) for c in conditions] or [F.count(F.lit(1))]
+        return frame.observe(name, *(count.alias(f"c{n}") for n, count in enumerate(counts)))
+
     # ------------------------------------------------------------ inputs and operators
 
     def _frame(self, id_: str) -> DataFrame:
-        """Give the stream of an operator, inside the unit or from a channel.
+        """Give the stream of an operator, inside the unit or from a channel, its rows counted once."""
+        frame = self._made(id_)
+        if id_ not in self._points or id_ in self._counting.observed:
+            return frame
+        self._counting.observed.append(id_)
+        return self._count(frame, rows_of(id_))
+
+    def _made(self, id_: str) -> DataFrame:
+        """Make the stream of an operator.
 
         Where two branches meet again, each has its own copy of what they share, down to the reads:
         a Spark query over Connect cannot use one read twice.
@@ -149,6 +192,8 @@ class UnitCompiler:
             spool = self._layout.spool(source.id, self._plan.tags[source.id], location) / "members.json"
             name += apart(again)
             found.append((location, source_frame(self._spark, source, location, name=name, spool=spool)))
+            counts = not again and source.id not in self._points
+            self._counting.reads.append(Read(source.id, location, counts))
         return found
 
     def _read_source(self, source: sources.Source) -> DataFrame:
@@ -163,7 +208,8 @@ class UnitCompiler:
     def _read_channel(self, id_: str) -> DataFrame:
         type_ = self._flow.types[id_]
         again = self._again(id_)
-        punctuate = type_.event_time is not None and self._needs_watermark()
+        punctuate = self._punctuated(type_)
+        self._counting.reads.append(Read(id_, counts=not again and id_ not in self._points))
         reader = (
             self._spark.readStream.name(name_of_channels(self._plan, id_) + again)
             .format("headwater_channel")
@@ -198,6 +244,7 @@ class UnitCompiler:
             .schema(f"`{WATERMARK}` timestamp")
             .json(str(directory))
         )
+        self._counting.reads.append(Read(operator.id, counts=False))
         timed = frame.withColumn(WATERMARK, F.col(f"`{operator.column}`"))
         both = timed.unionByName(end, allowMissingColumns=True)
         type_ = self._flow.types[operator.id]
@@ -219,6 +266,10 @@ class UnitCompiler:
     def _is_punctuation(self, type_: StreamType) -> str:
         assert type_.event_time is not None
         return f"`{WATERMARK}` IS NOT NULL AND `{type_.event_time.column}` IS NULL"
+
+    def _punctuated(self, type_: StreamType) -> bool:
+        """Tell whether the rows of a channel come with punctuation."""
+        return type_.event_time is not None and self._needs_watermark()
 
     def _needs_watermark(self) -> bool:
         """Tell whether Spark must follow event time: for state, or to tell later units how far it is."""
@@ -254,7 +305,8 @@ class UnitCompiler:
         frame = self._fan_out()
         for source in texts:
             for location, raw in self._raw_sources(source):
-                frame = frame.unionByName(self._dead(source, location, raw), allowMissingColumns=True)
+                dead = self._rejected(self._dead(source, location, raw), source, location)
+                frame = frame.unionByName(dead, allowMissingColumns=True)
         return frame, outlets
 
     def _sources(self) -> list[sources.Source]:
@@ -278,7 +330,13 @@ class UnitCompiler:
                 parts.append(f"'{tag_column(other)}', {row if other == tag else empty}")
             entries.append(f"IF({condition}, named_struct({', '.join(parts)}), NULL)")
         routed = base.select(F.explode(F.expr(f"array_compact(array({', '.join(entries)}))")).alias("r"))
-        return routed.select(f"r.{TAG}", *(f"r.{tag_column(t)}" for t in range(len(outputs))))
+        routed = routed.select(f"r.{TAG}", *(f"r.{tag_column(t)}" for t in range(len(outputs))))
+        return self._count(routed, TAGS, *(f"{TAG} = {tag}" for tag in range(len(outputs))))
+
+    def _rejected(self, frame: DataFrame, source: sources.Source, location: str) -> DataFrame:
+        """Let the query count the malformed records of a source, behind all its outputs' tags."""
+        self._counting.rejects.append((source.id, location))
+        return self._count(frame, rejects_of(source.id, location), f"{TAG} = {len(self._unit.outputs)}")
 
     def _path(self, root: str, output: str) -> tuple[str, list[tuple[str, str]]]:
         """Write filters and projections from trunk to output as one condition and columns of the trunk."""
@@ -299,12 +357,9 @@ class UnitCompiler:
 
     def _one_pass(self, texts: list[sources.Source]) -> DataFrame | None:
         """Route rows and malformed records of a lone text source in one scan, if only filters follow it."""
-        outputs = self._unit.outputs
-        if len(texts) != 1 or len(self._sources()) != 1 or len(outputs) != 1:
+        if not self._in_one_pass():
             return None
-        (source,) = texts
-        if self._needs_watermark() or not self._is_chain(source.id, outputs[0]):
-            return None
+        (source,), outputs = texts, self._unit.outputs
         condition, columns = self._path(source.id, outputs[0])
         whole: DataFrame | None = None
         for location, raw in self._raw_sources(source):
@@ -318,8 +373,16 @@ class UnitCompiler:
                 f"IF({good}, {row}, NULL) AS {tag_column(0)}",
                 f"IF({good}, NULL, {dead}) AS {tag_column(1)}",
             )
+            frame = self._rejected(frame, source, location)
             whole = frame if whole is None else whole.unionByName(frame)
         return whole
+
+    def _in_one_pass(self) -> bool:
+        """Tell whether it reads but one text source, and only filters it on the way to one output."""
+        outputs, own = self._unit.outputs, self._sources()
+        if len(own) != 1 or not can_be_malformed(own[0]) or len(outputs) != 1 or self._needs_watermark():
+            return False
+        return self._is_chain(own[0].id, outputs[0])
 
     def _is_chain(self, source: str, output: str) -> bool:
         """Tell whether only filters and projections lie between source and output."""

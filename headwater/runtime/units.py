@@ -23,6 +23,7 @@ from headwater.runtime.channels.log import Log
 from headwater.runtime.channels.open import LogSpec, open_log
 from headwater.runtime.channelspec import member_spec
 from headwater.runtime.checkpoint import positions, sweep_torn
+from headwater.runtime.counting import Tally
 from headwater.runtime.durable import read_note, write_atomically
 from headwater.runtime.layout import Layout
 from headwater.runtime.query import Running, reaching_spark, running_query
@@ -235,7 +236,9 @@ class Units:
         options = self.settings.channel_options()
         with self.asking_spark():
             spark = self.endpoint.session()
-            return UnitCompiler(plan, unit, spark, self.layout, options, self.endpoint.cores).compile()
+            cores, measure = self.endpoint.cores, self.settings.measure
+            compiler = UnitCompiler(plan, unit, spark, self.layout, options, cores, measure=measure)
+            return compiler.compile()
 
     def start(self, plan: DeploymentPlan, unit: Unit) -> None:
         """Start a unit's query where it stopped last, or adopt it when it runs already."""
@@ -271,7 +274,7 @@ class Units:
             writer = writer.option("config", sink_config(unit.epoch, compiled.outlets, passage))
             writer = writer.option("checkpointLocation", str(checkpoint))
             query = writer.trigger(processingTime=trigger).start()
-        work.running = Running(query, scans=compiled.scans)
+        work.running = Running(query, scans=compiled.scans, tally=Tally(compiled.counting))
         self._save(work)
         work.running.wait_until_ready()
 
@@ -286,9 +289,7 @@ class Units:
             query.stop()  # an older one that was to be stopped
             return False
         work.controlled = bool(saved.get("controlled"))
-        work.running = Running(
-            query, scans=int(saved.get("scans", 1)), last_batch=int(saved.get("batch", -1))
-        )
+        work.running = Running.resumed(query, saved)
         return True
 
     def stop(self, unit: str, *, at_once: bool = False, level: bool = False) -> None:
@@ -458,8 +459,7 @@ class Units:
             "finished": work.finished,
             "runs": _runs(work.unit),
             "controlled": work.controlled,
-            "scans": work.running.scans,
-            "batch": work.running.last_batch,
+            **work.running.note(),
         }
         write_atomically(self.layout.state(work.unit), json.dumps(state))
 

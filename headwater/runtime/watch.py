@@ -137,6 +137,12 @@ def _unit(
         run=str(running.query.runId) if running else None,
         latency=passage.latency(now),
         oldest_s=None if work.finished else passage.oldest_s(unit.checkpoint, now),
+        operators=running.tally.operators(work.plan.dataflow, unit.operators) if running else (),
+        batches=running.done if running else 0,
+        busy_s=running.busy_s if running else 0.0,
+        cpu_s=running.cpu_s if running else 0.0,
+        state_rows=running.state_rows if running else 0,
+        state_bytes=running.state_bytes if running else 0,
     )
 
 

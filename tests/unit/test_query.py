@@ -1,13 +1,55 @@
-"""Requests to a Spark that has gone, told from those that fail for their own reasons."""
+"""What a query's progress tells; requests to a Spark that has gone, told from others that fail."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 import pytest
 
 from headwater.errors import RuntimeFailure, Unavailable
 from headwater.runtime.ports import free_ports
-from headwater.runtime.query import reaching_spark
+from headwater.runtime.query import BATCHES, Batch, Running, reaching_spark
+
+
+@dataclass
+class Query:
+    """A query that tells the progress it was given."""
+
+    recentProgress: list[dict[str, Any]] = field(default_factory=list)  # noqa: N815 (Spark's name)
+
+
+def told(batch: int, rows: int, ms: int = 100, **more: Any) -> dict[str, Any]:
+    """Write one batch's progress as Spark does, of one source of files."""
+    source = {"description": "FileStreamSource[f]", "endOffset": {"logOffset": batch}, "numInputRows": rows}
+    return {
+        "batchId": batch,
+        "timestamp": f"2026-01-01T00:00:{batch % 60:02d}.500Z",
+        "durationMs": {"addBatch": 1, "triggerExecution": ms},
+        "sources": [source],
+        "stateOperators": [],
+        **more,
+    }
+
+
+def test_batches_are_kept_once_each_with_their_time() -> None:
+    query = Query([told(0, 5), told(1, 0, ms=40)])
+    running = Running(query)  # type: ignore[arg-type]
+    running.observe()
+    query.recentProgress.append({**told(2, 0), "durationMs": {"triggerExecution": 3}})  # idle
+    running.observe()
+    assert list(running.batches) == [
+        Batch(0, 1767225600.5, 0.1, 5),
+        Batch(1, 1767225601.5, 0.04, 0),
+    ]
+
+
+def test_only_the_newest_batches_are_kept() -> None:
+    query = Query([told(n, 1) for n in range(BATCHES + 7)])
+    running = Running(query)  # type: ignore[arg-type]
+    running.observe()
+    assert [b.id for b in running.batches] == list(range(7, BATCHES + 7))
 
 
 def ask_nobody() -> None:

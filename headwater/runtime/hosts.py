@@ -1,0 +1,246 @@
+"""What the hosts of a zone do: cores and memory that its Sparks, its agent and all others take.
+
+A Spark is its server, the zygote of its Python workers, and what descends from both. Time of a core is
+counted from one look to the next, process by process, so that it never goes backward when one ends.
+What a Spark took is put down to its units by the time that their batches took meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import psutil
+
+from headwater.metrics import HostProgress
+from headwater.runtime.endpoint import Endpoint
+from headwater.runtime.query import Running
+from headwater.runtime.sparks import Sparks
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_SAMPLES = 600  # looks that are remembered: a batch that takes longer is paid for less
+_BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
+"""Time that a cpu was not to be had; stolen time too, which other guests of the machine took."""
+
+Key = tuple[int, float]
+"""A process: its id, and when it was created, because ids are given away again."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process at one moment: seconds of a core that it took itself, and those that its children took
+    that have ended and that it has waited for; bytes of memory."""
+
+    own: float
+    ended: float
+    memory: int = 0
+
+
+class Account:
+    """Adds up the time that a changing set of processes takes."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._last: Mapping[Key, Process] | None = None
+
+    def take(self, now: Mapping[Key, Process]) -> float:
+        """Give what was taken since the last look; the first one only tells where to begin.
+
+        A process that has ended has been counted up to the look before. What it took after that is in
+        its parent's account of ended children, if the parent has waited for it.
+        """
+        last, self._last = self._last, dict(now)
+        if last is None:
+            return 0.0
+        none = Process(0.0, 0.0)
+        own = sum(max(0.0, p.own - last.get(key, none).own) for key, p in now.items())
+        ended = sum(max(0.0, p.ended - last.get(key, none).ended) for key, p in now.items())
+        counted = sum(p.own + p.ended for key, p in last.items() if key not in now)
+        taken = own + max(0.0, ended - counted)
+        self.seconds += taken
+        return taken
+
+
+def since(samples: Sequence[tuple[float, float]], begin: float) -> float:
+    """Tell how far a count has grown from ``begin`` to the newest of (time, count), as if evenly between.
+
+    >>> since([(0.0, 0.0), (10.0, 5.0), (11.0, 6.0)], 8.0)
+    2.0
+    """
+    if not samples:
+        return 0.0
+    newest = samples[-1][1]
+    for (early, low), (late, high) in zip(reversed(samples[:-1]), reversed(samples[1:]), strict=True):
+        if early <= begin:
+            share = (begin - early) / (late - early) if late > early else 1.0
+            return newest - (low + (high - low) * min(1.0, share))
+    return newest - samples[0][1]
+
+
+def quota(text: str) -> float | None:
+    """Read a cgroup's ``cpu.max``: how many cores it may use; None where there is no limit.
+
+    >>> quota("150000 100000"), quota("max 100000")
+    (1.5, None)
+    """
+    words = text.split()
+    try:
+        return int(words[0]) / int(words[1])
+    except (ValueError, IndexError, ZeroDivisionError):
+        return None
+
+
+def quota_of(pid: int, *, proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) -> float | None:
+    """Give the least quota of the cgroups (version 2) that a process is in; None where none bounds it."""
+    try:
+        lines = (proc / str(pid) / "cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    path = next((line[3:] for line in lines if line.startswith("0::/")), None)
+    if path is None:
+        return None
+    inner = PurePosixPath(path.lstrip("/"))
+    found = []
+    for place in (inner, *inner.parents):
+        try:
+            found.append(quota((cgroups / place / "cpu.max").read_text()))
+        except OSError:
+            continue
+    return min((q for q in found if q is not None), default=None)
+
+
+# ---------------------------------------------------------------- one Spark
+
+
+class Meter:
+    """Follow one Spark, look by look."""
+
+    def __init__(self, host: str, zone: str, endpoint: Endpoint) -> None:
+        self._host, self._zone, self._endpoint = host, zone, endpoint
+        self._account, self._agent = Account(), Account()
+        self._busy: float | None = None
+        self._all = 0.0
+        self._begun = time.monotonic()
+        self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)
+        self._paid_until = 0.0
+        self.seen: HostProgress | None = None
+        """What was seen last; None where the Spark is not of this machine, or is not there."""
+
+    def look(self) -> None:
+        """Take a sample."""
+        roots = self._endpoint.processes
+        tree = _tree(roots)
+        if not tree:
+            self.seen = None
+            return
+        cpus = _cpus_of(roots[0])
+        busy = _busy(cpus)
+        self._all += max(0.0, busy - self._busy) if self._busy is not None else 0.0
+        self._busy = busy
+        self._account.take(tree)
+        self._agent.take(_alone(os.getpid()))
+        self._samples.append((time.time(), self._account.seconds))
+        before = self.seen.others_s if self.seen else 0.0
+        bounds = (float(len(cpus)), quota_of(roots[0]), float(self._endpoint.cores))
+        self.seen = HostProgress(
+            host=self._host,
+            zone=self._zone,
+            cores=min(b for b in bounds if b is not None),
+            seconds=time.monotonic() - self._begun,
+            cpu_s=self._account.seconds,
+            agent_s=self._agent.seconds,
+            others_s=max(before, self._all - self._account.seconds - self._agent.seconds),
+            memory=sum(p.memory for p in tree.values()),
+            memory_free=int(psutil.virtual_memory().available),
+        )
+
+    def share(self, units: Iterable[Running]) -> None:
+        """Put down to units what this Spark took since the first of the batches that they tell of now began.
+
+        What it took while no batch ran is nobody's.
+        """
+        told = [(u, [b for b in u.batches if b.id > u.paid]) for u in units]
+        told = [(unit, batches) for unit, batches in told if batches]
+        total = sum(b.seconds for _, batches in told for b in batches)
+        if not self._samples or total <= 0:
+            return
+        begin = min(b.begun for _, batches in told for b in batches)
+        cpu = since(tuple(self._samples), max(begin, self._paid_until))
+        self._paid_until = self._samples[-1][0]
+        for unit, batches in told:
+            unit.cpu_s += cpu * sum(b.seconds for b in batches) / total
+            unit.paid = batches[-1].id
+
+
+class Hosts:
+    """The Sparks of a zone as the agent sees them."""
+
+    def __init__(self, zone: str, sparks: Sparks) -> None:
+        self._zone, self._sparks = zone, sparks
+        self._meters: dict[int, Meter] = {}
+
+    def look(self, units: Iterable[tuple[Endpoint, Running]]) -> None:
+        """Take a sample of every Spark and share out what it took; ``units`` are those of all deployments."""
+        running = list(units)
+        for host, endpoint in self._sparks.known().items():
+            if id(endpoint) not in self._meters:
+                self._meters[id(endpoint)] = Meter(host, self._zone, endpoint)
+            meter = self._meters[id(endpoint)]
+            meter.look()
+            meter.share(r for e, r in running if e is endpoint)
+
+    def progress(self) -> tuple[HostProgress, ...]:
+        """Give what was seen last of each Spark of this machine."""
+        return tuple(m.seen for m in list(self._meters.values()) if m.seen is not None)
+
+
+# ---------------------------------------------------------------- what the system tells
+
+
+def _tree(roots: Collection[int]) -> dict[Key, Process]:
+    """Give processes and all that descend from them; those that end meanwhile are left out."""
+    found: dict[Key, Process] = {}
+    for root in roots:
+        try:
+            parent = psutil.Process(root)
+            below = parent.children(recursive=True)
+        except psutil.Error:
+            continue
+        for one in (parent, *below):
+            _take(one, found)
+    return found
+
+
+def _alone(pid: int) -> dict[Key, Process]:
+    found: dict[Key, Process] = {}
+    _take(psutil.Process(pid), found)
+    return {key: Process(p.own, 0.0, p.memory) for key, p in found.items()}
+
+
+def _take(process: psutil.Process, into: dict[Key, Process]) -> None:
+    try:
+        with process.oneshot():
+            times = process.cpu_times()
+            ended = times.children_user + times.children_system
+            memory = process.memory_info().rss
+            key = (process.pid, process.create_time())
+    except psutil.Error:
+        return
+    into[key] = Process(times.user + times.system, ended, memory)
+
+
+def _cpus_of(pid: int) -> frozenset[int]:
+    """Give the cpus that a process may use; all where the system does not tell."""
+    try:
+        return frozenset(os.sched_getaffinity(pid))
+    except (AttributeError, OSError):
+        return frozenset(range(psutil.cpu_count() or 1))
+
+
+def _busy(cpus: Collection[int]) -> float:
+    times = psutil.cpu_times(percpu=True)
+    return float(sum(getattr(t, name, 0.0) for n, t in enumerate(times) if n in cpus for name in _BUSY))

@@ -1,0 +1,142 @@
+"""What processes took of the cores, when some end and others come; to whom it is put down; quotas."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.runtime.hosts import Account, Hosts, Meter, Process, quota, quota_of, since
+from headwater.runtime.query import Batch, Running
+
+SERVER, ZYGOTE, WORKER, OTHER = (1, 1.0), (2, 1.0), (3, 2.0), (3, 9.0)
+
+
+def test_the_first_look_tells_only_where_to_begin() -> None:
+    account = Account()
+    assert account.take({SERVER: Process(100.0, 50.0)}) == 0.0
+    assert account.take({SERVER: Process(102.0, 50.0)}) == 2.0
+    assert account.seconds == 2.0
+
+
+def test_a_worker_that_ended_is_counted_once() -> None:
+    account = Account()
+    account.take({ZYGOTE: Process(5.0, 1.0)})
+    assert account.take({ZYGOTE: Process(5.0, 1.0), WORKER: Process(3.0, 0.0)}) == 3.0
+    # It took half a second more, ended, and the zygote has its 3.5 seconds in its account of the ended.
+    assert account.take({ZYGOTE: Process(5.1, 4.5)}) == pytest.approx(0.6)
+    assert account.seconds == pytest.approx(3.6)
+
+
+def test_nothing_goes_backward_when_nobody_waits_for_the_ended() -> None:
+    account = Account()
+    account.take({ZYGOTE: Process(5.0, 0.0), WORKER: Process(3.0, 0.0)})
+    assert account.take({ZYGOTE: Process(5.5, 0.0)}) == 0.5
+    assert account.take({}) == 0.0
+    assert account.seconds == 0.5
+
+
+def test_one_that_came_and_went_between_two_looks_is_counted() -> None:
+    account = Account()
+    account.take({ZYGOTE: Process(5.0, 0.0)})
+    assert account.take({ZYGOTE: Process(5.0, 2.0)}) == 2.0
+
+
+def test_an_id_that_was_given_away_again_is_another_process() -> None:
+    account = Account()
+    account.take({ZYGOTE: Process(0.0, 0.0), WORKER: Process(7.0, 0.0)})
+    assert account.take({ZYGOTE: Process(0.0, 7.0), OTHER: Process(0.25, 0.0)}) == 0.25
+
+
+def test_growth_since_a_moment() -> None:
+    samples = [(0.0, 0.0), (1.0, 2.0), (3.0, 2.0), (4.0, 6.0)]
+    assert since(samples, 3.5) == 2.0
+    assert since(samples, 2.0) == 4.0
+    assert since(samples, -10.0) == 6.0
+    assert since(samples, 9.0) == 0.0
+    assert since(samples[:1], 0.0) == 0.0
+    assert since([], 0.0) == 0.0
+
+
+def test_quotas() -> None:
+    assert quota("50000 100000\n") == 0.5
+    assert quota("max 100000\n") is None
+    for damaged in ("", "max", "x y", "1 0"):
+        assert quota(damaged) is None
+
+
+def test_the_least_quota_of_a_process_bounds_it(tmp_path: Path) -> None:
+    proc, cgroups = tmp_path / "proc", tmp_path / "cgroups"
+    (proc / "7").mkdir(parents=True)
+    (proc / "7" / "cgroup").write_text("1:cpu:/x\n0::/a/b\n")
+    (cgroups / "a" / "b").mkdir(parents=True)
+    assert quota_of(7, proc=proc, cgroups=cgroups) is None
+    (cgroups / "a" / "cpu.max").write_text("150000 100000\n")
+    (cgroups / "a" / "b" / "cpu.max").write_text("max 100000\n")
+    assert quota_of(7, proc=proc, cgroups=cgroups) == 1.5
+    (cgroups / "cpu.max").write_text("100000 100000\n")
+    assert quota_of(7, proc=proc, cgroups=cgroups) == 1.0
+    assert quota_of(8, proc=proc, cgroups=cgroups) is None
+
+
+@dataclass
+class Spark:
+    """An endpoint of which only the processes matter."""
+
+    processes: tuple[int, ...] = ()
+    cores: int = 64
+    known_as: dict[str, Any] = field(default_factory=dict)
+
+    def known(self) -> dict[str, Any]:
+        return {"host": self}
+
+
+def running(*batches: Batch) -> Running:
+    return Running(None, batches=deque(batches))  # type: ignore[arg-type]
+
+
+def test_a_spark_is_shared_by_how_long_batches_took() -> None:
+    meter = Meter("host", "zone", Spark())  # type: ignore[arg-type]
+    meter._samples.extend([(100.0, 10.0), (110.0, 10.0), (111.0, 14.0)])
+    one, two, idle = running(Batch(0, 110.0, 0.3, 5)), running(Batch(4, 110.5, 0.1, 5)), running()
+    meter.share([one, two, idle])
+    assert (one.cpu_s, two.cpu_s, idle.cpu_s) == (pytest.approx(3.0), pytest.approx(1.0), 0.0)
+    meter.share([one, two, idle])  # nothing new is told
+    assert one.cpu_s + two.cpu_s == pytest.approx(4.0)
+    meter._samples.append((112.0, 20.0))  # nobody was busy
+    meter.share([one, two, idle])
+    assert one.cpu_s + two.cpu_s == pytest.approx(4.0)
+    meter._samples.append((113.0, 21.0))
+    idle.batches.append(Batch(1, 112.5, 0.4, 0))
+    meter.share([one, two, idle])
+    assert idle.cpu_s == pytest.approx(0.5)
+
+
+def test_a_process_that_works_is_seen() -> None:
+    code = "print(sum(i * i for i in range(4_000_000)), flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
+        spark = Spark(processes=(one.pid,))
+        hosts = Hosts("zone", spark)  # type: ignore[arg-type]
+        hosts.look(())
+        assert one.stdin is not None and one.stdout is not None
+        one.stdout.readline()
+        hosts.look(())
+        (seen,) = hosts.progress()
+        assert (seen.host, seen.zone) == ("host", "zone")
+        assert seen.cpu_s > 0 and seen.memory > 2**20 and seen.memory_free
+        assert 0 < seen.cores <= (os.cpu_count() or 1)
+        one.stdin.close()
+    hosts.look(())
+    assert hosts.progress() == ()
+
+
+def test_of_a_spark_elsewhere_nothing_is_said() -> None:
+    hosts = Hosts("zone", Spark())  # type: ignore[arg-type]
+    hosts.look([(Spark(), running(Batch(0, 1.0, 1.0, 1)))])  # type: ignore[list-item]
+    assert hosts.progress() == ()
