@@ -98,8 +98,9 @@ def _course(samples: Sequence[Sample], sinks: Sequence[str]) -> Iterator[Moment]
 def _unit(unit: UnitRates) -> dict[str, Any]:
     now, latency = unit.now, unit.now.latency
     sources: list[dict[str, Any]] = [
-        {"operator": name, "location": location, "rows_in_per_s": None, "rows_out_per_s": rate}
-        for (name, location), rate in unit.sources.items()
+        {"operator": name, "location": location, "rows_in_per_s": rate, "rows_out_per_s": None}
+        for (name, location), rate in unit.taken.items()
+        if location is not None
     ]
     operators: list[dict[str, Any]] = [
         {"operator": name, "location": None, "rows_in_per_s": o.rows_in, "rows_out_per_s": o.rows_out}

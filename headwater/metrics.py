@@ -87,7 +87,7 @@ class UnitProgress:
     """Tells one run of its query from the next: it changes when the unit was started again."""
     operators: tuple[OperatorProgress, ...] = ()
     batches: int = 0
-    """Batches that had something to do, in this run."""
+    """Batches that were executed in this run, those without rows too."""
     busy_s: float = 0.0
     """Seconds that they took, in this run."""
     cpu_s: float = 0.0

@@ -100,7 +100,7 @@ def learn(before: Learned, plan: DeploymentPlan, seen: Window, trigger: float) -
 
 def facts_of(learned: Learned, plan: DeploymentPlan, seen: Window, trigger: float) -> Facts:
     """Give what predictions stand on now: what was learned, and the state of hosts and links."""
-    rates = {**learned.profile.rates, **seen.rates()}
+    rates = {**learned.profile.rates, **seen.rates(plan)}
     capacity, delay = {}, {}
     for name, link in seen.links.items():
         if link.now.capacity is not None:

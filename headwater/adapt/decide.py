@@ -81,7 +81,7 @@ class Case:
         """What is so now: hosts and links as seen, rates of the last moment or what they are to become."""
         found = facts_of(self.learned, self.plan, self.seen, self.trigger)
         rates = dict(found.profile.rates)
-        for source, own in self.newest.rates().items():
+        for source, own in self.newest.rates(self.plan).items():
             foreseen = (self.expected or {}).get(source, {})
             rates[source] = {place: max(rate, foreseen.get(place, 0.0)) for place, rate in own.items()}
         return replace(found, profile=found.profile.model_copy(update={"rates": rates}))
@@ -101,7 +101,7 @@ class Case:
             "bandwidth_bytes_per_s": found.bandwidth,
             "load": dict(found.load),
             "others": {f"{host} ({zone})": h.others for (zone, host), h in self.seen.hosts.items()},
-            "rates": self.newest.rates(),
+            "rates": self.newest.rates(self.plan),
             "capacity": {name: x.now.capacity for name, x in self.seen.links.items()},
         }
 
@@ -221,7 +221,7 @@ def _plain(at: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
 
 def _better_now(case: Case, left: Left) -> bool:
     """Tell whether there is markedly less to do, or more room, than when something was left."""
-    rate = total(case.newest.rates())
+    rate = total(case.newest.rates(case.plan))
     if rate * _ALIKE < left.rate:
         return True
     for name, link in case.seen.links.items():
@@ -292,7 +292,7 @@ def judge(case: Case, trigger: str, before: Mapping[str, Any]) -> Outcome:
             before.get("load") or {},
         ),
     )
-    more_to_do = total(case.newest.rates()) > _ALIKE * max(1e-9, total(before.get("rates") or {}))
+    more_to_do = total(case.newest.rates(case.plan)) > _ALIKE * max(1e-9, total(before.get("rates") or {}))
     broken = breaks(case.promise, found)
     verdict: Verdict = "as good"
     if now > 1.0 and now > 1.1 * was and not more_to_do:

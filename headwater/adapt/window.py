@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol, TypeVar
 
+from headwater.dataflow.sources import Source
 from headwater.metrics import ChannelProgress, HostProgress, LinkProgress, Progress, UnitProgress
+from headwater.plan.model import DeploymentPlan
 
 
 class Seen(Protocol):
@@ -36,7 +38,8 @@ class OperatorRates:
 class UnitRates:
     """A unit: ``batch_s`` is the mean of its batches' seconds, ``busy`` the share of time that they took.
 
-    ``cpu``: cores. ``sources``: rows/s by source and location (None: of all). ``now``: the newest of it.
+    ``cpu``: cores. ``taken``: rows/s by operator and, of a source that is read at several, location. ``now``:
+    the newest of it.
     """
 
     rows_in: float
@@ -46,10 +49,13 @@ class UnitRates:
     busy: float
     cpu: float
     operators: Mapping[str, OperatorRates]
-    sources: Mapping[tuple[str, str | None], float]
+    taken: Mapping[tuple[str, str | None], float]
     steady: bool
     """Whether it ran all the time, without a new start."""
     now: UnitProgress
+
+
+from headwater.plan.model import DeploymentPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,13 +112,19 @@ class Window:
     def seconds(self) -> float:
         return self.until - self.since
 
-    def rates(self) -> dict[str, dict[str, float]]:
-        """Give the rows/s of each source by location; ``*`` stands for all where they are not told apart."""
+    def rates(self, plan: DeploymentPlan) -> dict[str, dict[str, float]]:
+        """Give the rows/s of each source by location; ``*`` stands for all where it is read once for them."""
         found: dict[str, dict[str, float]] = {}
-        for unit in self.units.values():
-            for (source, location), rate in unit.sources.items():
-                own = found.setdefault(source, {})
-                own[location or "*"] = own.get(location or "*", 0.0) + rate
+        for unit in plan.units:
+            if unit.id not in self.units:
+                continue
+            for (name, location), rate in self.units[unit.id].taken.items():
+                source = plan.dataflow[name]
+                if not isinstance(source, Source):
+                    continue
+                place = location or (unit.locations[0] if source.per_location else "*")
+                own = found.setdefault(name, {})
+                own[place] = own.get(place, 0.0) + rate
         return found
 
     def latency(self, units: Iterable[str]) -> tuple[float | None, float | None]:
@@ -186,13 +198,16 @@ def _unit(seen: Sequence[UnitProgress], span: float, *, whole: bool) -> UnitRate
     batches = _grown(u.batches for u in seen)
     busy = _grown(u.busy_s for u in seen)
     operators: dict[str, list[tuple[int | None, int | None]]] = {}
-    sources: dict[tuple[str, str | None], list[int]] = {}
+    taken: dict[tuple[str, str | None], list[int]] = {}
     for one in seen:
+        both: dict[str, tuple[int | None, int | None]] = {}
         for o in one.operators:
-            if o.rows_in is None and o.rows_out is not None:
-                sources.setdefault((o.operator, o.location), []).append(o.rows_out)
-            else:
-                operators.setdefault(o.operator, []).append((o.rows_in, o.rows_out))
+            before = both.get(o.operator, (0, 0))
+            both[o.operator] = _plus(before[0], o.rows_in), _plus(before[1], o.rows_out)
+            if o.rows_in is not None:
+                taken.setdefault((o.operator, o.location), []).append(o.rows_in)
+        for id_, counts in both.items():
+            operators.setdefault(id_, []).append(counts)
     return UnitRates(
         rows_in=_grown(u.rows_in for u in seen) / span,
         rows_out=_grown(u.rows_out for u in seen) / span,
@@ -206,10 +221,14 @@ def _unit(seen: Sequence[UnitProgress], span: float, *, whole: bool) -> UnitRate
             )
             for id_, counts in operators.items()
         },
-        sources={key: _grown(counts) / span for key, counts in sources.items()},
+        taken={key: _grown(counts) / span for key, counts in taken.items()},
         steady=whole and len({u.run for u in seen}) == 1 and all(u.status == "running" for u in seen),
         now=seen[-1],
     )
+
+
+def _plus(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
 
 
 def _rate(counts: Sequence[int | None], span: float) -> float | None:

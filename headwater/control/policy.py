@@ -135,12 +135,14 @@ class Policy:
             seen=seen,
             newest=newest,
             trigger=self._trigger,
-            expected=self._expected(samples, now),
+            expected=self._expected(plan, samples, now),
             beside=self._beside(record.name),
             left=self._left(record.name, now),
         )
 
-    def _expected(self, samples: Sequence[Sample], now: float) -> Mapping[str, Mapping[str, float]] | None:
+    def _expected(
+        self, plan: DeploymentPlan, samples: Sequence[Sample], now: float
+    ) -> Mapping[str, Mapping[str, float]] | None:
         """Foretell the rates of the next seconds from those of the last minutes."""
         series: dict[tuple[str, str], list[float]] = {}
         steps = int(PAST / STEP)
@@ -149,7 +151,7 @@ class Policy:
             part = window(inside)
             if part is None:
                 continue
-            for source, own in part.rates().items():
+            for source, own in part.rates(plan).items():
                 for place, rate in own.items():
                     series.setdefault((source, place), []).append(rate)
         found: dict[str, dict[str, float]] = {}
@@ -229,7 +231,7 @@ class Policy:
             if one.state != "watched":
                 continue
             before = one.data.get("measured") or {}
-            grown = total(case.newest.rates()) > 1.5 * max(1e-9, total(before.get("rates") or {}))
+            grown = total(case.newest.rates(case.plan)) > 1.5 * max(1e-9, total(before.get("rates") or {}))
             hurry = grown and any(a.broken or a.trigger.startswith("expected") for a in found)
             if now - ended < promise.settle and not hurry:
                 continue

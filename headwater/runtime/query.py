@@ -68,9 +68,9 @@ class Running:
     batches: deque[Batch] = field(default_factory=lambda: deque(maxlen=BATCHES))
     """The newest that this side has seen, those without rows too; oldest first."""
     done: int = 0
-    """Batches that had rows."""
+    """Batches that were executed, those without rows too."""
     busy_s: float = 0.0
-    """Seconds that all batches took, those without rows too."""
+    """Seconds that they took."""
     cpu_s: float = 0.0
     """Seconds of a core that were put down to it; see ``hosts``."""
     state_rows: int = 0
@@ -137,7 +137,7 @@ class Running:
         took = float(progress["durationMs"].get("triggerExecution", 0))
         self.batches.append(Batch(batch, _epoch(progress["timestamp"]), took / 1000, rows))
         self.busy_s += took / 1000
-        self.done += rows > 0
+        self.done += 1
         self.state_rows = sum(int(o.get("numRowsTotal", 0)) for o in progress["stateOperators"])
         self.state_bytes = sum(_bytes(o) for o in progress["stateOperators"])
         self.tally.take(progress)
