@@ -218,16 +218,18 @@ def tuned(place: Path) -> tuple[Size, Profile]:
     spark = LocalEndpoint.start(place / "spark", cores=1, memory_mb=1000)
     try:
         rows = spark.session().read.schema(workload.TRIP).csv(str(place / LOCATION))
-        for _ in range(3):
+        for n in range(4):
             apart = rows.selectExpr(f"{size.apart} AS levels").selectExpr(f"{workload.SMOOTH} AS levels")
             first = _micros(apart)
-            second = _micros(apart.selectExpr(f"{size.roughness} AS rough")) - first
+            apart.write.parquet(str(place / f"levels-{n}"))
+            levels = spark.session().read.parquet(str(place / f"levels-{n}"))
+            second = _micros(levels.selectExpr(f"{size.roughness} AS rough"))
             print(f"{size}: {first:.0f} and {second:.0f} µs", flush=True)
             if all(0.85 < x / _WORK_US < 1.2 for x in (first, second)):
                 break
-            readings = max(8, min(400, round(size.readings * _WORK_US / max(first, 1.0))))
-            lags = size.lags * size.readings / readings * _WORK_US / max(second, 1.0)
-            size = Size(readings, max(1, min(2000, round(lags))))
+            readings = max(4, min(400, round(size.readings * _WORK_US / first)))
+            lags = size.lags * (size.readings / readings) * _WORK_US / second
+            size = Size(readings, max(1, min(1000, round(lags))))
     finally:
         spark.stop()
     profile = service.profile(

@@ -55,9 +55,6 @@ class UnitRates:
     now: UnitProgress
 
 
-from headwater.plan.model import DeploymentPlan
-
-
 @dataclass(frozen=True, kw_only=True)
 class HostRates:
     """A host in cores: those there are, and what Spark, the agent and all others took of them."""
