@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from headwater.adapt.model import Costs, Facts, Predicted, host_of, rows_of, stateful_of
+from headwater.adapt.model import Costs, Facts, Predicted, host_of, predict, rows_of, stateful_of
 from headwater.adapt.window import Window
 from headwater.dataflow.sources import Source
 from headwater.placement.queueing import Floats
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.profile import Known, OperatorProfile, Profile
 
-_WEIGHT = 0.3
+_WEIGHT = 0.5
 """Of a new measurement beside what was known."""
 _LEAST_ROWS = 20.0
 """Rows in a window below which a share or a size says nothing."""
@@ -29,6 +29,8 @@ _KEPT = 120
 """Observations that costs are fitted to."""
 _PULL = 0.15
 """How much what was believed counts beside one observation of a whole core."""
+_SHORTEST, _LONGEST = 0.3, 3.0
+"""By what waits may be multiplied; what differs by more has another cause."""
 _MOST, _LEAST = 50.0, 0.02
 """By how much costs may differ from the profile."""
 
@@ -95,7 +97,20 @@ def learn(before: Learned, plan: DeploymentPlan, seen: Window, trigger: float) -
         return replace(before, profile=profile)
     fresh = {o.alike: o for o in (*before.seen, *observed)}
     kept = tuple(fresh.values())[-_KEPT:]
-    return Learned(profile=profile, costs=_fitted(before.costs, plan, observed, kept), seen=kept)
+    costs = _fitted(before.costs, plan, observed, kept)
+    found = Learned(profile=profile, costs=costs, seen=kept)
+    return replace(found, costs=replace(costs, latency=_stretched(found, plan, seen, trigger)))
+
+
+def _stretched(learned: Learned, plan: DeploymentPlan, seen: Window, trigger: float) -> float:
+    """Give by what waits are to be multiplied, so that predictions come near to what was measured."""
+    foretold = predict(plan, facts_of(learned, plan, seen, trigger))
+    pairs = compared(plan, foretold, seen)["latency"]
+    factors = [c.measured / c.predicted for c in pairs if 0 < c.predicted < math.inf and c.measured > 0]
+    if not factors:
+        return learned.costs.latency
+    now = learned.costs.latency * float(np.median(factors))
+    return float(np.clip(_mixed(learned.costs.latency, now, known=True), _SHORTEST, _LONGEST))
 
 
 def facts_of(learned: Learned, plan: DeploymentPlan, seen: Window, trigger: float) -> Facts:

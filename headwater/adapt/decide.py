@@ -8,14 +8,13 @@ was left because of a limit is not gone back to while things are as they were th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from headwater.adapt.calibrate import Learned, facts_of
 from headwater.adapt.keeping import Break, Figures, breaks, measured, sink_units, strain
-from headwater.adapt.model import Facts, predict
+from headwater.adapt.model import Facts
 from headwater.adapt.options import Option, Options
 from headwater.adapt.promise import Promise
 from headwater.adapt.window import Window
@@ -32,9 +31,12 @@ SPARE = 0.9
 """The share of a limit that a placement may use that is changed to."""
 NEARER = 0.8
 """The strain that is left, as a share of what there was, for a change that keeps to no limit all the same."""
+_STEADY = 1.15
+"""By what factor rates may change in a window that is learned from."""
+LEAST_GAIN = 0.005
+"""Of RU, which is 1 where all is used of what there is: no change is made for less."""
 _ALIKE = 1.25
 """By what factor rates, links and hosts may differ and count as what they were."""
-_MOST_BIAS = 4.0
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,12 @@ class Case:
     def measured(self) -> Figures:
         """Give what the promise is about, as it was measured."""
         return measured(self.plan, self.seen, self.newest)
+
+    @property
+    def steady(self) -> bool:
+        """Tell whether the rates of the last moment are those of the last seconds."""
+        now, before = total(self.newest.rates(self.plan)), total(self.seen.rates(self.plan))
+        return before / _STEADY <= now <= before * _STEADY
 
     def to_data(self) -> dict[str, Any]:
         """Give what was measured as JSON-able data."""
@@ -156,7 +164,7 @@ class Choice:
 def decide(case: Case, alarm: Alarm) -> Choice:
     """Look for something better, for a reason."""
     facts = case.facts()
-    options = Options(case.plan, case.promise, facts, bias=_bias(case), beside=case.beside, within=SPARE)
+    options = Options(case.plan, case.promise, facts, beside=case.beside, within=SPARE)
     current = options.current
     others = [_judged(case, alarm, o) for o in options.others()]
     chosen: Option | None = None
@@ -174,7 +182,8 @@ def _best_first(case: Case, alarm: Alarm, current: Option, able: Sequence[Option
     """Give the options that are worth a change, the best first."""
     keeping = sorted((o for o in able if o.keeps), key=lambda o: (_price(o), o.figures.latency))
     if alarm.trigger == "gain":
-        return [o for o in keeping if _price(o) <= current.figures.cost * (1 - case.promise.gain)]
+        least = max(LEAST_GAIN, case.promise.gain * current.figures.cost)
+        return [o for o in keeping if _price(o) <= current.figures.cost - least]
     if keeping:
         return keeping
     now = max(strain(case.promise, current.figures), strain(case.promise, case.measured()))
@@ -193,15 +202,6 @@ def _refused(running: DeploymentPlan, wanted: DeploymentPlan) -> str:
 
 def _price(option: Option) -> float:
     return option.figures.cost * (1 + Exactness.price * option.moved)
-
-
-def _bias(case: Case) -> float:
-    """By how much latency was longer than it is foretold of what runs, where that is under load."""
-    _, p95 = case.seen.latency(case.sinks)
-    foretold = predict(case.plan, facts_of(case.learned, case.plan, case.seen, case.trigger)).p95
-    if p95 is None or not math.isfinite(foretold) or foretold <= 0:
-        return 1.0
-    return min(_MOST_BIAS, max(1.0, p95 / foretold))
 
 
 def _judged(case: Case, alarm: Alarm, option: Option) -> Option:
@@ -247,7 +247,7 @@ def _told(case: Case, option: Option, chosen: Option | None) -> Option:
     if option.breaks:
         return replace(option, why_not="; ".join(b.text for b in option.breaks))
     if chosen is None:
-        return replace(option, why_not=f"it does not cost {case.promise.gain:.0%} less")
+        return replace(option, why_not=f"it does not cost {case.promise.gain:.0%} less, or not enough to pay")
     return replace(option, why_not=f"'{chosen.name}' costs less, with what it moves")
 
 

@@ -40,7 +40,7 @@ class Costs:
     ``batch_cpu`` and ``state_cpu``: seconds of a core of these. ``hop_s``: from a commit until a reader
     elsewhere can see it, beside the link's own time. ``row``: for each operator by what its cost in the
     profile is to be multiplied. ``own``: seconds of a batch without rows of units that were seen at work, by
-    what they compute.
+    what they compute. ``latency``: what all waits are to be multiplied by.
     """
 
     batch_s: float = 0.25
@@ -50,6 +50,7 @@ class Costs:
     hop_s: float = 0.1
     row: Mapping[str, float] = field(default_factory=dict)
     own: Mapping[str, float] = field(default_factory=dict)
+    latency: float = 1.0
 
     def to_data(self) -> dict[str, Any]:
         """Give them as JSON-able data; ``from_data`` gives them back."""
@@ -228,35 +229,40 @@ class _Prediction:
 
     def _batches(self) -> dict[str, UnitPrediction]:
         """Find periods and loads that go together: each unit is slowed down by the others of its host."""
-        costs, trigger = self._facts.costs, self._facts.trigger
-        work = {u.id: self.work(u) for u in self._plan.units}
-        fixed = {u.id: costs.fixed(self._plan, u) for u in self._plan.units}
-        fixed_cpu = {u.id: costs.fixed_cpu(self._plan, u) for u in self._plan.units}
-        period = {u.id: max(trigger, fixed[u.id]) for u in self._plan.units}
-        cpu: dict[str, float] = {}
-        batch = dict(fixed)
+        costs, trigger, units = self._facts.costs, self._facts.trigger, self._plan.units
+        numbers = range(len(units))
+        hosts = [self._hosts[u.id] for u in units]
+        keys = [(h.zone, h.name) for h in hosts]
+        cores = [self._cores(h) for h in hosts]
+        others = [self._facts.others.get(key, 0.0) for key in keys]
+        work = [self.work(u) for u in units]
+        fixed = [costs.fixed(self._plan, u) for u in units]
+        fixed_cpu = [costs.fixed_cpu(self._plan, u) for u in units]
+        period = [max(trigger, x) for x in fixed]
+        cpu, batch = list(work), list(fixed)
         for _ in range(_ROUNDS):
-            cpu = {id_: work[id_] + fixed_cpu[id_] / period[id_] for id_ in work}
-            for unit in self._plan.units:
-                host = self._hosts[unit.id]
-                cores = self._cores(host)
-                key = (host.zone, host.name)
-                beside = self._facts.others.get(key, 0.0) + sum(
-                    c for id_, c in cpu.items() if id_ != unit.id and self._hosts[id_] is host
-                )
-                speed = max(1.0 - _FULL, 1.0 - beside / cores)
-                batch[unit.id] = (fixed[unit.id] + work[unit.id] / cores * period[unit.id]) / speed
-                beats = math.ceil(min(batch[unit.id], 1e6) / trigger - 1e-9)
+            before = list(period)
+            cpu = [work[n] + fixed_cpu[n] / period[n] for n in numbers]
+            taken = dict.fromkeys(keys, 0.0)
+            for n in numbers:
+                taken[keys[n]] += cpu[n]
+            for n in numbers:
+                beside = others[n] + taken[keys[n]] - cpu[n]
+                speed = max(1.0 - _FULL, 1.0 - beside / cores[n])
+                batch[n] = (fixed[n] + work[n] / cores[n] * period[n]) / speed
+                beats = max(1, math.ceil(min(batch[n], 1e6) / trigger - 1e-9))
                 # Half way each time: a step of the beat would else be jumped over and back for ever.
-                period[unit.id] = (period[unit.id] + max(1, beats) * trigger) / 2
+                period[n] = (period[n] + beats * trigger) / 2
+            if all(abs(a - b) < 1e-3 * b for a, b in zip(before, period, strict=True)):
+                break
         return {
             u.id: UnitPrediction(
                 rows_in=sum(self._taken[u.id, o] for o in _entrances(self._plan, u)),
-                period=period[u.id],
-                batch_s=batch[u.id],
-                cpu=cpu[u.id],
+                period=period[n],
+                batch_s=batch[n],
+                cpu=cpu[n],
             )
-            for u in self._plan.units
+            for n, u in enumerate(units)
         }
 
     def _keeps_up(self, unit: Unit, cpu: Mapping[str, UnitPrediction]) -> bool:
@@ -292,14 +298,18 @@ class _Prediction:
             ]
             mean, variance, most = max(before, default=(0.0, 0.0, 0.0))
             if not self._keeps_up(unit, units):
-                mean = math.inf
+                mean = most = math.inf
             extra = own.period if late else 0.0
             found[unit.id] = (
                 mean + own.period / 2 + own.batch_s + extra,
                 variance + own.period**2 / 12,
                 most + own.period + own.batch_s + extra,
             )
-        return {id_: (m, min(most, m + _TAIL * math.sqrt(v))) for id_, (m, v, most) in found.items()}
+        times = self._facts.costs.latency
+        return {
+            id_: (m * times, min(most, m + _TAIL * math.sqrt(v)) * times)
+            for id_, (m, v, most) in found.items()
+        }
 
     def _over(self, channel: Channel, links: Mapping[str, float], period: float) -> tuple[float, float]:
         """Give the mean seconds that a batch's rows take over a channel's links, and the most."""

@@ -69,8 +69,7 @@ def _work_of(plan: DeploymentPlan) -> set[tuple[str, str, tuple[str, ...]]]:
 class Options:
     """All that could run in place of a plan, foretold by ``facts``.
 
-    ``bias``: by what factor latency was measured longer than it is foretold of what runs. ``beside``: other
-    dataflows. ``within``: the share of each limit that others than what runs may use.
+    ``beside``: other dataflows. ``within``: the share of each limit that others than what runs may use.
     """
 
     def __init__(
@@ -79,12 +78,11 @@ class Options:
         promise: Promise,
         facts: Facts,
         *,
-        bias: float = 1.0,
         beside: tuple[Beside, ...] = (),
         within: float = 0.9,
     ) -> None:
         self._plan, self._promise, self._facts = plan, promise, facts
-        self._bias, self._within = bias, within
+        self._within = within
         self._setting = Setting(
             plan.dataflow,
             plan.continuum,
@@ -164,7 +162,7 @@ class Options:
         predicted = predict(plan, self._facts)
         cost, changed = self._cost(deployment)
         figures = Figures(
-            predicted.p95 * self._bias,
+            predicted.p95,
             predicted.bandwidth,
             cost,
             {f"{host} ({zone})": share for (zone, host), share in predicted.load.items()},

@@ -6,12 +6,14 @@ wish. What it has learned and decided is in the store, so the next one goes on w
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from headwater.adapt.calibrate import Learned, learn
-from headwater.adapt.decide import Alarm, Case, Choice, Left, alarms, decide, judge, total
+from headwater.adapt.decide import Alarm, Case, Choice, Left, Rates, alarms, decide, judge, total
 from headwater.adapt.promise import Promise
 from headwater.adapt.window import window
 from headwater.control.records import OPEN, Change, Decision, DeploymentRecord, Sample
@@ -24,11 +26,12 @@ from headwater.profile import Profile
 
 SEEN = 12.0
 """Seconds of samples that loads and latency are taken from."""
-NEWEST = 4.0
+NEWEST = 2.5
 """Seconds of samples that rates are taken from."""
-PAST = 300.0
-"""Seconds of samples that forecasts are made from, in steps of ``STEP``."""
 STEP = 10.0
+"""Seconds of each value that forecasts are made from."""
+PAST = 30
+"""How many of these there are at most."""
 WARM = 3.0
 """Seconds after a change that are not looked at: all begins anew."""
 LEARN = 5.0
@@ -40,6 +43,10 @@ REMEMBERED = 3600.0
 _HOLD: Mapping[str, float] = {"expected": 2.0, "headroom": 6.0, "gain": 15.0}
 """Seconds that a reason has to last; a broken limit 1."""
 _BROKEN = 1.0
+_RISING = 1.1
+"""By what factor rates have risen since the last look where it is better to see where that ends."""
+_PATIENCE = 4.0
+"""Seconds for which that is waited for."""
 _STALE = 60.0
 """Seconds after which a proposal expires whose reason is gone."""
 TRIGGER = 0.5
@@ -57,6 +64,14 @@ class _Watched:
     saved_at: float = 0.0
     nothing: dict[str, float] = field(default_factory=dict)
     """When it was last found that nothing is better, by reason."""
+    samples: deque[Sample] = field(default_factory=deque)
+    """Those of the last ``SEEN`` seconds."""
+    rate: float = 0.0
+    """All rows/s at the last look."""
+    rising: float | None = None
+    """Since when that rises."""
+    rates: deque[tuple[float, Rates]] = field(default_factory=lambda: deque(maxlen=PAST))
+    """Those of the last minutes, a value for each ``STEP``, and when that was."""
 
 
 class Policy:
@@ -118,12 +133,12 @@ class Policy:
         """Put together what a decision is made on; None while too little was seen since the last change."""
         assert record.base is not None
         now = self._clock()
-        samples = self._store.samples(record.name, since=max(now - PAST, 0.0))
+        samples = self._samples(record.name, watched, now)
+        plan = self._store.plan(record.base)
         fresh = [s for s in samples if s.at >= max(ended + WARM, now - SEEN)]
         seen, newest = window(fresh), window(fresh, NEWEST)
-        if seen is None or newest is None or seen.seconds < NEWEST * 0.7:
+        if seen is None or newest is None or seen.seconds < NEWEST:
             return None
-        plan = self._store.plan(record.base)
         if watched.learned is None:
             kept = self._store.learned(record.name)
             profile = self._store.profile(record.name) or Profile(dataflow=record.name)
@@ -135,28 +150,37 @@ class Policy:
             seen=seen,
             newest=newest,
             trigger=self._trigger,
-            expected=self._expected(plan, samples, now),
+            expected=self._expected(plan, watched, samples, now),
             beside=self._beside(record.name),
             left=self._left(record.name, now),
         )
 
+    def _samples(self, name: str, watched: _Watched, now: float) -> Sequence[Sample]:
+        """Give the samples of the last minutes; only new ones are read."""
+        kept = watched.samples
+        last = kept[-1].at if kept else now - SEEN
+        kept.extend(s for s in self._store.samples(name, since=last) if s.at > last)
+        while kept and kept[0].at < now - SEEN - 1.0:
+            kept.popleft()
+        return tuple(kept)
+
     def _expected(
-        self, plan: DeploymentPlan, samples: Sequence[Sample], now: float
-    ) -> Mapping[str, Mapping[str, float]] | None:
+        self, plan: DeploymentPlan, watched: _Watched, samples: Sequence[Sample], now: float
+    ) -> Rates | None:
         """Foretell the rates of the next seconds from those of the last minutes."""
+        last = watched.rates[-1][0] if watched.rates else -math.inf
+        if now - last >= STEP:
+            part = window(samples, STEP)
+            if part is not None and part.seconds >= STEP * 0.7:
+                watched.rates.append((now, part.rates(plan)))
         series: dict[tuple[str, str], list[float]] = {}
-        steps = int(PAST / STEP)
-        for n in range(steps, 0, -1):
-            inside = [s for s in samples if now - (n + 0.5) * STEP <= s.at <= now - (n - 1) * STEP]
-            part = window(inside)
-            if part is None:
-                continue
-            for source, own in part.rates(plan).items():
+        for _, rates in watched.rates:
+            for source, own in rates.items():
                 for place, rate in own.items():
                     series.setdefault((source, place), []).append(rate)
         found: dict[str, dict[str, float]] = {}
-        for (source, place), rates in series.items():
-            found.setdefault(source, {})[place] = self._expect(rates)
+        for (source, place), values in series.items():
+            found.setdefault(source, {})[place] = self._expect(values)
         return found or None
 
     def _beside(self, name: str) -> tuple[Beside, ...]:
@@ -186,7 +210,7 @@ class Policy:
 
     def _learn(self, name: str, watched: _Watched, case: Case, now: float) -> None:
         """Take in what was measured, now and then."""
-        if now - watched.learned_at < LEARN or case.seen.seconds < SEEN * 0.7:
+        if now - watched.learned_at < LEARN or case.seen.seconds < SEEN * 0.7 or not case.steady:
             return
         watched.learned = learn(case.learned, case.plan, case.seen, case.trigger)
         watched.learned_at = now
@@ -289,7 +313,7 @@ class Policy:
         now: float,
     ) -> None:
         alarm = self._ripe(watched, case.promise, found, ended, now)
-        if alarm is None:
+        if alarm is None or self._rises(watched, case, now):
             return
         choice = decide(case, alarm)
         if choice.chosen is None:
@@ -302,6 +326,15 @@ class Policy:
         watched.since.clear()
         if case.promise.mode == "auto":
             self._want(number)
+
+    def _rises(self, watched: _Watched, case: Case, now: float) -> bool:
+        """Tell whether rates rise as long as this is not for ever: a decision would be on too few of them."""
+        before, watched.rate = watched.rate, total(case.newest.rates(case.plan))
+        if watched.rate <= before * _RISING:
+            watched.rising = None
+            return False
+        watched.rising = watched.rising or now
+        return now - watched.rising < _PATIENCE
 
     def _ripe(
         self, watched: _Watched, promise: Promise, found: Sequence[Alarm], ended: float, now: float

@@ -1,0 +1,139 @@
+"""A policy over a real store, with a simulated world under it and a clock of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headwater.adapt.model import Costs, Facts
+from headwater.adapt.promise import Promise
+from headwater.continuum import Continuum
+from headwater.control.policy import Policy
+from headwater.control.records import Decision
+from headwater.control.store import Store
+from headwater.dataflow.graph import Dataflow
+from headwater.plan.build import annotated, build
+from headwater.plan.diff import diff
+from headwater.plan.document import plan_id
+from headwater.plan.model import Deployment, DeploymentPlan
+from headwater.profile import OperatorProfile, Profile
+from headwater.simulate import World
+
+HOLDER = "test:1"
+BEGIN = 1_700_000_000.0
+
+ZONES = Continuum.from_text("""
+name: two
+layers: [edge, cloud]
+zones:
+  cloud: {layer: cloud, hosts: {vm: {n_cpu: 1, memory: 2GiB}}}
+  kerb:
+    layer: edge
+    parent: cloud
+    locations: [nyc]
+    link: {bandwidth: 100Mbit/s, latency: 5ms}
+    hosts: {pi: {n_cpu: 1, memory: 2GiB}}
+""")
+PROFILE = Profile(
+    dataflow="two",
+    operators={
+        "trips": OperatorProfile(cpu_s=20e-6, bytes_out=1500),
+        "watermark": OperatorProfile(cpu_s=5e-6, bytes_out=1500),
+        "heavy": OperatorProfile(cpu_s=220e-6, bytes_out=1600),
+        "light": OperatorProfile(cpu_s=220e-6, bytes_out=20),
+        "zones": OperatorProfile(cpu_s=10e-6, selectivity=0.02, bytes_out=40),
+    },
+)
+
+
+def two(name: str = "two") -> Dataflow:
+    """Build a query with two heavy operators, behind which rows are small."""
+    import headwater as hw
+
+    builder = hw.flow(name, locations=["nyc"])
+    trips = builder.read.csv("/data/{location}", "ts timestamp, zone int, blob string").named("trips")
+    heavy = trips.with_watermark("ts", "1 second").select("ts", "zone", "blob").named("heavy")
+    light = heavy.select("ts", "zone", "length(blob) AS n").named("light")
+    zones = light.group_by(hw.window("ts", "1 minute"), "zone").agg(n="sum(n)").named("zones")
+    zones.to_layer("cloud").write.memory("result")
+    return builder.build()
+
+
+def planned(first_in_cloud: str, dataflow: Dataflow | None = None) -> DeploymentPlan:
+    """Plan it with its operators in the cloud from one of them on."""
+    flow = dataflow or two()
+    at = flow.order.index(first_in_cloud)
+    layers = {o: "edge" if n < at else "cloud" for n, o in enumerate(flow.order)}
+    return build(flow, ZONES, Deployment({**annotated(flow, ZONES).layers, **layers}))
+
+
+class Loop:
+    """One deployment whose promise a policy is to keep."""
+
+    def __init__(
+        self,
+        place: Path,
+        promise: Promise,
+        *,
+        first_in_cloud: str = "zones",
+        costs: Costs | None = None,
+        change_s: float = 5.0,
+    ) -> None:
+        self.store = Store(place / "store.db")
+        self.store.hold(HOLDER, 1e9)
+        plan = planned(first_in_cloud)
+        self.world = World(plan, Facts(profile=PROFILE, costs=costs or Costs()))
+        self.rate(100)
+        self.policy = Policy(self.store, HOLDER, clock=self.clock)
+        self._change_s = change_s
+        self._until: float | None = None
+        self.broken = 0
+        self.store.want("two", "run", plan)
+        self._take_up()
+        self._end()
+        self.store.keep_profile("two", PROFILE)
+        self.store.set_promise("two", promise)
+
+    def clock(self) -> float:
+        return BEGIN + self.world.now
+
+    def rate(self, rows: float) -> None:
+        self.world.set_rates({"trips": {"nyc": rows}})
+
+    def go(self, seconds: int) -> None:
+        """Let time pass, second by second, and count those in which the promise is broken."""
+        for _ in range(seconds):
+            self.world.go(1.0)
+            promise = self.store.promise("two")
+            assert promise is not None
+            self.broken += self.world.latency > promise.max_latency
+            self.store.keep_sample(HOLDER, "two", self.clock(), self.world.progress())
+            self.policy.look()
+            record = self.store.deployment("two")
+            if self._until is None and record.version > record.dealt:
+                self._take_up()
+            elif self._until is not None and self.world.now >= self._until:
+                self._end()
+
+    def decisions(self) -> tuple[Decision, ...]:
+        return self.store.decisions("two")
+
+    @property
+    def cloud(self) -> set[str]:
+        """Name the operators that are in the cloud now."""
+        return {o for u in self.world.plan.units if u.zone == "cloud" for o in u.operators}
+
+    def _take_up(self) -> None:
+        wish = self.store.wish("two")
+        assert wish.plan is not None
+        base = self.store.base("two")
+        self._wanted = diff(base, self.store.plan(wish.plan), generation=wish.generation).wanted
+        self.store.begin_change(HOLDER, wish, self._wanted, (), phase="checking")
+        self._until = self.world.now + self._change_s
+
+    def _end(self) -> None:
+        change = self.store.change("two")
+        assert change is not None
+        if self.world.plan is not self._wanted:
+            self.world.change(self._wanted)
+        self.store.end_change(HOLDER, change, "done", phase="running", base=plan_id(self._wanted))
+        self._until = None

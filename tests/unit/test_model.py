@@ -1,0 +1,163 @@
+"""The model of units that work batch by batch, what it is fitted to, and windows of samples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from headwater.adapt.calibrate import Learned, compared, facts_of, learn
+from headwater.adapt.model import Costs, Facts, predict, rows_of
+from headwater.adapt.window import window
+from headwater.control.records import Sample
+from headwater.metrics import HostProgress, OperatorProgress, Progress, UnitProgress
+from headwater.profile import Known, OperatorProfile, Profile
+from headwater.simulate import World
+from tests.unit.looped import PROFILE, planned
+
+KERB, CLOUD = ("kerb", "pi"), ("cloud", "vm")
+
+
+def facts(rate: float, **more: object) -> Facts:
+    profile = PROFILE.model_copy(update={"rates": {"trips": {"nyc": rate}}})
+    return Facts(profile=profile, **more)  # type: ignore[arg-type]
+
+
+def test_rows_follow_selectivities() -> None:
+    plan = planned("zones")
+    taken, channels = rows_of(plan, Known(plan.dataflow, facts(500).profile))
+    assert taken["light@kerb", "light"] == 500
+    assert list(channels.values()) == [500]
+    assert taken["result@cloud", "result"] == pytest.approx(10)
+
+
+def test_one_unit_by_hand() -> None:
+    """Fixed 0.25 s and 100 rows/s of 460 µs: a batch every half second."""
+    found = predict(planned("zones"), facts(100))
+    unit = found.units["light@kerb"]
+    assert unit.period == pytest.approx(0.5)
+    assert unit.batch_s == pytest.approx(0.25 + 100 * 0.5 * (20 + 220 + 220 + 5) * 1e-6)
+    assert unit.cpu == pytest.approx(0.15 / 0.5 + 100 * 465e-6)
+    assert found.reaches["light@kerb"][0] == pytest.approx(0.25 + unit.batch_s)
+    assert found.load[KERB] == pytest.approx(unit.cpu)
+    assert found.bandwidth == pytest.approx(100 * 20)
+
+
+def test_more_rows_take_longer_until_it_is_too_many() -> None:
+    times = [predict(planned("zones"), facts(rate)).p95 for rate in (10, 200, 800, 1500)]
+    assert times == sorted(times) and all(map(math.isfinite, times))
+    assert predict(planned("zones"), facts(3000)).p95 == math.inf
+
+
+def test_a_link_that_is_too_narrow_never_catches_up() -> None:
+    plan = planned("heavy")
+    wide, narrow = facts(100), facts(100, capacity={"kerb-cloud": 100_000.0})
+    assert math.isfinite(predict(plan, wide).p95)
+    assert predict(plan, narrow).p95 == math.inf
+
+
+def test_another_job_slows_batches_down() -> None:
+    alone = predict(planned("zones"), facts(100)).units["light@kerb"]
+    beside = predict(planned("zones"), facts(100, others={KERB: 0.5})).units["light@kerb"]
+    assert beside.batch_s == pytest.approx(2 * alone.batch_s, rel=0.2)
+
+
+# ---------------------------------------------------------------- windows
+
+
+def sample(at: float, rows: int, run: str = "a", host_s: float = 0.0) -> Sample:
+    unit = UnitProgress(
+        unit="light@kerb", zone="kerb", layer="edge", status="running", rows_in=rows, run=run,
+        batches=rows // 10, busy_s=rows / 100, cpu_s=rows / 200,
+        operators=(
+            OperatorProgress(operator="trips", rows_in=rows, rows_out=rows, location=None),
+            OperatorProgress(operator="light", rows_in=rows, rows_out=rows // 2),
+        ),
+    )  # fmt: skip
+    host = HostProgress(host="pi", zone="kerb", cores=2.0, seconds=at, cpu_s=host_s, others_s=at / 10)
+    return Sample(at=at, progress=Progress(seconds=at, units=(unit,), hosts=(host,)))
+
+
+def test_rates_are_differences_of_counters() -> None:
+    found = window([sample(100, 0), sample(105, 400, host_s=5.0), sample(110, 1000, host_s=10.0)])
+    assert found is not None
+    unit = found.units["light@kerb"]
+    assert unit.rows_in == 100 and unit.batches == 10 and unit.batch_s == pytest.approx(0.1)
+    assert unit.operators["light"].rows_out == 50 and unit.steady
+    assert found.rates(planned("zones")) == {"trips": {"nyc": 100.0}}
+    assert found.hosts[KERB].load == pytest.approx((1.0 + 0.1) / 2)
+
+
+def test_a_new_run_counts_from_nothing() -> None:
+    found = window([sample(100, 900), sample(105, 1000), sample(110, 300, run="b")])
+    assert found is not None
+    assert found.units["light@kerb"].taken["trips", None] == pytest.approx((100 + 300) / 10)
+    assert not found.units["light@kerb"].steady
+
+
+def test_one_sample_tells_nothing() -> None:
+    assert window([sample(1, 1)]) is None and window([]) is None
+
+
+def test_the_newest_seconds_count() -> None:
+    found = window([sample(n, 10 * n) for n in range(10)] + [sample(10, 1000)], 1.0)
+    assert found is not None and found.units["light@kerb"].rows_in == 1000 - 90
+
+
+# ---------------------------------------------------------------- calibration
+
+
+def lived(world: World, seconds: int) -> list[Sample]:
+    found = []
+    for _ in range(seconds):
+        world.go(1.0)
+        found.append(Sample(at=world.now, progress=world.progress()))
+    return found
+
+
+@pytest.mark.parametrize("first_in_cloud", ["heavy", "light", "zones"])
+def test_costs_that_nobody_knew_are_learned(first_in_cloud: str) -> None:
+    """Rows cost three times what the profile says, batches twice what is usual."""
+    plan = planned(first_in_cloud)
+    real = Costs(batch_s=0.5, batch_cpu=0.3, state_s=0.05, row=dict.fromkeys(plan.dataflow.order, 3.0))
+    world = World(plan, facts(50, costs=real, others={CLOUD: 0.1}))
+    learned = Learned(profile=PROFILE)
+    for rate in (50, 300, 100, 200, 400, 250):
+        world.set_rates({"trips": {"nyc": rate}})
+        lived(world, 5)
+        seen = window(lived(world, 15))
+        assert seen is not None
+        learned = learn(learned, plan, seen, 0.5)
+    last = window(lived(world, 15))
+    assert last is not None
+    errors = compared(plan, predict(plan, facts_of(learned, plan, last, 0.5)), last)
+    assert all(c.error < 0.2 for kind in errors.values() for c in kind), [
+        (c.what, c.predicted, c.measured) for k in errors.values() for c in k
+    ]
+    assert errors["latency"] and errors["load"] and errors["bytes"]
+    # ... so that it is foretold when too much is asked for, which was never seen.
+    most = replace(world.facts, profile=facts(2000).profile)
+    mine = replace(facts_of(learned, plan, last, 0.5), profile=facts(2000).profile)
+    assert predict(plan, mine).load[KERB] == pytest.approx(predict(plan, most).load[KERB], rel=0.35)
+
+
+def test_selectivity_and_sizes_are_measured() -> None:
+    plan = planned("zones")
+    world = World(plan, facts(200))
+    unknown = Profile(dataflow="two", operators={"zones": OperatorProfile(selectivity=0.9)})
+    learned = Learned(profile=unknown)
+    for _ in range(12):
+        seen = window(lived(world, 15))
+        assert seen is not None
+        learned = learn(learned, plan, seen, 0.5)
+    assert learned.profile.operators["zones"].selectivity == pytest.approx(0.02, rel=0.3)
+    assert learned.profile.operators["light"].bytes_out == pytest.approx(20, rel=0.01)
+
+
+def test_what_was_learned_is_kept_as_json() -> None:
+    plan = planned("zones")
+    seen = window(lived(World(plan, facts(200)), 15))
+    assert seen is not None
+    learned = learn(Learned(profile=PROFILE), plan, seen, 0.5)
+    assert Learned.from_data(learned.to_data()) == learned

@@ -1,0 +1,140 @@
+"""The policy in a simulated world: rates, links and hosts change; it decides, and judges its decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headwater.adapt.promise import Promise
+from headwater.control import tables
+from tests.unit.looped import BEGIN, Loop
+
+CALM = Promise(mode="auto", max_latency=8.0, headroom=0.1, settle=15.0, cool_down=30.0)
+Begin = Callable[..., Loop]
+
+
+@pytest.fixture
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
+    monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
+
+    def make(promise: Promise = CALM, **more: object) -> Loop:
+        monkeypatch.setattr("time.time", lambda: BEGIN)
+        loop = Loop(tmp_path, promise, **more)  # type: ignore[arg-type]
+        monkeypatch.setattr("time.time", loop.clock)
+        return loop
+
+    return make
+
+
+def test_in_calm_nothing_is_changed(begin: Begin) -> None:
+    loop = begin()
+    loop.go(120)
+    assert loop.decisions() == ()
+    assert loop.broken == 0
+
+
+def test_what_one_core_cannot_do_is_shared_before_results_are_late(begin: Begin) -> None:
+    loop = begin()
+    loop.go(40)
+    loop.rate(2000)
+    loop.go(120)
+    assert "light" in loop.cloud and "heavy" not in loop.cloud
+    states = [d.state for d in loop.decisions()]
+    assert states == ["kept"]
+    assert loop.broken <= 10
+
+
+def test_over_a_narrow_link_only_small_rows_go(begin: Begin) -> None:
+    loop = begin(first_in_cloud="light")
+    loop.go(40)
+    loop.world.facts = replace(loop.world.facts, capacity={"kerb-cloud": 125_000.0})
+    loop.go(120)
+    assert "light" not in loop.cloud
+    assert [d.state for d in loop.decisions()] == ["kept"]
+    assert loop.broken <= 10
+
+
+def test_it_does_not_flap(begin: Begin) -> None:
+    loop = begin()
+    for rate in (100, 2000, 100, 2000, 100, 2000):
+        loop.rate(rate)
+        loop.go(60)
+    assert len(loop.decisions()) <= 6
+    assert loop.broken <= 12
+
+
+def test_advice_waits_for_a_person_and_expires_with_its_reason(begin: Begin) -> None:
+    loop = begin(replace(CALM, mode="advise"))
+    loop.go(40)
+    loop.rate(2000)
+    loop.go(30)
+    (found,) = loop.decisions()
+    assert found.state == "proposed" and found.version is None
+    assert "light" not in loop.cloud
+    chosen = found.data["alternatives"][found.data["chosen"]]
+    assert chosen["keeps"] and chosen["layers"]["light"] == "cloud"
+    loop.store.want_decided(None, found.id)
+    loop.go(60)
+    assert loop.store.decision(found.id).state == "kept"
+    loop.store.set_promise("two", CALM)
+    loop.rate(100)
+    loop.go(30)
+
+
+def test_a_proposal_expires_when_its_reason_is_gone(begin: Begin) -> None:
+    loop = begin(replace(CALM, mode="advise"))
+    loop.go(40)
+    loop.rate(2000)
+    loop.go(20)
+    loop.rate(100)
+    loop.go(120)
+    assert [d.state for d in loop.decisions()] == ["expired"]
+
+
+def test_off_decides_nothing_and_learns(begin: Begin) -> None:
+    loop = begin(replace(CALM, mode="off"))
+    loop.go(40)
+    loop.rate(2000)
+    loop.go(60)
+    assert loop.decisions() == ()
+    assert loop.store.learned("two") is not None
+
+
+def test_a_change_that_makes_things_worse_is_undone_and_not_made_again(begin: Begin) -> None:
+    loop = begin()
+    loop.go(40)
+    loop.rate(2000)
+    before = loop.cloud
+    real = loop.world.change
+
+    def poisoned(plan, **more):  # type: ignore[no-untyped-def]
+        """The cloud turns out to be much slower than its costs say."""
+        real(plan, **more)
+        slow = 0.9 if "light" in loop.cloud else 0.0
+        loop.world.facts = replace(loop.world.facts, others={("cloud", "vm"): slow})
+
+    loop.world.change = poisoned  # type: ignore[method-assign]
+    loop.go(15)
+    assert loop.cloud != before
+    loop.go(45)
+    kinds = [(d.trigger, d.state) for d in loop.decisions()]
+    assert ("undo", "watched") in kinds or ("undo", "kept") in kinds, kinds
+    assert loop.cloud == before
+    (tried,) = [d for d in loop.decisions() if d.state == "undone"]
+    assert tried.after and tried.after["verdict"] == "worse"
+
+
+def test_every_decision_tells_what_it_stands_on(begin: Begin) -> None:
+    loop = begin()
+    loop.go(40)
+    loop.rate(2000)
+    loop.go(60)
+    (found,) = loop.decisions()
+    data = found.data
+    assert data["measured"]["rates"]["trips"]["nyc"] == pytest.approx(2000, rel=0.5)
+    assert data["promise"]["max_latency"] == 8.0
+    assert all(o["why_not"] for n, o in enumerate(data["alternatives"]) if n != data["chosen"])
+    assert found.after and found.after["verdict"] in ("better", "as good")
