@@ -14,7 +14,15 @@ from headwater.adapt.calibrate import compared as held_against
 from headwater.adapt.keeping import sink_units
 from headwater.adapt.model import predict
 from headwater.adapt.promise import Promise
-from headwater.adapt.window import ChannelRates, HostRates, LinkRates, UnitRates, Window, window
+from headwater.adapt.window import (
+    ChannelRates,
+    HostRates,
+    LinkRates,
+    OperatorRates,
+    UnitRates,
+    Window,
+    window,
+)
 from headwater.control.policy import SEEN, TRIGGER
 from headwater.control.records import Decision, DecisionState, Sample
 from headwater.control.store import Store
@@ -24,7 +32,7 @@ from headwater.profile import Profile
 
 NOW = 60.0
 """Seconds over which rates and loads are shown."""
-MOMENTS = 60
+MOMENTS = 40
 """Stretches at most that a course is shown in."""
 
 
@@ -97,15 +105,6 @@ def _course(samples: Sequence[Sample], sinks: Sequence[str]) -> Iterator[Moment]
 
 def _unit(unit: UnitRates) -> dict[str, Any]:
     now, latency = unit.now, unit.now.latency
-    sources: list[dict[str, Any]] = [
-        {"operator": name, "location": location, "rows_in_per_s": rate, "rows_out_per_s": None}
-        for (name, location), rate in unit.taken.items()
-        if location is not None
-    ]
-    operators: list[dict[str, Any]] = [
-        {"operator": name, "location": None, "rows_in_per_s": o.rows_in, "rows_out_per_s": o.rows_out}
-        for name, o in unit.operators.items()
-    ]
     return {
         "unit": now.unit,
         "zone": now.zone,
@@ -123,10 +122,24 @@ def _unit(unit: UnitRates) -> dict[str, Any]:
         "latency_p50_s": latency and latency.p50,
         "latency_p95_s": latency and latency.p95,
         "oldest_s": now.oldest_s,
-        "operators": [
-            {**o, "selectivity": _share(o["rows_out_per_s"], o["rows_in_per_s"])} for o in sources + operators
-        ],
+        "operators": [row for name, rates in unit.operators.items() for row in _operator(unit, name, rates)],
     }
+
+
+def _operator(unit: UnitRates, name: str, rates: OperatorRates) -> Iterator[dict[str, Any]]:
+    """Give an operator, and what it takes from each location where it is read at several."""
+    yield {
+        "operator": name,
+        "location": None,
+        "rows_in_per_s": rates.rows_in,
+        "rows_out_per_s": rates.rows_out,
+        "selectivity": _share(rates.rows_out, rates.rows_in),
+    }
+    places = {place: rate for (one, place), rate in unit.taken.items() if one == name and place is not None}
+    if len(places) > 1:
+        unknown = {"rows_out_per_s": None, "selectivity": None}
+        for place, rate in places.items():
+            yield {"operator": name, "location": place, "rows_in_per_s": rate, **unknown}
 
 
 def _share(part: float | None, whole: float | None) -> float | None:

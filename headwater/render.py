@@ -230,7 +230,7 @@ def _unit_table(units: Iterable[UnitProgress]) -> Table:
     table.add_column("Unit", no_wrap=True)
     table.add_column("Zone", no_wrap=True)
     table.add_column("Status", no_wrap=True)
-    for column in ("Rows in", "Rows out", "Rows/s", "Lag", "Batch ms", "p95", "Dead", "Late"):
+    for column in ("Rows in", "Rows out", "Rows/s", "Lag", "Batch", "p95", "Dead", "Late"):
         table.add_column(column, justify="right", no_wrap=True)
     for unit in units:
         table.add_row(
@@ -241,7 +241,7 @@ def _unit_table(units: Iterable[UnitProgress]) -> Table:
             f"{unit.rows_out:,}",
             _number(unit.rows_per_s),
             "-" if unit.lag is None else f"{unit.lag:,}",
-            _number(unit.batch_ms),
+            "-" if unit.batch_ms is None else format_duration(unit.batch_ms / 1e3),
             format_duration(unit.latency.p95) if unit.latency else "-",
             f"{unit.dead_letters:,}",
             f"{unit.late_rows:,}",

@@ -25,7 +25,8 @@ def metrics_view(name: str, data: Mapping[str, Any]) -> RenderableType:
     if not data["units"]:
         return Text(f"{name}: nothing was measured yet; `headwater up` does")
     over = format_duration(round(data["until"] - data["since"], 1))
-    parts: list[RenderableType] = [Text(f"{name}, over the last {over}", style="bold"), _units(data["units"])]
+    title = Text(f"{name}, over the last {over}", style="bold")
+    parts: list[RenderableType] = [title, _rows(data["units"]), Text(""), _times(data["units"])]
     if data["hosts"]:
         parts += [Text(""), _hosts(data["hosts"])]
     if data["links"]:
@@ -33,47 +34,40 @@ def metrics_view(name: str, data: Mapping[str, Any]) -> RenderableType:
     return Group(*parts, Text(""), *_courses(data["course"]))
 
 
-def _units(units: Sequence[Mapping[str, Any]]) -> Table:
+def _rows(units: Sequence[Mapping[str, Any]]) -> Table:
     table = _table("Unit", "Status")
-    for column in (
-        "In/s",
-        "Out/s",
-        "Out/in",
-        "CPU/row",
-        "Batch",
-        "Busy",
-        "State",
-        "Lag",
-        "p50",
-        "p95",
-        "Oldest",
-    ):
+    for column in ("In/s", "Out/s", "Out/in", "CPU/row", "Lag"):
         table.add_column(column, justify="right", no_wrap=True)
     for unit in units:
         table.add_row(
             Text(unit["unit"]),
             Text(unit["status"]),
-            _rate(unit["rows_in_per_s"]),
-            _rate(unit["rows_out_per_s"]),
-            _plain(unit["selectivity"]),
+            *_flow(unit),
             _time(unit["cpu_s_per_row"]),
-            _time(unit["batch_s"]),
-            _percent(unit["busy"]),
-            f"{unit['state_rows']:,} ({format_size(unit['state_bytes'])})" if unit["state_rows"] else "-",
             "-" if unit["lag"] is None else f"{unit['lag']:,}",
-            _time(unit["latency_p50_s"]),
-            _time(unit["latency_p95_s"]),
-            _time(unit["oldest_s"]),
         )
         for operator in unit["operators"]:
             at = f" at {operator['location']}" if operator["location"] else ""
-            table.add_row(
-                Text(f"  {operator['operator']}{at}", style="dim"),
-                "",
-                _rate(operator["rows_in_per_s"]),
-                _rate(operator["rows_out_per_s"]),
-                _plain(operator["selectivity"]),
-            )
+            table.add_row(Text(f"  {operator['operator']}{at}", style="dim"), "", *_flow(operator))
+    return table
+
+
+def _flow(one: Mapping[str, Any]) -> tuple[str, str, str]:
+    return _rate(one["rows_in_per_s"]), _rate(one["rows_out_per_s"]), _plain(one["selectivity"])
+
+
+def _times(units: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table("Unit")
+    for column in ("Batch", "Busy", "p50", "p95", "Oldest", "State"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for unit in units:
+        table.add_row(
+            Text(unit["unit"]),
+            _time(unit["batch_s"]),
+            _percent(unit["busy"]),
+            *(_time(unit[name]) for name in ("latency_p50_s", "latency_p95_s", "oldest_s")),
+            f"{unit['state_rows']:,} rows, {format_size(unit['state_bytes'])}" if unit["state_rows"] else "-",
+        )
     return table
 
 
@@ -185,26 +179,30 @@ def _options(data: Mapping[str, Any], decision: Decision) -> list[RenderableType
     if not rows:
         return []
     table = _table("", "Alternative")
-    for column in ("Latency", "Highest load", "Into the top/s", "Cost", "Moved"):
+    for column in ("Latency", "Load", "Into the top", "Cost", "Moved"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("Why not", overflow="fold")
+    reasons: list[Text] = []
     for number, (mark, option) in enumerate(rows, start=-1 if current else 0):
-        taken = number >= 0 and number == chosen
-        broken = option.get("breaks")
-        why = option.get("why_not") or ("; ".join(map(str, broken)) if isinstance(broken, Sequence) else "")
-        moved, loads = _number(option.get("moved")), _mapping(option.get("load"))
+        taken, name = number >= 0 and number == chosen, mark or str(option.get("name", "?"))
+        bandwidth, moved = _number(option.get("bandwidth_bytes_per_s")), _number(option.get("moved"))
+        loads = map(_number, _mapping(option.get("load")).values())
         table.add_row(
             "->" if taken else "",
-            Text(mark or str(option.get("name", "?")), style="bold" if taken else ""),
+            Text(name, style="bold" if taken else ""),
             _time(_number(option.get("latency_s")), "without end" if "latency_s" in option else "-"),
-            _percent(max((v for v in map(_number, loads.values()) if v is not None), default=None)),
-            _size(_number(option.get("bandwidth_bytes_per_s"))),
+            _percent(max((v for v in loads if v is not None), default=None)),
+            "-" if bandwidth is None else f"{_size(bandwidth)}/s",
             _plain(_number(option.get("cost"))),
             "-" if moved is None else f"{moved:.0f}",
-            Text("chosen" if taken else str(why)),
         )
+        broken = option.get("breaks")
+        why = option.get("why_not") or ("; ".join(map(str, broken)) if isinstance(broken, Sequence) else "")
+        if taken:
+            reasons.append(Text(f"{name}: chosen", style="bold"))
+        elif why:
+            reasons.append(Text(f"{name}: {why}"))
     unwanted = [] if isinstance(chosen, int) or decision.trigger == "undo" else [Text("none was chosen")]
-    return [Text(""), table, *unwanted]
+    return [Text(""), table, Text(""), *reasons, *unwanted]
 
 
 def _after(decision: Decision) -> Iterator[Text]:

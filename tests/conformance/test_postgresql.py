@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.control.store import Store
+from headwater.control.store import Store, StoreReader
 from tests.conftest import free_port
 from tests.unit import test_memory, test_store
 from tests.unit.changes import FIRST
@@ -88,6 +88,11 @@ def store(postgresql: str) -> Iterator[Store]:
 @pytest.mark.parametrize("test", CONTRACT, ids=lambda test: test.__name__)
 def test_it_keeps_the_contract(store: Store, test) -> None:  # type: ignore[no-untyped-def]
     test(store)
+
+
+def test_a_store_of_version_2_gets_what_it_lacks(store: Store, postgresql: str) -> None:
+    base = test_memory.lacking(store)
+    test_memory.upgraded(postgresql, StoreReader.open, base)
 
 
 def test_only_one_controller_acts(store: Store) -> None:

@@ -209,21 +209,31 @@ def test_what_is_forgotten_and_what_stays(store: Store) -> None:
 NEWER = ("headwater_samples", "headwater_memory", "headwater_decisions")
 
 
-@pytest.mark.parametrize("opened", [Store, StoreReader.open])
-def test_a_store_of_version_2_gets_what_it_lacks(tmp_path: Path, opened) -> None:  # type: ignore[no-untyped-def]
-    made = Store(tmp_path / "store.db")
-    base = running(made)
-    with made._writing() as connection:
+def lacking(store: Store) -> str:
+    """Make a store one of version 2; give the plan in force."""
+    base = running(store)
+    with store._writing() as connection:
         for name in NEWER:
             connection.exec_driver_sql(f"DROP TABLE {name}")
         connection.exec_driver_sql("UPDATE headwater_meta SET schema = 2")
+    return base
+
+
+@pytest.mark.parametrize("opened", [Store, StoreReader.open])
+def test_a_store_of_version_2_gets_what_it_lacks(tmp_path: Path, opened) -> None:  # type: ignore[no-untyped-def]
+    made = Store(tmp_path / "store.db")
+    base = lacking(made)
     made.close()
-    found = opened(tmp_path / "store.db")
+    upgraded(tmp_path / "store.db", opened, base)
+
+
+def upgraded(place: str | Path, opened, base: str) -> None:  # type: ignore[no-untyped-def]
+    found = opened(place)
     assert (found.deployment("f").base, found.promise("f"), found.samples("f")) == (base, None, ())
     with found._reading() as connection:
         assert connection.execute(select(t.meta.c.schema)).all() == [(t.SCHEMA,)]
         assert connection.execute(select(func.count()).select_from(t.wishes)).scalar() == 1
     found.close()
-    again = Store(tmp_path / "store.db")
+    again = Store(place)
     again.set_promise("f", Promise())
     again.close()
