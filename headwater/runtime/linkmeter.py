@@ -119,7 +119,7 @@ class LinkMeter:
             if self._waiting or since is not None:
                 took = now - (self._last if self._waiting or since is None else max(self._last, since))
                 self._busy += took
-                self._told += count if relay in self._waiting or since is not None else 0
+                self._told += count
                 if waited >= _WAITED * took:
                     if not self._held:
                         self._count(slice_)

@@ -122,11 +122,11 @@ def test_two_relays_have_their_link_in_common(receiving: Receiving) -> None:
         for relay in (A, B):
             receiving.wait(PIECE / 1e6)
             meter.came(relay, PIECE, 0.05)
-    assert meter.capacity == pytest.approx(1e6)
+    assert meter.capacity == pytest.approx(1e6, rel=0.1)
     meter.broke(A)
     receiving.wait(2 * PIECE / 1e6)
     meter.came(B, 2 * PIECE, 1.0)
-    assert meter.capacity == pytest.approx(1e6)
+    assert meter.capacity == pytest.approx(1e6, rel=0.1)
 
 
 def test_a_slow_receiver_is_no_slow_link(receiving: Receiving) -> None:
