@@ -114,6 +114,17 @@ def test_behind_a_token_bucket_the_burst_is_not_the_capacity(receiving: Receivin
     assert meter.capacity is not None and 400e3 < meter.capacity < 650e3
 
 
+def test_what_comes_and_leaves_nothing_waiting_fits(receiving: Receiving) -> None:
+    receiving.backlog(200_000, 50e3)
+    for _ in range(30):
+        receiving.wait(0.1)
+        receiving.meter.came(A, 15_000, 0.1)
+        receiving.meter.broke(A)
+    assert receiving.meter.capacity == pytest.approx(150e3, rel=0.1)
+    receiving.wait(3600)
+    assert receiving.meter.capacity == pytest.approx(50e3, rel=0.05)
+
+
 def test_two_relays_have_their_link_in_common(receiving: Receiving) -> None:
     meter = receiving.meter
     for relay in (A, B):
@@ -166,7 +177,7 @@ def test_what_was_held_back_here_does_not_count(receiving: Receiving) -> None:
     for _ in range(50):  # from buffers of this machine
         meter.came(A, PIECE, 0.0)
         receiving.wait(0.001)
-    for _ in range(30):
+    for _ in range(8):
         receiving.wait(PIECE / 1e6)
         meter.came(A, PIECE, PIECE / 1e6)
     assert meter.capacity == pytest.approx(1e6, rel=0.02)
