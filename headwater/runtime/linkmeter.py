@@ -6,6 +6,9 @@ took for it: bytes by that time are its capacity. The first piece after a break 
 here knows when it was sent. Nor do pieces that had come before they were asked for: then it was this side
 that was slow. They count with the next one that had to be waited for, or not at all.
 
+Small pieces may wait where nobody can say so: in the buffers of both machines and of what is between
+them. These are told by the time at which they were sent (``Line``).
+
 Several channels share a link. While any of them has data waiting the link is busy, and what comes by all
 of these counts. What other deployments, or others altogether, take of the link is seen by none of them: each
 one sees its own share.
@@ -35,9 +38,44 @@ LEAST_BYTES = 32 * 1024
 ASK_SECONDS = 5.0
 """Between two requests that measure the delay."""
 
+_LINE_SECONDS = 0.003  # by which a message must have been late, and waited for, to have stood in line
+_STREAMS = 3  # of half a minute, in which clocks do not drift apart by much
 _TRIPS = 4  # round trips kept: the least of them is told, for the others have waited behind data
 _SLICE = 0.1  # seconds whose pieces are kept as one
 _WAITED = 0.25  # share of the time for a piece for which it was waited, or this side was the slow one
+
+
+class Line:
+    """Tell which messages of a stream have stood in line behind the one before.
+
+    The far end's clock is another one. But the least that a message has ever taken, by the two clocks, is
+    what one takes that need not wait, whatever they show: one that was sent that long before the last
+    one came has found the link busy. ``began`` forgets what is too old to trust: clocks drift.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._least: deque[float] = deque([float("inf")], maxlen=_STREAMS)
+        self._before = self._free = float("-inf")
+
+    def began(self) -> None:
+        """Begin with the next stream."""
+        self._least.append(float("inf"))
+        self._before = self._free = float("-inf")
+
+    def busy_since(self, sent: float | None, waited: float) -> float | None:
+        """Take a message as it comes; tell since when there has always been one in line, None if it was not.
+
+        ``waited``: seconds for which it was asked for. One that was there already tells nothing.
+        """
+        now = self._clock()
+        before, self._before = self._before, now
+        if sent is not None:
+            self._least[-1] = min(self._least[-1], now - sent)
+            if sent + min(self._least) + _LINE_SECONDS < before:
+                return self._free if waited >= _LINE_SECONDS else None
+        self._free = now
+        return None
 
 
 @dataclass
@@ -68,17 +106,20 @@ class LinkMeter:
 
     # ------------------------------------------------------------ what relays tell
 
-    def came(self, relay: object, count: int, waited: float) -> None:
-        """Take bytes for which a relay has waited some seconds; more may be to come."""
+    def came(self, relay: object, count: int, waited: float, since: float | None = None) -> None:
+        """Take bytes for which a relay has waited some seconds; more may be to come.
+
+        ``since``: by this clock, from when on the link is known to have been busy (see ``Line``).
+        """
         with self._lock:
             now = self._clock()
             slice_ = self._slice(now)
             slice_.bytes += count
             self._largest = max(self._largest, count)
-            if self._waiting:
-                took = now - self._last
+            if self._waiting or since is not None:
+                took = now - (self._last if self._waiting or since is None else max(self._last, since))
                 self._busy += took
-                self._told += count if relay in self._waiting else 0
+                self._told += count
                 if waited >= _WAITED * took:
                     if not self._held:
                         self._count(slice_)
@@ -128,21 +169,23 @@ class LinkMeter:
         """What has come in the last ``WINDOW`` seconds, or since the beginning."""
         with self._lock:
             now = self._clock()
-            over = min(WINDOW, max(now - self._began, 1.0))
-            return sum(s.bytes for s in self._slices if now - s.began <= over) / over
+            return self._rate(now, min(WINDOW, max(now - self._began, 1.0)))
 
     @property
     def capacity(self) -> float | None:
         """Bytes/s at which data came while more was waiting; None as long as that was never so."""
         with self._lock:
-            found = self._measured()
-            silent = self._clock() - self._last
-            if found is None or not self._waiting or silent <= 0:
+            found, now = self._measured(), self._clock()
+            if found is None or (self._waiting and now <= self._last):
                 return found
-            # Of a piece that is long in coming, all but the last bit may be here.
-            return min(found, self._largest / silent)
+            if self._waiting:  # of a piece that is long in coming, all but the last bit may be here
+                return min(found, self._largest / (now - self._last))
+            return max(found, self._rate(now, ENOUGH_SECONDS))  # what comes and leaves nothing waiting fits
 
     # ------------------------------------------------------------ the sums
+
+    def _rate(self, now: float, over: float) -> float:
+        return sum(s.bytes for s in self._slices if now - s.began <= over) / over
 
     def _slice(self, now: float) -> _Slice:
         if not self._slices or now - self._slices[-1].began > _SLICE:

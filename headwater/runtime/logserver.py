@@ -10,12 +10,13 @@ so that none outlives its reader for long.
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -23,8 +24,18 @@ import pyarrow.flight as flight
 from headwater.errors import ChannelError, DeploymentError
 from headwater.runtime.channels.entry import Entry
 from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.channels.flight import CHUNK, CHUNK_BYTES, FIRST_BYTES, FOLLOW_SECONDS, SIGN_OF_LIFE
+from headwater.runtime.channels.flight import (
+    CHUNK,
+    CHUNK_BYTES,
+    FIRST_BYTES,
+    FOLLOW_SECONDS,
+    SIGN_OF_LIFE,
+    STAMP,
+    WORTH_BYTES,
+)
 from headwater.runtime.wire import Action, TokenCheck, location, parsed, sending_errors
+
+_T = TypeVar("_T")
 
 _POLL = 0.02  # seconds between two looks for a new entry
 
@@ -97,7 +108,8 @@ class LogServer(flight.FlightServerBase):  # type: ignore[misc]
             if "follow" in body:
                 seconds = min(float(body.get("seconds", FOLLOW_SECONDS)), FOLLOW_SECONDS)
                 position = (int(body["follow"]), int(body.get("piece", 0)), int(body.get("offset", 0)))
-                return flight.GeneratorStream(CHUNK, _sent(_follow(log, *position, seconds, self._closing)))
+                followed = _stamped(_follow(log, *position, seconds, self._closing))
+                return flight.GeneratorStream(CHUNK, _sent(followed))
             batches = log.read(int(body["start"]), int(body["end"]))
             return flight.GeneratorStream(log.schema() or pa.schema([]), _sent(batches))
 
@@ -120,10 +132,16 @@ class LogServer(flight.FlightServerBase):  # type: ignore[misc]
         raise ChannelError(f"unknown request {call!r} to a log", where=str(body.get("log")))
 
 
-def _sent(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _sent(batches: Iterator[_T]) -> Iterator[_T]:
     """Send what goes wrong on the way, too."""
     with sending_errors():
         yield from batches
+
+
+def _stamped(chunks: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
+    """Send with each chunk when it is sent."""
+    for chunk in chunks:
+        yield chunk, pa.py_buffer(STAMP.pack(time.monotonic()))
 
 
 def _follow(
@@ -172,8 +190,8 @@ def _entry(log: FileLog, entry: Entry, piece: int, offset: int) -> Iterator[pa.R
 
 def _bytes(path: Path, piece: int, offset: int) -> Iterator[pa.RecordBatch]:
     with open(path, "rb") as source:
-        source.seek(offset)
-        size = FIRST_BYTES
+        left = source.seek(0, os.SEEK_END) - source.seek(offset)
+        size = FIRST_BYTES if left > WORTH_BYTES else CHUNK_BYTES
         while data := source.read(size):
             yield _chunk(piece=piece, offset=offset, data=data)
             offset += len(data)

@@ -22,7 +22,7 @@ from headwater.runtime.channels.base import Backlog
 from headwater.runtime.channels.entry import Entry, Floor
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.channels.flight import SIGN_OF_LIFE, Bytes
-from headwater.runtime.linkmeter import LinkMeter
+from headwater.runtime.linkmeter import Line, LinkMeter
 
 if TYPE_CHECKING:
     from headwater.runtime.channels.kafkalog import KafkaLog
@@ -51,6 +51,8 @@ class Following(Protocol):
     """A stream of what a log holds from some position on; ``heard`` is when the other side last spoke."""
 
     heard: float
+    sent: float | None
+    """When the newest item was sent, by the other side's clock that only goes forward; None: not known."""
 
     def __iter__(self) -> Iterator[Floor | Bytes | Entry | None]:
         """Give floors, bytes and entries as they come, None as a sign of life."""
@@ -120,6 +122,7 @@ class Polling:
         self._seq = seq
         self._over = threading.Event()
         self.heard = time.monotonic()
+        self.sent: float | None = None
 
     def __iter__(self) -> Iterator[Floor | Bytes | Entry | None]:
         while not self._over.is_set():
@@ -171,6 +174,7 @@ class Relay:
         self._follower: Following | None = None
         self._acknowledged = -1
         self._remote: Remote | None = None
+        self._line = Line()
         self._state = RelayState(False, time.monotonic(), None, 0)
         self._threads = [
             threading.Thread(target=self._pull, name=f"relay {name}", daemon=True),
@@ -212,6 +216,7 @@ class Relay:
             remote: Remote | None = None
             try:
                 remote = self._connect()
+                self._line = Line()  # the other side may be another machine now
                 self._acknowledged = remote.register(self._reader)
                 self._remote = remote
                 self._note(up=True)
@@ -237,10 +242,12 @@ class Relay:
         piece, offset = self._partial(seq)
         self._follower = follower = remote.follow(seq, piece, offset)
         self.meter.broke(self)
+        self._line.began()
         try:
             for item, waited in _timed(follower):
                 if self._stop.is_set():
                     return
+                since = self._line.busy_since(follower.sent, waited)
                 self._note(up=True)
                 if isinstance(item, Floor):
                     self._discard(seq)
@@ -248,7 +255,7 @@ class Relay:
                     self.replica.begin_at(item)
                     seq = item.seq
                 elif isinstance(item, Bytes):
-                    self.meter.came(self, len(item.data), waited)
+                    self.meter.came(self, len(item.data), waited, since)
                     self._keep(seq, item)
                 elif isinstance(item, Entry):
                     self._publish(item)

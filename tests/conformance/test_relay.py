@@ -21,11 +21,12 @@ from headwater.runtime.channels.flight import FlightLog
 from headwater.runtime.channels.kafkalog import KafkaLog
 from headwater.runtime.channels.log import Log
 from headwater.runtime.channels.open import open_log
+from headwater.runtime.channels.segments import Segment
 from headwater.runtime.logserver import LogServer
 from headwater.runtime.relay import PolledLog, Relay, Remote
 from headwater.runtime.wire import Credentials, Wire
 from headwater.testing import Link
-from tests.conformance.conftest import ids, spec_of, table
+from tests.conformance.conftest import TS, ids, spec_of, table
 
 PATIENCE = 60.0
 
@@ -105,6 +106,31 @@ def test_a_replica_is_the_same_log(zones: Zones) -> None:
     assert ids(zones.replica) == [1, 2, 3, 4]
     assert entries(zones.replica) == entries(zones.source)
     assert zones.replica.stats().ended
+
+
+def test_when_rows_came_to_their_source_crosses_with_them(zones: Zones) -> None:
+    mark = Segment(file=None, rows=0, bytes=0, crc32=0, frontier=5)
+    zones.source.commit(1, 0, [mark], born=(1795349607.2155, 1795349607.5))
+    with zones.relay():
+        until(zones.caught_up)
+    (entry,) = entries(zones.replica)
+    assert entry.born == (1795349607.2155, 1795349607.5)
+
+
+def test_a_relay_tells_what_its_link_does(zones: Zones) -> None:
+    rng = np.random.default_rng(1)
+    big = pa.table({"id": rng.integers(0, 2**62, 50_000), "ts": pa.array([0] * 50_000, TS)})
+    for batch in range(4):
+        zones.source.append(big, epoch=1, batch=batch)
+    size = zones.source.stats().bytes
+    with zones.relay() as relay:
+        until(zones.caught_up)
+        assert 0 < relay.meter.bytes_per_s <= size
+        if zones.link is not None:  # a broker is not asked
+            until(lambda: relay.meter.delay_s is not None)
+            assert relay.meter.capacity is not None and relay.meter.capacity > 100_000
+        else:
+            assert relay.meter.delay_s is None
 
 
 def test_a_relay_goes_on_where_the_last_one_was(zones: Zones) -> None:

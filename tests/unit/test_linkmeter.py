@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from headwater.runtime.linkmeter import ASK_SECONDS, WINDOW, LinkMeter
+from headwater.runtime.linkmeter import ASK_SECONDS, WINDOW, Line, LinkMeter
 
 PIECE = 64 * 1024
 A, B = "relay a", "relay b"
@@ -114,6 +114,17 @@ def test_behind_a_token_bucket_the_burst_is_not_the_capacity(receiving: Receivin
     assert meter.capacity is not None and 400e3 < meter.capacity < 650e3
 
 
+def test_what_comes_and_leaves_nothing_waiting_fits(receiving: Receiving) -> None:
+    receiving.backlog(200_000, 50e3)
+    for _ in range(30):
+        receiving.wait(0.1)
+        receiving.meter.came(A, 15_000, 0.1)
+        receiving.meter.broke(A)
+    assert receiving.meter.capacity == pytest.approx(150e3, rel=0.1)
+    receiving.wait(3600)
+    assert receiving.meter.capacity == pytest.approx(50e3, rel=0.05)
+
+
 def test_two_relays_have_their_link_in_common(receiving: Receiving) -> None:
     meter = receiving.meter
     for relay in (A, B):
@@ -122,11 +133,11 @@ def test_two_relays_have_their_link_in_common(receiving: Receiving) -> None:
         for relay in (A, B):
             receiving.wait(PIECE / 1e6)
             meter.came(relay, PIECE, 0.05)
-    assert meter.capacity == pytest.approx(1e6)
+    assert meter.capacity == pytest.approx(1e6, rel=0.1)
     meter.broke(A)
     receiving.wait(2 * PIECE / 1e6)
     meter.came(B, 2 * PIECE, 1.0)
-    assert meter.capacity == pytest.approx(1e6)
+    assert meter.capacity == pytest.approx(1e6, rel=0.1)
 
 
 def test_a_slow_receiver_is_no_slow_link(receiving: Receiving) -> None:
@@ -166,7 +177,7 @@ def test_what_was_held_back_here_does_not_count(receiving: Receiving) -> None:
     for _ in range(50):  # from buffers of this machine
         meter.came(A, PIECE, 0.0)
         receiving.wait(0.001)
-    for _ in range(30):
+    for _ in range(8):
         receiving.wait(PIECE / 1e6)
         meter.came(A, PIECE, PIECE / 1e6)
     assert meter.capacity == pytest.approx(1e6, rel=0.02)
@@ -189,3 +200,82 @@ def test_the_delay_is_half_the_least_of_the_last_trips(receiving: Receiving) -> 
     assert meter.delay_s == 0.02
     meter.took(0.07)
     assert meter.delay_s == 0.025
+
+
+# ------------------------------------------------------------ what stands in line where nobody can say so
+
+
+class Queue:
+    """Messages between two machines whose clocks have nothing in common."""
+
+    def __init__(self, receiving: Receiving, *, rate: float, trip: float = 0.05) -> None:
+        self.receiving = receiving
+        self.line = Line(lambda: receiving.now)
+        self.rate, self._trip = rate, trip
+        self._free = receiving.now
+        self._apart = 12_345.0
+
+    def send(self, count: int, at: float) -> None:
+        """Send a piece, and then that there is no more; take both as they come."""
+        for size in (count, 0):
+            asked = self.receiving.now
+            self._free = max(self._free, at) + (size + 400) / self.rate
+            self.receiving.now = max(asked, self._free + self._trip)
+            waited = self.receiving.now - asked
+            since = self.line.busy_since(at + self._apart, waited)
+            if size:
+                self.receiving.meter.came(A, size, waited, since)
+            else:
+                self.receiving.meter.broke(A)
+
+
+def test_small_pieces_that_stand_in_line_tell_the_capacity(receiving: Receiving) -> None:
+    queue = Queue(receiving, rate=1e6)
+    begun = receiving.now
+    for n in range(100):
+        queue.send(8000, begun + 0.1 * n)
+    assert receiving.meter.capacity is None  # none had to stand in line
+    queue.rate = 50e3
+    for n in range(100, 130):
+        queue.send(8000, begun + 0.1 * n)
+    assert receiving.meter.capacity == pytest.approx(50e3, rel=0.15)
+    assert receiving.meter.capacity < 50e3  # messages around the pieces take their part
+    queue.rate = 1e6
+    for n in range(130, 400):
+        queue.send(8000, begun + 0.1 * n)
+    assert receiving.meter.capacity is not None and receiving.meter.capacity >= 80e3
+
+
+def test_a_pause_is_not_counted_to_what_comes_after_it(receiving: Receiving) -> None:
+    queue = Queue(receiving, rate=50e3)
+    begun = receiving.now
+    for n in range(200):  # pairs: the second one of each has to stand in line
+        queue.send(8000, begun + 2.0 * (n // 2))
+    assert receiving.meter.capacity == pytest.approx(50e3, rel=0.15)
+
+
+def test_messages_that_were_there_when_asked_for_tell_nothing(receiving: Receiving) -> None:
+    line = Line(lambda: receiving.now)
+    assert line.busy_since(receiving.now, 1.0) is None
+    for _ in range(10):
+        receiving.wait(0.03)
+        assert line.busy_since(receiving.now - 0.04, 0.0) is None
+    assert line.busy_since(None, 1.0) is None
+
+
+def test_the_least_trip_is_forgotten_after_a_few_streams(receiving: Receiving) -> None:
+    """The other side's clock has gone ahead meanwhile: what need not wait seems to take longer."""
+    line = Line(lambda: receiving.now)
+    line.busy_since(receiving.now, 1.0)
+
+    def late() -> bool:
+        receiving.wait(1.0)
+        line.busy_since(receiving.now - 1.1, 1.0)
+        return line.busy_since(receiving.now - 0.1, 1.0) is not None
+
+    assert late()
+    for _ in range(3):
+        line.began()
+        receiving.wait(1.0)
+        line.busy_since(receiving.now - 1.1, 1.0)
+    assert not late()

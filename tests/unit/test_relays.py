@@ -11,6 +11,8 @@ import pytest
 from headwater.errors import Unavailable
 from headwater.plan.model import Channel, DeploymentPlan
 from headwater.runtime.layout import Layout
+from headwater.runtime.linkmeter import LinkMeter
+from headwater.runtime.relay import RelayState
 from headwater.runtime.relays import Relays
 from headwater.runtime.settings import UnitSettings
 
@@ -47,3 +49,26 @@ def test_a_copy_is_whole_when_it_has_what_there_was(tmp_path: Path, monkeypatch:
     # Asked anew, it counts from then.
     with pytest.raises(Unavailable, match="4 entries"):
         relays.check_whole(plan, [copied])
+
+
+def test_relays_of_one_link_tell_together_what_it_does(tmp_path: Path) -> None:
+    relays = Relays("d", "C1", Layout(tmp_path), UnitSettings(), {}, cast(Any, None))
+    now = [1000.0]
+    meter = LinkMeter(lambda: now[0])
+    state = RelayState(True, 0.0, None, 0)
+    own = {name: SimpleNamespace(link="E1-C1", state=state, meter=meter) for name in ("a", "b")}
+    relays._relays.update(cast(Any, own))
+    (link,) = relays.links()
+    assert (link.link, link.up, link.delay_s, link.bytes_per_s, link.capacity) == (
+        "E1-C1",
+        True,
+        None,
+        0,
+        None,
+    )
+    meter.took(0.05)
+    for relay in ("a", "b", "a", "b"):
+        meter.came(relay, 50_000, 1.0)
+        now[0] += 0.1
+    (link,) = relays.links()
+    assert (link.delay_s, link.bytes_per_s, link.capacity) == (0.025, 200_000, pytest.approx(500_000))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,9 +26,13 @@ CHUNK = pa.schema(
 )
 """What a followed log sends: a new floor, bytes of a segment, an entry, or nothing (a sign of life)."""
 
+STAMP = struct.Struct("<d")
+"""Goes with every chunk: seconds of the sender's clock that only goes forward."""
+
 CHUNK_BYTES = 64 * 1024
-FIRST_BYTES = 4 * 1024
-"""Of a segment's first chunk: small, for the time until the next ones come tells how fast the link is."""
+FIRST_BYTES, WORTH_BYTES = 4 * 1024, 16 * 1024
+"""Of the first chunk of a segment worth it: small, for the time until the rest comes tells how fast the
+link is."""
 
 SIGN_OF_LIFE = 1.0
 TRIP_SECONDS = 2.0
@@ -124,17 +129,19 @@ class FlightLog:
 
 
 class Follower:
-    """A stream of entries; ``heard`` is when the other side was last heard of."""
+    """A stream of entries; ``heard`` is when the other side was last heard of, ``sent`` when it said that."""
 
     def __init__(self, wire: Wire, reader: Any) -> None:
         self._wire = wire
         self._reader = reader
         self.heard = time.monotonic()
+        self.sent: float | None = None
 
     def __iter__(self) -> Iterator[Floor | Bytes | Entry | None]:
         with self._wire.reading():
             for chunk in self._reader:
                 self.heard = time.monotonic()
+                self.sent = _stamp(chunk.app_metadata)
                 floor, piece, offset, data, entry = (column[0] for column in chunk.data.columns)
                 if floor.is_valid:
                     yield Floor(**json.loads(floor.as_py()))
@@ -148,3 +155,10 @@ class Follower:
     def cancel(self) -> None:
         """End the stream from another thread."""
         self._reader.cancel()
+
+
+def _stamp(metadata: pa.Buffer | None) -> float | None:
+    """Read the time that a chunk carries; None where it has none."""
+    if metadata is None or metadata.size != STAMP.size:
+        return None
+    return float(STAMP.unpack(metadata)[0])
