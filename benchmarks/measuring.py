@@ -1,7 +1,7 @@
 """What it costs to measure: whole dataflows with and without it, in turn, on one warmed server.
 
-Measured, a deployment counts its operators' rows inside Spark, and a thread asks once a second, as an
-agent does, how far its units are and what their processes take. Three dataflows over files in one batch:
+Measured, a deployment counts its operators' rows inside Spark, and a thread asks, as often as an agent
+does, how far its units are and what their processes take. Three dataflows over files in one batch:
 that of ``examples/taxi`` (filters at the edge, windows in the cloud), that of the demo (windows at the edge),
 and one that does nothing but what is the dearest to count: filters around an explode, with little to do
 for each row.
@@ -11,6 +11,7 @@ for each row.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 import tempfile
@@ -43,7 +44,7 @@ from headwater.runtime.settings import UnitSettings
 
 TAXI = Path(__file__).resolve().parent.parent / "examples" / "taxi" / "continuum.yaml"
 FILES = 4
-LOOK = 1.0  # seconds between two looks of an agent
+LOOK, EVERY = 1.0, 5  # seconds between two looks of an agent; looks between two at the queries
 BEGIN = np.datetime64("2026-01-01T00:00:00", "s")
 ONE = """
 name: one
@@ -59,8 +60,11 @@ zones:
 def trips(rows: int, rng: np.random.Generator) -> pa.Table:
     """Make taxi trips in the order of their ends, over two hours, most of them within the grid."""
     end = np.sort(rng.integers(0, 7200, rows))
-    spot = {f"{a}_{b}": rng.normal(m, 0.05, rows).round(6)
-            for a in ("pickup", "dropoff") for b, m in (("longitude", -73.98), ("latitude", 40.75))}  # fmt: skip
+    spots = rng.normal((-73.98, 40.75), 0.05, (30, 2)).round(6)
+    spot = {}
+    for event in ("pickup", "dropoff"):
+        where = spots[rng.integers(0, len(spots), rows)]
+        spot |= {f"{event}_longitude": where[:, 0], f"{event}_latitude": where[:, 1]}
     money = {
         name: rng.integers(0, 50, rows) for name in ("fare_amount", "surcharge", "mta_tax", "tip_amount")
     }
@@ -177,9 +181,12 @@ def _looked_at(deployment: Deployment, endpoint: LocalEndpoint) -> Iterator[None
     stop, meter = threading.Event(), Meter("host", "zone", endpoint)
 
     def look() -> None:
-        while not stop.wait(LOOK):
-            deployment.progress()
+        for turn in itertools.count(1):
+            if stop.wait(LOOK):
+                return
             meter.look()
+            if turn % EVERY == 0:
+                deployment.progress()
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
