@@ -22,6 +22,7 @@ from headwater.runtime.query import Running
 from headwater.runtime.sparks import Sparks
 
 _CGROUPS = Path("/sys/fs/cgroup")
+_SEEK = 5.0  # seconds between two looks for new processes; what they took meanwhile is not lost
 _SAMPLES = 600  # looks that are remembered: a batch that takes longer is paid for less
 _BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
 """Time that a cpu was not to be had; stolen time too, which other guests of the machine took."""
@@ -46,6 +47,8 @@ class Account:
     def __init__(self) -> None:
         self.seconds = 0.0
         self._last: Mapping[Key, Process] | None = None
+        self._owed = 0.0
+        """Of those that ended meanwhile, what their parents' accounts did not show yet."""
 
     def take(self, now: Mapping[Key, Process]) -> float:
         """Give what was taken since the last look; the first one only tells where to begin.
@@ -60,7 +63,8 @@ class Account:
         own = sum(max(0.0, p.own - last.get(key, none).own) for key, p in now.items())
         ended = sum(max(0.0, p.ended - last.get(key, none).ended) for key, p in now.items())
         counted = sum(p.own + p.ended for key, p in last.items() if key not in now)
-        taken = own + max(0.0, ended - counted)
+        taken = own + max(0.0, ended - counted - self._owed)
+        self._owed = max(0.0, counted - ended)
         self.seconds += taken
         return taken
 
@@ -125,6 +129,10 @@ class Meter:
         self._busy: float | None = None
         self._all = 0.0
         self._begun = time.monotonic()
+        self._roots: tuple[int, ...] = ()
+        self._sought = 0.0
+        self._own = psutil.Process()
+        self._processes: list[psutil.Process] = []
         self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)
         self._paid_until = 0.0
         self.seen: HostProgress | None = None
@@ -133,7 +141,10 @@ class Meter:
     def look(self) -> None:
         """Take a sample."""
         roots = self._endpoint.processes
-        tree = _tree(roots)
+        if roots != self._roots or time.monotonic() - self._sought >= _SEEK:
+            self._roots, self._sought = roots, time.monotonic()
+            self._processes = _descent(roots)
+        tree = _figures(self._processes)
         if not tree:
             self.seen = None
             return
@@ -142,7 +153,8 @@ class Meter:
         self._all += max(0.0, busy - self._busy) if self._busy is not None else 0.0
         self._busy = busy
         self._account.take(tree)
-        self._agent.take(_alone(os.getpid()))
+        own = _figures([self._own])
+        self._agent.take({key: Process(p.own, 0.0, p.memory) for key, p in own.items()})
         self._samples.append((time.time(), self._account.seconds))
         before = self.seen.others_s if self.seen else 0.0
         bounds = (float(len(cpus)), quota_of(roots[0]), float(self._endpoint.cores))
@@ -201,36 +213,32 @@ class Hosts:
 # ---------------------------------------------------------------- what the system tells
 
 
-def _tree(roots: Collection[int]) -> dict[Key, Process]:
-    """Give processes and all that descend from them; those that end meanwhile are left out."""
-    found: dict[Key, Process] = {}
+def _descent(roots: Collection[int]) -> list[psutil.Process]:
+    """Find processes and all that descend from them."""
+    found: list[psutil.Process] = []
     for root in roots:
         try:
             parent = psutil.Process(root)
-            below = parent.children(recursive=True)
+            found += [parent, *parent.children(recursive=True)]
         except psutil.Error:
             continue
-        for one in (parent, *below):
-            _take(one, found)
     return found
 
 
-def _alone(pid: int) -> dict[Key, Process]:
+def _figures(processes: Iterable[psutil.Process]) -> dict[Key, Process]:
+    """Read what processes took; those that have ended are left out."""
     found: dict[Key, Process] = {}
-    _take(psutil.Process(pid), found)
-    return {key: Process(p.own, 0.0, p.memory) for key, p in found.items()}
-
-
-def _take(process: psutil.Process, into: dict[Key, Process]) -> None:
-    try:
-        with process.oneshot():
-            times = process.cpu_times()
-            ended = times.children_user + times.children_system
-            memory = process.memory_info().rss
-            key = (process.pid, process.create_time())
-    except psutil.Error:
-        return
-    into[key] = Process(times.user + times.system, ended, memory)
+    for process in processes:
+        try:
+            with process.oneshot():
+                times, memory = process.cpu_times(), process.memory_info().rss
+        except psutil.Error:
+            continue
+        # Only Linux tells of children that have ended.
+        ended = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+        key = (process.pid, process.create_time())
+        found[key] = Process(times.user + times.system, ended, memory)
+    return found
 
 
 def _cpus_of(pid: int) -> frozenset[int]:

@@ -27,6 +27,7 @@ IDLE_SECONDS = 30.0
 READY_SECONDS = 30.0
 BATCHES = 100
 """How many of a run's newest batches are kept."""
+_PACE, _LONGEST = 10, 5.0  # batches and seconds after which a run is looked at again
 _LOOK = 0.02  # seconds between two looks at a query that is to stop
 # A busy machine starts a Python worker too slowly; a race in Spark's own serialization of a task; a worker
 # that got no answer (see stateserver).
@@ -80,6 +81,7 @@ class Running:
     """The newest batch that ``cpu_s`` holds."""
     tally: Tally = field(default_factory=lambda: Tally(Counting()))
     _scanned: int = 0
+    _looked: float = 0.0
     _looking: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
@@ -121,9 +123,17 @@ class Running:
                 return
             time.sleep(0.02)
 
+    def keep_up(self) -> None:
+        """Look before Spark forgets batches: it remembers so many that this is not needed every second."""
+        newest = [b.begun for b in list(self.batches)[-_PACE:]]
+        pace = (newest[-1] - newest[0]) / (len(newest) - 1) if len(newest) > 1 else 0.0
+        if time.monotonic() - self._looked >= min(_LONGEST, _PACE * pace):
+            self.observe()
+
     def observe(self) -> None:
         """Take in the batches since the last look; threads that look at once take each batch once."""
         with self._looking:
+            self._looked = time.monotonic()
             for progress in self.query.recentProgress:
                 self._take_batch(progress)
 

@@ -408,7 +408,7 @@ class Deployed:
         if work is not None and work.running is not None:
             error = work.running.failure(unit.id)
             if error is None:
-                work.running.observe()  # Spark remembers only so many batches
+                work.running.keep_up()
                 if failures.count and now - failures.last > _CALM:
                     self._failures[unit.id] = _Failures()
                 return

@@ -34,6 +34,14 @@ def test_a_worker_that_ended_is_counted_once() -> None:
     assert account.seconds == pytest.approx(3.6)
 
 
+def test_a_parent_may_be_told_of_the_end_a_look_later() -> None:
+    account = Account()
+    account.take({ZYGOTE: Process(5.0, 0.0), WORKER: Process(3.0, 0.0)})
+    assert account.take({ZYGOTE: Process(5.0, 0.0)}) == 0.0
+    assert account.take({ZYGOTE: Process(5.0, 3.25)}) == 0.25
+    assert account.take({ZYGOTE: Process(5.0, 4.25)}) == 1.0
+
+
 def test_nothing_goes_backward_when_nobody_waits_for_the_ended() -> None:
     account = Account()
     account.take({ZYGOTE: Process(5.0, 0.0), WORKER: Process(3.0, 0.0)})

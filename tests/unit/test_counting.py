@@ -1,0 +1,125 @@
+"""Rows of operators from what Spark tells: what has to be observed, and what follows from what is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import headwater as hw
+from headwater.dataflow.graph import Dataflow
+from headwater.metrics import OperatorProgress
+from headwater.runtime.counting import Counting, Read, Tally, completed, points, rejects_of, rows_of
+
+
+def forked() -> Dataflow:
+    """Two sources, a filter each, one union, a projection and a sink."""
+    f = hw.flow("forked", locations=["L1", "L2"])
+    a = f.read.parquet("/a/{location}", "id bigint").named("a").where("id > 0").named("a_kept")
+    b = f.read.parquet("/b/{location}", "id bigint").named("b").where("id > 1").named("b_kept")
+    a.union(b).named("both").select("id + 1 AS id").named("more").write.memory("out")
+    return f.build()
+
+
+EVERY = ("a", "a_kept", "b", "b_kept", "both", "more", "out")
+
+
+def test_what_keeps_rows_tells_of_its_neighbours() -> None:
+    flow = forked()
+    assert completed(flow, EVERY, {"a_kept": 3, "b_kept": 4}) == {
+        "a_kept": 3,
+        "b_kept": 4,
+        "both": 7,
+        "more": 7,
+        "out": 7,
+    }
+    # From the sink back: the filter of which nothing is known gave the rest.
+    assert completed(flow, EVERY, {"out": 9, "a_kept": 3})["b_kept"] == 6
+    assert "a_kept" not in completed(flow, EVERY, {"out": 9})
+
+
+def test_no_more_is_observed_than_is_needed() -> None:
+    flow = forked()
+    assert points(flow, EVERY, EVERY, {"a", "b", "out"}) in ({"a_kept"}, {"b_kept"})
+    assert points(flow, EVERY, EVERY, {"a", "b"}) == {"a_kept", "b_kept"}
+    assert points(flow, EVERY, {"a", "a_kept"}, {"b"}) == {"a", "a_kept"}
+    assert points(flow, EVERY, (), {"a", "b"}) == frozenset()
+
+
+def test_operators_of_another_unit_are_inputs() -> None:
+    flow = forked()
+    inside = ("both", "more", "out")
+    assert points(flow, inside, {*inside, "a_kept", "b_kept"}, {"out"}) in ({"a_kept"}, {"b_kept"})
+    assert points(flow, inside, {*inside, "a_kept", "b_kept"}, {"a_kept", "b_kept", "out"}) == frozenset()
+
+
+def batch(
+    *read: int, written: int | None = None, observed: dict[str, list[int]] | None = None
+) -> dict[str, Any]:
+    """Write what Spark tells of a batch."""
+    return {
+        "sources": [{"numInputRows": n} for n in read],
+        "sink": {"numOutputRows": -1 if written is None else written},
+        "observedMetrics": {name: [values, {}] for name, values in (observed or {}).items()},
+    }
+
+
+def counting() -> Counting:
+    reads = [Read("a", "L1"), Read("a", "L2"), Read("b", "L1"), Read("b", "L2"), Read("end", counts=False)]
+    return Counting(reads, ["b_kept"], [("a", "L2")], ["out"])
+
+
+def test_batches_add_up_and_malformed_records_are_told_apart() -> None:
+    tally = Tally(Counting.from_data(counting().to_data()))
+    for _ in range(2):
+        tally.take(
+            batch(10, 20, 1, 2, 9, written=15, observed={rows_of("b_kept"): [3], rejects_of("a", "L2"): [4]})
+        )
+    told = {(o.operator, o.location): (o.rows_in, o.rows_out) for o in tally.operators(forked(), EVERY)}
+    assert told == {
+        ("a", "L1"): (20, 20),
+        ("a", "L2"): (40, 32),
+        ("a_kept", None): (52, 16),
+        ("b", "L1"): (2, 2),
+        ("b", "L2"): (4, 4),
+        ("b_kept", None): (6, 6),
+        ("both", None): (22, 22),
+        ("more", None): (22, 22),
+        ("out", None): (22, 22),
+    }
+
+
+def test_rows_of_several_outlets_are_told_by_tag() -> None:
+    tally = Tally(Counting([Read("a", "L1")], [], [], ["a_kept", "out"]))
+    tally.take(batch(10, written=12, observed={"tags": [7, 5]}))
+    tally.take(batch(1, written=1, observed={"tags": [0, 1]}))
+    assert tally.known() == {"a": 11, "a_kept": 7, "out": 6}
+
+
+def test_what_nobody_tells_stays_unknown() -> None:
+    tally = Tally(Counting([Read("a", "L1")], ["a_kept"], [], ["out"]))
+    assert [(o.rows_in, o.rows_out) for o in tally.operators(forked(), ("a", "a_kept"))] == [
+        (None, None),
+        (None, None),
+    ]
+    tally.take(batch(10, 11))  # reads that do not fit the query's
+    tally.take(batch(5, observed={rows_of("a_kept"): [4]}))
+    assert tally.operators(forked(), ("a", "a_kept")) == (
+        OperatorProgress(operator="a", rows_in=5, rows_out=5),
+        OperatorProgress(operator="a_kept", rows_in=5, rows_out=4),
+    )
+    assert Tally(Counting()).operators(forked(), EVERY) == ()
+
+
+def test_counts_go_on_from_what_was_noted() -> None:
+    tally = Tally(counting())
+    tally.take(batch(10, 20, 1, 2, 9, written=15, observed={rows_of("b_kept"): [3]}))
+    again = Tally(counting(), dict(tally.rows))
+    again.take(batch(1, 0, 0, 0, 0, written=1, observed={rows_of("b_kept"): [0]}))
+    assert again.known()["a"] == 31
+    assert again.known()["out"] == 16
+
+
+@pytest.mark.parametrize("damaged", [{}, {"reads": []}])
+def test_a_note_of_before_counts_nothing(damaged: dict[str, Any]) -> None:
+    assert Tally(Counting.from_data(damaged)).operators(forked(), EVERY) == ()
