@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +242,18 @@ def tuned(place: Path) -> tuple[Size, Profile]:
     return size, profile.model_copy(update={"rates": {}})
 
 
+def known(file: Path | None, place: Path) -> tuple[Size, Profile]:
+    """Tune, or take what was found by an earlier run on this machine."""
+    if file is not None and file.exists():
+        found = json.loads(file.read_text())
+        return Size(**found["size"]), Profile.model_validate(found["profile"])
+    size, profile = tuned(place)
+    if file is not None:
+        data = {"size": asdict(size), "profile": profile.model_dump(exclude_none=True)}
+        file.write_text(json.dumps(data))
+    return size, profile
+
+
 def _micros(frame: Any) -> float:
     """Give the least microseconds that a row of a frame took, of several runs."""
     best = float("inf")
@@ -296,17 +308,18 @@ def main() -> None:
     parser.add_argument("--max-latency", type=float, default=5.0, help="what is promised")
     parser.add_argument("--headroom", type=float, default=0.1, help="what is promised")
     parser.add_argument("--only", help=f"some of {AUTO},{','.join(STATIC)}")
+    parser.add_argument("--tuned", type=Path, metavar="FILE", help="keep there what tuning found, or use it")
     parser.add_argument("--steps", action="store_true", help="show what happens")
     parser.add_argument("--watch", action="store_true", help="let the policy advise where placements stay")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep everything there")
     options = parser.parse_args()
     if options.quick:
         options.seconds, options.only = 6.0, options.only or AUTO
-    known = common.facts(quick=options.quick)
+    facts = common.facts(quick=options.quick)
     root = options.keep or Path(tempfile.mkdtemp(prefix="headwater-loop-"))
     runs = []
     try:
-        size, profile = tuned(root / "sample")
+        size, profile = known(options.tuned, root / "sample")
         with Lab(continuum({})) as lab:
             for n in range(common.repeats_of(options)):
                 for policy, first in policies(options):
@@ -324,7 +337,7 @@ def main() -> None:
     print(json.dumps({k: v for k, v in result.items() if k != "runs"}, indent=1))
     for row in result["runs"]:
         print(json.dumps({k: v for k, v in row.items() if k != "decisions"}))
-    common.write_result(options.json, result, facts=known)
+    common.write_result(options.json, result, facts=facts)
     if any(r.lost or r.duplicated for r in runs):
         sys.exit("rows were lost or doubled")
 
