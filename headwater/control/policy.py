@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from headwater.adapt.calibrate import Learned, learn
 from headwater.adapt.decide import Alarm, Case, Choice, Left, Rates, alarms, decide, judge, total
 from headwater.adapt.promise import Promise
+from headwater.adapt.timing import GROWN, Timing
 from headwater.adapt.window import window
 from headwater.control.records import OPEN, Change, Decision, DeploymentRecord, Sample
 from headwater.control.store import Store
@@ -40,13 +41,6 @@ SAVE = 15.0
 """Seconds between two notes of what was learned."""
 REMEMBERED = 3600.0
 """Seconds for which a placement is not gone back to that was left for a limit."""
-_HOLD: Mapping[str, float] = {"expected": 2.0, "headroom": 6.0, "gain": 15.0}
-"""Seconds that a reason has to last; a broken limit 1."""
-_BROKEN = 1.0
-_RISING = 1.1
-"""By what factor rates have risen since the last look where it is better to see where that ends."""
-_PATIENCE = 4.0
-"""Seconds for which that is waited for."""
 _STALE = 60.0
 """Seconds after which a proposal expires whose reason is gone."""
 TRIGGER = 0.5
@@ -57,19 +51,12 @@ TRIGGER = 0.5
 class _Watched:
     """What is remembered of a deployment between two looks."""
 
-    since: dict[str, float] = field(default_factory=dict)
-    """Since when each reason holds."""
+    timing: Timing = field(default_factory=Timing)
     learned: Learned | None = None
     learned_at: float = 0.0
     saved_at: float = 0.0
-    nothing: dict[str, float] = field(default_factory=dict)
-    """When it was last found that nothing is better, by reason."""
     samples: deque[Sample] = field(default_factory=deque)
     """Those of the last ``SEEN`` seconds."""
-    rate: float = 0.0
-    """All rows/s at the last look."""
-    rising: float | None = None
-    """Since when that rises."""
     rates: deque[tuple[float, Rates]] = field(default_factory=lambda: deque(maxlen=PAST))
     """Those of the last minutes, a value for each ``STEP``, and when that was."""
 
@@ -103,7 +90,7 @@ class Policy:
         open_ones = self._store.decisions(record.name, states=OPEN)
         changes = self._store.changes(record.name)
         if record.phase != "running" or record.version != record.dealt or record.base is None:
-            watched.since.clear()
+            watched.timing.disturbed()
             self._follow(open_ones, changes)
             return
         ended = max((c.ended or 0.0 for c in changes), default=0.0)
@@ -255,7 +242,7 @@ class Policy:
             if one.state != "watched":
                 continue
             before = one.data.get("measured") or {}
-            grown = total(case.newest.rates(case.plan)) > 1.5 * max(1e-9, total(before.get("rates") or {}))
+            grown = total(case.newest.rates(case.plan)) > GROWN * max(1e-9, total(before.get("rates") or {}))
             hurry = grown and any(a.broken or a.trigger.startswith("expected") for a in found)
             if now - ended < promise.settle and not hurry:
                 continue
@@ -312,52 +299,21 @@ class Policy:
         ended: float,
         now: float,
     ) -> None:
-        alarm = self._ripe(watched, case.promise, found, ended, now)
-        if alarm is None or self._rises(watched, case, now):
+        rate = total(case.newest.rates(case.plan))
+        alarm = watched.timing.ripe(
+            case.promise, found, now=now, ended=ended, rate=rate, latency=case.measured().latency
+        )
+        if alarm is None:
             return
         choice = decide(case, alarm)
         if choice.chosen is None:
-            quiet = now - watched.nothing.get(alarm.trigger, 0.0) < REMEMBERED / 60
-            if alarm.trigger != "gain" and not quiet:
+            if watched.timing.nothing(alarm, now):
                 self._record(record, case, choice, "nothing")
-            watched.nothing[alarm.trigger] = now
             return
         number = self._record(record, case, choice, "proposed")
-        watched.since.clear()
+        watched.timing.disturbed()
         if case.promise.mode == "auto":
             self._want(number)
-
-    def _rises(self, watched: _Watched, case: Case, now: float) -> bool:
-        """Tell whether rates rise as long as this is not for ever: a decision would be on too few of them."""
-        before, watched.rate = watched.rate, total(case.newest.rates(case.plan))
-        if watched.rate <= before * _RISING:
-            watched.rising = None
-            return False
-        watched.rising = watched.rising or now
-        return now - watched.rising < _PATIENCE
-
-    def _ripe(
-        self, watched: _Watched, promise: Promise, found: Sequence[Alarm], ended: float, now: float
-    ) -> Alarm | None:
-        """Give the reason that has lasted long enough to decide; the worst kind first."""
-        gain = Alarm("gain", f"another placement costs at least {promise.gain:.0%} less")
-        there = [*found, *([] if found else [gain])]
-        names = {a.trigger for a in there}
-        watched.since = {name: at for name, at in watched.since.items() if name in names}
-        for alarm in there:
-            since = watched.since.setdefault(alarm.trigger, now)
-            kind = "expected" if alarm.trigger.startswith("expected") else alarm.trigger
-            if now - since < _HOLD.get(kind, _BROKEN):
-                continue
-            if alarm.trigger == "gain" and now - ended < promise.cool_down:
-                continue
-            if now - ended < promise.settle and not alarm.broken:
-                continue
-            again = watched.nothing.get(alarm.trigger)
-            if again is not None and now - again < (promise.cool_down if alarm.trigger == "gain" else 5.0):
-                continue
-            return alarm
-        return None
 
     def _record(self, record: DeploymentRecord, case: Case, choice: Choice, state: str) -> int:
         plan: DeploymentPlan | None = None if choice.chosen is None else choice.chosen.plan

@@ -1,0 +1,113 @@
+"""When there is reason enough to decide: how long it lasts, when the last change was, what mends. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headwater.adapt.decide import Alarm
+from headwater.adapt.promise import Promise
+
+GAIN = "gain"
+_HOLD: Mapping[str, float] = {"expected": 2.0, "headroom": 6.0, GAIN: 15.0}
+"""Seconds that a reason has to last; a limit that is broken 1."""
+_BROKEN = 1.0
+GROWN = 1.5
+"""By what factor rates have grown since a change where that is a new situation."""
+_RISING = 1.1
+"""By what factor rates have risen since the last look where it is better to see where that ends."""
+_PATIENCE = 4.0
+"""Seconds for which that is waited for."""
+_MENDING = 0.93
+"""What latency has come down to since some looks before where it is on its way by itself."""
+_LOOKS = 3
+_AGAIN = 15.0
+"""Seconds after which it is looked again for something better, where there was nothing."""
+_TOLD = 120.0
+"""Seconds after which it is told again that there is nothing better."""
+
+
+@dataclass
+class Timing:
+    """What is remembered from look to look of one deployment. Times are seconds since 1970."""
+
+    _since: dict[str, float] = field(default_factory=dict)
+    _nothing: dict[str, float] = field(default_factory=dict)
+    _told: dict[str, float] = field(default_factory=dict)
+    _rates: deque[float] = field(default_factory=lambda: deque(maxlen=2))
+    _latencies: deque[float] = field(default_factory=lambda: deque(maxlen=_LOOKS + 1))
+    _rising: float | None = None
+    _ended: float = 0.0
+    _rate_then: float = 0.0
+
+    def ripe(
+        self,
+        promise: Promise,
+        found: Sequence[Alarm],
+        *,
+        now: float,
+        ended: float,
+        rate: float,
+        latency: float,
+    ) -> Alarm | None:
+        """Give the reason to decide now, the worst kind first; without any other, to look for a gain.
+
+        ``ended``: when the last change was done. ``rate``: all rows/s. ``latency``: as it is measured.
+        """
+        rising = self._seen(now, ended, rate, latency)
+        gain = Alarm(GAIN, f"another placement costs at least {promise.gain:.0%} less")
+        there = [*found, *([] if found else [gain])]
+        names = {a.trigger for a in there}
+        self._since = {name: at for name, at in self._since.items() if name in names}
+        fresh = now - ended < promise.settle and rate <= GROWN * self._rate_then
+        ripe = None
+        for alarm in there:
+            since = self._since.setdefault(alarm.trigger, now)
+            kind = "expected" if alarm.trigger.startswith("expected") else alarm.trigger
+            lasts = now - since >= _HOLD.get(kind, _BROKEN) and not fresh and not rising
+            if ripe is None and lasts and self._is_due(alarm, promise, now, ended):
+                ripe = alarm
+        return ripe
+
+    def _is_due(self, alarm: Alarm, promise: Promise, now: float, ended: float) -> bool:
+        if alarm.trigger == "max_latency" and self._mends():
+            return False
+        if alarm.trigger == GAIN and now - ended < promise.cool_down:
+            return False
+        last = self._nothing.get(_limit(alarm))
+        return last is None or now - last >= (promise.cool_down if alarm.trigger == GAIN else _AGAIN)
+
+    def _seen(self, now: float, ended: float, rate: float, latency: float) -> bool:
+        """Take a look in; tell whether rates rise: a decision would be made on too few of them."""
+        if ended != self._ended:
+            self._ended, self._rate_then = ended, rate
+        before = self._rates[-1] if self._rates else rate
+        self._rates.append(rate)
+        self._latencies.append(latency)
+        if rate <= before * _RISING:
+            self._rising = None
+            return False
+        self._rising = self._rising or now
+        return now - self._rising < _PATIENCE
+
+    def _mends(self) -> bool:
+        """Tell whether latency comes down by itself: what had to wait is caught up with."""
+        return len(self._latencies) > _LOOKS and self._latencies[-1] < _MENDING * self._latencies[0]
+
+    def nothing(self, alarm: Alarm, now: float) -> bool:
+        """Note that nothing is better; tell whether that is worth a word."""
+        self._nothing[_limit(alarm)] = now
+        if alarm.trigger == GAIN or now - self._told.get(_limit(alarm), -_TOLD) < _TOLD:
+            return False
+        self._told[_limit(alarm)] = now
+        return True
+
+    def disturbed(self) -> None:
+        """Forget how long reasons have lasted: something was decided, or is being changed."""
+        self._since.clear()
+        self._latencies.clear()
+
+
+def _limit(alarm: Alarm) -> str:
+    return alarm.trigger.removeprefix("expected ")
