@@ -181,6 +181,9 @@ def status(
     store: StorePlace = None,
     as_json: Json = False,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")] = False,
+    model: Annotated[
+        bool, typer.Option("--model", help="Hold what was predicted against what is measured.")
+    ] = False,
 ) -> None:
     """Show what deployments do: phase, steps of a change, units with rows and lag."""
     from rich.console import Console, Group
@@ -188,6 +191,10 @@ def status(
 
     from headwater import live
     from headwater.render import status_view
+
+    if model:
+        _show_model(name, store, as_json=as_json)
+        return
 
     def show() -> tuple[Status, ...]:
         return live.status(name, store)
@@ -210,6 +217,26 @@ def status(
             else:
                 screen.update(Group(*(status_view(s) for s in found)), refresh=True)
             stop.wait(1.0)
+
+
+def _show_model(name: str | None, store: str | None, *, as_json: bool) -> None:
+    """Show for each deployment what the model says of it and how far that is off."""
+    from rich.console import Console
+
+    from headwater import live, live_loop
+    from headwater.render_loop import model_view
+
+    names = [name] if name else [s.deployment.name for s in live.status(None, store)]
+    found = {one: live_loop.compared(one, store) for one in names}
+    if as_json:
+        data = {
+            one: {kind: [c.to_data() for c in pairs] for kind, pairs in kinds.items()}
+            for one, kinds in found.items()
+        }
+        print_json(data[name] if name else data)
+        return
+    for one, kinds in found.items():
+        Console(highlight=False).print(model_view(one, kinds))
 
 
 def history(name: Name, store: StorePlace = None, as_json: Json = False) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from headwater.adapt.calibrate import Compared
 from headwater.adapt.promise import Promise
 from headwater.bars import course
 from headwater.control.memory import in_words
@@ -110,6 +111,21 @@ def _courses(moments: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
 
 
 # ---------------------------------------------------------------- decisions
+
+
+def model_view(name: str, kinds: Mapping[str, Sequence[Compared]]) -> RenderableType:
+    """Hold what was predicted of a deployment against what is measured."""
+    shown: Mapping[str, Callable[[float | None], str]] = {"latency": _time, "load": _percent, "bytes": _size}
+    table = _table("", "Predicted", "Measured", "Error")
+    for kind, pairs in kinds.items():
+        for pair in pairs:
+            tell = shown[kind]
+            what = f"{kind} of {pair.what}"
+            table.add_row(what, tell(pair.predicted), tell(pair.measured), _percent(pair.error))
+    if not table.row_count:
+        return Text(f"{name}: too little was measured in the last seconds")
+    title = Text(f"{name}: latency is that of half of the rows; bytes are per second")
+    return Group(title, table)
 
 
 def decision_line(decision: Decision) -> str:

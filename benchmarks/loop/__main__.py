@@ -83,6 +83,7 @@ class Trial:
         self._place, self._options, self._profile = place, options, profile
         (place / "in" / LOCATION).mkdir(parents=True)
         self._zones = Zones(lab, place)
+        self._told = 0
         self._dataflow = flow(str(place / "in"), size)
         self._say: Callable[[str], None] = lambda text: print(text, flush=True)
 
@@ -155,11 +156,10 @@ class Trial:
     def _pass(self, phase: Phase, errors: dict[str, list[float]]) -> None:
         """Let a phase go by; hold the model against what is measured in its last third."""
         ends = time.monotonic() + phase.seconds
-        told = 0
         while (left := ends - time.monotonic()) > 0:
             time.sleep(min(5.0, left))
-            for event in live.history(NAME, self._zones.store).events[told:]:
-                told += 1
+            for event in live.history(NAME, self._zones.store).events[self._told :]:
+                self._told += 1
                 if self._options.steps:
                     self._say(f"    {time.strftime('%H:%M:%S', time.localtime(event.at))} {event.text}")
             if left < phase.seconds / 3 + 5.0:
