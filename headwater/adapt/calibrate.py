@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from headwater.adapt.model import Costs, Facts, Predicted, host_of, predict, rows_of, stateful_of
+from headwater.adapt.model import Costs, Facts, HostKey, Predicted, host_of, predict, rows_of, stateful_of
 from headwater.adapt.window import Window
 from headwater.dataflow.sources import Source
 from headwater.placement.queueing import Floats
@@ -125,12 +125,23 @@ def facts_of(learned: Learned, plan: DeploymentPlan, seen: Window, trigger: floa
     return Facts(
         profile=learned.profile.model_copy(update={"rates": rates}),
         costs=learned.costs,
-        others={key: h.others + h.agent for key, h in seen.hosts.items()},
+        others=_others(plan, seen),
         cores={key: h.cores for key, h in seen.hosts.items()},
         capacity=capacity,
         delay=delay,
         trigger=trigger,
     )
+
+
+def _others(plan: DeploymentPlan, seen: Window) -> dict[HostKey, float]:
+    """Give the cores of each host that are taken by others than the plan's units, in their Spark too."""
+    own: dict[HostKey, float] = {}
+    for unit in plan.units:
+        if unit.id in seen.units:
+            host = host_of(plan, unit)
+            key = (host.zone, host.name)
+            own[key] = own.get(key, 0.0) + seen.units[unit.id].cpu
+    return {key: h.others + h.agent + max(0.0, h.spark - own.get(key, 0.0)) for key, h in seen.hosts.items()}
 
 
 # ---------------------------------------------------------------- what operators give
