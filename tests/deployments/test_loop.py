@@ -1,0 +1,150 @@
+"""A promise is broken while a deployment runs: it is changed without a person, and the law holds."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import headwater as hw
+from headwater import live, live_loop
+from headwater.adapt.promise import Promise
+from headwater.continuum import Continuum
+from headwater.control.records import Decision
+from headwater.control.store import StoreReader
+from headwater.plan.build import build
+from headwater.plan.model import DeploymentPlan
+from headwater.runtime.agents import Agents
+from headwater.runtime.endpoint import LocalEndpoint
+from headwater.testing import batch_result, compare
+from tests.deployments.controllers import PATIENCE, Controller, story
+
+CONTINUUM = Continuum.from_text("""
+name: two
+layers: [edge, cloud]
+zones:
+  C1: {layer: cloud, hosts: {c1: {n_cpu: 2, memory: 1GiB}}}
+  E1: {layer: edge, parent: C1, locations: [L1], hosts: {e1: {n_cpu: 2, memory: 1GiB}}}
+""")
+NAME = "loop"
+SCHEMA = "id bigint, ts timestamp, k string, ballast string"
+LIMIT = 6_000.0
+"""Bytes/s into the cloud: what the ballast of every row exceeds by far, and counts by window never do."""
+
+
+def planned(path: str) -> DeploymentPlan:
+    """Plan rows sent up whole, and counted in the cloud; all but the sink could be at the edge."""
+    builder = hw.flow(NAME, locations=["L1"])
+    rows = builder.read.json(path, SCHEMA).with_watermark("ts", "1 second").named("rows")
+    counts = (
+        rows.to_layer("cloud")
+        .group_by(hw.window("ts", "5 seconds"), "k")
+        .agg(n="count(*)", most="max(id)", length="sum(length(ballast))")
+        .named("counts")
+    )
+    counts.select("window.end AS until", "k", "n", "most", "length").named("told").write.memory("out")
+    return build(builder.build(), CONTINUUM)
+
+
+class Feed(threading.Thread):
+    """Write rows four times a second; their event time is that of the clock."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(daemon=True)
+        self._place, self._over = place, threading.Event()
+        place.mkdir(parents=True)
+
+    def run(self) -> None:
+        number = 0
+        while not self._over.wait(0.25):
+            number += 1
+            now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            rows = (
+                {
+                    "id": number * 100 + n,
+                    "ts": now,
+                    "k": f"k{n % 3}",
+                    "ballast": f"{hash((number, n)):x}" * 24,
+                }
+                for n in range(25)
+            )
+            draft = self._place / f".{number:06d}"
+            draft.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+            draft.rename(self._place / f"{number:06d}.json")
+
+    def end(self) -> None:
+        self._over.set()
+        self.join()
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    started = Controller(NAME, tmp_path, seed=3)
+    try:
+        yield started
+    finally:
+        started.end()
+        live.down(tmp_path)
+
+
+def decided(place: Path, fits: Callable[[Decision], bool]) -> Decision:
+    """Wait for a decision."""
+    store, deadline = str(place / "store.db"), time.monotonic() + PATIENCE
+    while True:
+        found = [d for d in live_loop.decisions(NAME, store) if fits(d)]
+        if found:
+            return found[0]
+        assert time.monotonic() < deadline, f"{live_loop.decisions(NAME, store)}\n{story(place)}"
+        time.sleep(0.2)
+
+
+def test_a_limit_that_is_broken_moves_what_can_be_moved(tmp_path: Path, controller: Controller) -> None:
+    """Rows with ballast are counted at the edge when they are too much for the link; nothing is lost.
+
+    It is proposed first, and approved; the controller is killed while that is carried out.
+    """
+    store, feed = str(tmp_path / "store.db"), Feed(tmp_path / "in" / "L1")
+    feed.start()
+    try:
+        plan = planned(str(tmp_path / "in" / "{location}"))
+        controller.carry_out(live.apply(plan, store), kill=False)
+        promise = Promise(mode="advise", max_bandwidth=LIMIT, headroom=0.0, settle=8.0)
+        live_loop.set_promise(NAME, promise, store)
+        found = decided(tmp_path, lambda d: d.state == "proposed")
+        assert "max_bandwidth" in found.trigger
+        assert found.data["measured"]["bandwidth_bytes_per_s"] > LIMIT
+        chosen = found.data["alternatives"][found.data["chosen"]]
+        assert chosen["layers"]["counts"] == "edge" and chosen["bandwidth_bytes_per_s"] < LIMIT
+        version = live_loop.approve(found.id, store)
+        controller.carry_out(version, kill=True)
+        ended = decided(tmp_path, lambda d: d.id == found.id and d.state in ("kept", "undone"))
+        assert ended.state == "kept" and ended.after is not None, ended
+        assert ended.after["bandwidth_bytes_per_s"] < LIMIT
+        live_loop.set_promise(NAME, Promise(mode="off"), store)
+    finally:
+        feed.end()
+    controller.carry_out(live.stop(NAME, store, how="finish"), kill=False)
+    batch = LocalEndpoint.start(tmp_path / "batch", cores=2, memory_mb=1000, quick=True)
+    try:
+        expected = batch_result(batch.session(), plan.dataflow, CONTINUUM)["out"]
+    finally:
+        batch.stop()
+    difference = compare(expected, sink_rows(tmp_path))
+    assert (difference.lost, difference.duplicated) == (0, 0), difference
+
+
+def sink_rows(place: Path) -> pa.Table:
+    with closing(StoreReader.open(str(place / "store.db"))) as store:
+        plan = store.base(NAME)
+    assert plan is not None
+    agent = Agents(place).open(CONTINUUM.zone("C1"))
+    (unit,) = [u for u in plan.units if "out" in u.operators]
+    log = agent.sink(plan, unit.id, "out")
+    return pa.Table.from_batches(list(log.read(log.earliest(), log.latest())))
