@@ -64,7 +64,7 @@ class Passage:
         if not rows or born is None:
             return
         line = json.dumps([batch, time.time(), rows, born.oldest, born.newest])
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # a full disk, or a file that was damaged
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with open(self.file, "ab") as out:
                 out.write(f"{line}\n".encode())
