@@ -146,8 +146,9 @@ def _waiting(inputs: Inputs, reader: str) -> list[float]:
         at = positions(inputs.checkpoint)
         for id_, spec in inputs.logs().items():
             log = open_log(spec)
-            start = at[id_] if id_ in at else log.readers().get(reader, 0)
             stop = log.latest()
+            # One that the batches have left has been read to its end, if it is not a new one.
+            start = at[id_] if id_ in at else log.readers().get(reader, stop if at else 0)
             for entry in log.entries(start, min(stop, max(start, log.earliest()) + _ENTRIES)):
                 if entry.rows:
                     found.append(entry.born[0] if entry.born else entry.written)

@@ -292,6 +292,11 @@ def test_what_waits_is_as_old_as_the_first_entry_with_rows(query: Query) -> None
     assert query.passage.oldest_s("unit", 100.0) is None
     query.log("a@E1", (40.0, 41.0), rows=0)
     assert query.passage.oldest_s("unit", 100.0) is None  # nothing but a mark of time
+    query.log("c@E3", (50.0, 51.0))
+    query.list("a@E1", "b@E2", "c@E3")
+    assert query.passage.oldest_s("unit", 100.0) is None  # nobody reads it yet, or any more
+    FileLog(query.root / "c@E3").register("unit")
+    assert query.passage.oldest_s("unit", 100.0) == 50.0
 
 
 def test_a_batch_under_way_counts_until_it_is_committed(query: Query) -> None:
