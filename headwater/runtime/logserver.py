@@ -9,6 +9,7 @@ so that none outlives its reader for long.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
@@ -30,6 +31,8 @@ from headwater.runtime.channels.flight import (
     FIRST_BYTES,
     FOLLOW_SECONDS,
     SIGN_OF_LIFE,
+    SMALL_BYTES,
+    SMALL_CHUNKS,
     STAMP,
     WORTH_BYTES,
 )
@@ -191,11 +194,18 @@ def _entry(log: FileLog, entry: Entry, piece: int, offset: int) -> Iterator[pa.R
 def _bytes(path: Path, piece: int, offset: int) -> Iterator[pa.RecordBatch]:
     with open(path, "rb") as source:
         left = source.seek(0, os.SEEK_END) - source.seek(offset)
-        size = FIRST_BYTES if left > WORTH_BYTES else CHUNK_BYTES
-        while data := source.read(size):
+        sizes = _sizes(left)
+        while data := source.read(next(sizes)):
             yield _chunk(piece=piece, offset=offset, data=data)
             offset += len(data)
-            size = CHUNK_BYTES
+
+
+def _sizes(left: int) -> Iterator[int]:
+    """Give the sizes of chunks: small ones first, by which a slow link is soon known, then large ones."""
+    if left > WORTH_BYTES:
+        yield FIRST_BYTES
+    yield from itertools.repeat(SMALL_BYTES, SMALL_CHUNKS)
+    yield from itertools.repeat(CHUNK_BYTES)
 
 
 def _chunk(**values: Any) -> pa.RecordBatch:

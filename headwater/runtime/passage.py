@@ -64,7 +64,7 @@ class Passage:
         if not rows or born is None:
             return
         line = json.dumps([batch, time.time(), rows, born.oldest, born.newest])
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # a full disk, or a file that was damaged
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with open(self.file, "ab") as out:
                 out.write(f"{line}\n".encode())
@@ -146,8 +146,9 @@ def _waiting(inputs: Inputs, reader: str) -> list[float]:
         at = positions(inputs.checkpoint)
         for id_, spec in inputs.logs().items():
             log = open_log(spec)
-            start = at[id_] if id_ in at else log.readers().get(reader, 0)
             stop = log.latest()
+            # One that the batches have left has been read to its end, if it is not a new one.
+            start = at[id_] if id_ in at else log.readers().get(reader, stop if at else 0)
             for entry in log.entries(start, min(stop, max(start, log.earliest()) + _ENTRIES)):
                 if entry.rows:
                     found.append(entry.born[0] if entry.born else entry.written)

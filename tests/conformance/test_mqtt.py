@@ -200,6 +200,11 @@ def test_messages_are_stored_exactly_and_in_order(broker: Broker, topic: str, br
         [("value", pa.string()), ("topic", pa.string()), ("received", pa.timestamp("us", tz="UTC"))]
     )
     (first,) = {t for b in bridges.log.read(0, bridges.log.latest()) for t in b.column("topic").to_pylist()}
+    full = [e for e in bridges.log.entries(0, bridges.log.latest()) if e.rows]
+    for entry in full:  # each says when its messages came
+        batches = bridges.log.read(entry.seq, entry.seq + 1)
+        came = [t.timestamp() for b in batches for t in b.column("received").to_pylist()]
+        assert entry.born == (min(came), max(came))
     assert first == topic
 
 

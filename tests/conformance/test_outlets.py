@@ -16,9 +16,12 @@ import pyarrow.parquet
 import pytest
 
 from headwater.errors import ChannelError, UserCodeError
+from headwater.runtime.born import Inputs
+from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.channels.segments import Segment
 from headwater.runtime.fileoutlet import FilesOutlet
 from headwater.runtime.outlets import CallbackOutlet, LogOutlet, Outlet, open_outlet
+from headwater.runtime.passage import Passage
 from headwater.runtime.writer import HeadwaterSink, SinkMessage, SinkWriter
 
 from .conftest import TS, ids, table
@@ -340,6 +343,35 @@ def test_the_frontier_may_be_the_watermark_spark_planned_with(tmp_path: Path) ->
     put(outlet, 3)  # no rows, but the frontier has moved
     assert [outlet.log.frontier(p) for p in (2, 3)] == [4_000_000 - 1000, 6_000_000 - 1000]
     assert (outlet.log.latest(), ids(outlet.log)) == (3, [5, 9])
+
+
+def test_entries_say_when_the_rows_of_their_batch_came(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "metadata").write_text("{}")
+    (checkpoint / "offsets" / "0").write_text("v2\n{}\ns_1:7")
+    (checkpoint / "offsets" / "1").write_text("v2\n{}\ns_1:9")
+    times = [file.stat().st_mtime for file in (checkpoint / "metadata", *_offsets(checkpoint))]
+    log = {"kind": "filelog", "path": str(tmp_path / "log"), "fsync": False}
+    passage = Passage(Inputs(checkpoint), tmp_path / "unit" / "passed")
+    sink = SinkWriter(1, {0: log}, passage)
+    for batch in range(3):  # of the last one nothing is written down
+        task = LogOutlet(log, 1).open()
+        task.write(table([1, 2]).to_batches()[0])
+        piece = task.close()
+        assert piece is not None
+        sink.commit([SinkMessage({0: piece})], batch)
+    entries = FileLog(tmp_path / "log").entries(0, 3)
+    assert [e.born for e in entries] == [(times[0], times[1]), (times[1], times[2]), None]
+    passed = passage.passed(0.0)
+    assert [(p.batch, p.rows, p.oldest, p.newest) for p in passed] == [
+        (0, 2, times[0], times[1]),
+        (1, 2, times[1], times[2]),
+    ]
+
+
+def _offsets(checkpoint: Path) -> list[Path]:
+    return sorted((checkpoint / "offsets").iterdir())
 
 
 def test_a_bad_config_is_refused() -> None:

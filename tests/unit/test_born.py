@@ -200,8 +200,14 @@ def test_words_do_not_grow_for_ever(query: Query) -> None:
     for n in range(2000):
         leave_word(query.members, {"a@E1": n}, arrival_of([]))
     query.plan({"c_x": {"a@E1": 4}})
-    assert query.members.with_suffix(".born").stat().st_size < 30_000
+    word = query.members.with_suffix(".born")
+    assert word.stat().st_size < 30_000
     assert born_of(query.inputs, 0) == Born(0.0, 3.5, fresh=True)
+    word.write_bytes(b"\xff\n" * 50_000)
+    leave_word(query.members, {"a@E1": 5}, arrival_of([]))
+    word.unlink()
+    word.mkdir()
+    leave_word(query.members, {"a@E1": 5}, arrival_of([]))
 
 
 def test_offsets_of_other_sources_are_told_apart() -> None:
@@ -264,6 +270,9 @@ def test_the_note_stays_short(query: Query) -> None:
     query.passage.note(2001, 5, None)
     assert query.passage.file.stat().st_size < 40_000
     assert query.passage.passed(0)[-1].batch == 1999 and len(query.passage.passed(0)) >= 100
+    query.passage.file.write_bytes(b"\xff\n" * 50_000)
+    query.passage.note(3, 5, Born(1.0, 2.0, fresh=True))
+    assert query.passage.passed(0) == []
     query.passage.file.unlink()
     query.passage.file.mkdir()
     query.passage.note(3, 5, Born(1.0, 2.0, fresh=True))  # which cannot be written: no error
@@ -283,6 +292,11 @@ def test_what_waits_is_as_old_as_the_first_entry_with_rows(query: Query) -> None
     assert query.passage.oldest_s("unit", 100.0) is None
     query.log("a@E1", (40.0, 41.0), rows=0)
     assert query.passage.oldest_s("unit", 100.0) is None  # nothing but a mark of time
+    query.log("c@E3", (50.0, 51.0))
+    query.list("a@E1", "b@E2", "c@E3")
+    assert query.passage.oldest_s("unit", 100.0) is None  # nobody reads it yet, or any more
+    FileLog(query.root / "c@E3").register("unit")
+    assert query.passage.oldest_s("unit", 100.0) == 50.0
 
 
 def test_a_batch_under_way_counts_until_it_is_committed(query: Query) -> None:

@@ -53,7 +53,7 @@ def leave_word(members: Path, end: Mapping[str, int], arrival: Arrival) -> None:
     """Note what the batch that ends at an offset holds; a word that cannot be written is not."""
     line = json.dumps({"end": dict(end), **asdict(arrival)}) + "\n"
     file = _file(members)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):  # a full disk, or a file that was damaged
         with open(file, "ab") as out:
             out.write(line.encode())
             size = out.tell()

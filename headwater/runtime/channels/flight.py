@@ -29,7 +29,10 @@ CHUNK = pa.schema(
 STAMP = struct.Struct("<d")
 """Goes with every chunk: seconds of the sender's clock that only goes forward."""
 
-CHUNK_BYTES = 64 * 1024
+CHUNK_BYTES = 256 * 1024
+SMALL_BYTES, SMALL_CHUNKS = 64 * 1024, 16
+"""Of so many chunks that a segment begins with: by these it is soon known how fast a slow link is."""
+
 FIRST_BYTES, WORTH_BYTES = 4 * 1024, 16 * 1024
 """Of the first chunk of a segment worth it: small, for the time until the rest comes tells how fast the
 link is."""
