@@ -1,26 +1,28 @@
 """What it costs to measure: whole dataflows with and without it, in turn, on one warmed server.
 
 Measured, a deployment counts its operators' rows inside Spark, and a thread asks, as often as an agent
-does, how far its units are and what their processes take. Three dataflows over files in one batch:
-that of ``examples/taxi`` (filters at the edge, windows in the cloud), that of the demo (windows at the edge),
-and one that does nothing but what is the dearest to count: filters around an explode, with little to do
-for each row.
+does, how far its units are and what their processes take. Three dataflows over files, which have begun
+before anything counts, take most rows at once and some more in small batches: that of ``examples/taxi``
+(filters at the edge, windows in the cloud), that of the demo (windows at the edge), and one that does
+nothing but what is the dearest to count: filters around an explode, with little to do for each row.
 
     python -m benchmarks.measuring [--quick] [--json FILE] [--repeats N]
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import shutil
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -43,7 +45,8 @@ from headwater.runtime.profiling import cpu_seconds
 from headwater.runtime.settings import UnitSettings
 
 TAXI = Path(__file__).resolve().parent.parent / "examples" / "taxi" / "continuum.yaml"
-FILES = 4
+FILES = 4  # of the bulk
+TRICKLE, SMALL = 10, 500  # small files that come one by one, and the rows of each
 LOOK, EVERY = 1.0, 5  # seconds between two looks of an agent; looks between two at the queries
 BEGIN = np.datetime64("2026-01-01T00:00:00", "s")
 ONE = """
@@ -133,18 +136,19 @@ KINDS = {
 }
 
 
-def write_input(kind: Kind, directory: Path, rows: int, *, text: bool) -> None:
-    """Write a kind's rows as a few files."""
-    place = directory / kind.location
-    place.mkdir(parents=True)
-    table = kind.make(rows, np.random.default_rng(1))
-    for n in range(FILES):
-        part = table.slice(n * rows // FILES, (n + 1) * rows // FILES - n * rows // FILES)
+def write_input(kind: Kind, store: Path, rows: int, *, text: bool) -> None:
+    """Write a kind's rows: some to begin with, most in a few files, and a trickle of small ones."""
+    store.mkdir()
+    small = TRICKLE * SMALL
+    table = kind.make(rows + SMALL + small, np.random.default_rng(1))
+    bulk = [SMALL + n * rows // FILES for n in range(FILES + 1)]
+    cuts = [0, *bulk, *(bulk[-1] + n * SMALL for n in range(1, TRICKLE + 1))]
+    for n, (first, last) in enumerate(itertools.pairwise(cuts)):
+        part, file = table.slice(first, last - first), store / f"{n:03d}.{'csv' if text else 'parquet'}"
         if text:
-            options = pc.WriteOptions(include_header=False, quoting_style="none")
-            pc.write_csv(part, place / f"{n}.csv", options)
+            pc.write_csv(part, file, pc.WriteOptions(include_header=False, quoting_style="none"))
         else:
-            pq.write_table(part, place / f"{n}.parquet")
+            pq.write_table(part, file)
 
 
 # ---------------------------------------------------------------- one run
@@ -152,31 +156,47 @@ def write_input(kind: Kind, directory: Path, rows: int, *, text: bool) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """Seconds until all was through, seconds of a core that it took, and what was seen at the end."""
+    """Seconds, and seconds of a core: for the bulk of the rows, and for one small batch after the other."""
 
     seconds: float
     cpu: float
+    trickle_seconds: float
+    trickle_cpu: float
     seen: Progress
 
 
-def run(endpoint: LocalEndpoint, plan: DeploymentPlan, directory: Path, *, measure: bool) -> Run:
-    """Let a deployment take all its input."""
-    deployment = Deployment(
-        plan, directory, endpoint, UnitSettings(trigger="200 milliseconds", measure=measure)
-    )
-    cpu, begun = cpu_seconds() + time.process_time(), time.monotonic()
+def run(endpoint: LocalEndpoint, kind: Kind, store: Path, directory: Path, *, measure: bool) -> Run:
+    """Let a deployment begin with some rows, and then take most at once and the rest in small batches."""
+    data = directory / "in"
+    place = data / kind.location
+    place.mkdir(parents=True)
+    first, *files = sorted(store.iterdir())
+    os.link(first, place / first.name)
+    settings = UnitSettings(trigger="100 milliseconds", measure=measure)
+    deployment = Deployment(kind.plan(str(data)), directory / "run", endpoint, settings)
     deployment.start()
     try:
-        with _looked_at(deployment, endpoint) if measure else _left_alone():
+        with _looked_at(deployment, endpoint) if measure else contextlib.nullcontext():
             deployment.settle()
-        seconds, cpu = time.monotonic() - begun, cpu_seconds() + time.process_time() - cpu
-        return Run(seconds, cpu, deployment.progress())
+            bulk = _taken(deployment, place, [files[:FILES]])
+            trickle = _taken(deployment, place, [[file] for file in files[FILES:]])
+        return Run(*bulk, *trickle, deployment.progress())
     finally:
         deployment.stop()
         shutil.rmtree(directory, ignore_errors=True)
 
 
-@contextmanager
+def _taken(deployment: Deployment, place: Path, batches: list[list[Path]]) -> tuple[float, float]:
+    """Give files to a deployment, batch after batch; tell in what time they were through."""
+    cpu, begun = cpu_seconds() + time.process_time(), time.monotonic()
+    for files in batches:
+        for file in files:
+            os.link(file, place / file.name)
+        deployment.settle()
+    return time.monotonic() - begun, cpu_seconds() + time.process_time() - cpu
+
+
+@contextlib.contextmanager
 def _looked_at(deployment: Deployment, endpoint: LocalEndpoint) -> Iterator[None]:
     stop, meter = threading.Event(), Meter("host", "zone", endpoint)
 
@@ -197,11 +217,6 @@ def _looked_at(deployment: Deployment, endpoint: LocalEndpoint) -> Iterator[None
         thread.join()
 
 
-@contextmanager
-def _left_alone() -> Iterator[None]:
-    yield
-
-
 def look_ms(endpoint: LocalEndpoint) -> float:
     """Measure a look at the processes of a Spark, in milliseconds."""
     meter, took = Meter("host", "zone", endpoint), []
@@ -214,31 +229,30 @@ def look_ms(endpoint: LocalEndpoint) -> float:
 
 def compared(endpoint: LocalEndpoint, name: str, place: Path, rows: int, repeats: int) -> dict[str, Any]:
     """Run a dataflow with and without measuring, in turn, the one that begins changing."""
-    kind, data = KINDS[name], place / name
-    write_input(kind, data, rows, text=name != "explode")
-    plan = kind.plan(str(data))
+    kind, store = KINDS[name], place / name
+    write_input(kind, store, rows, text=name != "explode")
     runs: dict[bool, list[Run]] = {False: [], True: []}
     for turn in range(-1, repeats):
         for measure in (True, False) if turn % 2 else (False, True):
-            one = run(endpoint, plan, place / "run", measure=measure)
+            one = run(endpoint, kind, store, place / "run", measure=measure)
             if turn >= 0:  # before, the server's code and workers are warmed
                 runs[measure].append(one)
-            print(f"  {name:<8} measured {measure!s:<5} {one.seconds:7.2f} s {one.cpu:7.2f} s of cores",
-                  file=sys.stderr, flush=True)  # fmt: skip
-    shutil.rmtree(data)
+            shown = f"{one.seconds:7.2f} s {one.cpu:7.2f} s of cores; small ones {one.trickle_cpu:6.2f} s"
+            print(f"  {name:<8} measured {measure!s:<5} {shown}", file=sys.stderr, flush=True)
+    shutil.rmtree(store)
     given = {m: [u.rows_out for u in r[-1].seen.units] for m, r in runs.items()}
     if given[True] != given[False]:
         sys.exit(f"{name}: {given[True]} rows measured, {given[False]} rows without")
-    seconds = {m: common.middle([x.seconds for x in r]) for m, r in runs.items()}
-    cpu = {m: common.middle([x.cpu for x in r]) for m, r in runs.items()}
+    found = {f.name: {m: [getattr(x, f.name) for x in r] for m, r in runs.items()}
+             for f in fields(Run) if f.name != "seen"}  # fmt: skip
     counted = [o for u in runs[True][-1].seen.units for o in u.operators]
     return {
         "rows": rows,
-        "seconds_ratio": round(seconds[True] / seconds[False], 4),
-        "cpu_ratio": round(cpu[True] / cpu[False], 4),
-        "rows_per_s": {"measured": round(rows / seconds[True]), "without": round(rows / seconds[False])},
-        "seconds": {str(m).lower(): [round(x.seconds, 3) for x in r] for m, r in runs.items()},
-        "cpu_s": {str(m).lower(): [round(x.cpu, 2) for x in r] for m, r in runs.items()},
+        **{f"{n}_ratio": round(median(v[True]) / median(v[False]), 4) for n, v in found.items()},
+        "rows_per_s": round(rows / median(found["seconds"][True])),
+        "rows_per_s_without": round(rows / median(found["seconds"][False])),
+        "measured": {n: [round(x, 3) for x in v[True]] for n, v in found.items()},
+        "without": {n: [round(x, 3) for x in v[False]] for n, v in found.items()},
         "operators": len(counted),
         "operators_counted": sum(o.rows_in is not None and o.rows_out is not None for o in counted),
     }
@@ -272,6 +286,7 @@ def main() -> int:
     for name, figures in found.items():
         print(
             f"  {name:<8} time {figures['seconds_ratio']:.3f}   cores {figures['cpu_ratio']:.3f}   "
+            f"cores of small batches {figures['trickle_cpu_ratio']:.3f}   "
             f"{figures['operators_counted']} of {figures['operators']} operators counted"
         )
     print(f"  a look at the processes of a Spark: {look:.1f} ms")

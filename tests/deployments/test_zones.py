@@ -54,6 +54,15 @@ def test_what_befalls_zones_loses_nothing(endpoint: LocalEndpoint, tmp_path: Pat
                 run.settle()
         run.finish()
         got = run.rows()
+        seen = {zone: run.zone(zone).progress(plan.dataflow.name) for zone in ("C1", "S1", "E1")}
+    for zone, progress in seen.items():
+        (host,) = progress.hosts
+        assert (host.host, host.zone) == (zone.lower(), zone)
+        assert 0 < host.cores <= (2 if zone == "C1" else 1)
+        assert host.cpu_s > 0 and host.agent_s > 0 and host.memory > 0
+        assert all(u.operators for u in progress.units)
+    # Neither the cloud's agent nor its Spark was killed: what its units took is part of what Spark took.
+    assert 0 < sum(u.cpu_s for u in seen["C1"].units) <= seen["C1"].hosts[0].cpu_s
     expected = batch_result(endpoint.session(), plan.dataflow, plan.continuum)
     assert {s: compare(expected[s], t) for s, t in got.items() if compare(expected[s], t)} == {}
     assert all(t.num_rows for t in got.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ import grpc
 import pytest
 
 from headwater.errors import RuntimeFailure, Unavailable
+from headwater.runtime.counting import Counting, Read, Tally
 from headwater.runtime.ports import free_ports
 from headwater.runtime.query import BATCHES, Batch, Running, reaching_spark
 
@@ -43,6 +45,32 @@ def test_batches_are_kept_once_each_with_their_time() -> None:
         Batch(0, 1767225600.5, 0.1, 5),
         Batch(1, 1767225601.5, 0.04, 0),
     ]
+
+
+def test_what_is_counted_goes_on_where_another_agent_stopped() -> None:
+    kept = {"numRowsTotal": 7, "memoryUsedBytes": 10, "customMetrics": {"rocksdbSstFileSize": 900}}
+    query = Query([told(0, 5), told(1, 0, ms=40, stateOperators=[kept, {**kept, "customMetrics": {}}])])
+    running = Running(query, tally=Tally(Counting([Read("source", "L1")])))  # type: ignore[arg-type]
+    running.observe()
+    assert (running.done, running.busy_s) == (1, pytest.approx(0.14))
+    assert (running.state_rows, running.state_bytes) == (14, 910)
+    again = Running.resumed(query, json.loads(json.dumps(running.note())))  # type: ignore[arg-type]
+    query.recentProgress.append(told(2, 3))
+    again.observe()
+    assert (again.done, again.busy_s, again.last_batch) == (2, pytest.approx(0.24), 2)
+    assert again.tally.known() == {"source": 8}
+
+
+def test_a_query_is_looked_at_before_spark_forgets() -> None:
+    query = Query([told(n, 1) for n in range(3)])
+    running = Running(query)  # type: ignore[arg-type]
+    running.keep_up()
+    query.recentProgress.append(told(3, 1))
+    running.keep_up()  # at a batch a second, not again at once
+    assert running.last_batch == 2
+    running._looked -= 20.0
+    running.keep_up()
+    assert running.last_batch == 3
 
 
 def test_only_the_newest_batches_are_kept() -> None:
