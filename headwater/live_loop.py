@@ -23,7 +23,7 @@ from headwater.adapt.window import (
     Window,
     window,
 )
-from headwater.control.policy import SEEN, TRIGGER
+from headwater.control.policy import SEEN
 from headwater.control.records import Decision, DecisionState, Sample
 from headwater.control.store import Store
 from headwater.live import existing, store_place
@@ -242,4 +242,4 @@ def compared(name: str, place: str | None = None) -> Mapping[str, tuple[Compared
     if plan is None or seen is None:
         return {"latency": (), "load": (), "bytes": ()}
     learned = Learned.from_data(kept) if kept else Learned(profile=profile or Profile(dataflow=name))
-    return held_against(plan, predict(plan, facts_of(learned, plan, seen, TRIGGER)), seen)
+    return held_against(plan, predict(plan, facts_of(learned, plan, seen)), seen)

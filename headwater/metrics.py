@@ -98,6 +98,8 @@ class UnitProgress:
     """Of what it gives."""
     oldest_s: float | None = None
     """Age of the oldest row that has come to it and has not gone through; None where none waits."""
+    trigger_s: float | None = None
+    """Seconds from the beginning of a batch to that of the next, where it ends before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +161,8 @@ class ChannelProgress:
     limit_bytes: int | None = None
     bytes_per_s: float | None = None
     lasts_s: float | None = None
+    oldest_s: float | None = None
+    """Age of the oldest row that has still to cross a link; None where none waits for that."""
 
     def would_last(self) -> float | None:
         """Forecast for how many seconds there is room when nobody reads, at the rate it is written."""

@@ -84,10 +84,10 @@ class Learned:
         )
 
 
-def learn(before: Learned, plan: DeploymentPlan, seen: Window, trigger: float) -> Learned:
+def learn(before: Learned, plan: DeploymentPlan, seen: Window) -> Learned:
     """Take a window in: what operators give, what batches and rows cost."""
     profile = _measured(before.profile, plan, seen)
-    facts = facts_of(replace(before, profile=profile), plan, seen, trigger)
+    facts = facts_of(replace(before, profile=profile), plan, seen)
     observed = [
         o
         for unit in plan.units
@@ -99,12 +99,12 @@ def learn(before: Learned, plan: DeploymentPlan, seen: Window, trigger: float) -
     kept = tuple(fresh.values())[-_KEPT:]
     costs = _fitted(before.costs, plan, observed, kept)
     found = Learned(profile=profile, costs=costs, seen=kept)
-    return replace(found, costs=replace(costs, latency=_stretched(found, plan, seen, trigger)))
+    return replace(found, costs=replace(costs, latency=_stretched(found, plan, seen)))
 
 
-def _stretched(learned: Learned, plan: DeploymentPlan, seen: Window, trigger: float) -> float:
+def _stretched(learned: Learned, plan: DeploymentPlan, seen: Window) -> float:
     """Give by what waits are to be multiplied, so that predictions come near to what was measured."""
-    foretold = predict(plan, facts_of(learned, plan, seen, trigger))
+    foretold = predict(plan, facts_of(learned, plan, seen))
     pairs = compared(plan, foretold, seen)["latency"]
     factors = [c.measured / c.predicted for c in pairs if 0 < c.predicted < math.inf and c.measured > 0]
     if not factors:
@@ -113,7 +113,7 @@ def _stretched(learned: Learned, plan: DeploymentPlan, seen: Window, trigger: fl
     return float(np.clip(_mixed(learned.costs.latency, now, known=True), _SHORTEST, _LONGEST))
 
 
-def facts_of(learned: Learned, plan: DeploymentPlan, seen: Window, trigger: float) -> Facts:
+def facts_of(learned: Learned, plan: DeploymentPlan, seen: Window) -> Facts:
     """Give what predictions stand on now: what was learned, and the state of hosts and links."""
     rates = {**learned.profile.rates, **seen.rates(plan)}
     capacity, delay = {}, {}
@@ -129,7 +129,7 @@ def facts_of(learned: Learned, plan: DeploymentPlan, seen: Window, trigger: floa
         cores={key: h.cores for key, h in seen.hosts.items()},
         capacity=capacity,
         delay=delay,
-        trigger=trigger,
+        trigger=seen.trigger,
     )
 
 

@@ -61,7 +61,7 @@ class Case:
     """All that a decision is made on.
 
     ``seen``: the last seconds; ``newest``: the very last, for rates. ``expected``: rates foreseen, if any.
-    ``trigger``: seconds between two batches. ``left``: placements that are not to come again as things are.
+    ``left``: placements that are not to come again as things are.
     """
 
     plan: DeploymentPlan
@@ -69,7 +69,6 @@ class Case:
     learned: Learned
     seen: Window
     newest: Window
-    trigger: float
     expected: Rates | None = None
     beside: tuple[Beside, ...] = ()
     left: tuple[Left, ...] = field(default=())
@@ -81,7 +80,7 @@ class Case:
 
     def facts(self) -> Facts:
         """What is so now: hosts and links as seen, rates of the last moment or what they are to become."""
-        found = facts_of(self.learned, self.plan, self.seen, self.trigger)
+        found = facts_of(self.learned, self.plan, self.seen)
         rates = dict(found.profile.rates)
         for source, own in self.newest.rates(self.plan).items():
             foreseen = (self.expected or {}).get(source, {})

@@ -15,6 +15,9 @@ from headwater.dataflow.sources import Source
 from headwater.metrics import ChannelProgress, HostProgress, LinkProgress, Progress, UnitProgress
 from headwater.plan.model import DeploymentPlan
 
+TRIGGER = 0.5
+"""Seconds from one batch to the next where nobody says."""
+
 
 class Seen(Protocol):
     """All that zones said at a time (seconds since 1970)."""
@@ -133,7 +136,13 @@ class Window:
 
     def oldest(self) -> float:
         """Give the age of the oldest row that waits anywhere, 0 where none does."""
-        return max((u.now.oldest_s or 0.0 for u in self.units.values()), default=0.0)
+        at_units = [u.now.oldest_s or 0.0 for u in self.units.values()]
+        return max([*at_units, *(c.now.oldest_s or 0.0 for c in self.channels.values())], default=0.0)
+
+    @property
+    def trigger(self) -> float:
+        """Give the seconds from one batch to the next, as units have it set."""
+        return max((u.now.trigger_s or TRIGGER for u in self.units.values()), default=TRIGGER)
 
 
 def window(samples: Sequence[Seen], seconds: float | None = None) -> Window | None:

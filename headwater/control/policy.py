@@ -43,8 +43,6 @@ REMEMBERED = 3600.0
 """Seconds for which a placement is not gone back to that was left for a limit."""
 _STALE = 60.0
 """Seconds after which a proposal expires whose reason is gone."""
-TRIGGER = 0.5
-"""Seconds between two batches, as zones have it unless told otherwise."""
 
 
 @dataclass
@@ -73,11 +71,10 @@ class Policy:
         holder: str,
         *,
         expect: Forecast = ewma,
-        trigger: float = TRIGGER,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store, self._holder = store, holder
-        self._expect, self._trigger, self._clock = expect, trigger, clock
+        self._expect, self._clock = expect, clock
         self._watched: dict[str, _Watched] = {}
 
     def look(self) -> None:
@@ -136,7 +133,6 @@ class Policy:
             learned=watched.learned,
             seen=seen,
             newest=newest,
-            trigger=self._trigger,
             expected=self._expected(plan, watched, samples, now),
             beside=self._beside(record.name),
             left=self._left(record.name, now),
@@ -199,7 +195,7 @@ class Policy:
         """Take in what was measured, now and then."""
         if now - watched.learned_at < LEARN or case.seen.seconds < SEEN * 0.7 or not case.steady:
             return
-        watched.learned = learn(case.learned, case.plan, case.seen, case.trigger)
+        watched.learned = learn(case.learned, case.plan, case.seen)
         watched.learned_at = now
         if now - watched.saved_at >= SAVE:
             self._store.keep_learned(self._holder, name, watched.learned.to_data())

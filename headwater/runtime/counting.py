@@ -85,7 +85,7 @@ def points(
     found: set[str] = set()
     counts = dict.fromkeys(known, 0)
     for id_ in reversed(flow.order):
-        if id_ not in can_be or isinstance(flow[id_], _KEEPS_ROWS):
+        if id_ not in can_be or (id_ in operators and isinstance(flow[id_], _KEEPS_ROWS)):
             continue
         if id_ not in completed(flow, operators, {**counts, **dict.fromkeys(found, 0)}):
             found.add(id_)

@@ -43,21 +43,34 @@ class Passed:
 
 @dataclass(frozen=True)
 class Passage:
-    """What a query reads, and the ``file`` in which it is noted what has gone through."""
+    """What a query reads, and the ``file`` in which it is noted what has gone through.
+
+    ``late``: what it gives has waited for event time, which the rows of the batch before have moved.
+    """
 
     inputs: Inputs
     file: Path
+    late: bool = False
 
     def to_data(self) -> dict[str, Any]:
         """Give it as JSON-able data."""
         members = [str(m) for m in self.inputs.members]
-        return {"checkpoint": str(self.inputs.checkpoint), "members": members, "file": str(self.file)}
+        return {
+            "checkpoint": str(self.inputs.checkpoint),
+            "members": members,
+            "file": str(self.file),
+            "late": self.late,
+        }
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Passage:
         """Read what ``to_data`` gave."""
         inputs = Inputs(Path(data["checkpoint"]), tuple(map(Path, data["members"])))
-        return cls(inputs, Path(data["file"]))
+        return cls(inputs, Path(data["file"]), bool(data.get("late")))
+
+    def born(self, batch: int) -> Born | None:
+        """Tell when the rows came that led to what a batch gives; None where that is not to be had."""
+        return born_of(self.inputs, batch - 1 if self.late and batch else batch)
 
     def note(self, batch: int, rows: int, born: Born | None) -> None:
         """Note a batch that has just been committed; a note that cannot be written is not."""

@@ -5,18 +5,22 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from headwater.dataflow.sinks import CallbackSink, FileSink, KafkaSink, Sink
 from headwater.metrics import ChannelProgress, LinkProgress, Progress, Status, UnitProgress, forecast, growth
 from headwater.plan.model import Channel
+from headwater.quantity import parse_duration
 from headwater.runtime.channels.base import ChannelStats
 from headwater.runtime.channels.filelog import FileLog
+from headwater.runtime.channels.log import Log
 from headwater.runtime.fileoutlet import committed_rows
 from headwater.runtime.layout import full_path
 from headwater.runtime.unit import passage_of
 from headwater.runtime.units import Units, Work
 
+_ENTRIES = 16  # looked at for the first one with rows
 WINDOW = 60.0
 """Seconds over which the growth of a buffer is measured."""
 
@@ -74,7 +78,10 @@ def progress_of(
         with units.asking_spark():
             seen.append(_unit(units, work, stats, stopped=stopped))
         for channel in work.plan.outputs(work.unit):
-            channels[channel.id] = _channel(channel.id, stats(channel), meters, limit)
+            found = _channel(channel.id, stats(channel), meters, limit)
+            if channel.links and found.unread:
+                found = replace(found, oldest_s=_oldest(units.log(work.plan, channel), time.time()))
+            channels[channel.id] = found
             for link in channel.links:  # once, however many read it at the far end
                 total = links.setdefault(link.name, [0, 0])
                 total[0] += stats(channel).rows
@@ -85,6 +92,15 @@ def progress_of(
         links=tuple(LinkProgress(link=n, rows=r, bytes=b) for n, (r, b) in links.items()),
         channels=tuple(channels.values()),
     )
+
+
+def _oldest(log: Log, now: float) -> float | None:
+    """Tell the age of the oldest row that some reader has not taken."""
+    first = min(log.readers().values(), default=log.latest())
+    for entry in log.entries(first, min(first + _ENTRIES, log.latest())):
+        if entry.rows:
+            return max(0.0, now - (entry.born[0] if entry.born else entry.written))
+    return None
 
 
 def _channel(id_: str, stats: ChannelStats, meters: Meters | None, limit: int | None) -> ChannelProgress:
@@ -137,6 +153,7 @@ def _unit(
         run=str(running.query.runId) if running else None,
         latency=passage.latency(now),
         oldest_s=None if work.finished else passage.oldest_s(unit.checkpoint, now),
+        trigger_s=parse_duration(units.settings.trigger),
         operators=running.tally.operators(work.plan.dataflow, unit.operators) if running else (),
         batches=running.done if running else 0,
         busy_s=running.busy_s if running else 0.0,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from headwater.errors import ChannelError
-from headwater.runtime.born import Born, born_of
+from headwater.runtime.born import Born
 from headwater.runtime.channels.segments import Segment
 from headwater.runtime.outlets import DEAD_LETTERS, Outlet, OutletTask, open_outlet
 from headwater.runtime.passage import Passage
@@ -121,7 +121,7 @@ class SinkWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit a batch in every outlet; each one skips a batch it has."""
         passage = self._passage
-        born = born_of(passage.inputs, batchId) if passage is not None else None
+        born = passage.born(batchId) if passage is not None else None
         outlets = self._outlets(born)
         for tag in sorted(outlets, key=lambda t: self._specs[t].get("kind") == "callback"):
             outlets[tag].commit(_pieces(messages, tag), batchId)

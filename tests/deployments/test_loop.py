@@ -71,7 +71,7 @@ class Feed(threading.Thread):
                     "id": number * 100 + n,
                     "ts": now,
                     "k": f"k{n % 3}",
-                    "ballast": f"{hash((number, n)):x}" * 24,
+                    "ballast": token_hex(150),
                 }
                 for n in range(25)
             )

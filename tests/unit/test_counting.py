@@ -53,6 +53,16 @@ def test_operators_of_another_unit_are_inputs() -> None:
     assert points(flow, inside, {*inside, "a_kept", "b_kept"}, {"a_kept", "b_kept", "out"}) == frozenset()
 
 
+def test_rows_of_a_watermark_that_is_read_from_a_channel_are_observed() -> None:
+    """With punctuation, what Spark reads for it are not its rows."""
+    f = hw.flow("timed", locations=["L1"])
+    rows = f.read.parquet("/a/{location}", "ts timestamp").with_watermark("ts", "1 second").named("rows")
+    rows.select("ts").named("more").write.memory("out")
+    flow = f.build()
+    assert points(flow, ("more", "out"), {"rows", "more", "out"}, ()) == {"rows"}
+    assert points(flow, tuple(flow.order), set(flow.order), {"source", "out"}) == frozenset()
+
+
 def batch(
     *read: int, written: int | None = None, observed: dict[str, list[int]] | None = None
 ) -> dict[str, Any]:

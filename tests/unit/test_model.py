@@ -128,17 +128,17 @@ def test_costs_that_nobody_knew_are_learned(first_in_cloud: str) -> None:
         lived(world, 5)
         seen = window(lived(world, 15))
         assert seen is not None
-        learned = learn(learned, plan, seen, 0.5)
+        learned = learn(learned, plan, seen)
     last = window(lived(world, 15))
     assert last is not None
-    errors = compared(plan, predict(plan, facts_of(learned, plan, last, 0.5)), last)
+    errors = compared(plan, predict(plan, facts_of(learned, plan, last)), last)
     assert all(c.error < 0.2 for kind in errors.values() for c in kind), [
         (c.what, c.predicted, c.measured) for k in errors.values() for c in k
     ]
     assert errors["latency"] and errors["load"] and errors["bytes"]
     # ... so that it is foretold when too much is asked for, which was never seen.
     most = replace(world.facts, profile=facts(2000).profile)
-    mine = replace(facts_of(learned, plan, last, 0.5), profile=facts(2000).profile)
+    mine = replace(facts_of(learned, plan, last), profile=facts(2000).profile)
     assert predict(plan, mine).load[KERB] == pytest.approx(predict(plan, most).load[KERB], rel=0.35)
 
 
@@ -150,7 +150,7 @@ def test_selectivity_and_sizes_are_measured() -> None:
     for _ in range(12):
         seen = window(lived(world, 15))
         assert seen is not None
-        learned = learn(learned, plan, seen, 0.5)
+        learned = learn(learned, plan, seen)
     assert learned.profile.operators["zones"].selectivity == pytest.approx(0.02, rel=0.3)
     assert learned.profile.operators["light"].bytes_out == pytest.approx(20, rel=0.01)
 
@@ -159,5 +159,5 @@ def test_what_was_learned_is_kept_as_json() -> None:
     plan = planned("zones")
     seen = window(lived(World(plan, facts(200)), 15))
     assert seen is not None
-    learned = learn(Learned(profile=PROFILE), plan, seen, 0.5)
+    learned = learn(Learned(profile=PROFILE), plan, seen)
     assert Learned.from_data(learned.to_data()) == learned
