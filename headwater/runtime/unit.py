@@ -20,12 +20,12 @@ from pyspark.sql import functions as F
 from headwater.adapt.model import waits_for_time
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sources, stateful
-from headwater.dataflow.rewrite import substitute
 from headwater.dataflow.sinks import CallbackSink, FileSink, JdbcSink, KafkaSink, Sink
 from headwater.dataflow.types import StreamType
 from headwater.errors import RuntimeFailure
 from headwater.plan.content import direct_time, reads, source_locations, visited
 from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.onepass import can_melt, melted
 from headwater.plan.pieces import trunk
 from headwater.runtime import compile
 from headwater.runtime.born import Inputs
@@ -336,7 +336,7 @@ class UnitCompiler:
         base = self._frame(root)
         entries = []
         for tag, id_ in enumerate(outputs):
-            condition, columns = self._path(root, id_)
+            condition, columns = melted(self._flow, root, id_)
             row = f"named_struct({', '.join(f'{_quoted(n)}, {t}' for n, t in columns)})"
             parts = [f"'{TAG}', {tag}"]
             for other, other_id in enumerate(outputs):
@@ -352,29 +352,12 @@ class UnitCompiler:
         self._counting.rejects.append((source.id, location))
         return self._count(frame, rejects_of(source.id, location), f"{TAG} = {len(self._unit.outputs)}")
 
-    def _path(self, root: str, output: str) -> tuple[str, list[tuple[str, str]]]:
-        """Write filters and projections from trunk to output as one condition and columns of the trunk."""
-        steps: list[ops.Operator] = []
-        current = output
-        while current != root:
-            steps.append(self._flow[current])
-            current = self._flow[current].inputs[0]
-        schema = self._flow.types[root].schema
-        columns = {n: f"`{n}`" for n in schema.names}
-        conditions = ["true"]
-        for step in reversed(steps):
-            if isinstance(step, ops.Where):
-                conditions.append(f"({substitute(step.condition, columns, schema)})")
-            elif isinstance(step, ops.Select):
-                columns = {name: substitute(text, columns, schema) for name, text in step.columns}
-        return " AND ".join(conditions), list(columns.items())
-
     def _one_pass(self, texts: list[sources.Source]) -> DataFrame | None:
         """Route rows and malformed records of a lone text source in one scan, if only filters follow it."""
         if not self._in_one_pass():
             return None
         (source,), outputs = texts, self._unit.outputs
-        condition, columns = self._path(source.id, outputs[0])
+        condition, columns = melted(self._flow, source.id, outputs[0])
         whole: DataFrame | None = None
         for location, raw in self._raw_sources(source):
             row = f"named_struct({', '.join(f'{_quoted(n)}, {t}' for n, t in columns)})"
@@ -396,19 +379,7 @@ class UnitCompiler:
         outputs, own = self._unit.outputs, self._sources()
         if len(own) != 1 or not can_be_malformed(own[0]) or len(outputs) != 1 or self._needs_watermark():
             return False
-        return self._is_chain(own[0].id, outputs[0])
-
-    def _is_chain(self, source: str, output: str) -> bool:
-        """Tell whether only filters and projections lie between source and output."""
-        current = output
-        while current != source:
-            operator = self._flow[current]
-            if len(operator.inputs) != 1 or not isinstance(
-                operator, (*ops.STATELESS_SQL, ops.Watermark, Sink)
-            ):
-                return False
-            current = operator.inputs[0]
-        return True
+        return can_melt(self._flow, own[0].id, outputs[0])
 
     def _needs_state(self) -> bool:
         return any(self._flow[i].stateful for i in self._unit.operators)
