@@ -95,8 +95,8 @@ class Trial:
         try:
             zones.begin()
             plan = planned(self._dataflow, zones.addresses, first_in_cloud)
-            feed.start()
             zones.carry_out(live.apply(plan, zones.store))
+            feed.start()
             self._promise("auto" if policy == AUTO else "advise" if self._options.watch else "off")
             for phase in course:
                 begun[phase.name] = time.time()

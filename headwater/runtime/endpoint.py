@@ -55,6 +55,9 @@ STREAMING_CONF: Mapping[str, str] = {
     # Without a trigger interval, an idle query looks for input this often: with Spark's 10 ms, one that
     # lists files kept a fifth of a core busy.
     "spark.sql.streaming.pollingDelay": "100ms",
+    # Java never compiles a method of more than 8,000 bytes, and interpreted it is some twenty times slower:
+    # Spark is to make smaller ones of it.
+    "spark.sql.codegen.hugeMethodLimit": "8000",
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.numRecentProgressUpdates": "30",
 }
