@@ -43,35 +43,6 @@ def substitute(text: str, definitions: Mapping[str, str], schema: Schema) -> str
     return Inference(schema, place="scalar").walk(_mapped(parse(text), place, frozenset())).text
 
 
-def repeats(text: str, definitions: Mapping[str, str]) -> bool:
-    """Tell whether ``substitute`` would make a loop over an array (a lambda) be done more than once.
-
-    That is so where a definition with a lambda is used twice, or inside a lambda itself.
-    """
-    loops = {name.lower() for name, definition in definitions.items() if _has_lambda(parse(definition))}
-    used: list[tuple[str, bool]] = []
-
-    def see(node: Node, bound: frozenset[str]) -> None:
-        if isinstance(node, Name) and (name := node.parts[0].lower()) in loops and name not in bound:
-            used.append((name, bool(bound)))
-
-    if loops:
-        _mapped(parse(text), see, frozenset())
-    names = [name for name, _ in used]
-    return any(inside or names.count(name) > 1 for name, inside in used)
-
-
-def _has_lambda(node: Node) -> bool:
-    found: list[Node] = []
-
-    def see(inner: Node, bound: frozenset[str]) -> None:
-        if isinstance(inner, Lambda):
-            found.append(inner)
-
-    _mapped(node, see, frozenset())
-    return bool(found)
-
-
 def _names(node: Node) -> frozenset[str]:
     """Give all names that occur in a tree, columns' and variables', in lower case."""
     found: set[str] = set()

@@ -25,7 +25,7 @@ from headwater.dataflow.types import StreamType
 from headwater.errors import RuntimeFailure
 from headwater.plan.content import direct_time, reads, source_locations, visited
 from headwater.plan.model import DeploymentPlan, Unit
-from headwater.plan.onepass import can_melt, melted
+from headwater.plan.onepass import melted, steps
 from headwater.plan.pieces import trunk
 from headwater.runtime import compile
 from headwater.runtime.born import Inputs
@@ -47,6 +47,8 @@ from headwater.runtime.writer import TAG, tag_column
 
 WATERMARK = "__wm"
 END_OF_TIME = "9999-01-01T00:00:00Z"
+DEAD = "__dead"
+"""A malformed record, beside the columns of those that are well formed."""
 
 
 @dataclass(frozen=True)
@@ -356,19 +358,27 @@ class UnitCompiler:
         """Route rows and malformed records of a lone text source in one scan, if only filters follow it."""
         if not self._in_one_pass():
             return None
-        (source,), outputs = texts, self._unit.outputs
-        condition, columns = melted(self._flow, source.id, outputs[0])
+        (source,), output = texts, self._unit.outputs[0]
         whole: DataFrame | None = None
+        good = f"`{CORRUPT}` IS NULL"
+        carried = (f"`{CORRUPT}`", f"`{DEAD}`")
         for location, raw in self._raw_sources(source):
-            row = f"named_struct({', '.join(f'{_quoted(n)}, {t}' for n, t in columns)})"
             dead = f"struct({', '.join(dead_letter_columns(source, location))})"
-            good = f"`{CORRUPT}` IS NULL"
-            every = every_field_parsed(source.schema())
-            kept = raw.where(f"{every} AND (NOT ({good}) OR ({condition}))")
-            frame = kept.selectExpr(
+            names = [f"`{name}`" for name in source.schema().names]
+            frame = raw.where(every_field_parsed(source.schema()))
+            frame = frame.selectExpr(*names, carried[0], f"IF({good}, NULL, {dead}) AS `{DEAD}`")
+            for step in steps(self._flow, source.id, output) or ():
+                # What a malformed record has of columns is not to be computed with.
+                if isinstance(step, ops.Where):
+                    frame = frame.where(f"IF({good}, {step.condition}, true)")
+                elif isinstance(step, ops.Select):
+                    columns = (f"IF({good}, {text}, NULL) AS `{name}`" for name, text in step.columns)
+                    frame = frame.selectExpr(*columns, *carried)
+            row = f"struct({', '.join(f'`{n}`' for n in self._flow.types[output].schema.names)})"
+            frame = frame.selectExpr(
                 f"IF({good}, 0, 1) AS {TAG}",
                 f"IF({good}, {row}, NULL) AS {tag_column(0)}",
-                f"IF({good}, NULL, {dead}) AS {tag_column(1)}",
+                f"`{DEAD}` AS {tag_column(1)}",
             )
             frame = self._rejected(frame, source, location)
             whole = frame if whole is None else whole.unionByName(frame)
@@ -379,7 +389,7 @@ class UnitCompiler:
         outputs, own = self._unit.outputs, self._sources()
         if len(own) != 1 or not can_be_malformed(own[0]) or len(outputs) != 1 or self._needs_watermark():
             return False
-        return can_melt(self._flow, own[0].id, outputs[0])
+        return steps(self._flow, own[0].id, outputs[0]) is not None
 
     def _needs_state(self) -> bool:
         return any(self._flow[i].stateful for i in self._unit.operators)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.dataflow.rewrite import repeats, row_aggregates, substitute
+from headwater.dataflow.rewrite import row_aggregates, substitute
 from headwater.dataflow.schema import Schema
 from headwater.errors import DataflowError
 
@@ -70,11 +70,3 @@ def test_what_rows_cannot_be_aggregated_by(text: str) -> None:
     with pytest.raises(DataflowError, match="not known over count windows") as caught:
         row_aggregates((("a", text),), SCHEMA, where="operator 'w'")
     assert caught.value.where == "operator 'w'" and caught.value.hint
-
-
-def test_what_would_be_done_again_is_seen() -> None:
-    loop = {"xs": "transform(sequence(1, n), i -> i * n)", "n": "a + 1"}
-    assert not repeats("array_max(xs) + n * n", loop)
-    assert repeats("array_max(xs) - array_min(xs)", loop)
-    assert repeats("transform(sequence(1, 3), i -> i + array_max(xs))", loop)
-    assert not repeats("transform(sequence(1, 3), xs -> xs + n)", loop)
