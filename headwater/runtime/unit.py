@@ -364,7 +364,7 @@ class UnitCompiler:
         carried = (f"`{CORRUPT}`", f"`{DEAD}`")
         for location, raw in self._raw_sources(source):
             dead = f"struct({', '.join(dead_letter_columns(source, location))})"
-            names = [f"`{name}`" for name in source.schema().names]
+            names = [f"`{name}`" for name in self._flow.types[source.id].schema.names]
             frame = raw.where(every_field_parsed(source.schema()))
             frame = frame.selectExpr(*names, carried[0], f"IF({good}, NULL, {dead}) AS `{DEAD}`")
             for step in steps(self._flow, source.id, output) or ():
