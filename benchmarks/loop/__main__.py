@@ -196,7 +196,7 @@ class Trial:
         for phase, following in zip(course, [*course[1:], None], strict=True):
             first = begun[phase.name]
             last = begun[following.name] if following else ended
-            if phase.name != "warm":
+            if phase.name not in ("warm", "calm"):
                 out[phase.name] = round(sum(min(e, ended) - b for b, e in spans if first <= b < last), 1)
             mine = [came - there for there, came in due if first <= there < last]
             lags[phase.name] = round(common.quantile(mine, 0.95), 2) if mine else -1.0
@@ -305,7 +305,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = common.arguments(__doc__.splitlines()[0], repeats=1)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each phase")
-    parser.add_argument("--max-latency", type=float, default=5.0, help="what is promised")
+    parser.add_argument("--max-latency", type=float, default=8.0, help="what is promised")
     parser.add_argument("--headroom", type=float, default=0.1, help="what is promised")
     parser.add_argument("--only", help=f"some of {AUTO},{','.join(STATIC)}")
     parser.add_argument("--tuned", type=Path, metavar="FILE", help="keep there what tuning found, or use it")

@@ -95,9 +95,10 @@ class Phase:
 
 
 def phases(seconds: float) -> tuple[Phase, ...]:
-    """Give the course of a run: the first is for warming up, and counts for nothing."""
+    """Give the course of a run. What comes before the first disturbance counts for nothing: Java warms up."""
     return (
-        Phase("warm", 2 * seconds, 100),
+        Phase("warm", 1.5 * seconds, 400),
+        Phase("calm", seconds, 100),
         Phase("rate_800", seconds, 800),
         Phase("rate_2000", seconds, 2000),
         Phase("rate_100", seconds, 100),

@@ -24,6 +24,7 @@ CORES = {EDGE: 0, CLOUD: 1}  # the core of each zone's processes
 WIDE, NARROW = 100e6, 1e6  # bits/s
 _PORT = 7400
 _HEAP = "700m"
+_TRIGGER = "1 second"
 _PATIENCE = 300.0
 # Half of a core, in short turns.
 _JOB = """
@@ -69,7 +70,7 @@ class Zones:
         """Start agents and controller."""
         for zone, address in self.addresses.items():
             words = ["zone", zone, "--dir", str(self._agent(zone)), "--listen", address]
-            words += ["--memory", _HEAP, "--state-store", str(self.place / "state")]
+            words += ["--memory", _HEAP, "--trigger", _TRIGGER, "--state-store", str(self.place / "state")]
             self._start(zone, zone, words)
         deadline = time.monotonic() + _PATIENCE
         while any(running_agent(self._agent(zone)) is None for zone in CORES):
