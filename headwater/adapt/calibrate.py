@@ -27,6 +27,8 @@ _LEAST_ROWS = 20.0
 """Rows in a window below which a share or a size says nothing."""
 _KEPT = 120
 """Observations that costs are fitted to."""
+_FADES, _FADED = 0.93, 0.02
+"""What is left of an observation's weight after each window, and below which it is forgotten."""
 _PULL = 0.15
 """How much what was believed counts beside one observation of a whole core."""
 _SHORTEST, _LONGEST = 0.3, 3.0
@@ -50,6 +52,8 @@ class Observation:
     stateful: int
     speed: float
     work: Mapping[str, float]
+    weight: float = 1.0
+    """How much it counts: less with every newer one, for what code costs changes while Java warms up."""
 
     @property
     def alike(self) -> tuple[Any, ...]:
@@ -95,7 +99,8 @@ def learn(before: Learned, plan: DeploymentPlan, seen: Window) -> Learned:
     ]
     if not observed:
         return replace(before, profile=profile)
-    fresh = {o.alike: o for o in (*before.seen, *observed)}
+    older = (replace(o, weight=o.weight * _FADES) for o in before.seen)
+    fresh = {o.alike: o for o in (*older, *observed) if o.weight > _FADED}
     kept = tuple(fresh.values())[-_KEPT:]
     costs = _fitted(before.costs, plan, observed, kept)
     found = Learned(profile=profile, costs=costs, seen=kept)
@@ -229,7 +234,9 @@ def _fitted(
     table = np.array(
         [[o.batches, o.batches * o.stateful, *(o.work.get(n, 0.0) for n in names)] for o in kept]
     )
-    found = _ridge(table, np.array([o.cpu for o in kept]), np.array(believed))
+    weights = np.sqrt([o.weight for o in kept])
+    cpu = np.array([o.cpu for o in kept])
+    found = _ridge(table * weights[:, None], cpu * weights, np.array(believed))
     row = {n: float(np.clip(x, _LEAST, _MOST)) for n, x in zip(names, found[2:], strict=True)}
     own = dict(costs.own)
     for one in observed:

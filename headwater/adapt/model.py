@@ -265,12 +265,12 @@ class _Prediction:
             for n, u in enumerate(units)
         }
 
-    def _keeps_up(self, unit: Unit, cpu: Mapping[str, UnitPrediction]) -> bool:
-        """Tell whether a unit's host has the time for all that it is to do."""
+    def _keeps_up(self, unit: Unit) -> bool:
+        """Tell whether a unit's host has the time for all rows, however few batches that leaves time for."""
         host = self._hosts[unit.id]
         key = (host.zone, host.name)
-        all_of_it = sum(cpu[u.id].cpu for u in self._plan.units if self._hosts[u.id] is host)
-        return all_of_it + self._facts.others.get(key, 0.0) < _FULL * self._cores(host)
+        rows = sum(self.work(u) for u in self._plan.units if self._hosts[u.id] is host)
+        return rows + self._facts.others.get(key, 0.0) < _FULL * self._cores(host)
 
     # ------------------------------------------------------------ ways
 
@@ -297,7 +297,7 @@ class _Prediction:
                 for c in self._plan.inputs(unit)
             ]
             mean, variance, most = max(before, default=(0.0, 0.0, 0.0))
-            if not self._keeps_up(unit, units):
+            if not self._keeps_up(unit):
                 mean = most = math.inf
             extra = own.period if late else 0.0
             found[unit.id] = (
