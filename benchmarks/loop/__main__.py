@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from benchmarks import common
 from benchmarks.loop import workload
-from benchmarks.loop.workload import CUTS, LOCATION, NAME, Feed, Phase, Size, flow, phases, spans_out
+from benchmarks.loop.workload import CUTS, LOCATION, NAME, Feed, Phase, flow, phases, spans_out
 from benchmarks.loop.zones import CLOUD, Zones, continuum
 from benchmarks.netlab import Lab
 from headwater import live, live_loop, service
@@ -79,12 +79,12 @@ class Run:
 class Trial:
     """One policy, from an empty disk to the comparison with the batch run."""
 
-    def __init__(self, lab: Lab, place: Path, options: argparse.Namespace, size: Size, profile: Profile):
+    def __init__(self, lab: Lab, place: Path, options: argparse.Namespace, passes: int, profile: Profile):
         self._place, self._options, self._profile = place, options, profile
         (place / "in" / LOCATION).mkdir(parents=True)
         self._zones = Zones(lab, place)
         self._told = 0
-        self._dataflow = flow(str(place / "in"), size)
+        self._dataflow = flow(str(place / "in"), passes)
         self._say: Callable[[str], None] = lambda text: print(text, flush=True)
 
     def run(self, policy: str, first_in_cloud: str) -> Run:
@@ -211,57 +211,37 @@ class Trial:
             batch.stop()
 
 
-def tuned(place: Path) -> tuple[Size, Profile]:
-    """Find how much work makes each half of it take ``_WORK_US`` here, warm; and profile the query so."""
+def tuned(place: Path) -> tuple[int, Profile]:
+    """Find how many passes make a heavy operator take ``_WORK_US`` for a trip here; profile the query so."""
     workload.sample(place / LOCATION, 6_000)
-    size = Size()
-    spark = LocalEndpoint.start(place / "spark", cores=1, memory_mb=1000)
-    try:
-        rows = spark.session().read.schema(workload.TRIP).csv(str(place / LOCATION))
-        for n in range(4):
-            apart = rows.selectExpr(f"{size.apart} AS levels").selectExpr(f"{workload.SMOOTH} AS levels")
-            first = _micros(apart)
-            apart.write.parquet(str(place / f"levels-{n}"))
-            levels = spark.session().read.parquet(str(place / f"levels-{n}"))
-            second = _micros(levels.selectExpr(f"{size.roughness} AS rough"))
-            print(f"{size}: {first:.0f} and {second:.0f} µs", flush=True)
-            if all(0.85 < x / _WORK_US < 1.2 for x in (first, second)):
-                break
-            readings = max(4, min(400, round(size.readings * _WORK_US / first)))
-            lags = size.lags * (size.readings / readings) * _WORK_US / second
-            size = Size(readings, max(1, min(1000, round(lags))))
-    finally:
-        spark.stop()
-    profile = service.profile(
-        flow(str(place), size),
-        {"trips": {LOCATION: str(place / LOCATION)}},
-        cores=1,
-        memory_mb=1000,
-        repeats=1,
-    )
-    return size, profile.model_copy(update={"rates": {}})
+    lines = next((place / LOCATION).iterdir()).read_text().splitlines()[:512]
+    telemetry = [line.rsplit(",", 1)[1] for line in lines]
+    passes = 200
+    for _ in range(3):
+        each = min(_micros(telemetry, passes) for _ in range(5))
+        print(f"{passes} passes: {each:.0f} µs", flush=True)
+        passes = max(1, round(passes * _WORK_US / each))
+    samples = {"trips": {LOCATION: str(place / LOCATION)}}
+    profile = service.profile(flow(str(place), passes), samples, cores=1, memory_mb=1000, repeats=1)
+    return passes, profile.model_copy(update={"rates": {}})
 
 
-def known(file: Path | None, place: Path) -> tuple[Size, Profile]:
+def _micros(telemetry: list[str], passes: int) -> float:
+    begun = time.perf_counter()
+    workload.smooth(telemetry, passes)
+    return (time.perf_counter() - begun) / len(telemetry) * 1e6
+
+
+def known(file: Path | None, place: Path) -> tuple[int, Profile]:
     """Tune, or take what was found by an earlier run on this machine."""
     if file is not None and file.exists():
         found = json.loads(file.read_text())
-        return Size(**found["size"]), Profile.model_validate(found["profile"])
-    size, profile = tuned(place)
+        return int(found["passes"]), Profile.model_validate(found["profile"])
+    passes, profile = tuned(place)
     if file is not None:
-        data = {"size": asdict(size), "profile": profile.model_dump(exclude_none=True)}
+        data = {"passes": passes, "profile": profile.model_dump(exclude_none=True)}
         file.write_text(json.dumps(data))
-    return size, profile
-
-
-def _micros(frame: Any) -> float:
-    """Give the least microseconds that a row of a frame took, of several runs."""
-    best = float("inf")
-    for _ in range(4):
-        begun = time.monotonic()
-        frame.write.format("noop").mode("overwrite").save()
-        best = min(best, time.monotonic() - begun)
-    return best / 6_000 * 1e6
+    return passes, profile
 
 
 def policies(options: argparse.Namespace) -> list[tuple[str, str]]:
@@ -319,13 +299,13 @@ def main() -> None:
     root = options.keep or Path(tempfile.mkdtemp(prefix="headwater-loop-"))
     runs = []
     try:
-        size, profile = known(options.tuned, root / "sample")
+        passes, profile = known(options.tuned, root / "sample")
         with Lab(continuum({})) as lab:
             for n in range(common.repeats_of(options)):
                 for policy, first in policies(options):
                     print(f"{policy}, first in the cloud: {first}", flush=True)
                     place = root / f"{policy}-{n}"
-                    runs.append(Trial(lab, place, options, size, profile).run(policy, first))
+                    runs.append(Trial(lab, place, options, passes, profile).run(policy, first))
                     found = runs[-1]
                     print(f"  {found.seconds_out} changes {found.changes} lags {found.lags}", flush=True)
                     if not options.keep:
