@@ -160,12 +160,12 @@ class Choice:
         }
 
 
-def decide(case: Case, alarm: Alarm) -> Choice:
-    """Look for something better, for a reason."""
-    facts = case.facts()
+def decide(case: Case, alarm: Alarm, facts: Facts | None = None) -> Choice:
+    """Look for something better, for a reason; ``facts`` stand in for what is so now."""
+    facts = facts or case.facts()
     options = Options(case.plan, case.promise, facts, beside=case.beside, within=SPARE)
     current = options.current
-    others = [_judged(case, alarm, o) for o in options.others()]
+    others = [_judged(case, o) for o in options.others()]
     chosen: Option | None = None
     for wanted in _best_first(case, alarm, current, [o for o in others if not o.why_not]):
         refused = _refused(case.plan, wanted.plan)
@@ -203,19 +203,12 @@ def _price(option: Option) -> float:
     return option.figures.cost * (1 + Exactness.price * option.moved)
 
 
-def _judged(case: Case, alarm: Alarm, option: Option) -> Option:
+def _judged(case: Case, option: Option) -> Option:
     """Exclude what was left because of a limit while things are as they were."""
     for one in case.left:
-        same = dict(option.deployment.layers) == dict(one.layers) and _plain(option.deployment.at) == _plain(
-            one.at
-        )
-        if same and not _better_now(case, one):
+        if one.is_placement_of(option.deployment) and not _better_now(case, one):
             return replace(option, why_not=one.why)
     return option
-
-
-def _plain(at: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    return {x: dict(own) for x, own in at.items()}
 
 
 def _better_now(case: Case, left: Left) -> bool:

@@ -41,6 +41,8 @@ from headwater.plan.steps import (
 )
 from headwater.plan.wayback import stranded, way_back
 
+TRY_SECONDS = 120.0
+"""After which a rehearsal ahead is given up."""
 IDLE = 1.0  # seconds between two looks at a store where nothing is to do
 WATCHED = 1.0  # seconds between two looks at the progress of what decisions are made on
 
@@ -81,7 +83,8 @@ class Controller:
         self._due: dict[str, float] = {}
         self._lost = threading.Event()
         self._errors: dict[tuple[str, str], str] = {}
-        self._policy = Policy(store, self._holder)
+        self._policy = Policy(store, self._holder, try_out=self._try_out)
+        self._trying: threading.Thread | None = None
 
     # ------------------------------------------------------------ living
 
@@ -148,6 +151,38 @@ class Controller:
     def _decide_all(self) -> float:
         self._policy.look()
         return IDLE
+
+    def _try_out(self, name: str, plan: DeploymentPlan) -> bool:
+        """Begin to rehearse a plan beside what runs, one at a time."""
+        if self._trying is not None and self._trying.is_alive():
+            return False
+        self._trying = threading.Thread(target=self.try_out, args=(name, plan), name="ahead", daemon=True)
+        self._trying.start()
+        return True
+
+    def try_out(self, name: str, plan: DeploymentPlan) -> bool:
+        """Let zones check and rehearse what a plan would start; nothing that runs is changed.
+
+        False where that was given up: something is wanted by now, or a zone cannot do it.
+        """
+        try:
+            record = self._store.deployment(name)
+            base = self._store.plan(record.base) if record.base else None
+            decided = diff(base, plan)
+            standings = self._store.standings(name)
+            plans = {**self._store.plans_of(standings), plan_id(decided.wanted): decided.wanted}
+            steps = steps_to(decided, standings, plans)
+            executor, deadline = self._given or Executor(self._open_zone), time.monotonic() + TRY_SECONDS
+            for step in (s for s in steps if isinstance(s, Check | Survey | Rehearse)):
+                while not (attempt := executor.attempt(step, plans[step.plan])).done:
+                    if time.monotonic() > deadline or self._lost.wait(attempt.wait):
+                        return False
+                if self._store.deployment(name).version != record.version:
+                    return False
+        except HeadwaterError as error:
+            self._store.tell(name, f"rehearsed ahead in vain: {str(error).splitlines()[0]}")
+            return False
+        return True
 
     def _guarded(self, act: Callable[[], float], say: Callable[[str], None]) -> float:
         """Outlive a database that is away for a while."""

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from headwater.adapt.ahead import Work, likely, work_of
 from headwater.adapt.calibrate import Learned, learn
 from headwater.adapt.decide import Alarm, Case, Choice, Left, Rates, alarms, decide, judge, total
 from headwater.adapt.promise import Promise
@@ -39,6 +40,10 @@ LEARN = 5.0
 """Seconds between two windows that are learned from."""
 SAVE = 15.0
 """Seconds between two notes of what was learned."""
+AHEAD = 20.0
+"""Seconds between two looks at what is likely to come."""
+TryOut = Callable[[str, DeploymentPlan], bool]
+"""Lets zones rehearse a plan of a deployment, by name, beside what runs; False where it cannot begin now."""
 REMEMBERED = 3600.0
 """Seconds for which a placement is not gone back to that was left for a limit."""
 _STALE = 60.0
@@ -53,6 +58,9 @@ class _Watched:
     learned: Learned | None = None
     learned_at: float = 0.0
     saved_at: float = 0.0
+    tried: set[Work] = field(default_factory=set)
+    """What zones have rehearsed ahead."""
+    ahead_at: float = 0.0
     samples: deque[Sample] = field(default_factory=deque)
     """Those of the last ``SEEN`` seconds."""
     rates: deque[tuple[float, Rates]] = field(default_factory=lambda: deque(maxlen=PAST))
@@ -62,7 +70,7 @@ class _Watched:
 class Policy:
     """Learns from all deployments, and decides on those that something was promised of.
 
-    ``expect``: foretells rates from those before. ``clock``: seconds since 1970.
+    ``expect``: foretells rates from those before. ``clock``: seconds since 1970. ``try_out``: see ``TryOut``.
     """
 
     def __init__(
@@ -72,9 +80,10 @@ class Policy:
         *,
         expect: Forecast = ewma,
         clock: Callable[[], float] = time.time,
+        try_out: TryOut = lambda name, plan: False,
     ) -> None:
         self._store, self._holder = store, holder
-        self._expect, self._clock = expect, clock
+        self._expect, self._clock, self._try_out = expect, clock, try_out
         self._watched: dict[str, _Watched] = {}
 
     def look(self) -> None:
@@ -108,6 +117,8 @@ class Policy:
         if any(d.state in ("proposed", "wanted") for d in open_ones):
             return
         self._decide(record, watched, case, found, ended, now)
+        if promise.mode == "auto" and not found and now - ended > promise.settle + SEEN:
+            self._look_ahead(record.name, watched, case, now)
 
     # ------------------------------------------------------------ what is known
 
@@ -310,6 +321,16 @@ class Policy:
         watched.timing.disturbed()
         if case.promise.mode == "auto":
             self._want(number)
+
+    def _look_ahead(self, name: str, watched: _Watched, case: Case, now: float) -> None:
+        """Let zones try, in calm, what is likely to be wanted in a hurry: each once."""
+        if now - watched.ahead_at < AHEAD:
+            return
+        watched.ahead_at = now
+        for plan in likely(case):
+            if (work := work_of(plan)) not in watched.tried and self._try_out(name, plan):
+                watched.tried.add(work)
+                return
 
     def _record(self, record: DeploymentRecord, case: Case, choice: Choice, state: str) -> int:
         plan: DeploymentPlan | None = None if choice.chosen is None else choice.chosen.plan

@@ -83,7 +83,8 @@ class Loop:
         plan = planned(first_in_cloud)
         self.world = World(plan, Facts(profile=PROFILE, costs=costs or Costs()))
         self.rate(100)
-        self.policy = Policy(self.store, HOLDER, clock=self.clock)
+        self.tried: list[DeploymentPlan] = []
+        self.policy = Policy(self.store, HOLDER, clock=self.clock, try_out=self._try_out)
         self._change_s = change_s
         self._until: float | None = None
         self.broken = 0
@@ -121,6 +122,10 @@ class Loop:
     def cloud(self) -> set[str]:
         """Name the operators that are in the cloud now."""
         return {o for u in self.world.plan.units if u.zone == "cloud" for o in u.operators}
+
+    def _try_out(self, name: str, plan: DeploymentPlan) -> bool:
+        self.tried.append(plan)
+        return True
 
     def _take_up(self) -> None:
         wish = self.store.wish("two")

@@ -418,3 +418,17 @@ def test_a_channel_that_another_unit_takes_over_to_write_stays(site: Site) -> No
         site.store.want("f", "run", plan)
         assert site.settle().phase == "running"
         assert site.zones.differences(site.running(), "f") == []
+
+
+# ---------------------------------------------------------------- trying out
+
+
+def test_a_plan_is_tried_beside_what_runs(site: Site) -> None:
+    """Zones check and rehearse it; what runs stays as it is, and so does what is wanted."""
+    site.check(site.apply(FIRST), FIRST)
+    before, begin = site.store.deployment("f"), len(site.zones.calls)
+    assert site.controller.try_out("f", replace(FIRST, alarm=2).plan())
+    made = {call.name for call in site.zones.calls[begin:]}
+    assert made and made <= {"check", "survey", "rehearse"}
+    assert site.store.deployment("f") == before
+    assert site.store.changes("f")[-1].version == before.version

@@ -138,3 +138,13 @@ def test_every_decision_tells_what_it_stands_on(begin: Begin) -> None:
     assert data["promise"]["max_latency"] == 8.0
     assert all(o["why_not"] for n, o in enumerate(data["alternatives"]) if n != data["chosen"])
     assert found.after and found.after["verdict"] in ("better", "as good")
+
+
+def test_in_calm_zones_try_what_is_likely_to_come(begin: Begin) -> None:
+    """With more to do `light` would go up: each plan is tried once, and nothing is wanted for it."""
+    loop = begin()
+    loop.go(120)
+    tried = [{o for u in plan.units if u.zone == "cloud" for o in u.operators} for plan in loop.tried]
+    assert {"light", "zones", "result"} in tried
+    assert len({frozenset(t) for t in tried}) == len(tried)
+    assert loop.decisions() == () and loop.store.deployment("two").version == 1

@@ -1,0 +1,49 @@
+"""What is likely to be changed to, should the world change: so that it can be rehearsed in calm. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from headwater.adapt.decide import SPARE, Alarm, Case, decide
+from headwater.adapt.model import Facts
+from headwater.adapt.options import Options
+from headwater.plan.model import DeploymentPlan
+
+_RATES = (3.0, 10.0, 20.0)
+_NARROWER = 0.5
+"""Of what goes over links now: they would no longer bear it."""
+_CROWDED = 0.5
+"""Of a host's cores, taken by others beside those that are."""
+Work = frozenset[tuple[str, str]]
+"""What is computed in which zones: by key of the unit and zone."""
+
+
+def work_of(plan: DeploymentPlan) -> Work:
+    """Say what a plan's zones compute."""
+    return frozenset((u.key, u.zone) for u in plan.units)
+
+
+def likely(case: Case) -> tuple[DeploymentPlan, ...]:
+    """Give the plans that would be chosen if there were more to do, a narrower link or a crowded host."""
+    found: dict[Work, DeploymentPlan] = {}
+    for facts in _foreseen(case):
+        current = Options(case.plan, case.promise, facts, beside=case.beside, within=SPARE).current
+        if current.keeps:
+            continue
+        chosen = decide(case, Alarm("expected change", "if it came to that"), facts).chosen
+        if chosen is not None:
+            found.setdefault(work_of(chosen.plan), chosen.plan)
+    return tuple(found.values())
+
+
+def _foreseen(case: Case) -> Iterator[Facts]:
+    facts = case.facts()
+    for times in _RATES:
+        rates = {s: {x: r * times for x, r in own.items()} for s, own in facts.profile.rates.items()}
+        yield replace(facts, profile=facts.profile.model_copy(update={"rates": rates}))
+    now = {name: link.bytes for name, link in case.seen.links.items() if link.bytes > 0}
+    for name, bytes_ in now.items():
+        yield replace(facts, capacity={**facts.capacity, name: bytes_ * _NARROWER})
+    for key, cores in facts.cores.items():
+        yield replace(facts, others={**facts.others, key: facts.others.get(key, 0.0) + _CROWDED * cores})
