@@ -90,7 +90,7 @@ class Trial:
     def run(self, policy: str, first_in_cloud: str) -> Run:
         """Run through all phases."""
         zones, feed = self._zones, Feed(self._place / "in" / LOCATION, 100)
-        course, begun = phases(self._options.seconds), {}
+        course, begun = phases(self._options.seconds, self._options.warm), {}
         errors: dict[str, list[float]] = {"latency": [], "load": [], "bytes": []}
         try:
             zones.begin()
@@ -285,6 +285,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = common.arguments(__doc__.splitlines()[0], repeats=1)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each phase")
+    parser.add_argument("--warm", type=float, default=180.0, help="seconds in which Java warms up")
     parser.add_argument("--max-latency", type=float, default=8.0, help="what is promised")
     parser.add_argument("--headroom", type=float, default=0.1, help="what is promised")
     parser.add_argument("--only", help=f"some of {AUTO},{','.join(STATIC)}")
@@ -294,7 +295,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep everything there")
     options = parser.parse_args()
     if options.quick:
-        options.seconds, options.only = 6.0, options.only or AUTO
+        options.seconds, options.warm, options.only = 4.0, 4.0, options.only or AUTO
     facts = common.facts(quick=options.quick)
     root = options.keep or Path(tempfile.mkdtemp(prefix="headwater-loop-"))
     runs = []

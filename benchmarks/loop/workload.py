@@ -103,10 +103,10 @@ class Phase:
     crowded: bool = False
 
 
-def phases(seconds: float) -> tuple[Phase, ...]:
+def phases(seconds: float, warm: float) -> tuple[Phase, ...]:
     """Give the course of a run. What comes before the first disturbance counts for nothing: Java warms up."""
     return (
-        Phase("warm", 1.5 * seconds, 400),
+        Phase("warm", warm, 400),
         Phase("calm", seconds, 100),
         Phase("rate_800", seconds, 800),
         Phase("rate_2000", seconds, 2000),
