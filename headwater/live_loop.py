@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from headwater import live
 from headwater.adapt.calibrate import Compared, Learned, facts_of
 from headwater.adapt.calibrate import compared as held_against
 from headwater.adapt.keeping import sink_units
@@ -23,7 +24,6 @@ from headwater.adapt.window import (
     Window,
     window,
 )
-from headwater.control.policy import SEEN
 from headwater.control.records import Decision, DecisionState, Sample
 from headwater.control.store import Store
 from headwater.live import existing, store_place
@@ -235,10 +235,10 @@ def compared(name: str, place: str | None = None) -> Mapping[str, tuple[Compared
     second, over links); empty while too little was seen.
     """
     with existing(place) as store:
-        record = store.deployment(name)
+        store.deployment(name)
         kept, profile = store.learned(name), store.profile(name)
         plan = store.base(name)
-        seen = window(store.samples(name, since=max(record.updated, time.time() - SEEN)))
+        seen = window(store.samples(name, since=time.time() - live.RECENT))
     if plan is None or seen is None:
         return {"latency": (), "load": (), "bytes": ()}
     learned = Learned.from_data(kept) if kept else Learned(profile=profile or Profile(dataflow=name))

@@ -459,3 +459,22 @@ def test_where_it_listens(store: Store) -> None:
         port = taken.getsockname()[1]
         code, _, err = invoke("up", "--metrics", f"127.0.0.1:{port}")
         assert code == 6 and f"cannot listen at 127.0.0.1:{port}" in err
+
+
+# ---------------------------------------------------------------- the model
+
+
+def test_status_holds_the_model_against_what_is_measured(store: Store) -> None:
+    measured(store)
+    data = json.loads(invoke("status", "f", "--model", "--json")[1])
+    (latency,) = data["latency"]
+    assert (latency["what"], latency["measured"]) == ("out@C1", 0.5)
+    assert latency["error"] == pytest.approx(abs(latency["predicted"] - 0.5) / 0.5)
+    assert [one["what"] for one in data["load"]] == ["gw1 (E1)"]
+    shown = invoke("status", "f", "--model")[1]
+    assert "latency of out@C1" in shown and "500ms" in shown
+
+
+def test_status_says_when_too_little_was_measured(store: Store) -> None:
+    running(store, FIRST.plan())
+    assert "too little was measured" in invoke("status", "f", "--model")[1]
