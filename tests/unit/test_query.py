@@ -52,7 +52,7 @@ def test_what_is_counted_goes_on_where_another_agent_stopped() -> None:
     query = Query([told(0, 5), told(1, 0, ms=40, stateOperators=[kept, {**kept, "customMetrics": {}}])])
     running = Running(query, tally=Tally(Counting([Read("source", "L1")])))  # type: ignore[arg-type]
     running.observe()
-    assert (running.done, running.busy_s) == (1, pytest.approx(0.14))
+    assert (running.done, running.busy_s) == (2, pytest.approx(0.14))
     assert (running.state_rows, running.state_bytes) == (14, 910)
     again = Running.resumed(query, json.loads(json.dumps(running.note())))  # type: ignore[arg-type]
     query.recentProgress.append(told(2, 3))
