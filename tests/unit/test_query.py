@@ -57,7 +57,7 @@ def test_what_is_counted_goes_on_where_another_agent_stopped() -> None:
     again = Running.resumed(query, json.loads(json.dumps(running.note())))  # type: ignore[arg-type]
     query.recentProgress.append(told(2, 3))
     again.observe()
-    assert (again.done, again.busy_s, again.last_batch) == (2, pytest.approx(0.24), 2)
+    assert (again.done, again.busy_s, again.last_batch) == (3, pytest.approx(0.24), 2)
     assert again.tally.known() == {"source": 8}
 
 
