@@ -97,8 +97,10 @@ class Trial:
             plan = planned(self._dataflow, zones.addresses, first_in_cloud)
             zones.carry_out(live.apply(plan, zones.store))
             feed.start()
-            self._promise("auto" if policy == AUTO else "advise" if self._options.watch else "off")
+            self._promise("off")
             for phase in course:
+                if phase.name == "calm" and policy == AUTO:
+                    self._promise("auto")
                 begun[phase.name] = time.time()
                 self._enter(phase, feed)
                 self._pass(phase, errors)
@@ -291,7 +293,6 @@ def main() -> None:
     parser.add_argument("--only", help=f"some of {AUTO},{','.join(STATIC)}")
     parser.add_argument("--tuned", type=Path, metavar="FILE", help="keep there what tuning found, or use it")
     parser.add_argument("--steps", action="store_true", help="show what happens")
-    parser.add_argument("--watch", action="store_true", help="let the policy advise where placements stay")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep everything there")
     options = parser.parse_args()
     if options.quick:
