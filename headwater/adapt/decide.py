@@ -127,12 +127,19 @@ class Alarm:
 
 
 def alarms(case: Case) -> tuple[Alarm, ...]:
-    """Say which limits are broken, and which will be; whether another placement pays is not asked."""
+    """Say which limits are broken, and which will be; whether another placement pays is not asked.
+
+    While there is no more to do than was seen, load and latency are as they are measured, whatever the model
+    says, but where something cannot keep up: that takes its time to be seen.
+    """
     found = [Alarm(b.limit, b.text) for b in breaks(case.promise, case.measured())]
     known = {a.trigger for a in found}
-    current = Options(case.plan, case.promise, case.facts(), beside=case.beside).current
+    facts = case.facts()
+    grows = total(facts.profile.rates) > _STEADY * total(case.seen.rates(case.plan))
+    current = Options(case.plan, case.promise, facts, beside=case.beside).current
     for one in current.breaks:
-        if one.limit not in known:
+        is_new = grows or one.limit not in ("headroom", "max_latency") or math.isinf(one.share)
+        if one.limit not in known and is_new:
             found.append(Alarm(f"expected {one.limit}", f"{one.text} is expected"))
     return tuple(found)
 

@@ -42,6 +42,8 @@ SAVE = 15.0
 """Seconds between two notes of what was learned."""
 AHEAD = 20.0
 """Seconds between two looks at what is likely to come."""
+ROOM = 0.8
+"""Cores that every host must have idle for that: on a small one, what is tried makes wait what runs."""
 TryOut = Callable[[str, DeploymentPlan], bool]
 """Lets zones rehearse a plan of a deployment, by name, beside what runs; False where it cannot begin now."""
 REMEMBERED = 3600.0
@@ -324,7 +326,8 @@ class Policy:
 
     def _look_ahead(self, name: str, watched: _Watched, case: Case, now: float) -> None:
         """Let zones try, in calm, what is likely to be wanted in a hurry: each once."""
-        if now - watched.ahead_at < AHEAD:
+        idle = min((h.cores * (1 - h.load) for h in case.seen.hosts.values()), default=0.0)
+        if now - watched.ahead_at < AHEAD or idle < ROOM:
             return
         watched.ahead_at = now
         for plan in likely(case):
