@@ -8,6 +8,7 @@ was left because of a limit is not gone back to while things are as they were th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
