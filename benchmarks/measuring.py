@@ -274,7 +274,7 @@ def main() -> int:
     endpoint = None
     try:
         endpoint = LocalEndpoint.start(place / "spark", memory_mb=3072, extra_conf=partitions, quick=False)
-        names = [options.only] if options.only else list(KINDS)
+        names = [options.only] if options.only else ["explode"] if options.quick else list(KINDS)
         found = {n: compared(endpoint, n, place, rows, common.repeats_of(options)) for n in names}
         look = look_ms(endpoint)
     finally:
