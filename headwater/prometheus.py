@@ -160,7 +160,7 @@ def _unit(to: _Families, name: str, unit: UnitProgress) -> None:
     to.counter("unit_rows_out", "Rows that the unit gave.", unit.rows_out, **about)
     to.counter("dead_letters", "Malformed rows.", unit.dead_letters, **about)
     to.counter("unit_late_rows", "Rows that came too late for their window.", unit.late_rows, **about)
-    to.counter("unit_batches", "Batches with something to do, in this run.", unit.batches, **about)
+    to.counter("unit_batches", "Batches that were executed, in this run.", unit.batches, **about)
     to.counter("unit_busy_seconds", "Seconds that batches took, in this run.", unit.busy_s, **about)
     to.counter("unit_cpu_seconds", "Seconds of a core that batches took, in this run.", unit.cpu_s, **about)
     batch = None if unit.batch_ms is None else unit.batch_ms / 1e3

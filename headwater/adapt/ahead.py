@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from headwater.adapt.decide import SPARE, Alarm, Case, decide
 from headwater.adapt.model import Facts
-from headwater.adapt.options import Options
+from headwater.adapt.options import Options, Work, work_of
 from headwater.plan.model import DeploymentPlan
 
 _RATES = (3.0, 10.0, 20.0)
@@ -15,13 +15,6 @@ _NARROWER = 0.5
 """Of what goes over links now: they would no longer bear it."""
 _CROWDED = 0.5
 """Of a host's cores, taken by others beside those that are."""
-Work = frozenset[tuple[str, str]]
-"""What is computed in which zones: by key of the unit and zone."""
-
-
-def work_of(plan: DeploymentPlan) -> Work:
-    """Say what a plan's zones compute."""
-    return frozenset((u.key, u.zone) for u in plan.units)
 
 
 def likely(case: Case) -> tuple[DeploymentPlan, ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from headwater.adapt.calibrate import Learned, facts_of
-from headwater.adapt.keeping import Break, Figures, breaks, measured, sink_units, strain
+from headwater.adapt.keeping import Figures, breaks, measured, sink_units, strain
 from headwater.adapt.model import Facts
 from headwater.adapt.options import Option, Options
 from headwater.adapt.promise import Promise
@@ -114,9 +114,19 @@ class Case:
         }
 
 
+GAIN = "gain"
+UNDO = "undo"
+_EXPECTED = "expected "
+
+
+def limit_of(trigger: str) -> str:
+    """Name the limit that a trigger is about, broken or expected to be; else give the trigger."""
+    return trigger.removeprefix(_EXPECTED)
+
+
 @dataclass(frozen=True)
 class Alarm:
-    """A reason to decide: a limit's name, ``expected`` before one that will be broken, or ``gain``."""
+    """A reason to decide: a limit's name, ``expected`` before one that will be broken, or ``GAIN``."""
 
     trigger: str
     text: str
@@ -124,7 +134,17 @@ class Alarm:
     @property
     def broken(self) -> bool:
         """Tell whether a limit is broken now."""
-        return not self.trigger.startswith("expected ") and self.trigger != "gain"
+        return not self.expected and self.trigger != GAIN
+
+    @property
+    def expected(self) -> bool:
+        """Tell whether a limit will be broken."""
+        return self.trigger.startswith(_EXPECTED)
+
+    @property
+    def limit(self) -> str:
+        """Name what it is about, broken or expected."""
+        return limit_of(self.trigger)
 
 
 def alarms(case: Case) -> tuple[Alarm, ...]:
@@ -141,20 +161,19 @@ def alarms(case: Case) -> tuple[Alarm, ...]:
     for one in current.breaks:
         is_new = grows or one.limit not in ("headroom", "max_latency") or math.isinf(one.share)
         if one.limit not in known and is_new:
-            found.append(Alarm(f"expected {one.limit}", f"{one.text} is expected"))
+            found.append(Alarm(_EXPECTED + one.limit, f"{one.text} is expected"))
     return tuple(found)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was found: ``chosen`` is None where nothing is better. ``facts`` are what it stands on."""
+    """What was found: ``chosen`` is None where nothing is better."""
 
     alarm: Alarm
     why: str
     current: Option
     others: tuple[Option, ...]
     chosen: Option | None
-    facts: Facts
 
     def to_data(self, case: Case) -> dict[str, Any]:
         """Give it as JSON-able data, as decisions are recorded."""
@@ -182,13 +201,13 @@ def decide(case: Case, alarm: Alarm, facts: Facts | None = None) -> Choice:
             break
         others[others.index(wanted)] = replace(wanted, why_not=refused)
     told = tuple(_told(case, o, chosen) for o in others)
-    return Choice(alarm, _why(alarm, chosen), current, told, chosen, facts)
+    return Choice(alarm, _why(alarm, chosen), current, told, chosen)
 
 
 def _best_first(case: Case, alarm: Alarm, current: Option, able: Sequence[Option]) -> list[Option]:
     """Give the options that are worth a change, the best first."""
     keeping = sorted((o for o in able if o.keeps), key=lambda o: (_price(o), o.figures.latency))
-    if alarm.trigger == "gain":
+    if alarm.trigger == GAIN:
         least = max(LEAST_GAIN, case.promise.gain * current.figures.cost)
         return [o for o in keeping if _price(o) <= current.figures.cost - least]
     if keeping:
@@ -254,7 +273,7 @@ def _told(case: Case, option: Option, chosen: Option | None) -> Option:
 def _why(alarm: Alarm, chosen: Option | None) -> str:
     if chosen is None:
         return f"{alarm.text}; nothing better was found"
-    if alarm.trigger == "gain":
+    if alarm.trigger == GAIN:
         return f"{chosen.name}: {alarm.text}"
     how = "keeps to all limits" if chosen.keeps else "comes nearer to them"
     return f"{alarm.text}; {chosen.name} {how}"
@@ -297,7 +316,7 @@ def judge(case: Case, trigger: str, before: Mapping[str, Any]) -> Outcome:
     verdict: Verdict = "as good"
     if now > 1.0 and now > 1.1 * was and not more_to_do:
         verdict = "worse"
-    elif now < was / 1.1 or (trigger == "gain" and not broken):
+    elif now < was / 1.1 or (trigger == GAIN and not broken):
         verdict = "better"
     text = "; ".join(b.text for b in broken) or "all limits are kept"
     data = {
@@ -308,6 +327,3 @@ def judge(case: Case, trigger: str, before: Mapping[str, Any]) -> Outcome:
         "strain": now,
     }
     return Outcome(verdict, text, data)
-
-
-__all__ = ["Alarm", "Break", "Case", "Choice", "Left", "Outcome", "alarms", "decide", "judge"]

@@ -61,9 +61,13 @@ class Option:
         }
 
 
-def _work_of(plan: DeploymentPlan) -> set[tuple[str, str, tuple[str, ...]]]:
+Work = frozenset[tuple[str, str, tuple[str, ...]]]
+"""What is computed in which zones for which locations; by key of the unit."""
+
+
+def work_of(plan: DeploymentPlan) -> Work:
     """Say which zones run what for which locations."""
-    return {(u.key, u.zone, u.locations) for u in plan.units}
+    return frozenset((u.key, u.zone, u.locations) for u in plan.units)
 
 
 class Options:
@@ -108,7 +112,7 @@ class Options:
                 plan = build(self._plan.dataflow, self._plan.continuum, deployment)
             except HeadwaterError:
                 continue
-            if _work_of(plan) != _work_of(self._plan):
+            if work_of(plan) != work_of(self._plan):
                 yield self._option(name, deployment, plan)
 
     def _deployments(self) -> Iterator[tuple[str, Deployment]]:

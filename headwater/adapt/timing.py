@@ -6,10 +6,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headwater.adapt.decide import Alarm
+from headwater.adapt.decide import GAIN, Alarm
 from headwater.adapt.promise import Promise
 
-GAIN = "gain"
 _HOLD: Mapping[str, float] = {"expected": 2.0, "headroom": 6.0, GAIN: 15.0}
 """Seconds that a reason has to last; a limit that is broken 1."""
 _BROKEN = 1.0
@@ -35,7 +34,7 @@ class Timing:
     _since: dict[str, float] = field(default_factory=dict)
     _nothing: dict[str, float] = field(default_factory=dict)
     _told: dict[str, float] = field(default_factory=dict)
-    _rates: deque[float] = field(default_factory=lambda: deque(maxlen=2))
+    _rate: float | None = None
     _latencies: deque[float] = field(default_factory=lambda: deque(maxlen=_LOOKS + 1))
     _rising: float | None = None
     _ended: float = 0.0
@@ -64,7 +63,7 @@ class Timing:
         ripe = None
         for alarm in there:
             since = self._since.setdefault(alarm.trigger, now)
-            kind = "expected" if alarm.trigger.startswith("expected") else alarm.trigger
+            kind = "expected" if alarm.expected else alarm.trigger
             lasts = now - since >= _HOLD.get(kind, _BROKEN) and not fresh and not rising
             if ripe is None and lasts and self._is_due(alarm, promise, now, ended):
                 ripe = alarm
@@ -75,15 +74,14 @@ class Timing:
             return False
         if alarm.trigger == GAIN and now - ended < promise.cool_down:
             return False
-        last = self._nothing.get(_limit(alarm))
+        last = self._nothing.get(alarm.limit)
         return last is None or now - last >= (promise.cool_down if alarm.trigger == GAIN else _AGAIN)
 
     def _seen(self, now: float, ended: float, rate: float, latency: float) -> bool:
         """Take a look in; tell whether rates rise: a decision would be made on too few of them."""
         if ended != self._ended:
             self._ended, self._rate_then = ended, rate
-        before = self._rates[-1] if self._rates else rate
-        self._rates.append(rate)
+        before, self._rate = rate if self._rate is None else self._rate, rate
         self._latencies.append(latency)
         if rate <= before * _RISING:
             self._rising = None
@@ -97,17 +95,13 @@ class Timing:
 
     def nothing(self, alarm: Alarm, now: float) -> bool:
         """Note that nothing is better; tell whether that is worth a word."""
-        self._nothing[_limit(alarm)] = now
-        if alarm.trigger == GAIN or now - self._told.get(_limit(alarm), -_TOLD) < _TOLD:
+        self._nothing[alarm.limit] = now
+        if alarm.trigger == GAIN or now - self._told.get(alarm.limit, -_TOLD) < _TOLD:
             return False
-        self._told[_limit(alarm)] = now
+        self._told[alarm.limit] = now
         return True
 
     def disturbed(self) -> None:
         """Forget how long reasons have lasted: something was decided, or is being changed."""
         self._since.clear()
         self._latencies.clear()
-
-
-def _limit(alarm: Alarm) -> str:
-    return alarm.trigger.removeprefix("expected ")

@@ -12,9 +12,23 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from headwater.adapt.ahead import Work, likely, work_of
+from headwater.adapt.ahead import likely
 from headwater.adapt.calibrate import Learned, learn
-from headwater.adapt.decide import Alarm, Case, Choice, Left, Rates, alarms, decide, judge, total
+from headwater.adapt.decide import (
+    GAIN,
+    UNDO,
+    Alarm,
+    Case,
+    Choice,
+    Left,
+    Rates,
+    alarms,
+    decide,
+    judge,
+    limit_of,
+    total,
+)
+from headwater.adapt.options import Work, work_of
 from headwater.adapt.promise import Promise
 from headwater.adapt.timing import GROWN, Timing
 from headwater.adapt.window import window
@@ -113,7 +127,7 @@ class Policy:
         case = replace(case, learned=watched.learned or case.learned)
         found = alarms(case)
         if any(d.state == "watched" for d in open_ones):
-            self._judge(open_ones, case, promise, ended, now, found)
+            self._judge(open_ones, case, ended, now, found)
             return
         self._keep_or_drop(open_ones, record, found, now)
         if any(d.state in ("proposed", "wanted") for d in open_ones):
@@ -194,7 +208,7 @@ class Policy:
         """Read from former decisions what is not to be gone back to."""
         found = []
         for one in self._store.decisions(name):
-            if now - one.at > REMEMBERED or one.trigger == "gain":
+            if now - one.at > REMEMBERED or one.trigger == GAIN:
                 continue
             ago = f"{now - one.at:.0f} s ago"
             if one.state in ("kept", "watched"):
@@ -241,7 +255,6 @@ class Policy:
         self,
         decisions: Sequence[Decision],
         case: Case,
-        promise: Promise,
         ended: float,
         now: float,
         found: Sequence[Alarm],
@@ -252,11 +265,11 @@ class Policy:
                 continue
             before = one.data.get("measured") or {}
             grown = total(case.newest.rates(case.plan)) > GROWN * max(1e-9, total(before.get("rates") or {}))
-            hurry = grown and any(a.broken or a.trigger.startswith("expected") for a in found)
-            if now - ended < promise.settle and not hurry:
+            hurry = grown and any(a.broken or a.expected for a in found)
+            if now - ended < case.promise.settle and not hurry:
                 continue
             outcome = judge(case, one.trigger, before)
-            if outcome.verdict != "worse" or one.before is None or one.trigger == "undo":
+            if outcome.verdict != "worse" or one.before is None or one.trigger == UNDO:
                 self._store.settle_decision(self._holder, one.id, "kept", outcome.data)
                 continue
             self._store.settle_decision(self._holder, one.id, "undone", outcome.data)
@@ -271,7 +284,7 @@ class Policy:
             self._holder,
             one.deployment,
             mode=case.promise.mode,
-            trigger="undo",
+            trigger=UNDO,
             why=f"decision {one.id} made it worse ({text}); what ran before comes back",
             state="proposed",
             plan=self._store.plan(one.before),
@@ -285,15 +298,13 @@ class Policy:
         self, decisions: Sequence[Decision], record: DeploymentRecord, found: Sequence[Alarm], now: float
     ) -> None:
         """Let proposals expire whose ground is gone."""
-        reasons = {a.trigger.removeprefix("expected ") for a in found}
+        reasons = {GAIN, UNDO, *(a.limit for a in found)}
         for one in decisions:
             if one.state != "proposed":
                 continue
-            gone = one.trigger.removeprefix("expected ") not in {*reasons, "gain", "undo"}
+            gone = limit_of(one.trigger) not in reasons
             if one.before != record.base:
-                self._store.settle_decision(
-                    self._holder, one.id, "expired", {"text": "something else runs now"}
-                )
+                self._expire(one, "something else runs now")
             elif gone and now - one.at > _STALE:
                 self._expire(one, "its reason is gone")
 
@@ -317,9 +328,9 @@ class Policy:
         choice = decide(case, alarm)
         if choice.chosen is None:
             if watched.timing.nothing(alarm, now):
-                self._record(record, case, choice, "nothing")
+                self._record(record, case, choice)
             return
-        number = self._record(record, case, choice, "proposed")
+        number = self._record(record, case, choice)
         watched.timing.disturbed()
         if case.promise.mode == "auto":
             self._want(number)
@@ -335,16 +346,15 @@ class Policy:
                 watched.tried.add(work)
                 return
 
-    def _record(self, record: DeploymentRecord, case: Case, choice: Choice, state: str) -> int:
-        plan: DeploymentPlan | None = None if choice.chosen is None else choice.chosen.plan
+    def _record(self, record: DeploymentRecord, case: Case, choice: Choice) -> int:
         return self._store.record_decision(
             self._holder,
             record.name,
             mode=case.promise.mode,
             trigger=choice.alarm.trigger,
             why=choice.why,
-            state="proposed" if state == "proposed" else "nothing",
-            plan=plan,
+            state="nothing" if choice.chosen is None else "proposed",
+            plan=None if choice.chosen is None else choice.chosen.plan,
             before=record.base,
             data=choice.to_data(case),
         )

@@ -18,6 +18,7 @@ from typing import Any
 from headwater.errors import HeadwaterError
 from headwater.metrics import Latency
 from headwater.runtime.born import Born, Inputs, born_of
+from headwater.runtime.channels.log import Log
 from headwater.runtime.channels.open import open_log
 from headwater.runtime.checkpoint import cut_off, newest_batch, positions
 from headwater.runtime.durable import write_atomically
@@ -162,11 +163,16 @@ def _waiting(inputs: Inputs, reader: str) -> list[float]:
             stop = log.latest()
             # One that the batches have left has been read to its end, if it is not a new one.
             start = at[id_] if id_ in at else log.readers().get(reader, stop if at else 0)
-            for entry in log.entries(start, min(stop, max(start, log.earliest()) + _ENTRIES)):
-                if entry.rows:
-                    found.append(entry.born[0] if entry.born else entry.written)
-                    break
+            found += first_came(log, start, stop)
     return found
+
+
+def first_came(log: Log, start: int, stop: int) -> list[float]:
+    """Tell when the first row of a log's entries came to a source; nothing where none has any."""
+    for entry in log.entries(start, min(stop, max(start, log.earliest()) + _ENTRIES)):
+        if entry.rows:
+            return [entry.born[0] if entry.born else entry.written]
+    return []
 
 
 def _under_way(inputs: Inputs) -> list[float]:

@@ -17,10 +17,10 @@ from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.channels.log import Log
 from headwater.runtime.fileoutlet import committed_rows
 from headwater.runtime.layout import full_path
+from headwater.runtime.passage import first_came
 from headwater.runtime.unit import passage_of
 from headwater.runtime.units import Units, Work
 
-_ENTRIES = 16  # looked at for the first one with rows
 WINDOW = 60.0
 """Seconds over which the growth of a buffer is measured."""
 
@@ -96,11 +96,8 @@ def progress_of(
 
 def _oldest(log: Log, now: float) -> float | None:
     """Tell the age of the oldest row that some reader has not taken."""
-    first = min(log.readers().values(), default=log.latest())
-    for entry in log.entries(first, min(first + _ENTRIES, log.latest())):
-        if entry.rows:
-            return max(0.0, now - (entry.born[0] if entry.born else entry.written))
-    return None
+    came = first_came(log, min(log.readers().values(), default=log.latest()), log.latest())
+    return max(0.0, now - came[0]) if came else None
 
 
 def _channel(id_: str, stats: ChannelStats, meters: Meters | None, limit: int | None) -> ChannelProgress:
