@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.netlab import Lab
-from headwater.continuum import Continuum
-from headwater.errors import HeadwaterError, Unavailable
+from tests.conformance import labs
 
 CONTINUUM = """
 name: capacity
@@ -32,15 +31,8 @@ DELAY = 0.02
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    made = Lab(Continuum.from_text(CONTINUUM), name=f"{os.getpid()}-cap")
-    try:
-        made.start()
-    except (Unavailable, HeadwaterError) as reason:
-        pytest.skip(str(reason))
-    try:
+    with labs.running(CONTINUUM, "cap") as made:
         yield made
-    finally:
-        made.stop()
 
 
 def test_capacity_follows_the_link(lab: Lab, tmp_path: Path) -> None:

@@ -13,20 +13,14 @@ import pytest
 from benchmarks.netlab import Lab, namespaces
 from benchmarks.netlab.check import CONTINUUM, Probe, measure
 from headwater.continuum import Continuum
-from headwater.errors import HeadwaterError, Unavailable
+from headwater.errors import HeadwaterError
+from tests.conformance import labs
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    made = Lab(Continuum.from_text(CONTINUUM), name=f"{os.getpid()}-test")
-    try:
-        made.start()
-    except (Unavailable, HeadwaterError) as reason:
-        pytest.skip(str(reason))
-    try:
+    with labs.running(CONTINUUM, "test") as made:
         yield made
-    finally:
-        made.stop()
     mine = [zone.namespace for zone in made.topology.zones.values()]
     assert not set(mine) & set(namespaces.existing())
 

@@ -8,10 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+
+import pyarrow as pa
 
 from headwater import live
 from headwater.control.records import Change
+from headwater.control.store import StoreReader
+from headwater.runtime.agents import Agents
 from headwater.runtime.endpoint import LocalEndpoint
 
 PATIENCE = 300.0
@@ -102,3 +108,25 @@ class Controller:
     def end(self) -> None:
         self._process.terminate()
         self._process.wait(30)
+
+
+@contextmanager
+def running(name: str, place: Path, *, seed: int) -> Iterator[Controller]:
+    """Give a controller; in the end it is ended, and the agents that it has started."""
+    started = Controller(name, place, seed=seed)
+    try:
+        yield started
+    finally:
+        started.end()
+        live.down(place)
+
+
+def sink_rows(place: Path, name: str, sink: str) -> pa.Table:
+    """Read a memory sink where it lies; what it is called the first plan has decided."""
+    with closing(StoreReader.open(str(place / "store.db"))) as store:
+        plan = store.base(name)
+    assert plan is not None
+    (unit,) = [u for u in plan.units if sink in u.operators]
+    agent = Agents(place).open(plan.continuum.zone(unit.zone))
+    log = agent.sink(plan, unit.id, sink)
+    return pa.Table.from_batches(list(log.read(log.earliest(), log.latest())))

@@ -20,7 +20,7 @@ from headwater.plan.model import Deployment, DeploymentPlan, Edge
 from headwater.runtime.agents import Agents
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
-from tests.deployments.controllers import PATIENCE, Controller
+from tests.deployments.controllers import PATIENCE, Controller, running
 from tests.deployments.flows import SCHEMA, rows
 
 TEXT = """
@@ -77,12 +77,8 @@ def _most(state: float | None, row: dict[str, Any]) -> tuple[float, dict[str, An
 
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[Controller]:
-    started = Controller(NAME, tmp_path, seed=3)
-    try:
+    with running(NAME, tmp_path, seed=3) as started:
         yield started
-    finally:
-        started.end()
-        live.down(tmp_path)
 
 
 def written(out: Path) -> pa.Table:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 import headwater as hw
 from headwater import live
 from headwater.continuum import Continuum
-from headwater.control.store import StoreReader
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
 from headwater.runtime.agents import Agents
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
-from tests.deployments.controllers import PATIENCE, Controller
+from tests.deployments.controllers import PATIENCE, Controller, running, sink_rows
 from tests.deployments.flows import SCHEMA, rows
 
 CONTINUUM = Continuum.from_text("""
@@ -53,22 +50,8 @@ def planned(path: str, locations: list[str], *, least: str = "-1000") -> Deploym
 
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[Controller]:
-    started = Controller(NAME, tmp_path, seed=11)
-    try:
+    with running(NAME, tmp_path, seed=11) as started:
         yield started
-    finally:
-        started.end()
-        live.down(tmp_path)
-
-
-def sink_rows(place: Path) -> pa.Table:
-    """Read the sink where it lies; what it is called the first plan has decided."""
-    with closing(StoreReader.open(str(place / "store.db"))) as store:
-        plan = store.base(NAME)
-    assert plan is not None
-    agent = Agents(place).open(CONTINUUM.zone("C1"))
-    log = agent.sink(plan, "out@C1", "out")
-    return pa.Table.from_batches(list(log.read(log.earliest(), log.latest())))
 
 
 def changed(place: Path, controller: Controller, plan: DeploymentPlan, *, kill: bool) -> dict[str, str]:
@@ -125,7 +108,7 @@ def test_changes_by_a_controller_that_is_killed(
         more(2)
     controller.carry_out(live.stop(NAME, str(tmp_path / "store.db"), how="finish"), kill=True)
     assert controller.kills >= 2
-    got = sink_rows(tmp_path)
+    got = sink_rows(tmp_path, NAME, "out")
     expected = batch_result(endpoint.session(), plan("L1", "L2").dataflow, CONTINUUM)["out"]
     assert not compare(expected, got)
     assert got.num_rows > 20

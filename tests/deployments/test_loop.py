@@ -6,12 +6,10 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
 
-import pyarrow as pa
 import pytest
 
 import headwater as hw
@@ -19,13 +17,11 @@ from headwater import live, live_loop
 from headwater.adapt.promise import Promise
 from headwater.continuum import Continuum
 from headwater.control.records import Decision
-from headwater.control.store import StoreReader
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
-from headwater.runtime.agents import Agents
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare
-from tests.deployments.controllers import PATIENCE, Controller, story
+from tests.deployments.controllers import PATIENCE, Controller, running, sink_rows, story
 
 CONTINUUM = Continuum.from_text("""
 name: two
@@ -87,12 +83,8 @@ class Feed(threading.Thread):
 
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[Controller]:
-    started = Controller(NAME, tmp_path, seed=3)
-    try:
+    with running(NAME, tmp_path, seed=3) as started:
         yield started
-    finally:
-        started.end()
-        live.down(tmp_path)
 
 
 def decided(place: Path, fits: Callable[[Decision], bool]) -> Decision:
@@ -137,15 +129,5 @@ def test_a_limit_that_is_broken_moves_what_can_be_moved(tmp_path: Path, controll
         expected = batch_result(batch.session(), plan.dataflow, CONTINUUM)["out"]
     finally:
         batch.stop()
-    difference = compare(expected, sink_rows(tmp_path))
+    difference = compare(expected, sink_rows(tmp_path, NAME, "out"))
     assert (difference.lost, difference.duplicated) == (0, 0), difference
-
-
-def sink_rows(place: Path) -> pa.Table:
-    with closing(StoreReader.open(str(place / "store.db"))) as store:
-        plan = store.base(NAME)
-    assert plan is not None
-    agent = Agents(place).open(CONTINUUM.zone("C1"))
-    (unit,) = [u for u in plan.units if "out" in u.operators]
-    log = agent.sink(plan, unit.id, "out")
-    return pa.Table.from_batches(list(log.read(log.earliest(), log.latest())))
