@@ -238,8 +238,8 @@ def _plus(one: int | None, other: int | None) -> int | None:
 
 
 def _rate(counts: Sequence[int | None], span: float) -> float | None:
-    known = [c for c in counts if c is not None]
-    return _grown(known) / span if len(known) == len(counts) else None
+    """Give a counter's rate; None while nobody tells of it. Before its first batch, a run has counted none."""
+    return None if counts[-1] is None else _grown(c or 0 for c in counts) / span
 
 
 def _host(seen: Sequence[HostProgress]) -> HostRates:

@@ -72,6 +72,8 @@ class _Watched:
 
     timing: Timing = field(default_factory=Timing)
     learned: Learned | None = None
+    knows: bool = False
+    """Whether anything of it was learned from what was measured."""
     learned_at: float = 0.0
     saved_at: float = 0.0
     tried: set[Work] = field(default_factory=set)
@@ -122,9 +124,9 @@ class Policy:
             return
         now = self._clock()
         self._learn(record.name, watched, case, now)
-        if promise.mode == "off":
-            return
         case = replace(case, learned=watched.learned or case.learned)
+        if promise.mode == "off" or not watched.knows:
+            return  # what nobody has measured is no ground for a decision
         found = alarms(case)
         if any(d.state == "watched" for d in open_ones):
             self._judge(open_ones, case, ended, now, found)
@@ -154,6 +156,7 @@ class Policy:
             kept = self._store.learned(record.name)
             profile = self._store.profile(record.name) or Profile(dataflow=record.name)
             watched.learned = Learned.from_data(kept) if kept else Learned(profile=profile)
+            watched.knows = kept is not None
         return Case(
             plan=plan,
             promise=promise,
@@ -219,11 +222,12 @@ class Policy:
         return tuple(x for x in found if x is not None)
 
     def _learn(self, name: str, watched: _Watched, case: Case, now: float) -> None:
-        """Take in what was measured, now and then."""
-        if now - watched.learned_at < LEARN or case.seen.seconds < SEEN * 0.7 or not case.steady:
+        """Take in what was measured, now and then; the first time even if rates are not steady."""
+        fits = case.steady or not watched.knows
+        if now - watched.learned_at < LEARN or case.seen.seconds < SEEN * 0.7 or not fits:
             return
         watched.learned = learn(case.learned, case.plan, case.seen)
-        watched.learned_at = now
+        watched.learned_at, watched.knows = now, True
         if now - watched.saved_at >= SAVE:
             self._store.keep_learned(self._holder, name, watched.learned.to_data())
             watched.saved_at = now

@@ -96,6 +96,19 @@ def test_a_new_run_counts_from_nothing() -> None:
     assert not found.units["light@kerb"].steady
 
 
+def test_before_its_first_batch_a_run_has_counted_none() -> None:
+    first = sample(100, 0)
+    (unit,) = first.progress.units
+    silent = replace(unit, operators=tuple(replace(o, rows_in=None, rows_out=None) for o in unit.operators))
+    begun = replace(first, progress=replace(first.progress, units=(silent,)))
+    found = window([begun, sample(105, 0), sample(110, 1000)])
+    assert found is not None
+    assert found.units["light@kerb"].operators["light"].rows_in == 100
+    assert found.units["light@kerb"].operators["light"].rows_out == 50
+    never = window([sample(100, 0), replace(begun, at=110)])
+    assert never is not None and never.units["light@kerb"].operators["light"].rows_in is None
+
+
 def test_one_sample_tells_nothing() -> None:
     assert window([sample(1, 1)]) is None and window([]) is None
 
