@@ -238,7 +238,7 @@ def _plus(one: int | None, other: int | None) -> int | None:
 
 
 def _rate(counts: Sequence[int | None], span: float) -> float | None:
-    """Give a counter's rate; None while nobody tells of it. Before its first batch, a run has counted none."""
+    """Give a counter's rate; None while nobody tells of it. Before its first batch, a run has none."""
     return None if counts[-1] is None else _grown(c or 0 for c in counts) / span
 
 

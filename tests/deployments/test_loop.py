@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
@@ -17,6 +18,7 @@ from headwater import live, live_loop
 from headwater.adapt.promise import Promise
 from headwater.continuum import Continuum
 from headwater.control.records import Decision
+from headwater.control.store import StoreReader
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
 from headwater.runtime.endpoint import LocalEndpoint
@@ -98,6 +100,18 @@ def decided(place: Path, fits: Callable[[Decision], bool]) -> Decision:
         time.sleep(0.2)
 
 
+def wait_until_learned(place: Path) -> None:
+    """Wait until it is known how few rows the counts are."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        with closing(StoreReader.open(str(place / "store.db"))) as store:
+            known = (store.learned(NAME) or {"profile": {"operators": {}}})["profile"]["operators"]
+        if known.get("counts", {}).get("selectivity", 1.0) < 0.5:
+            return
+        time.sleep(0.5)
+    raise AssertionError(f"nothing was learned\n{story(place)}")
+
+
 def test_a_limit_that_is_broken_moves_what_can_be_moved(tmp_path: Path, controller: Controller) -> None:
     """Rows with ballast are counted at the edge when they are too much for the link; nothing is lost.
 
@@ -108,6 +122,7 @@ def test_a_limit_that_is_broken_moves_what_can_be_moved(tmp_path: Path, controll
     try:
         plan = planned(str(tmp_path / "in" / "{location}"))
         controller.carry_out(live.apply(plan, store), kill=False)
+        wait_until_learned(tmp_path)
         promise = Promise(mode="advise", max_bandwidth=LIMIT, headroom=0.0, settle=8.0)
         live_loop.set_promise(NAME, promise, store)
         found = decided(tmp_path, lambda d: d.state == "proposed")
