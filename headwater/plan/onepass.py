@@ -8,16 +8,19 @@ from headwater.dataflow.rewrite import substitute
 from headwater.dataflow.sinks import Sink
 
 
-def steps(flow: Dataflow, root: str, output: str) -> list[ops.Operator] | None:
+def steps(
+    flow: Dataflow, root: str, output: str, *, beside: tuple[type[ops.Operator], ...] = ()
+) -> list[ops.Operator] | None:
     """Give the operators from root to output, the one next to the root first.
 
-    None where others than filters and projections lie between.
+    None where others than filters, projections and those of kinds ``beside`` lie between.
     """
+    kinds = (*ops.STATELESS_SQL, ops.Watermark, Sink, *beside)
     found: list[ops.Operator] = []
     current = output
     while current != root:
         operator = flow[current]
-        if len(operator.inputs) != 1 or not isinstance(operator, (*ops.STATELESS_SQL, ops.Watermark, Sink)):
+        if len(operator.inputs) != 1 or not isinstance(operator, kinds):
             return None
         found.append(operator)
         current = operator.inputs[0]

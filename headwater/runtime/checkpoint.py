@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
+import time
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from headwater.errors import DeploymentError
-from headwater.runtime.durable import write_atomically
+from headwater.errors import ChannelError, DeploymentError
+from headwater.runtime.durable import read_note, sweep, write_atomically
 
 AGAIN = "__"
 """Before the number of a source's second read, in Spark's name of it."""
 
 _NUMBER_FILE = "headwater.json"
+_MARKS = "publishing"
+_RUN_FILE = "run"
+_TAKEN = "taken back"
+_STALE = 3600.0  # seconds after which nobody is left who would look at a mark
 
 
 def checkpoint_number(checkpoint: str, *, where: str | None = None) -> int:
@@ -64,24 +70,73 @@ def cut_off(checkpoint: Path) -> bool:
     return newest_batch(checkpoint / "offsets") > newest_batch(checkpoint / "commits")
 
 
+def begin_run(checkpoint: Path) -> str:
+    """Note that a query is about to be started; give what its batches are marked with as they publish."""
+    marks = checkpoint / _MARKS
+    marks.mkdir(parents=True, exist_ok=True)
+    sweep(marks, time.time() - _STALE)
+    run = secrets.token_hex(8)
+    planned = newest_batch(checkpoint / "offsets")
+    write_atomically(marks / _RUN_FILE, json.dumps({"run": run, "planned": planned}), fsync=False)
+    return str(marks / run)
+
+
+def begin_to_publish(run: str, batch: int) -> None:
+    """Mark a batch of a run before any of it can be seen; raise ChannelError where it was taken back."""
+    mark = Path(f"{run}.{batch}")
+    if not _marked(mark, "") and mark.read_text() == _TAKEN:
+        raise ChannelError("the batch was taken back", where=str(mark), hint="its query was stopped before")
+    Path(f"{run}.{batch - 1}").unlink(missing_ok=True)
+
+
+def _marked(mark: Path, text: str) -> bool:
+    """Make a mark whole, in one step; False where there is one."""
+    draft = mark.with_name(f".{mark.name}.{secrets.token_hex(4)}")
+    draft.write_text(text)
+    try:
+        os.link(draft, mark)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink()
+    return True
+
+
 def has_written_nothing(checkpoint: Path) -> bool:
     """Tell whether a query's newest batch has surely not begun to publish what it writes.
 
     Spark does that after all tasks, and a task with state ends by storing its new version. So while one of
-    these is missing, nothing is published. Without state there is no telling: False.
+    these is missing, nothing is published. Without state it is the mark of a batch that tells.
     """
     batch = newest_batch(checkpoint / "offsets")
     stores = {image.parent for image in (checkpoint / "state").rglob("*.zip")}
-    return not all((store / f"{batch + 1}.zip").exists() for store in stores)
+    if stores:
+        return not all((store / f"{batch + 1}.zip").exists() for store in stores)
+    mark = _mark_of(checkpoint, batch)
+    return mark is not None and not mark.exists()
+
+
+def _mark_of(checkpoint: Path, batch: int) -> Path | None:
+    """Name the mark of a batch that the newest run was the first to plan; None for another."""
+    note = read_note(checkpoint / _MARKS / _RUN_FILE)
+    if not isinstance(note.get("run"), str) or not isinstance(note.get("planned"), int):
+        return None
+    return checkpoint / _MARKS / f"{note['run']}.{batch}" if batch > note["planned"] else None
 
 
 def take_back(checkpoint: Path) -> bool:
-    """Unplan a batch that was cut off, if it surely wrote nothing; tell whether none is left now."""
+    """Unplan a stopped query's batch that was cut off, if it surely wrote nothing; tell whether none is left.
+
+    What publishes it may outlive the query for a moment: who is first to make the mark has it.
+    """
     if not cut_off(checkpoint):
         return True
     if not has_written_nothing(checkpoint):
         return False
     batch = newest_batch(checkpoint / "offsets")
+    mark = _mark_of(checkpoint, batch)
+    if mark is not None and not _marked(mark, _TAKEN):
+        return False
     for file in (f".{batch}.crc", str(batch)):
         (checkpoint / "offsets" / file).unlink(missing_ok=True)
     return True

@@ -72,18 +72,16 @@ def every_field_parsed(schema: Schema) -> str:
     return f"(spark_partition_id() >= 0 OR {used})"
 
 
+DEAD_LETTER = ("operator", "format", "schema", "record", "source", "location")
+"""The columns of a dead letter; all of them are texts."""
+
+
 def dead_letter_columns(source: Source, location: str) -> list[str]:
     """Give the projection, as SQL, that makes a dead letter of a malformed record."""
     schema = source.schema().text.replace("\\", "\\\\").replace("'", "\\'")
     format_ = source.format if isinstance(source, FileSource) else "json"
-    return [
-        f"'{source.id}' AS operator",
-        f"'{format_}' AS format",
-        f"'{schema}' AS schema",
-        f"`{CORRUPT}` AS record",
-        f"`{ORIGIN}` AS source",
-        f"'{location}' AS location",
-    ]
+    values = (f"'{source.id}'", f"'{format_}'", f"'{schema}'", f"`{CORRUPT}`", f"`{ORIGIN}`", f"'{location}'")
+    return [f"{value} AS {name}" for name, value in zip(DEAD_LETTER, values, strict=True)]
 
 
 def _files(spark: SparkSession, source: FileSource, location: str, name: str | None) -> DataFrame:

@@ -9,7 +9,6 @@ the frontier is the end of time, and every window closes.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -22,12 +21,12 @@ from headwater.dataflow import operators as ops
 from headwater.dataflow import sources, stateful
 from headwater.dataflow.sinks import CallbackSink, FileSink, JdbcSink, KafkaSink, Sink
 from headwater.dataflow.types import StreamType
-from headwater.errors import RuntimeFailure
 from headwater.plan.content import direct_time, reads, source_locations, visited
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.onepass import melted, steps
 from headwater.plan.pieces import trunk
 from headwater.runtime import compile
+from headwater.runtime.aside import DEAD, past
 from headwater.runtime.born import Inputs
 from headwater.runtime.channelspec import channel_spec, lineage_of
 from headwater.runtime.checkpoint import AGAIN, checkpoint_number
@@ -47,8 +46,6 @@ from headwater.runtime.writer import TAG, tag_column
 
 WATERMARK = "__wm"
 END_OF_TIME = "9999-01-01T00:00:00Z"
-DEAD = "__dead"
-"""A malformed record, beside the columns of those that are well formed."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +132,10 @@ class UnitCompiler:
         """Choose the operators whose rows the query has to count, because nothing else tells of them."""
         flow, unit = self._flow, self._unit
         is_routed = not isinstance(flow[unit.outputs[0]], JdbcSink)
-        shown = set() if self._in_one_pass() else set(visited(self._plan, unit))
+        shown = set(visited(self._plan, unit))
+        one_pass = self._in_one_pass()
+        if one_pass is not None and not any(isinstance(step, ops.MapBatches) for step in one_pass):
+            shown = set()  # counting would be seen
         if not self._works_hard():
             shown = {i for i in shown if not isinstance(flow[i], (ops.Where, ops.Explode))}
         known = {i for i in visited(self._plan, unit) if self._tells_rows(i, is_routed=is_routed)}
@@ -355,8 +355,9 @@ class UnitCompiler:
         return self._count(frame, rejects_of(source.id, location), f"{TAG} = {len(self._unit.outputs)}")
 
     def _one_pass(self, texts: list[sources.Source]) -> DataFrame | None:
-        """Route rows and malformed records of a lone text source in one scan, if only filters follow it."""
-        if not self._in_one_pass():
+        """Route rows and malformed records of a lone text source in one scan, if what follows lets it."""
+        following = self._in_one_pass()
+        if following is None:
             return None
         (source,), output = texts, self._unit.outputs[0]
         whole: DataFrame | None = None
@@ -367,13 +368,18 @@ class UnitCompiler:
             names = [f"`{name}`" for name in self._flow.types[source.id].schema.names]
             frame = raw.where(every_field_parsed(source.schema()))
             frame = frame.selectExpr(*names, carried[0], f"IF({good}, NULL, {dead}) AS `{DEAD}`")
-            for step in steps(self._flow, source.id, output) or ():
+            for step in following:
                 # What a malformed record has of columns is not to be computed with.
                 if isinstance(step, ops.Where):
                     frame = frame.where(f"IF({good}, {step.condition}, true)")
                 elif isinstance(step, ops.Select):
                     columns = (f"IF({good}, {text}, NULL) AS `{name}`" for name, text in step.columns)
                     frame = frame.selectExpr(*columns, *carried)
+                elif isinstance(step, ops.MapBatches):
+                    frame = past(step, frame)
+                if step.id in self._points:
+                    self._counting.observed.append(step.id)
+                    frame = self._count(frame, rows_of(step.id), good)
             row = f"struct({', '.join(f'`{n}`' for n in self._flow.types[output].schema.names)})"
             frame = frame.selectExpr(
                 f"IF({good}, 0, 1) AS {TAG}",
@@ -384,12 +390,14 @@ class UnitCompiler:
             whole = frame if whole is None else whole.unionByName(frame)
         return whole
 
-    def _in_one_pass(self) -> bool:
-        """Tell whether it reads but one text source, and only filters it on the way to one output."""
+    def _in_one_pass(self) -> list[ops.Operator] | None:
+        """Give what follows its source, where it reads but one, of text, and does no more on the way to one
+        output than malformed records can go past.
+        """
         outputs, own = self._unit.outputs, self._sources()
         if len(own) != 1 or not can_be_malformed(own[0]) or len(outputs) != 1 or self._needs_watermark():
-            return False
-        return steps(self._flow, own[0].id, outputs[0]) is not None
+            return None
+        return steps(self._flow, own[0].id, outputs[0], beside=(ops.MapBatches,))
 
     def _needs_state(self) -> bool:
         return any(self._flow[i].stateful for i in self._unit.operators)
@@ -481,10 +489,3 @@ def _quoted(name: str) -> str:
 
 def _struct(type_: StreamType) -> str:
     return f"STRUCT<{', '.join(f'`{c.name}`: {c.type.text}' for c in type_.schema.columns)}>"
-
-
-def sink_config(epoch: int, outlets: tuple[dict[str, Any], ...], passage: Passage) -> str:
-    """Write the sink's option."""
-    if not outlets:
-        raise RuntimeFailure("a unit without outputs", where="sink", hint="report this as a defect")
-    return json.dumps({"epoch": epoch, "outlets": list(outlets), "passage": passage.to_data()})

@@ -22,7 +22,7 @@ from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.channels.log import Log
 from headwater.runtime.channels.open import LogSpec, open_log
 from headwater.runtime.channelspec import member_spec
-from headwater.runtime.checkpoint import positions, sweep_torn
+from headwater.runtime.checkpoint import begin_run, positions, sweep_torn
 from headwater.runtime.counting import Tally
 from headwater.runtime.durable import read_note, write_atomically
 from headwater.runtime.layout import Layout
@@ -35,8 +35,8 @@ from headwater.runtime.unit import (
     UnitCompiler,
     channel_readers,
     passage_of,
-    sink_config,
 )
+from headwater.runtime.writer import sink_config
 
 if TYPE_CHECKING:
     from headwater.runtime.endpoint import Endpoint
@@ -271,7 +271,8 @@ class Units:
         else:
             writer = compiled.frame.writeStream.format("headwater_sink").queryName(name).outputMode("append")
             passage = passage_of(plan, unit, self.layout)
-            writer = writer.option("config", sink_config(unit.epoch, compiled.outlets, passage))
+            run = begin_run(checkpoint)
+            writer = writer.option("config", sink_config(unit.epoch, compiled.outlets, passage, run))
             writer = writer.option("checkpointLocation", str(checkpoint))
             query = writer.trigger(processingTime=trigger).start()
         work.running = Running(query, scans=compiled.scans, tally=Tally(compiled.counting))

@@ -4,10 +4,10 @@ Option ``config`` of ``headwater_sink``::
 
     {"epoch": 3, "outlets": [{"tag": 0, "kind": "filelog", "path": "...", "event_time": "ts"},
                              {"tag": 1, "kind": "files", "format": "parquet", "path": "..."}],
-     "passage": {...}}
+     "passage": {...}, "run": "..."}
 
-``passage`` (see there) tells what the query reads, and where to note what has gone through; it may be
-left out.
+``passage`` (see there) tells what the query reads, and where to note what has gone through. ``run`` is what
+``checkpoint.begin_run`` gave: without it nobody can take back a batch. Both may be left out.
 
 With one outlet the frame's columns are the outlet's. With several the frame is ``__out`` (the
 tag) and one struct column ``o<tag>`` per outlet, so that one query feeds them all.
@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from headwater.errors import ChannelError
+from headwater.errors import ChannelError, RuntimeFailure
 from headwater.runtime.born import Born
 from headwater.runtime.channels.segments import Segment
+from headwater.runtime.checkpoint import begin_to_publish
 from headwater.runtime.outlets import DEAD_LETTERS, Outlet, OutletTask, open_outlet
 from headwater.runtime.passage import Passage
 
@@ -38,6 +39,16 @@ TAG = "__out"
 def tag_column(tag: int) -> str:
     """Return the name of the struct column with an outlet's rows."""
     return f"o{tag}"
+
+
+def sink_config(
+    epoch: int, outlets: Sequence[Mapping[str, Any]], passage: Passage, run: str | None = None
+) -> str:
+    """Write option ``config``."""
+    if not outlets:
+        raise RuntimeFailure("a unit without outputs", where="sink", hint="report this as a defect")
+    config = {"epoch": epoch, "outlets": list(outlets), "passage": passage.to_data(), "run": run}
+    return json.dumps(config)
 
 
 class HeadwaterSink(DataSource):
@@ -55,6 +66,7 @@ class HeadwaterSink(DataSource):
             epoch, specs = int(config["epoch"]), list(config["outlets"])
             tags = [int(spec.get("tag", 0)) for spec in specs]
             passage = Passage.from_data(config["passage"]) if "passage" in config else None
+            run = config.get("run")
         except (KeyError, ValueError, TypeError) as error:
             raise ChannelError(
                 f"not a sink config: {error!r}",
@@ -73,7 +85,7 @@ class HeadwaterSink(DataSource):
                     where=f"sink {SINK_FORMAT}",
                     hint=f"make one struct column o<tag> per outlet and an int column {TAG}",
                 )
-        return SinkWriter(epoch, dict(zip(tags, specs, strict=True)), passage)
+        return SinkWriter(epoch, dict(zip(tags, specs, strict=True)), passage, run)
 
 
 class SinkMessage(WriterCommitMessage):
@@ -91,11 +103,16 @@ class SinkWriter(DataSourceStreamArrowWriter):
     """
 
     def __init__(
-        self, epoch: int, specs: Mapping[int, Mapping[str, Any]], passage: Passage | None = None
+        self,
+        epoch: int,
+        specs: Mapping[int, Mapping[str, Any]],
+        passage: Passage | None = None,
+        run: str | None = None,
     ) -> None:
         self._epoch = epoch
         self._specs = dict(specs)
         self._passage = passage
+        self._run = run
         # Spark makes a writer for every batch it plans: a crash is healed before the next one.
         for outlet in self._outlets().values():
             outlet.recover()
@@ -119,7 +136,12 @@ class SinkWriter(DataSourceStreamArrowWriter):
         return SinkMessage({tag: piece for tag, piece in pieces.items() if piece is not None})
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Commit a batch in every outlet; each one skips a batch it has."""
+        """Commit a batch in every outlet; each one skips a batch it has.
+
+        Raises ChannelError for a batch that was taken back after its query was stopped.
+        """
+        if self._run is not None:
+            begin_to_publish(self._run, batchId)
         passage = self._passage
         born = passage.born(batchId) if passage is not None else None
         outlets = self._outlets(born)

@@ -7,9 +7,11 @@ import json
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -51,19 +53,37 @@ def malformed_input(directory: Path, sep: str) -> list[str]:
     return [line.replace(",", sep) for line in bad]
 
 
-@pytest.mark.parametrize("stateful", [False, True], ids=["one scan", "beside state"])
-def test_malformed_records_become_dead_letters(
-    stateful: bool, endpoint: LocalEndpoint, tmp_path: Path
-) -> None:
-    sep = ";" if stateful else ","
+def doubled(batches):  # type: ignore[no-untyped-def]
+    """Double v; a record that is malformed has none."""
+    for batch in batches:
+        assert batch.num_rows and not batch["v"].null_count
+        yield batch.set_column(2, "v", pc.multiply(batch["v"], 2.0))
+
+
+def none_above_twenty(batches):  # type: ignore[no-untyped-def]
+    """Give nothing at all where nothing is left."""
+    for batch in batches:
+        left = batch.filter(pc.less(batch["v"], 20.0))
+        if left.num_rows:
+            yield left
+
+
+@pytest.mark.parametrize("behind", ["one scan", "functions", "a function that gives nothing", "state"])
+def test_malformed_records_become_dead_letters(behind: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    sep = ";" if behind == "state" else ","
     bad = malformed_input(tmp_path / "in", sep)
     builder = hw.flow("bad", locations=LOCATIONS)
     stream = builder.read.csv(
         str(tmp_path / "in/{location}"), "id bigint, ts timestamp, v double", location_as="at", sep=sep
     )
     stream = stream.with_watermark("ts", "5 seconds").where("v >= 0")
-    if stateful:
+    if behind == "state":
         stream = stream.drop_duplicates("at", "id")
+    elif behind != "one scan":
+        schema = "id bigint, at string, v double"
+        stream = stream.select("id", "at", "v").map_batches(doubled, schema).named("doubled")
+        stream = stream.where("v < 0" if "nothing" in behind else "v < 40").named("kept")
+        stream = stream.map_batches(none_above_twenty, schema).named("low")
     # v is not read: a record is malformed whether or not the query uses the field that is.
     stream.select("id", "at").to_layer("cloud").write.memory("out")
     flow = builder.build()
@@ -79,7 +99,8 @@ def test_malformed_records_become_dead_letters(
         progress = deployment.progress()
     finally:
         deployment.stop()
-    assert table.num_rows == GOOD * len(LOCATIONS)
+    of_each = {"functions": 10, "a function that gives nothing": 0}.get(behind, GOOD)
+    assert table.num_rows == of_each * len(LOCATIONS)
     assert not compare(batch_result(endpoint.session(), flow, continuum)["out"], table)
     assert sorted(x["record"] for x in letters) == sorted(bad * len(LOCATIONS))
     assert all(x["reason"] and x["operator"] == "files" and x["source"].endswith("a.csv") for x in letters)
@@ -87,6 +108,12 @@ def test_malformed_records_become_dead_letters(
     reasons = {x["record"].split(sep)[0]: x["reason"] for x in letters}
     assert all(column in reasons[first] for first, column in (("x", "id"), ("7", "ts"), ("8", "v"))), reasons
     assert sum(u.dead_letters for u in progress.units) == len(letters)
+    if behind == "functions":
+        given = Counter[str]()
+        for seen in (o for u in progress.units for o in u.operators):
+            assert seen.rows_out is not None
+            given[seen.operator] += seen.rows_out
+        assert [given[x] for x in ("doubled", "kept", "low")] == [n * len(LOCATIONS) for n in (GOOD, 20, 10)]
 
 
 def test_an_exception_stops_its_unit_only(endpoint: LocalEndpoint, tmp_path: Path) -> None:

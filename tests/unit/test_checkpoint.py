@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from headwater.runtime.checkpoint import cut_off, reads_agree, sweep_torn, take_back
+from headwater.errors import ChannelError
+from headwater.runtime.checkpoint import (
+    begin_run,
+    begin_to_publish,
+    cut_off,
+    has_written_nothing,
+    reads_agree,
+    sweep_torn,
+    take_back,
+)
 
 
 def test_only_what_is_half_written_is_swept(tmp_path: Path) -> None:
@@ -52,6 +61,38 @@ def test_a_batch_is_taken_back_only_where_it_surely_wrote_nothing(
     assert take_back(checkpoint) is back
     assert cut_off(checkpoint) is not back
     assert (checkpoint / "offsets/.3.crc").exists() is not back
+
+
+def planned(checkpoint: Path, batch: int) -> None:
+    (checkpoint / "offsets" / str(batch)).write_text("v2\n{}")
+
+
+def test_without_state_a_batch_is_taken_back_that_was_not_begun_to_be_published(tmp_path: Path) -> None:
+    checkpoint = checkpoint_of(tmp_path, batches=3, committed=3, stored={})
+    run = begin_run(checkpoint)
+    planned(checkpoint, 3)
+    assert has_written_nothing(checkpoint)
+    begin_to_publish(run, 3)
+    begin_to_publish(run, 3)  # again, after a fault
+    assert not has_written_nothing(checkpoint)
+    assert not take_back(checkpoint)
+    (checkpoint / "commits/3").touch()
+    planned(checkpoint, 4)
+    assert take_back(checkpoint)
+    assert not cut_off(checkpoint)
+    with pytest.raises(ChannelError, match="taken back"):
+        begin_to_publish(run, 4)  # by one that outlived its query
+    run = begin_run(checkpoint)
+    planned(checkpoint, 4)
+    begin_to_publish(run, 4)
+    assert len(list((checkpoint / "publishing").glob(f"{Path(run).name}.*"))) == 1
+
+
+def test_a_batch_of_an_earlier_run_is_not_taken_back(tmp_path: Path) -> None:
+    checkpoint = checkpoint_of(tmp_path, batches=4, committed=3, stored={})
+    begin_run(checkpoint)  # batch 3 may have been published before a power failure
+    assert not has_written_nothing(checkpoint)
+    assert not take_back(checkpoint)
 
 
 def test_what_is_complete_stays(tmp_path: Path) -> None:
