@@ -288,7 +288,7 @@ def main() -> None:
     parser = common.arguments(__doc__.splitlines()[0], repeats=1)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each phase")
     parser.add_argument("--warm", type=float, default=180.0, help="seconds in which Java warms up")
-    parser.add_argument("--max-latency", type=float, default=8.0, help="what is promised")
+    parser.add_argument("--max-latency", type=float, default=10.0, help="what is promised")
     parser.add_argument("--headroom", type=float, default=0.1, help="what is promised")
     parser.add_argument("--only", help=f"some of {AUTO},{','.join(STATIC)}")
     parser.add_argument("--tuned", type=Path, metavar="FILE", help="keep there what tuning found, or use it")

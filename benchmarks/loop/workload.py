@@ -107,7 +107,7 @@ def phases(seconds: float, warm: float) -> tuple[Phase, ...]:
     """Give the course of a run. What comes before the first disturbance counts for nothing: Java warms up."""
     return (
         Phase("warm", warm, 400),
-        Phase("calm", seconds, 100),
+        Phase("calm", 2 * seconds, 100),
         Phase("rate_800", seconds, 800),
         Phase("rate_2000", seconds, 2000),
         Phase("rate_100", seconds, 100),

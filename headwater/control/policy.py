@@ -28,6 +28,7 @@ from headwater.adapt.decide import (
     limit_of,
     total,
 )
+from headwater.adapt.keeping import strain
 from headwater.adapt.options import Work, work_of
 from headwater.adapt.promise import Promise
 from headwater.adapt.timing import GROWN, Timing
@@ -56,8 +57,10 @@ SAVE = 15.0
 """Seconds between two notes of what was learned."""
 AHEAD = 20.0
 """Seconds between two looks at what is likely to come."""
-ROOM = 0.8
+ROOM = 0.4
 """Cores that every host must have idle for that: on a small one, what is tried makes wait what runs."""
+CALM = 0.6
+"""The share of a limit that may be used then, loads apart."""
 TryOut = Callable[[str, DeploymentPlan], bool]
 """Lets zones rehearse a plan of a deployment, by name, beside what runs; False where it cannot begin now."""
 REMEMBERED = 3600.0
@@ -342,7 +345,8 @@ class Policy:
     def _look_ahead(self, name: str, watched: _Watched, case: Case, now: float) -> None:
         """Let zones try, in calm, what is likely to be wanted in a hurry: each once."""
         idle = min((h.cores * (1 - h.load) for h in case.seen.hosts.values()), default=0.0)
-        if now - watched.ahead_at < AHEAD or idle < ROOM:
+        used = strain(case.promise, replace(case.measured(), load={}))
+        if now - watched.ahead_at < AHEAD or idle < ROOM or used > CALM:
             return
         watched.ahead_at = now
         for plan in likely(case):
