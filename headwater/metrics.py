@@ -100,6 +100,8 @@ class UnitProgress:
     """Age of the oldest row that has come to it and has not gone through; None where none waits."""
     trigger_s: float | None = None
     """Seconds from the beginning of a batch to that of the next, where it ends before."""
+    began: float | None = None
+    """When the newest batch that was executed began, and took what had come; seconds since 1970."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,8 @@ from headwater.plan.model import DeploymentPlan
 
 TRIGGER = 0.5
 """Seconds from one batch to the next where nobody says."""
+_IDLE = 2.5
+"""Seconds without a batch, where nothing waits, after which no rows come."""
 
 
 class Seen(Protocol):
@@ -41,8 +43,8 @@ class OperatorRates:
 class UnitRates:
     """A unit: ``batch_s`` is the mean of its batches' seconds, ``busy`` the share of time that they took.
 
-    ``cpu``: cores. ``taken``: rows/s by operator and, of a source that is read at several, location. ``now``:
-    the newest of it.
+    ``cpu``: cores. ``taken``: rows/s that came to each operator and, of a source that is read at several,
+    location. ``now``: the newest of it.
     """
 
     rows_in: float
@@ -147,6 +149,7 @@ class Window:
 
 def window(samples: Sequence[Seen], seconds: float | None = None) -> Window | None:
     """See the newest ``seconds`` of samples (oldest first), or all; None while there are not two of them."""
+    every = samples
     if samples and seconds is not None:
         first = samples[-1].at - seconds
         older = [n for n, s in enumerate(samples) if s.at <= first]
@@ -156,13 +159,17 @@ def window(samples: Sequence[Seen], seconds: float | None = None) -> Window | No
     begun, ended = samples[0].at, samples[-1].at
     span = ended - begun
     units = _series(samples, lambda p: p.units, lambda u: u.unit)
+    before = _series(every, lambda p: p.units, lambda u: u.unit)
     hosts = _series(samples, lambda p: p.hosts, lambda h: (h.zone, h.host))
     channels = _series(samples, lambda p: p.channels, lambda c: c.channel)
     links = _series(samples, lambda p: p.links, lambda x: x.link)
     return Window(
         begun,
         ended,
-        {id_: _unit(seen, span, whole=len(seen) == len(samples)) for id_, seen in units.items()},
+        {
+            id_: _unit(seen, span, _came(before[id_], ended, span), whole=len(seen) == len(samples))
+            for id_, seen in units.items()
+        },
         {id_: _host(seen) for id_, seen in hosts.items()},
         {
             id_: ChannelRates(
@@ -200,7 +207,33 @@ def _grown(counts: Iterable[float]) -> float:
     return sum(b - a if b >= a else b for a, b in pairwise(counts))
 
 
-def _unit(seen: Sequence[UnitProgress], span: float, *, whole: bool) -> UnitRates:
+def _came(seen: Sequence[UnitProgress], until: float, span: float) -> dict[tuple[str, str | None], float]:
+    """Give the rows/s that came to each operator in about ``span`` seconds.
+
+    A batch takes what came since the one before began, and tells of it when it ends: rows are counted
+    between the beginnings of two batches of one run. Nothing is given while there are not two.
+    """
+    last = seen[-1]
+    own = [u for u in seen if u.run == last.run and u.began is not None]
+    begins = sorted({u.began for u in own if u.began is not None})
+    if last.began is None or len(begins) < 2:
+        return {}
+    idle = until - last.began > max(_IDLE, 2 * (begins[-1] - begins[-2])) and last.oldest_s is None
+    end = until if idle else last.began
+    first = max((b for b in begins if b <= end - 0.99 * span), default=begins[0])
+    start = next(u for u in own if u.began == first)
+    counts = {(o.operator, o.location): o.rows_in for o in start.operators}
+    found: dict[tuple[str, str | None], float] = {}
+    for o in last.operators:
+        counted = counts.get((o.operator, o.location))
+        if counted is not None and o.rows_in is not None:
+            found[o.operator, o.location] = max(0, o.rows_in - counted) / (end - first)
+    return found
+
+
+def _unit(
+    seen: Sequence[UnitProgress], span: float, came: Mapping[tuple[str, str | None], float], *, whole: bool
+) -> UnitRates:
     batches = _grown(u.batches for u in seen)
     busy = _grown(u.busy_s for u in seen)
     operators: dict[str, list[tuple[int | None, int | None]]] = {}
@@ -227,7 +260,7 @@ def _unit(seen: Sequence[UnitProgress], span: float, *, whole: bool) -> UnitRate
             )
             for id_, counts in operators.items()
         },
-        taken={key: _grown(counts) / span for key, counts in taken.items()},
+        taken={**{key: _grown(counts) / span for key, counts in taken.items()}, **came},
         steady=whole and len({u.run for u in seen}) == 1 and all(u.status == "running" for u in seen),
         now=seen[-1],
     )

@@ -178,6 +178,11 @@ class Running:
             self._scanned += int(source["numInputRows"] or 0)
 
     @property
+    def began(self) -> float | None:
+        """When the newest batch began that this side has seen, in seconds since 1970."""
+        return self.batches[-1].begun if self.batches else None
+
+    @property
     def batch_ms(self) -> float | None:
         return median(self.recent_ms) if self.recent_ms else None
 

@@ -151,6 +151,7 @@ def _unit(
         latency=passage.latency(now),
         oldest_s=None if work.finished else passage.oldest_s(unit.checkpoint, now),
         trigger_s=parse_duration(units.settings.trigger),
+        began=running.began if running else None,
         operators=running.tally.operators(work.plan.dataflow, unit.operators) if running else (),
         batches=running.done if running else 0,
         busy_s=running.busy_s if running else 0.0,

@@ -66,10 +66,18 @@ def test_another_job_slows_batches_down() -> None:
 # ---------------------------------------------------------------- windows
 
 
-def sample(at: float, rows: int, run: str = "a", host_s: float = 0.0) -> Sample:
+def sample(
+    at: float,
+    rows: int,
+    run: str = "a",
+    host_s: float = 0.0,
+    *,
+    began: float | None = None,
+    oldest_s: float | None = None,
+) -> Sample:
     unit = UnitProgress(
         unit="light@kerb", zone="kerb", layer="edge", status="running", rows_in=rows, run=run,
-        batches=rows // 10, busy_s=rows / 100, cpu_s=rows / 200,
+        batches=rows // 10, busy_s=rows / 100, cpu_s=rows / 200, began=began, oldest_s=oldest_s,
         operators=(
             OperatorProgress(operator="trips", rows_in=rows, rows_out=rows, location=None),
             OperatorProgress(operator="light", rows_in=rows, rows_out=rows // 2),
@@ -87,6 +95,34 @@ def test_rates_are_differences_of_counters() -> None:
     assert unit.operators["light"].rows_out == 50 and unit.steady
     assert found.rates(planned("zones")) == {"trips": {"nyc": 100.0}}
     assert found.hosts[KERB].load == pytest.approx((1.0 + 0.1) / 2)
+
+
+def test_what_comes_is_counted_from_batch_to_batch() -> None:
+    """A batch of 5 s, then one of 7 s; 1,000 rows/s came before the second one, 2,000 before the third."""
+    said = [(100, 3000, 95.0), (101, 3000, 95.0), (103, 8000, 100.0), (106, 8000, 100.0), (110, 22000, 107.0)]
+    samples = [sample(at, rows, began=began, oldest_s=3.0) for at, rows, began in said]
+
+    def rate(until: int, seconds: float) -> float:
+        found = window(samples[:until], seconds)
+        assert found is not None
+        return found.units["light@kerb"].taken["trips", None]
+
+    assert rate(4, 2.5) == rate(3, 2.5) == pytest.approx(1000)
+    assert rate(5, 2.5) == pytest.approx(2000)
+    assert rate(5, 10.0) == pytest.approx(19000 / 12)
+
+
+def test_a_source_that_has_fallen_silent_has_no_rate() -> None:
+    begun = [sample(100 + n, 100 * n, began=100.0 + n) for n in range(4)]
+    silent = [sample(103.0 + n, 300, began=103.0) for n in range(1, 8)]
+
+    def rate(count: int) -> float:
+        found = window([*begun, *silent[:count]], 2.5)
+        assert found is not None
+        return found.units["light@kerb"].taken["trips", None]
+
+    assert rate(1) == rate(2) == pytest.approx(100)
+    assert rate(4) == rate(7) == 0
 
 
 def test_a_new_run_counts_from_nothing() -> None:

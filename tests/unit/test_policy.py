@@ -143,9 +143,11 @@ def test_every_decision_tells_what_it_stands_on(begin: Begin) -> None:
 def test_in_calm_zones_try_what_is_likely_to_come(begin: Begin) -> None:
     """With more to do `light` would go up: each plan is tried once, and nothing is wanted for it."""
     loop = begin()
+    alone = loop.world.facts
+    loop.world.facts = replace(alone, others={("kerb", "pi"): 0.3})
     loop.go(60)
     assert loop.tried == []  # there is no core to spare for it
-    loop.world.facts = replace(loop.world.facts, cores={("kerb", "pi"): 2.0, ("cloud", "vm"): 2.0})
+    loop.world.facts = replace(alone, cores={("kerb", "pi"): 2.0, ("cloud", "vm"): 2.0})
     loop.rate(200)
     loop.go(120)
     tried = [{o for u in plan.units if u.zone == "cloud" for o in u.operators} for plan in loop.tried]
