@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from headwater.adapt.decide import SPARE, Alarm, Case, decide
+from headwater.adapt.decide import Alarm, Case, decide
 from headwater.adapt.model import Facts
-from headwater.adapt.options import Options, Work, work_of
+from headwater.adapt.options import Work, work_of
 from headwater.plan.model import DeploymentPlan
 
 _RATES = (3.0, 10.0, 20.0)
@@ -21,8 +21,7 @@ def likely(case: Case) -> tuple[DeploymentPlan, ...]:
     """Give the plans that would be chosen if there were more to do, a narrower link or a crowded host."""
     found: dict[Work, DeploymentPlan] = {}
     for facts in _foreseen(case):
-        current = Options(case.plan, case.promise, facts, beside=case.beside, within=SPARE).current
-        if current.keeps:
+        if case.options(facts).current.keeps:
             continue
         chosen = decide(case, Alarm("expected change", "if it came to that"), facts).chosen
         if chosen is not None:

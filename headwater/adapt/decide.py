@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from headwater.adapt.calibrate import Learned, facts_of
 from headwater.adapt.keeping import Figures, breaks, measured, sink_units, strain
-from headwater.adapt.model import Facts
+from headwater.adapt.model import Facts, predict
 from headwater.adapt.options import Option, Options
 from headwater.adapt.promise import Promise
 from headwater.adapt.window import Window
@@ -88,6 +88,19 @@ class Case:
             rates[source] = {place: max(rate, foreseen.get(place, 0.0)) for place, rate in own.items()}
         return replace(found, profile=found.profile.model_copy(update={"rates": rates}))
 
+    def options(self, facts: Facts, *, within: float = SPARE) -> Options:
+        """Give what could run, if ``facts`` were so.
+
+        Loads that are measured and that no prediction explains stay, wherever operators go. While rates
+        change, both are about other rates.
+        """
+        foreseen = predict(self.plan, facts_of(self.learned, self.plan, self.seen)).load
+        more = {key: host.load - foreseen.get(key, 0.0) for key, host in self.seen.hosts.items()}
+        unexplained = {key: share for key, share in more.items() if share > 0 and self.steady}
+        return Options(
+            self.plan, self.promise, facts, beside=self.beside, unexplained=unexplained, within=within
+        )
+
     def measured(self) -> Figures:
         """Give what the promise is about, as it was measured."""
         return measured(self.plan, self.seen, self.newest)
@@ -157,7 +170,7 @@ def alarms(case: Case) -> tuple[Alarm, ...]:
     known = {a.trigger for a in found}
     facts = case.facts()
     grows = total(facts.profile.rates) > _STEADY * total(case.seen.rates(case.plan))
-    current = Options(case.plan, case.promise, facts, beside=case.beside).current
+    current = case.options(facts).current
     for one in current.breaks:
         is_new = grows or one.limit not in ("headroom", "max_latency") or math.isinf(one.share)
         if one.limit not in known and is_new:
@@ -190,7 +203,7 @@ class Choice:
 def decide(case: Case, alarm: Alarm, facts: Facts | None = None) -> Choice:
     """Look for something better, for a reason; ``facts`` stand in for what is so now."""
     facts = facts or case.facts()
-    options = Options(case.plan, case.promise, facts, beside=case.beside, within=SPARE)
+    options = case.options(facts)
     current = options.current
     others = [_judged(case, o) for o in options.others()]
     chosen: Option | None = None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from headwater.adapt.keeping import Break, Figures, breaks
-from headwater.adapt.model import Facts, Predicted, predict
+from headwater.adapt.model import Facts, HostKey, Predicted, predict
 from headwater.adapt.promise import Promise
 from headwater.errors import HeadwaterError, PlacementError
 from headwater.placement.problem import moved
@@ -73,7 +73,8 @@ def work_of(plan: DeploymentPlan) -> Work:
 class Options:
     """All that could run in place of a plan, foretold by ``facts``.
 
-    ``beside``: other dataflows. ``within``: the share of each limit that others than what runs may use.
+    ``beside``: other dataflows. ``unexplained``: shares of hosts' cores that are taken beside what ``facts``
+    foretell. ``within``: the share of each limit that others than what runs may use.
     """
 
     def __init__(
@@ -83,10 +84,12 @@ class Options:
         facts: Facts,
         *,
         beside: tuple[Beside, ...] = (),
+        unexplained: Mapping[HostKey, float] | None = None,
         within: float = 0.9,
     ) -> None:
         self._plan, self._promise, self._facts = plan, promise, facts
         self._within = within
+        self._unexplained = unexplained or {}
         self._setting = Setting(
             plan.dataflow,
             plan.continuum,
@@ -169,7 +172,10 @@ class Options:
             predicted.p95,
             predicted.bandwidth,
             cost,
-            {f"{host} ({zone})": share for (zone, host), share in predicted.load.items()},
+            {
+                f"{host} ({zone})": share + self._unexplained.get((zone, host), 0.0)
+                for (zone, host), share in predicted.load.items()
+            },
         )
         within = 1.0 if plan is self._plan else self._within
         return Option(

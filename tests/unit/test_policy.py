@@ -94,6 +94,17 @@ def test_a_proposal_expires_when_its_reason_is_gone(begin: Begin) -> None:
     assert [d.state for d in loop.decisions()] == ["expired"]
 
 
+def test_a_load_that_nothing_explains_is_no_reason_to_move(begin: Begin) -> None:
+    """Batches take more of every core all at once, which the model does not know yet."""
+    loop = begin()
+    loop.go(40)
+    costs = loop.world.facts.costs
+    loop.world.facts = replace(loop.world.facts, costs=replace(costs, batch_cpu=3 * costs.batch_cpu))
+    loop.go(60)
+    assert {d.state for d in loop.decisions()} == {"nothing"}
+    assert {d.trigger for d in loop.decisions()} == {"headroom"}
+
+
 def test_off_decides_nothing_and_learns(begin: Begin) -> None:
     loop = begin(replace(CALM, mode="off"))
     loop.go(40)
