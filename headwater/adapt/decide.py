@@ -298,6 +298,16 @@ def _why(alarm: Alarm, chosen: Option | None) -> str:
 Verdict = Literal["better", "as good", "worse"]
 
 
+def _figures(known: Mapping[str, Any]) -> Figures:
+    """Read figures back, of what was measured or foretold; costs are not compared."""
+    return Figures(
+        max(known.get("latency_s") or 0.0, known.get("oldest_s") or 0.0),
+        known.get("bandwidth_bytes_per_s") or 0.0,
+        0.0,
+        known.get("load") or {},
+    )
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What became of a change."""
@@ -307,23 +317,19 @@ class Outcome:
     data: Mapping[str, Any]
 
 
-def judge(case: Case, trigger: str, before: Mapping[str, Any]) -> Outcome:
-    """Hold what is measured after a change against what was measured before it (a decision's ``measured``).
+def judge(case: Case, trigger: str, decided: Mapping[str, Any]) -> Outcome:
+    """Hold what is measured after a change against what its decision (its data) knew of the time before.
 
     Worse is what breaks a limit that was kept, or breaks one by more than before, while there is no more to
-    do than then.
+    do than then. What was foretold of staying as it was counts like what was measured: rates had risen, and
+    what came of it was still to be seen.
     """
     found = case.measured()
     now = strain(case.promise, found)
-    was = strain(
-        case.promise,
-        Figures(
-            max(before.get("latency_s") or 0.0, before.get("oldest_s") or 0.0),
-            before.get("bandwidth_bytes_per_s") or 0.0,
-            0.0,
-            before.get("load") or {},
-        ),
-    )
+    before, stayed = decided.get("measured") or {}, decided.get("current") or {}
+    was = max(strain(case.promise, _figures(known)) for known in (before, stayed))
+    if stayed and stayed.get("latency_s") is None:
+        was = math.inf
     more_to_do = total(case.newest.rates(case.plan)) > _ALIKE * max(1e-9, total(before.get("rates") or {}))
     broken = breaks(case.promise, found)
     verdict: Verdict = "as good"
@@ -336,7 +342,7 @@ def judge(case: Case, trigger: str, before: Mapping[str, Any]) -> Outcome:
         **{k: v for k, v in case.to_data().items() if k != "capacity"},
         "verdict": verdict,
         "text": text,
-        "strain_before": was,
+        "strain_before": was if math.isfinite(was) else None,
         "strain": now,
     }
     return Outcome(verdict, text, data)

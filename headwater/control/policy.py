@@ -270,12 +270,12 @@ class Policy:
         for one in decisions:
             if one.state != "watched":
                 continue
-            before = one.data.get("measured") or {}
-            grown = total(case.newest.rates(case.plan)) > GROWN * max(1e-9, total(before.get("rates") or {}))
+            rates = (one.data.get("measured") or {}).get("rates") or {}
+            grown = total(case.newest.rates(case.plan)) > GROWN * max(1e-9, total(rates))
             hurry = grown and any(a.broken or a.expected for a in found)
             if now - ended < case.promise.settle and not hurry:
                 continue
-            outcome = judge(case, one.trigger, before)
+            outcome = judge(case, one.trigger, one.data)
             if outcome.verdict != "worse" or one.before is None or one.trigger == UNDO:
                 self._store.settle_decision(self._holder, one.id, "kept", outcome.data)
                 continue

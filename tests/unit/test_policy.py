@@ -143,6 +143,18 @@ def test_a_change_that_makes_things_worse_is_undone_and_not_made_again(begin: Be
     assert tried.after and tried.after["verdict"] == "worse"
 
 
+def test_what_is_late_all_the_same_is_not_undone_where_staying_would_have_been_worse(begin: Begin) -> None:
+    """One core cannot do it; two take longer than promised, and than when rates had just risen."""
+    loop = begin(replace(CALM, max_latency=4.0))
+    loop.go(40)
+    loop.rate(3000)
+    loop.go(90)
+    assert "light" in loop.cloud
+    (found, *_) = loop.decisions()
+    assert found.data["current"]["latency_s"] is None
+    assert found.state == "kept" and found.after and found.after["strain"] > 1.1, found.after
+
+
 def test_every_decision_tells_what_it_stands_on(begin: Begin) -> None:
     loop = begin()
     loop.go(40)
