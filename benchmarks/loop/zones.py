@@ -56,10 +56,13 @@ zones:
 
 
 class Zones:
-    """Agents of both zones and a controller, until ``end``; ``place`` holds the disks of all."""
+    """Agents of both zones and a controller, until ``end``; ``place`` holds the disks of all.
 
-    def __init__(self, lab: Lab, place: Path) -> None:
-        self.lab, self.place = lab, place
+    ``pinned``: each zone has a core of its own, and no other.
+    """
+
+    def __init__(self, lab: Lab, place: Path, *, pinned: bool = True) -> None:
+        self.lab, self.place, self._pinned = lab, place, pinned
         self.store = str(place / "store.db")
         self.addresses = {zone: f"{lab.address(zone)}:{_PORT}" for zone in CORES}
         self._token = secrets.token_urlsafe(24)
@@ -133,5 +136,6 @@ class Zones:
             "PYTHONUNBUFFERED": "1",
         }
         with (self.place / f"{name}.log").open("ab") as log:
-            pinned = ["taskset", "-c", str(CORES[zone]), *command]
-            return self.lab.popen(zone, pinned, env=environment, cwd=self.place, stdout=log, stderr=log)
+            if self._pinned:
+                command = ["taskset", "-c", str(CORES[zone]), *command]
+            return self.lab.popen(zone, command, env=environment, cwd=self.place, stdout=log, stderr=log)
