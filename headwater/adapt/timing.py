@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ _HOLD: Mapping[str, float] = {"expected": 2.0, "headroom": 6.0, GAIN: 15.0}
 _BROKEN = 1.0
 GROWN = 1.5
 """By what factor rates have grown since a change where that is a new situation."""
+_MORE = 1.2
+"""By what factor rates have grown since nothing better was found where there may be something by now."""
 _RISING = 1.1
 """By what factor rates have risen since the last look where it is better to see where that ends."""
 _PATIENCE = 4.0
@@ -32,7 +35,8 @@ class Timing:
     """What is remembered from look to look of one deployment. Times are seconds since 1970."""
 
     _since: dict[str, float] = field(default_factory=dict)
-    _nothing: dict[str, float] = field(default_factory=dict)
+    _nothing: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """For each limit when nothing better was found, and the rate then."""
     _told: dict[str, float] = field(default_factory=dict)
     _rate: float | None = None
     _latencies: deque[float] = field(default_factory=lambda: deque(maxlen=_LOOKS + 1))
@@ -74,8 +78,9 @@ class Timing:
             return False
         if alarm.trigger == GAIN and now - ended < promise.cool_down:
             return False
-        last = self._nothing.get(alarm.limit)
-        return last is None or now - last >= (promise.cool_down if alarm.trigger == GAIN else _AGAIN)
+        last, rate = self._nothing.get(alarm.limit, (-math.inf, 0.0))
+        grown = alarm.trigger != GAIN and (self._rate or 0.0) > rate * _MORE
+        return grown or now - last >= (promise.cool_down if alarm.trigger == GAIN else _AGAIN)
 
     def _seen(self, now: float, ended: float, rate: float, latency: float) -> bool:
         """Take a look in; tell whether rates rise: a decision would be made on too few of them."""
@@ -95,7 +100,7 @@ class Timing:
 
     def nothing(self, alarm: Alarm, now: float) -> bool:
         """Note that nothing is better; tell whether that is worth a word."""
-        self._nothing[alarm.limit] = now
+        self._nothing[alarm.limit] = now, self._rate or 0.0
         if alarm.trigger == GAIN or now - self._told.get(alarm.limit, -_TOLD) < _TOLD:
             return False
         self._told[alarm.limit] = now
