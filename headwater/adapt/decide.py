@@ -224,10 +224,17 @@ def _best_first(case: Case, alarm: Alarm, current: Option, able: Sequence[Option
         least = max(LEAST_GAIN, case.promise.gain * current.figures.cost)
         return [o for o in keeping if _price(o) <= current.figures.cost - least]
     if keeping:
-        return keeping
-    now = max(strain(case.promise, current.figures), strain(case.promise, case.measured()))
-    nearer = [(strain(case.promise, o.figures), n) for n, o in enumerate(able)]
-    return [able[n] for strained, n in sorted(nearer) if strained < NEARER * now]
+        most = _price(keeping[0]) + LEAST_GAIN
+        return sorted(keeping, key=lambda o: (max(_price(o), most), _pressure(case, o)))
+    measured = replace(case.measured(), load={})
+    now = max(_pressure(case, current), strain(case.promise, measured))
+    nearer = [(_pressure(case, o), n) for n, o in enumerate(able)]
+    return [able[n] for pressed, n in sorted(nearer) if pressed < NEARER * now]
+
+
+def _pressure(case: Case, option: Option) -> float:
+    """Give the largest share of a limit that an option would use, of hosts only what cannot be put off."""
+    return strain(case.promise, replace(option.figures, load=option.work))
 
 
 def _refused(running: DeploymentPlan, wanted: DeploymentPlan) -> str:
@@ -280,6 +287,8 @@ def _told(case: Case, option: Option, chosen: Option | None) -> Option:
         return replace(option, why_not="; ".join(b.text for b in option.breaks))
     if chosen is None:
         return replace(option, why_not=f"it does not cost {case.promise.gain:.0%} less, or not enough to pay")
+    if _price(option) <= _price(chosen) + LEAST_GAIN:
+        return replace(option, why_not=f"'{chosen.name}' costs as much and leaves more room")
     return replace(option, why_not=f"'{chosen.name}' costs less, with what it moves")
 
 

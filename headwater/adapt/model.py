@@ -109,7 +109,8 @@ class UnitPrediction:
 class Predicted:
     """What a plan would do. ``latency``: p50 and p95 at the slowest sink; ∞ where something does not keep up.
 
-    ``load``: of each host, the share of its cores taken, others' included. ``links``: bytes/s by name.
+    ``load``: of each host, the share of its cores taken, others' included. ``work``: the part of it that rows
+    and others take; what batches cost beside gets less as they get longer. ``links``: bytes/s by name.
     ``bandwidth``: bytes/s into the top layer. ``reaches``: (p50, p95) at each unit's end.
     """
 
@@ -117,6 +118,7 @@ class Predicted:
     p95: float
     units: Mapping[str, UnitPrediction]
     load: Mapping[HostKey, float]
+    work: Mapping[HostKey, float]
     links: Mapping[str, float]
     bandwidth: float
     reaches: Mapping[str, tuple[float, float]]
@@ -186,6 +188,7 @@ class _Prediction:
             key = (host.zone, host.name)
             load.setdefault(key, self._facts.others.get(key, 0.0) / self._cores(host))
             load[key] += units[unit.id].cpu / self._cores(host)
+        work = {(h.zone, h.name): self._row_work(h) / self._cores(h) for h in self._hosts.values()}
         links = self._links()
         reaches = self._reaches(units, links)
         ends = [
@@ -205,6 +208,7 @@ class _Prediction:
             p95=max((p95 for _, p95 in ends), default=0.0),
             units=units,
             load=load,
+            work=work,
             links=links,
             bandwidth=sum(bytes_ for name, bytes_ in links.items() if name in into_top),
             reaches=reaches,
@@ -268,9 +272,12 @@ class _Prediction:
     def _keeps_up(self, unit: Unit) -> bool:
         """Tell whether a unit's host has the time for all rows, however few batches that leaves time for."""
         host = self._hosts[unit.id]
-        key = (host.zone, host.name)
+        return self._row_work(host) < _FULL * self._cores(host)
+
+    def _row_work(self, host: Host) -> float:
+        """Give the cores that rows take of a host, and others."""
         rows = sum(self.work(u) for u in self._plan.units if self._hosts[u.id] is host)
-        return rows + self._facts.others.get(key, 0.0) < _FULL * self._cores(host)
+        return rows + self._facts.others.get((host.zone, host.name), 0.0)
 
     # ------------------------------------------------------------ ways
 

@@ -29,7 +29,8 @@ _SCHEDULER = "tsoo_exact"
 class Option:
     """A deployment that could be, with its plan and what that would do.
 
-    ``moved``: operators, for each location, that are elsewhere than now.
+    ``moved``: operators, for each location, that are elsewhere than now. ``work``: of each host the share of
+    its cores that is taken whatever batches do, see ``Predicted``.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Option:
     plan: DeploymentPlan
     predicted: Predicted
     figures: Figures
+    work: Mapping[str, float]
     moved: int
     breaks: tuple[Break, ...]
     why_not: str = ""
@@ -168,19 +170,25 @@ class Options:
     def _option(self, name: str, deployment: Deployment, plan: DeploymentPlan) -> Option:
         predicted = predict(plan, self._facts)
         cost, changed = self._cost(deployment)
-        figures = Figures(
-            predicted.p95,
-            predicted.bandwidth,
-            cost,
-            {
-                f"{host} ({zone})": share + self._unexplained.get((zone, host), 0.0)
-                for (zone, host), share in predicted.load.items()
-            },
-        )
+        figures = Figures(predicted.p95, predicted.bandwidth, cost, self._shares(predicted.load))
         within = 1.0 if plan is self._plan else self._within
         return Option(
-            name, deployment, plan, predicted, figures, changed, breaks(self._promise, figures, within=within)
+            name,
+            deployment,
+            plan,
+            predicted,
+            figures,
+            self._shares(predicted.work),
+            changed,
+            breaks(self._promise, figures, within=within),
         )
+
+    def _shares(self, of: Mapping[HostKey, float]) -> dict[str, float]:
+        """Name hosts, and add what nothing explains."""
+        return {
+            f"{host} ({zone})": share + self._unexplained.get((zone, host), 0.0)
+            for (zone, host), share in of.items()
+        }
 
     def _cost(self, deployment: Deployment) -> tuple[float, int]:
         """Give RU, and how many operators are elsewhere than now; 0 where they are none of the problem."""

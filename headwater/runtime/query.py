@@ -16,7 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import HeadwaterError, RuntimeFailure, SparkStumbled, Unavailable, UserCodeError
-from headwater.runtime.checkpoint import has_written_nothing, newest_batch, reads_agree
+from headwater.runtime.checkpoint import cut_off, has_written_nothing, newest_batch, reads_agree
 from headwater.runtime.counting import Counting, Tally
 
 if TYPE_CHECKING:
@@ -209,11 +209,10 @@ class Running:
         before = newest_batch(checkpoint / "commits") if checkpoint else -1
 
         def between_batches() -> bool:
-            if not self.query.status["isTriggerActive"]:
-                return True
             if checkpoint is None:
-                return False
-            ended = newest_batch(checkpoint / "commits") > before
+                return not self.query.status["isTriggerActive"]
+            # Files tell it without asking Spark, which on a full core would take its time to answer.
+            ended = newest_batch(checkpoint / "commits") > before or not cut_off(checkpoint)
             return ended or (at_once and has_written_nothing(checkpoint))
 
         while self.query.isActive and time.monotonic() < deadline:
