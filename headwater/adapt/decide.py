@@ -30,6 +30,8 @@ Rates = Mapping[str, Mapping[str, float]]
 
 SPARE = 0.9
 """The share of a limit that a placement may use that is changed to."""
+ALIKE = 1.1
+"""By what factor strains may differ and count as the same."""
 NEARER = 0.8
 """The strain that is left, as a share of what there was, for a change that keeps to no limit all the same."""
 _STEADY = 1.15
@@ -166,10 +168,14 @@ def alarms(case: Case) -> tuple[Alarm, ...]:
     While there is no more to do than was seen, load and latency are as they are measured, whatever the model
     says, but where something cannot keep up: that takes its time to be seen.
     """
-    found = [Alarm(b.limit, b.text) for b in breaks(case.promise, case.measured())]
+    measured = case.measured()
+    rates, before = total(case.newest.rates(case.plan)), total(case.seen.rates(case.plan))
+    if rates * _STEADY < before:
+        measured = replace(measured, load={})  # it was that of more rows
+    found = [Alarm(b.limit, b.text) for b in breaks(case.promise, measured)]
     known = {a.trigger for a in found}
     facts = case.facts()
-    grows = total(facts.profile.rates) > _STEADY * total(case.seen.rates(case.plan))
+    grows = total(facts.profile.rates) > _STEADY * before
     current = case.options(facts).current
     for one in current.breaks:
         is_new = grows or one.limit not in ("headroom", "max_latency") or math.isinf(one.share)
@@ -225,16 +231,14 @@ def _best_first(case: Case, alarm: Alarm, current: Option, able: Sequence[Option
         return [o for o in keeping if _price(o) <= current.figures.cost - least]
     if keeping:
         most = _price(keeping[0]) + LEAST_GAIN
-        return sorted(keeping, key=lambda o: (max(_price(o), most), _pressure(case, o)))
-    measured = replace(case.measured(), load={})
-    now = max(_pressure(case, current), strain(case.promise, measured))
-    nearer = [(_pressure(case, o), n) for n, o in enumerate(able)]
-    return [able[n] for pressed, n in sorted(nearer) if pressed < NEARER * now]
-
-
-def _pressure(case: Case, option: Option) -> float:
-    """Give the largest share of a limit that an option would use, of hosts only what cannot be put off."""
-    return strain(case.promise, replace(option.figures, load=option.work))
+        return sorted(keeping, key=lambda o: (max(_price(o), most), strain(case.promise, o.figures)))
+    now = max(strain(case.promise, current.figures), strain(case.promise, case.measured()))
+    nearer = [(strain(case.promise, o.figures), o) for o in able]
+    nearer = [(strained, o) for strained, o in nearer if strained < NEARER * now]
+    best = min((strained for strained, _ in nearer), default=0.0)
+    # Batches get longer where there is much to do, and cost less: what rows take tells more.
+    ordered = sorted(nearer, key=lambda x: (max(x[0], best * ALIKE), max(x[1].work.values(), default=0.0)))
+    return [o for _, o in ordered]
 
 
 def _refused(running: DeploymentPlan, wanted: DeploymentPlan) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from headwater.adapt.decide import GAIN, Alarm
 from headwater.adapt.promise import Promise
 
-_HOLD: Mapping[str, float] = {"expected": 2.0, "headroom": 6.0, GAIN: 15.0}
+_HOLD: Mapping[str, float] = {"expected": 2.0, "headroom": 15.0, GAIN: 15.0}
 """Seconds that a reason has to last; a limit that is broken 1."""
 _BROKEN = 1.0
 GROWN = 1.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import threading
 import time
@@ -28,7 +29,8 @@ READY_SECONDS = 30.0
 BATCHES = 100
 """How many of a run's newest batches are kept."""
 _PACE, _LONGEST = 10, 5.0  # batches and seconds after which a run is looked at again
-_LOOK = 0.02  # seconds between two looks at a query that is to stop
+_LOOK = 0.02  # seconds between two looks at what a query that is to stop has written
+_ASK = 0.5  # seconds after which Spark is asked whether it runs still
 # A busy machine starts a Python worker too slowly; a race in Spark's own serialization of a task; a worker
 # that got no answer (see stateserver).
 _STUMBLES = (
@@ -215,9 +217,14 @@ class Running:
             ended = newest_batch(checkpoint / "commits") > before or not cut_off(checkpoint)
             return ended or (at_once and has_written_nothing(checkpoint))
 
-        while self.query.isActive and time.monotonic() < deadline:
+        asked = -math.inf
+        while (now := time.monotonic()) < deadline:
             if between_batches() and (not level or checkpoint is None or reads_agree(checkpoint)):
                 break
+            if now - asked >= _ASK:
+                if not self.query.isActive:
+                    break
+                asked = now
             time.sleep(_LOOK)
         self.query.stop()
 
