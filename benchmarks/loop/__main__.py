@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 
 from benchmarks import common
@@ -44,7 +45,7 @@ from headwater.testing import batch_result, compare
 ALL_EDGE, ALL_CLOUD, AUTO = "all_edge", "all_cloud", "auto"
 STATIC = {ALL_CLOUD: CUTS[0], "split": CUTS[1], "small_rows": CUTS[2], ALL_EDGE: "result"}
 """Placements that stay, by the first operator in the cloud; all but the sink may be at the edge."""
-_WORK_US = 210.0  # microseconds of a core that each of the two heavy operators is to take for a trip
+_WORK_US = 150.0  # microseconds of a core that each of the two heavy operators is to take for a trip
 _QUICK_PASSES = 20
 _SETTLE = 20.0
 
@@ -70,6 +71,8 @@ class Run:
     decisions: list[dict[str, Any]] = field(default_factory=list)
     errors: dict[str, list[float]] = field(default_factory=dict)
     lags: dict[str, float] = field(default_factory=dict)
+    stolen: dict[str, float] = field(default_factory=dict)
+    """The share of this machine's processors that its own host gave to others."""
     rows_in: int = 0
 
     @property
@@ -85,6 +88,7 @@ class Trial:
         (place / "in" / LOCATION).mkdir(parents=True)
         self._zones = Zones(lab, place, pinned=not options.quick)
         self._told = 0
+        self._stolen: dict[str, float] = {}
         self._dataflow = flow(str(place / "in"), passes)
         self._say: Callable[[str], None] = lambda text: print(text, flush=True)
 
@@ -130,6 +134,7 @@ class Trial:
             decisions=decisions,
             errors=errors,
             lags=lags,
+            stolen=self._stolen,
             rows_in=feed.rows,
         )
 
@@ -158,6 +163,7 @@ class Trial:
 
     def _pass(self, phase: Phase, errors: dict[str, list[float]]) -> None:
         """Let a phase go by; hold the model against what is measured in its last third."""
+        begun = psutil.cpu_times()
         ends = time.monotonic() + phase.seconds
         while (left := ends - time.monotonic()) > 0:
             time.sleep(min(5.0, left))
@@ -168,6 +174,7 @@ class Trial:
             if left < phase.seconds / 3 + 5.0:
                 for kind, found in live_loop.compared(NAME, self._zones.store).items():
                     errors[kind] += [c.error for c in found]
+        self._stolen[phase.name] = stolen(begun, psutil.cpu_times())
 
     def _wait_until_calm(self) -> None:
         deadline = time.monotonic() + 120
@@ -212,6 +219,12 @@ class Trial:
             return batch_result(batch.session(), self._dataflow, continuum({}))["result"]
         finally:
             batch.stop()
+
+
+def stolen(before: Any, after: Any) -> float:
+    """Give the share of this machine's processor time that its own host gave to others, where that is told."""
+    spent = sum(after) - sum(before)
+    return round((getattr(after, "steal", 0.0) - getattr(before, "steal", 0.0)) / spent, 3) if spent else 0.0
 
 
 def tuned(place: Path) -> tuple[int, Profile]:
@@ -267,6 +280,7 @@ def result_of(runs: Sequence[Run]) -> dict[str, Any]:
             "lost": r.lost,
             "duplicated": r.duplicated,
             "lag_p95_s": r.lags,
+            "stolen": r.stolen,
             "rows_in": r.rows_in,
             "decisions": r.decisions,
         }
