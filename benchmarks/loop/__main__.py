@@ -222,7 +222,7 @@ class Trial:
 
 
 def stolen(before: Any, after: Any) -> float:
-    """Give the share of this machine's processor time that its own host gave to others, where that is told."""
+    """Give the share of the machine's processor time that its own host gave to others, where that is told."""
     spent = sum(after) - sum(before)
     return round((getattr(after, "steal", 0.0) - getattr(before, "steal", 0.0)) / spent, 3) if spent else 0.0
 
@@ -238,7 +238,7 @@ def tuned(place: Path) -> tuple[int, Profile]:
         print(f"{passes} passes: {each:.0f} µs", flush=True)
         passes = max(1, round(passes * _WORK_US / each))
     samples = {"trips": {LOCATION: str(place / LOCATION)}}
-    profile = service.profile(flow(str(place), passes), samples, cores=1, memory_mb=1000, repeats=1)
+    profile = service.profile(flow(str(place), passes), samples, cores=1, memory_mb=1000, repeats=3)
     return passes, profile.model_copy(update={"rates": {}})
 
 
