@@ -45,7 +45,7 @@ from headwater.testing import batch_result, compare
 ALL_EDGE, ALL_CLOUD, AUTO = "all_edge", "all_cloud", "auto"
 STATIC = {ALL_CLOUD: CUTS[0], "split": CUTS[1], "small_rows": CUTS[2], ALL_EDGE: "result"}
 """Placements that stay, by the first operator in the cloud; all but the sink may be at the edge."""
-_WORK_US = 150.0  # microseconds of a core that each of the two heavy operators is to take for a trip
+_WORK_US = 200.0  # microseconds of a core that each of the two heavy operators is to take for a trip
 _QUICK_PASSES = 20
 _SETTLE = 20.0
 
