@@ -30,6 +30,10 @@ Rates = Mapping[str, Mapping[str, float]]
 
 SPARE = 0.9
 """The share of a limit that a placement may use that is changed to."""
+FULL = 0.85
+"""The share of a host's cores that is taken where what comes late will come later and later."""
+SOON = 30.0
+"""Seconds for which latency is thought to go on rising."""
 ALIKE = 1.1
 """By what factor strains may differ and count as the same."""
 NEARER = 0.8
@@ -64,7 +68,8 @@ class Case:
     """All that a decision is made on.
 
     ``seen``: the last seconds; ``newest``: the very last, for rates. ``expected``: rates foreseen, if any.
-    ``left``: placements that are not to come again as things are.
+    ``left``: placements that are not to come again as things are. ``rising``: seconds by which latency has
+    grown each second of late.
     """
 
     plan: DeploymentPlan
@@ -75,6 +80,7 @@ class Case:
     expected: Rates | None = None
     beside: tuple[Beside, ...] = ()
     left: tuple[Left, ...] = field(default=())
+    rising: float = 0.0
 
     @property
     def sinks(self) -> tuple[str, ...]:
@@ -106,6 +112,12 @@ class Case:
     def measured(self) -> Figures:
         """Give what the promise is about, as it was measured."""
         return measured(self.plan, self.seen, self.newest)
+
+    def foreseen(self) -> Figures:
+        """Give what was measured, latency as it will be if it goes on rising while a host is full."""
+        found = self.measured()
+        full = max(found.load.values(), default=0.0) >= FULL
+        return replace(found, latency=found.latency + SOON * self.rising) if full else found
 
     @property
     def steady(self) -> bool:
@@ -174,6 +186,11 @@ def alarms(case: Case) -> tuple[Alarm, ...]:
         measured = replace(measured, load={})  # it was that of more rows
     found = [Alarm(b.limit, b.text) for b in breaks(case.promise, measured)]
     known = {a.trigger for a in found}
+    for b in breaks(case.promise, replace(case.foreseen(), load={})):
+        if b.limit not in known:
+            text = f"{b.text} is expected: it rises by {case.rising:.2g} s each second"
+            found.append(Alarm(_EXPECTED + b.limit, text))
+            known.add(b.limit)
     facts = case.facts()
     grows = total(facts.profile.rates) > _STEADY * before
     current = case.options(facts).current
@@ -232,7 +249,7 @@ def _best_first(case: Case, alarm: Alarm, current: Option, able: Sequence[Option
     if keeping:
         most = _price(keeping[0]) + LEAST_GAIN
         return sorted(keeping, key=lambda o: (max(_price(o), most), strain(case.promise, o.figures)))
-    now = max(strain(case.promise, current.figures), strain(case.promise, case.measured()))
+    now = max(strain(case.promise, current.figures), strain(case.promise, case.foreseen()))
     nearer = [(strain(case.promise, o.figures), o) for o in able]
     nearer = [(strained, o) for strained, o in nearer if strained < NEARER * now]
     best = min((strained for strained, _ in nearer), default=0.0)

@@ -110,6 +110,23 @@ def test_a_load_that_nothing_explains_is_no_reason_to_move(
         assert max(option["load"].values()) > 0.9 * max(found.data["measured"]["load"].values())
 
 
+def test_latency_that_rises_on_a_full_host_is_an_alarm_before_it_is_too_much(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows cost more than the model knows, which thinks that one core can do it."""
+    loop = begin(replace(CALM, max_latency=12.0))
+    loop.go(40)
+    monkeypatch.setattr(policy, "learn", lambda learned, plan, seen: learned)
+    costs = loop.world.facts.costs
+    loop.world.facts = replace(loop.world.facts, costs=replace(costs, row={"heavy": 1.5, "light": 1.5}))
+    loop.rate(1600)
+    loop.go(90)
+    found = next(d for d in loop.decisions() if d.state != "nothing")
+    assert found.trigger == "expected max_latency" and "rises" in found.why
+    assert found.data["measured"]["latency_s"] < 12.0
+    assert "light" in loop.cloud
+
+
 def test_off_decides_nothing_and_learns(begin: Begin) -> None:
     loop = begin(replace(CALM, mode="off"))
     loop.go(40)
