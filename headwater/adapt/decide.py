@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from headwater.adapt.calibrate import Learned, facts_of
 from headwater.adapt.keeping import Figures, breaks, measured, sink_units, strain
-from headwater.adapt.model import Facts, predict
+from headwater.adapt.model import Facts, HostKey, predict
 from headwater.adapt.options import Option, Options
 from headwater.adapt.promise import Promise
 from headwater.adapt.window import Window
@@ -30,11 +31,11 @@ Rates = Mapping[str, Mapping[str, float]]
 
 SPARE = 0.9
 """The share of a limit that a placement may use that is changed to."""
-FULL = 0.85
+_NEARLY_FULL = 0.85
 """The share of a host's cores that is taken where what comes late will come later and later."""
-SOON = 30.0
+_SOON = 30.0
 """Seconds for which latency is thought to go on rising."""
-ALIKE = 1.1
+_SAME_STRAIN = 1.1
 """By what factor strains may differ and count as the same."""
 NEARER = 0.8
 """The strain that is left, as a share of what there was, for a change that keeps to no limit all the same."""
@@ -96,18 +97,20 @@ class Case:
             rates[source] = {place: max(rate, foreseen.get(place, 0.0)) for place, rate in own.items()}
         return replace(found, profile=found.profile.model_copy(update={"rates": rates}))
 
-    def options(self, facts: Facts, *, within: float = SPARE) -> Options:
-        """Give what could run, if ``facts`` were so.
+    def options(self, facts: Facts) -> Options:
+        """Give what could run, if ``facts`` were so; loads that nothing explains stay where they are."""
+        return Options(
+            self.plan, self.promise, facts, beside=self.beside, unexplained=self._unexplained, within=SPARE
+        )
 
-        Loads that are measured and that no prediction explains stay, wherever operators go. While rates
-        change, both are about other rates.
-        """
+    @cached_property
+    def _unexplained(self) -> Mapping[HostKey, float]:
+        """Loads of hosts as measured, less what is foretold; none while rates change, of which both tell."""
+        if not self.steady:
+            return {}
         foreseen = predict(self.plan, facts_of(self.learned, self.plan, self.seen)).load
         more = {key: host.load - foreseen.get(key, 0.0) for key, host in self.seen.hosts.items()}
-        unexplained = {key: share for key, share in more.items() if share > 0 and self.steady}
-        return Options(
-            self.plan, self.promise, facts, beside=self.beside, unexplained=unexplained, within=within
-        )
+        return {key: share for key, share in more.items() if share > 0}
 
     def measured(self) -> Figures:
         """Give what the promise is about, as it was measured."""
@@ -116,8 +119,8 @@ class Case:
     def foreseen(self) -> Figures:
         """Give what was measured, latency as it will be if it goes on rising while a host is full."""
         found = self.measured()
-        full = max(found.load.values(), default=0.0) >= FULL
-        return replace(found, latency=found.latency + SOON * self.rising) if full else found
+        full = max(found.load.values(), default=0.0) >= _NEARLY_FULL
+        return replace(found, latency=found.latency + _SOON * self.rising) if full else found
 
     @property
     def steady(self) -> bool:
@@ -236,7 +239,7 @@ def decide(case: Case, alarm: Alarm, facts: Facts | None = None) -> Choice:
             chosen = wanted
             break
         others[others.index(wanted)] = replace(wanted, why_not=refused)
-    told = tuple(_told(case, o, chosen) for o in others)
+    told = tuple(_told(case, alarm, o, chosen) for o in others)
     return Choice(alarm, _why(alarm, chosen), current, told, chosen)
 
 
@@ -250,12 +253,11 @@ def _best_first(case: Case, alarm: Alarm, current: Option, able: Sequence[Option
         most = _price(keeping[0]) + LEAST_GAIN
         return sorted(keeping, key=lambda o: (max(_price(o), most), strain(case.promise, o.figures)))
     now = max(strain(case.promise, current.figures), strain(case.promise, case.foreseen()))
-    nearer = [(strain(case.promise, o.figures), o) for o in able]
-    nearer = [(strained, o) for strained, o in nearer if strained < NEARER * now]
-    best = min((strained for strained, _ in nearer), default=0.0)
+    nearer = [(s, o) for o in able if (s := strain(case.promise, o.figures)) < NEARER * now]
+    same = min((strained for strained, _ in nearer), default=0.0) * _SAME_STRAIN
     # Batches get longer where there is much to do, and cost less: what rows take tells more.
-    ordered = sorted(nearer, key=lambda x: (max(x[0], best * ALIKE), max(x[1].work.values(), default=0.0)))
-    return [o for _, o in ordered]
+    nearer.sort(key=lambda x: (max(x[0], same), max(x[1].work.values(), default=0.0)))
+    return [o for _, o in nearer]
 
 
 def _refused(running: DeploymentPlan, wanted: DeploymentPlan) -> str:
@@ -300,7 +302,7 @@ def total(rates: Rates) -> float:
     return sum(rate for own in rates.values() for rate in own.values())
 
 
-def _told(case: Case, option: Option, chosen: Option | None) -> Option:
+def _told(case: Case, alarm: Alarm, option: Option, chosen: Option | None) -> Option:
     """Say of an option why it was not chosen."""
     if option is chosen or option.why_not:
         return option
@@ -308,7 +310,7 @@ def _told(case: Case, option: Option, chosen: Option | None) -> Option:
         return replace(option, why_not="; ".join(b.text for b in option.breaks))
     if chosen is None:
         return replace(option, why_not=f"it does not cost {case.promise.gain:.0%} less, or not enough to pay")
-    if _price(option) <= _price(chosen) + LEAST_GAIN:
+    if alarm.trigger != GAIN and _price(option) <= _price(chosen) + LEAST_GAIN:
         return replace(option, why_not=f"'{chosen.name}' costs as much and leaves more room")
     return replace(option, why_not=f"'{chosen.name}' costs less, with what it moves")
 

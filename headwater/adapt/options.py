@@ -86,12 +86,12 @@ class Options:
         facts: Facts,
         *,
         beside: tuple[Beside, ...] = (),
-        unexplained: Mapping[HostKey, float] | None = None,
-        within: float = 0.9,
+        unexplained: Mapping[HostKey, float],
+        within: float,
     ) -> None:
         self._plan, self._promise, self._facts = plan, promise, facts
         self._within = within
-        self._unexplained = unexplained or {}
+        self._unexplained = unexplained
         self._setting = Setting(
             plan.dataflow,
             plan.continuum,

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import linear_regression
 
 from headwater.adapt.decide import GAIN, Alarm
 from headwater.adapt.promise import Promise
@@ -24,6 +25,8 @@ _PATIENCE = 4.0
 _MENDING = 0.93
 """What latency has come down to since some looks before where it is on its way by itself."""
 _LOOKS = 3
+_TREND = 12.0
+"""Seconds in which latency has to rise where that is a trend."""
 _AGAIN = 15.0
 """Seconds after which it is looked again for something better, where there was nothing."""
 _TOLD = 120.0
@@ -40,6 +43,7 @@ class Timing:
     _told: dict[str, float] = field(default_factory=dict)
     _rate: float | None = None
     _latencies: deque[float] = field(default_factory=lambda: deque(maxlen=_LOOKS + 1))
+    _trend: deque[tuple[float, float]] = field(default_factory=deque)
     _rising: float | None = None
     _ended: float = 0.0
     _rate_then: float = 0.0
@@ -98,6 +102,17 @@ class Timing:
         """Tell whether latency comes down by itself: what had to wait is caught up with."""
         return len(self._latencies) > _LOOKS and self._latencies[-1] < _MENDING * self._latencies[0]
 
+    def rising(self, now: float, p95: float | None) -> float:
+        """Take in a latency; give by how much it has grown each second, all the time and of late; else 0."""
+        if p95 is not None:
+            self._trend.append((now, p95))
+        while self._trend and self._trend[0][0] < now - _TREND:
+            self._trend.popleft()
+        parts = (list(self._trend), [one for one in self._trend if one[0] >= now - _TREND / 2])
+        if any(len(part) < 3 for part in parts) or now - self._trend[0][0] < _TREND * 0.7:
+            return 0.0
+        return max(0.0, min(linear_regression(*zip(*part, strict=True)).slope for part in parts))
+
     def nothing(self, alarm: Alarm, now: float) -> bool:
         """Note that nothing is better; tell whether that is worth a word."""
         self._nothing[alarm.limit] = now, self._rate or 0.0
@@ -110,3 +125,4 @@ class Timing:
         """Forget how long reasons have lasted: something was decided, or is being changed."""
         self._since.clear()
         self._latencies.clear()
+        self._trend.clear()

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import linear_regression
 
 from headwater.adapt.ahead import likely
 from headwater.adapt.calibrate import Learned, learn
@@ -85,8 +84,6 @@ class _Watched:
     ahead_at: float = 0.0
     samples: deque[Sample] = field(default_factory=deque)
     """Those of the last ``SEEN`` seconds."""
-    latencies: deque[tuple[float, float]] = field(default_factory=deque)
-    """When, and p95 as it was then, of the last ``SEEN`` seconds."""
     rates: deque[tuple[float, Rates]] = field(default_factory=lambda: deque(maxlen=PAST))
     """Those of the last minutes, a value for each ``STEP``, and when that was."""
 
@@ -121,7 +118,6 @@ class Policy:
         changes = self._store.changes(record.name)
         if record.phase != "running" or record.version != record.dealt or record.base is None:
             watched.timing.disturbed()
-            watched.latencies.clear()
             self._follow(open_ones, changes)
             return
         ended = max((c.ended or 0.0 for c in changes), default=0.0)
@@ -173,7 +169,7 @@ class Policy:
             expected=self._expected(plan, watched, samples, now),
             beside=self._beside(record.name),
             left=self._left(record.name, now),
-            rising=_rising(watched.latencies, now, seen.latency(sink_units(plan))[1]),
+            rising=watched.timing.rising(now, seen.latency(sink_units(plan))[1]),
         )
 
     def _samples(self, name: str, watched: _Watched, now: float) -> Sequence[Sample]:
@@ -377,18 +373,6 @@ class Policy:
             self._store.want_decided(self._holder, number)
         except HeadwaterError as error:
             self._expire(self._store.decision(number), error.what)
-
-
-def _rising(latencies: deque[tuple[float, float]], now: float, latency: float | None) -> float:
-    """Note a latency; give by how much they have grown each second, all the time and of late; else 0."""
-    if latency is not None:
-        latencies.append((now, latency))
-    while latencies and latencies[0][0] < now - SEEN:
-        latencies.popleft()
-    parts = (list(latencies), [one for one in latencies if one[0] >= now - SEEN / 2])
-    if any(len(part) < 3 for part in parts) or now - latencies[0][0] < SEEN * 0.7:
-        return 0.0
-    return max(0.0, min(linear_regression(*zip(*part, strict=True)).slope for part in parts))
 
 
 def _left(one: Decision, option: Mapping[str, object] | None, why: str) -> Left | None:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 DEAD = "__dead"
 """A malformed record as a dead letter, beside the columns of those that are well formed."""
-_HELD = 1000
-"""Malformed records that wait for a batch to go with."""
 
 
 def past(operator: MapBatches, frame: DataFrame) -> DataFrame:
@@ -56,15 +54,17 @@ def _aside(function: Callable[[Batches], Batches], columns: t.StructType) -> Cal
                 if batch.num_rows:
                     yield batch.drop_columns(carried.names)
 
+        def letters(beside: pa.Schema) -> Batches:
+            while held:
+                one = held.pop(0)
+                yield _side_by_side(_nothing(beside, one.num_rows), one)
+
         made: pa.Schema | None = None
         for batch in function(well_formed()):
             made = batch.schema
             yield _side_by_side(batch, _nothing(carried, batch.num_rows))
-            if sum(one.num_rows for one in held) >= _HELD:
-                yield from (_side_by_side(_nothing(made, one.num_rows), one) for one in held)
-                held.clear()
-        made = made or to_arrow_schema(columns, timezone="UTC")
-        yield from (_side_by_side(_nothing(made, one.num_rows), one) for one in held)
+            yield from letters(made)
+        yield from letters(made or to_arrow_schema(columns, timezone="UTC"))
 
     return run
 
