@@ -25,6 +25,7 @@ from headwater.plan.carry import Carry
 from headwater.plan.document import digest, to_document
 from headwater.plan.model import DeploymentPlan
 from headwater.runtime.channels.flight import FlightLog
+from headwater.runtime.durable import write_first
 from headwater.runtime.layout import sink_name
 from headwater.runtime.wire import CA_ENV, TOKEN_ENV, Credentials, Wire
 
@@ -230,12 +231,7 @@ class Agents:
             return os.environ[TOKEN_ENV]
         file = self.home / "token"
         self.home.mkdir(parents=True, exist_ok=True)
-        draft = self.home / f".token.{os.getpid()}"
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
-            out.write(secrets.token_urlsafe(24))
-        with contextlib.suppress(FileExistsError):
-            os.link(draft, file)
-        draft.unlink()
+        write_first(file, secrets.token_urlsafe(24), mode=0o600)
         return file.read_text()
 
     def _here(self, zone: str) -> str:

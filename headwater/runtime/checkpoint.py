@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 import time
 from functools import lru_cache
@@ -12,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from headwater.errors import ChannelError, DeploymentError
-from headwater.runtime.durable import read_note, sweep, write_atomically
+from headwater.runtime.durable import read_note, sweep, write_atomically, write_first
 
 AGAIN = "__"
 """Before the number of a source's second read, in Spark's name of it."""
@@ -84,22 +83,9 @@ def begin_run(checkpoint: Path) -> str:
 def begin_to_publish(run: str, batch: int) -> None:
     """Mark a batch of a run before any of it can be seen; raise ChannelError where it was taken back."""
     mark = Path(f"{run}.{batch}")
-    if not _marked(mark, "") and mark.read_text() == _TAKEN:
+    if not write_first(mark, "", fsync=False) and mark.read_text() == _TAKEN:
         raise ChannelError("the batch was taken back", where=str(mark), hint="its query was stopped before")
     Path(f"{run}.{batch - 1}").unlink(missing_ok=True)
-
-
-def _marked(mark: Path, text: str) -> bool:
-    """Make a mark whole, in one step; False where there is one."""
-    draft = mark.with_name(f".{mark.name}.{secrets.token_hex(4)}")
-    draft.write_text(text)
-    try:
-        os.link(draft, mark)
-    except FileExistsError:
-        return False
-    finally:
-        draft.unlink()
-    return True
 
 
 def has_written_nothing(checkpoint: Path) -> bool:
@@ -135,7 +121,7 @@ def take_back(checkpoint: Path) -> bool:
         return False
     batch = newest_batch(checkpoint / "offsets")
     mark = _mark_of(checkpoint, batch)
-    if mark is not None and not _marked(mark, _TAKEN):
+    if mark is not None and not write_first(mark, _TAKEN, fsync=False):
         return False
     for file in (f".{batch}.crc", str(batch)):
         (checkpoint / "offsets" / file).unlink(missing_ok=True)

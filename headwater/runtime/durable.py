@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +30,42 @@ def write_atomically(path: Path, text: str, *, scratch: Path | None = None, fsyn
     """
     if scratch is None:
         path.parent.mkdir(parents=True, exist_ok=True)
+    with _draft(path, text, scratch=scratch, fsync=fsync) as temp:
+        os.replace(temp, path)
+    if fsync:
+        sync_directory(path.parent)
+
+
+def write_first(
+    path: Path, text: str, *, scratch: Path | None = None, fsync: bool = True, mode: int = 0o666
+) -> bool:
+    """Write a small file whole if there is none; False where another was first, whose text stays.
+
+    ``scratch`` as for `write_atomically`; ``mode``: who may read and write it, less the process's umask.
+    """
+    with _draft(path, text, scratch=scratch, fsync=fsync, mode=mode) as temp:
+        try:
+            os.link(temp, path)
+        except FileExistsError:
+            return False
+    if fsync:
+        sync_directory(path.parent)
+    return True
+
+
+@contextlib.contextmanager
+def _draft(path: Path, text: str, *, scratch: Path | None, fsync: bool, mode: int = 0o666) -> Iterator[Path]:
+    """Write a text under another name on the same disk; what is left of that name goes in the end."""
     temp = (scratch or path.parent) / f".{path.name}.{uuid.uuid4().hex}"
     try:
-        with open(temp, "w", encoding="utf-8") as out:
+        with open(os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as out:
             out.write(text)
             if fsync:
                 out.flush()
                 os.fsync(out.fileno())
-        os.replace(temp, path)
-    except BaseException:
+        yield temp
+    finally:
         temp.unlink(missing_ok=True)
-        raise
-    if fsync:
-        sync_directory(path.parent)
 
 
 def read_object(path: Path) -> dict[str, Any] | None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from headwater.errors import ChannelError
-from headwater.runtime.durable import sync_directory, write_atomically
+from headwater.runtime.durable import write_atomically, write_first
 
 _CACHED = 2048  # entries never change, so they may be kept; this bounds how many are
 
@@ -108,21 +107,9 @@ class Journal:
 
     def publish(self, number: int, body: Mapping[str, Any]) -> bool:
         """Publish an entry; return False when another writer has taken the number."""
-        temp = self.scratch / f"entry.{uuid.uuid4().hex}"
-        try:
-            with open(temp, "w", encoding="utf-8") as out:
-                out.write(json.dumps({"entry": body, "crc32": _checksum(body)}, separators=(",", ":")))
-                if self.fsync:
-                    out.flush()
-                    os.fsync(out.fileno())
-            try:
-                os.link(temp, self.path(number))
-            except FileExistsError:
-                return False
-        finally:
-            temp.unlink(missing_ok=True)
-        if self.fsync:
-            sync_directory(self.directory)
+        text = json.dumps({"entry": body, "crc32": _checksum(body)}, separators=(",", ":"))
+        if not write_first(self.path(number), text, scratch=self.scratch, fsync=self.fsync):
+            return False
         self._last = number
         write_atomically(self._hint, str(number), scratch=self.scratch, fsync=False)
         return True

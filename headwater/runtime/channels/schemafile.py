@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
-import os
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import ChannelError
 from headwater.runtime.channels.segments import normal_schema
-from headwater.runtime.durable import read_object, sync_directory
+from headwater.runtime.durable import read_object, write_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,17 +52,8 @@ def ensure_schema(log: Path, schema: pa.Schema, *, scratch: Path, fsync: bool) -
     wanted = normal_schema(schema)
     found = load_schema(log)
     if found is None:
-        temp = scratch / f"{_NAME}.{uuid.uuid4().hex}"
-        with open(temp, "w", encoding="utf-8") as out:
-            json.dump(record_of(wanted), out, indent=1)
-            if fsync:
-                out.flush()
-                os.fsync(out.fileno())
-        with contextlib.suppress(FileExistsError):  # several tasks start at once
-            os.link(temp, log / _NAME)
-        temp.unlink()
-        if fsync:
-            sync_directory(log)
+        # Several tasks start at once: the first one's stays.
+        write_first(log / _NAME, json.dumps(record_of(wanted), indent=1), scratch=scratch, fsync=fsync)
         found = load_schema(log)
     if found is not None:
         refuse_other(found, wanted, where=str(log))
