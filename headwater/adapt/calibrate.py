@@ -37,6 +37,10 @@ _MOST, _LEAST = 50.0, 0.02
 """By how much costs may differ from the profile."""
 
 
+_UNLIKE = 2.0
+"""By how much one unit's batches may cost more, or less, than units' batches usually do."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Observation:
     """A unit in one window: cores and seconds of a batch, and what they are to be explained by.
@@ -238,23 +242,29 @@ def _fitted(
     cpu = np.array([o.cpu for o in kept])
     found = _ridge(table * weights[:, None], cpu * weights, np.array(believed))
     row = {n: float(np.clip(x, _LEAST, _MOST)) for n, x in zip(names, found[2:], strict=True)}
-    own = dict(costs.own)
+    batch_cpu, state_cpu = max(0.005, float(found[0])), max(0.0, float(found[1]))
+    own, own_cpu = dict(costs.own), dict(costs.own_cpu)
     for one in observed:
         work = sum(w * row.get(n, 1.0) for n, w in one.work.items()) / one.batches
         fixed = max(0.02, one.batch_s * one.speed - work)
         own[one.unit] = _mixed(own.get(one.unit, fixed), fixed, one.unit in own)
+        # What rows cost otherwise than believed is not to pass for what batches cost.
+        usual = batch_cpu + state_cpu * one.stateful
+        cores = float(np.clip(one.cpu / one.batches - work, usual / _UNLIKE, usual * _UNLIKE))
+        own_cpu[one.unit] = _mixed(own_cpu.get(one.unit, cores), cores, one.unit in own_cpu)
     stateful = {o.unit: o.stateful for o in kept}
     told = [u for u in own if u in stateful]
     fixed_table = np.array([[1.0, stateful[u]] for u in told])
     base = _ridge(fixed_table, np.array([own[u] for u in told]), np.array([costs.batch_s, costs.state_s]))
     return replace(
         costs,
-        batch_cpu=max(0.005, float(found[0])),
-        state_cpu=max(0.0, float(found[1])),
+        batch_cpu=batch_cpu,
+        state_cpu=state_cpu,
         batch_s=max(0.02, float(base[0])),
         state_s=max(0.0, float(base[1])),
         row={**costs.row, **row},
         own=own,
+        own_cpu=own_cpu,
     )
 
 

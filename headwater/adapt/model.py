@@ -39,8 +39,8 @@ class Costs:
     ``batch_s``: seconds of a batch without rows; ``state_s``: more for each operator with state.
     ``batch_cpu`` and ``state_cpu``: seconds of a core of these. ``hop_s``: from a commit until a reader
     elsewhere can see it, beside the link's own time. ``row``: for each operator by what its cost in the
-    profile is to be multiplied. ``own``: seconds of a batch without rows of units that were seen at work, by
-    what they compute. ``latency``: what all waits are to be multiplied by.
+    profile is to be multiplied. ``own`` and ``own_cpu``: seconds of a batch without rows, and of a core, of
+    units that were seen at work, by what they compute. ``latency``: what all waits are to be multiplied by.
     """
 
     batch_s: float = 0.25
@@ -50,6 +50,7 @@ class Costs:
     hop_s: float = 0.1
     row: Mapping[str, float] = field(default_factory=dict)
     own: Mapping[str, float] = field(default_factory=dict)
+    own_cpu: Mapping[str, float] = field(default_factory=dict)
     latency: float = 1.0
 
     def to_data(self) -> dict[str, Any]:
@@ -68,7 +69,7 @@ class Costs:
 
     def fixed_cpu(self, plan: DeploymentPlan, unit: Unit) -> float:
         """Give the seconds of a core of a unit's batch without rows."""
-        return self.batch_cpu + self.state_cpu * stateful_of(plan, unit)
+        return self.own_cpu.get(unit.key, self.batch_cpu + self.state_cpu * stateful_of(plan, unit))
 
 
 def stateful_of(plan: DeploymentPlan, unit: Unit) -> int:

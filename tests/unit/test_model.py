@@ -191,6 +191,23 @@ def test_costs_that_nobody_knew_are_learned(first_in_cloud: str) -> None:
     assert predict(plan, mine).load[KERB] == pytest.approx(predict(plan, most).load[KERB], rel=0.35)
 
 
+def test_one_units_batches_cost_more_than_anothers() -> None:
+    """What batches cost has one figure in the fit; a unit whose batches cost twice that is known by its own."""
+    plan = planned("zones")
+    dear, _ = plan.units
+    real = Costs(batch_s=0.2, batch_cpu=0.15, state_s=0.0, state_cpu=0.0, own_cpu={dear.key: 0.28})
+    world = World(plan, facts(10, costs=real))
+    learned = Learned(profile=PROFILE)
+    for _ in range(6):
+        seen = window(lived(world, 15))
+        assert seen is not None
+        learned = learn(learned, plan, seen)
+    last = window(lived(world, 15))
+    assert last is not None
+    load = compared(plan, predict(plan, facts_of(learned, plan, last)), last)["load"]
+    assert len(load) == 2 and all(c.error < 0.1 for c in load), load
+
+
 def test_selectivity_and_sizes_are_measured() -> None:
     plan = planned("zones")
     world = World(plan, facts(200))
