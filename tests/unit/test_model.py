@@ -192,7 +192,7 @@ def test_costs_that_nobody_knew_are_learned(first_in_cloud: str) -> None:
 
 
 def test_one_units_batches_cost_more_than_anothers() -> None:
-    """What batches cost has one figure in the fit; a unit whose batches cost twice that is known by its own."""
+    """The fit has one figure for all units; a unit whose batches cost twice that has its own beside."""
     plan = planned("zones")
     dear, _ = plan.units
     real = Costs(batch_s=0.2, batch_cpu=0.15, state_s=0.0, state_cpu=0.0, own_cpu={dear.key: 0.28})
