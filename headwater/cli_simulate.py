@@ -37,7 +37,7 @@ def simulate(
         str | None,
         typer.Option(
             "--forecast",
-            help="Decide on what is expected of the rates before: last, ewma or holt_winters.",
+            help="Decide on what is expected of the rates before: last, ewma, trend or holt_winters.",
             show_default="on the rates that come",
         ),
     ] = None,

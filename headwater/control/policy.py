@@ -36,7 +36,7 @@ from headwater.adapt.window import window
 from headwater.control.records import OPEN, Change, Decision, DeploymentRecord, Sample
 from headwater.control.store import Store
 from headwater.errors import HeadwaterError
-from headwater.placement.forecast import Forecast, ewma
+from headwater.placement.forecast import Forecast, trend
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.place import Beside
 from headwater.profile import Profile
@@ -99,7 +99,7 @@ class Policy:
         store: Store,
         holder: str,
         *,
-        expect: Forecast = ewma,
+        expect: Forecast = trend,
         clock: Callable[[], float] = time.time,
         try_out: TryOut = lambda name, plan: False,
     ) -> None:

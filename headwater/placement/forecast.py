@@ -33,6 +33,22 @@ def ewma(seen: Sequence[float], *, weight: float = 0.5) -> float:
     return level
 
 
+def trend(seen: Sequence[float], *, weight: float = 0.8, turn: float = 0.5, damped: float = 0.5) -> float:
+    """Expect that it goes on as of late: Holt's level and trend, the trend half of itself with each step.
+
+    Unlike an average, it expects more only of what rises. Never below 0.
+
+    >>> round(trend([1.0, 2.0, 3.0, 4.0]), 1), round(trend([9.0, 9.0, 1.0]), 1), trend([2.0, 2.0])
+    (4.2, 1.0, 2.0)
+    """
+    level, slope = seen[0], 0.0
+    for value in seen[1:]:
+        before = level
+        level = weight * value + (1 - weight) * (level + damped * slope)
+        slope = turn * (level - before) + (1 - turn) * damped * slope
+    return max(0.0, level + damped * slope)
+
+
 def holt_winters(seen: Sequence[float], *, season: int = 0, most: int = 500) -> float:
     """Expect level and trend to go on, and a season where at least two of its length were seen.
 
@@ -55,7 +71,12 @@ def holt_winters(seen: Sequence[float], *, season: int = 0, most: int = 500) -> 
     return max(0.0, found) if math.isfinite(found) else values[-1]
 
 
-FORECASTS: Mapping[str, Forecast] = {"last": last_value, "ewma": ewma, "holt_winters": holt_winters}
+FORECASTS: Mapping[str, Forecast] = {
+    "last": last_value,
+    "ewma": ewma,
+    "trend": trend,
+    "holt_winters": holt_winters,
+}
 
 
 def forecast(name: str) -> Forecast:
