@@ -243,15 +243,16 @@ def _fitted(
     found = _ridge(table * weights[:, None], cpu * weights, np.array(believed))
     row = {n: float(np.clip(x, _LEAST, _MOST)) for n, x in zip(names, found[2:], strict=True)}
     batch_cpu, state_cpu = max(0.005, float(found[0])), max(0.0, float(found[1]))
-    own, own_cpu = dict(costs.own), dict(costs.own_cpu)
+    own, own_cpu = dict(costs.own), dict[str, float]()
     for one in observed:
         work = sum(w * row.get(n, 1.0) for n, w in one.work.items()) / one.batches
         fixed = max(0.02, one.batch_s * one.speed - work)
         own[one.unit] = _mixed(own.get(one.unit, fixed), fixed, one.unit in own)
-        # What rows cost otherwise than believed is not to pass for what batches cost.
+        # What rows cost otherwise than believed is not to pass for what batches cost; and what they cost a
+        # unit that does not run now may have been before Java was warm.
         usual = batch_cpu + state_cpu * one.stateful
         cores = float(np.clip(one.cpu / one.batches - work, usual / _UNLIKE, usual * _UNLIKE))
-        own_cpu[one.unit] = _mixed(own_cpu.get(one.unit, cores), cores, one.unit in own_cpu)
+        own_cpu[one.unit] = _mixed(costs.own_cpu.get(one.unit, cores), cores, one.unit in costs.own_cpu)
     stateful = {o.unit: o.stateful for o in kept}
     told = [u for u in own if u in stateful]
     fixed_table = np.array([[1.0, stateful[u]] for u in told])

@@ -120,13 +120,24 @@ class Case:
         """Give what was measured, latency as it will be if it goes on rising while a host is full."""
         found = self.measured()
         full = max(found.load.values(), default=0.0) >= _NEARLY_FULL
-        return replace(found, latency=found.latency + _SOON * self.rising) if full else found
+        rises = full and not self.falls
+        return replace(found, latency=found.latency + _SOON * self.rising) if rises else found
 
     @property
     def steady(self) -> bool:
         """Tell whether the rates of the last moment are those of the last seconds."""
-        now, before = total(self.newest.rates(self.plan)), total(self.seen.rates(self.plan))
+        now, before = self._totals
         return before / _STEADY <= now <= before * _STEADY
+
+    @property
+    def falls(self) -> bool:
+        """Tell whether the rates of the last moment are less than those of the last seconds."""
+        now, before = self._totals
+        return now * _STEADY < before
+
+    @property
+    def _totals(self) -> tuple[float, float]:
+        return total(self.newest.rates(self.plan)), total(self.seen.rates(self.plan))
 
     def to_data(self) -> dict[str, Any]:
         """Give what was measured as JSON-able data."""
@@ -184,8 +195,7 @@ def alarms(case: Case) -> tuple[Alarm, ...]:
     says, but where something cannot keep up: that takes its time to be seen.
     """
     measured = case.measured()
-    rates, before = total(case.newest.rates(case.plan)), total(case.seen.rates(case.plan))
-    if rates * _STEADY < before:
+    if case.falls:
         measured = replace(measured, load={})  # it was that of more rows
     found = [Alarm(b.limit, b.text) for b in breaks(case.promise, measured)]
     known = {a.trigger for a in found}
@@ -195,7 +205,7 @@ def alarms(case: Case) -> tuple[Alarm, ...]:
             found.append(Alarm(_EXPECTED + b.limit, text))
             known.add(b.limit)
     facts = case.facts()
-    grows = total(facts.profile.rates) > _STEADY * before
+    grows = total(facts.profile.rates) > _STEADY * total(case.seen.rates(case.plan))
     current = case.options(facts).current
     for one in current.breaks:
         is_new = grows or one.limit not in ("headroom", "max_latency") or math.isinf(one.share)

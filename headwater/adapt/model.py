@@ -39,8 +39,9 @@ class Costs:
     ``batch_s``: seconds of a batch without rows; ``state_s``: more for each operator with state.
     ``batch_cpu`` and ``state_cpu``: seconds of a core of these. ``hop_s``: from a commit until a reader
     elsewhere can see it, beside the link's own time. ``row``: for each operator by what its cost in the
-    profile is to be multiplied. ``own`` and ``own_cpu``: seconds of a batch without rows, and of a core, of
-    units that were seen at work, by what they compute. ``latency``: what all waits are to be multiplied by.
+    profile is to be multiplied. ``own``: seconds of a batch without rows of units that were seen at work, by
+    what they compute; ``own_cpu``: of a core, of those that were last. ``latency``: what all waits are to be
+    multiplied by.
     """
 
     batch_s: float = 0.25

@@ -206,6 +206,12 @@ def test_one_units_batches_cost_more_than_anothers() -> None:
     assert last is not None
     load = compared(plan, predict(plan, facts_of(learned, plan, last)), last)["load"]
     assert len(load) == 2 and all(c.error < 0.1 for c in load), load
+    # What is not at work now is not known by what it once cost.
+    elsewhere = planned("light")
+    world = World(elsewhere, facts(10, costs=real))
+    seen = window(lived(world, 15))
+    assert seen is not None
+    assert dear.key not in learn(learned, elsewhere, seen).costs.own_cpu
 
 
 def test_selectivity_and_sizes_are_measured() -> None:
