@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,6 +91,8 @@ class Trial:
         self._told = 0
         self._stolen: dict[str, float] = {}
         self._dataflow = flow(str(place / "in"), passes)
+        # Where nothing is measured that it would disturb, the batch run's Spark starts beside.
+        self._spark = ThreadPoolExecutor(1).submit(self._batch_spark) if options.quick else None
         self._say: Callable[[str], None] = lambda text: print(text, flush=True)
 
     def run(self, policy: str, first_in_cloud: str) -> Run:
@@ -213,12 +216,17 @@ class Trial:
         return out, lags
 
     def _batch(self) -> pa.Table:
-        place = self._place / "batch"
-        batch = LocalEndpoint.start(place, cores=2, memory_mb=2000, python_path=(str(common.ROOT),))
+        batch = self._spark.result() if self._spark is not None else self._batch_spark()
         try:
             return batch_result(batch.session(), self._dataflow, continuum({}))["result"]
         finally:
             batch.stop()
+
+    def _batch_spark(self) -> LocalEndpoint:
+        place = self._place / "batch"
+        return LocalEndpoint.start(
+            place, cores=2, memory_mb=2000, python_path=(str(common.ROOT),), quick=self._options.quick
+        )
 
 
 def stolen(before: Any, after: Any) -> float:
@@ -313,7 +321,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep everything there")
     options = parser.parse_args()
     if options.quick:
-        options.seconds, options.warm, options.only = 2.0, 2.0, options.only or AUTO
+        options.seconds, options.warm, options.only = 1.0, 1.0, options.only or AUTO
     facts = common.facts(quick=options.quick)
     root = options.keep or Path(tempfile.mkdtemp(prefix="headwater-loop-"))
     runs = []

@@ -74,6 +74,7 @@ class Zones:
         for zone, address in self.addresses.items():
             words = ["zone", zone, "--dir", str(self._agent(zone)), "--listen", address]
             words += ["--memory", _HEAP, "--trigger", _TRIGGER, "--state-store", str(self.place / "state")]
+            words += [] if self._pinned else ["--quick"]
             self._start(zone, zone, words)
         deadline = time.monotonic() + _PATIENCE
         while any(running_agent(self._agent(zone)) is None for zone in CORES):

@@ -94,6 +94,7 @@ readings.where("celsius >= 0").named("valid").write.json("out").named("out")
 '''
 
 
+@pytest.mark.long
 def test_the_command_writes_a_profile_that_plans_take(tmp_path: Path) -> None:
     sampled(tmp_path / "in" / "L1", 2_000)
     (tmp_path / "flow.py").write_text(FLOW)

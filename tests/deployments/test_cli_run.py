@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 CONTINUUM = """
 name: two
 layers: [edge, cloud]
@@ -143,6 +145,7 @@ def test_interrupt_resume_and_drain(tmp_path: Path) -> None:
     assert "--fresh" in said
 
 
+@pytest.mark.long
 def test_a_failing_function_names_operator_and_row(tmp_path: Path) -> None:
     prepare(tmp_path)
     feed(tmp_path, "a.csv", ["1,2026-01-01 00:00:00", "13,2026-01-01 00:00:01"])

@@ -105,7 +105,7 @@ def wait_until_read(place: Path, plan: DeploymentPlan, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "every", [pytest.param(1, marks=pytest.mark.long, id="one by one"), pytest.param(3, id="in strides")]
+    "every", [pytest.param(1, marks=pytest.mark.long, id="one by one"), pytest.param(4, id="in strides")]
 )
 def test_operators_go_from_unit_to_unit(
     endpoint: LocalEndpoint, tmp_path: Path, controller: Controller, every: int
