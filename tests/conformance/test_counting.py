@@ -163,6 +163,7 @@ def test_rows_of_operators_are_those_of_a_batch(split: bool, endpoint: LocalEndp
     assert sum(u.state_rows for u in after.units) == 0
 
 
+@pytest.mark.long
 def test_state_goes_on_whether_measured_or_not(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     readings = released(tmp_path / "in")
     dataflow = flow(readings.path, limits(tmp_path / "tops"), split=False)

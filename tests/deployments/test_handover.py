@@ -104,9 +104,8 @@ def wait_until_read(place: Path, plan: DeploymentPlan, count: int) -> None:
             time.sleep(0.2)
 
 
-@pytest.mark.parametrize(
-    "every", [pytest.param(1, marks=pytest.mark.long, id="one by one"), pytest.param(4, id="in strides")]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("every", [pytest.param(1, id="one by one"), pytest.param(4, id="in strides")])
 def test_operators_go_from_unit_to_unit(
     endpoint: LocalEndpoint, tmp_path: Path, controller: Controller, every: int
 ) -> None:
