@@ -121,6 +121,10 @@ class Trial:
             zones.carry_out(live.stop(NAME, zones.store, how="finish"))
             due, got = self._outputs(feed)
             decisions = [d.to_data() for d in live_loop.decisions(NAME, zones.store)]
+        except BaseException:
+            if self._spark is not None:
+                self._spark.result().stop()
+            raise
         finally:
             with suppress(RuntimeError):
                 feed.end()

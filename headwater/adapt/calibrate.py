@@ -35,8 +35,6 @@ _SHORTEST, _LONGEST = 0.3, 3.0
 """By what waits may be multiplied; what differs by more has another cause."""
 _MOST, _LEAST = 50.0, 0.02
 """By how much costs may differ from the profile."""
-
-
 _UNLIKE = 2.0
 """By how much one unit's batches may cost more, or less, than units' batches usually do."""
 

@@ -43,14 +43,15 @@ def write_first(
 
     ``scratch`` as for `write_atomically`; ``mode``: who may read and write it, less the process's umask.
     """
+    first = True
     with _draft(path, text, scratch=scratch, fsync=fsync, mode=mode) as temp:
         try:
             os.link(temp, path)
         except FileExistsError:
-            return False
-    if fsync:
+            first = False
+    if fsync:  # also of another's file: who goes on relies on it, and that one may not have come so far
         sync_directory(path.parent)
-    return True
+    return first
 
 
 @contextlib.contextmanager
