@@ -34,7 +34,9 @@ def ewma(seen: Sequence[float], *, weight: float = 0.5) -> float:
 
 
 def trend(seen: Sequence[float], *, weight: float = 0.8, turn: float = 0.5, damped: float = 0.5) -> float:
-    """Expect that it goes on as of late: Holt's level and trend, the trend half of itself with each step.
+    """Expect that it goes on as of late: level and trend, the trend half of itself with each step.
+
+    Holt 1957, damped as in Gardner and McKenzie 1985.
 
     Unlike an average, it expects more only of what rises. Never below 0.
 
