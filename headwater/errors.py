@@ -114,8 +114,20 @@ class DeploymentError(HeadwaterError):
     exit_code = 6
 
 
+class Missing(DeploymentError):
+    """What was named is not in the store."""
+
+
+class Denied(DeploymentError):
+    """Who asks may not do this."""
+
+
 class Unavailable(HeadwaterError):
     """Something outside (Java, a broker, a Spark server) is not there."""
 
     retryable = True
     exit_code = 7
+
+
+class Busy(Unavailable):
+    """A change is under way, and this can only be done behind it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,10 +22,19 @@ CONF = {"spark.sql.shuffle.partitions": "1"}
 
 
 def free_port() -> int:
-    """Return a port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port nobody listens on, of those that no outgoing connection is given.
+
+    A port of the ephemeral range may be taken by a client before its server binds it, even by a
+    client that asks whether that server is up: a connection to itself.
+    """
+    for port in random.SystemRandom().sample(range(20_000, 32_768), 100):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no port is free")
 
 
 def start_endpoint(directory: Path) -> LocalEndpoint:

@@ -16,6 +16,7 @@ import numpy as np
 
 from headwater.adapt.model import Costs, Facts, HostKey, Predicted, host_of, predict, rows_of, stateful_of
 from headwater.adapt.window import Window
+from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sources import Source
 from headwater.placement.queueing import Floats
 from headwater.plan.model import DeploymentPlan, Unit
@@ -92,7 +93,7 @@ class Learned:
 
 def learn(before: Learned, plan: DeploymentPlan, seen: Window) -> Learned:
     """Take a window in: what operators give, what batches and rows cost."""
-    profile = _measured(before.profile, plan, seen)
+    profile = _measured(narrowed(before.profile, plan.dataflow), plan, seen)
     facts = facts_of(replace(before, profile=profile), plan, seen)
     observed = [
         o
@@ -130,13 +131,23 @@ def facts_of(learned: Learned, plan: DeploymentPlan, seen: Window) -> Facts:
         if link.now.delay_s is not None:
             delay[name] = link.now.delay_s
     return Facts(
-        profile=learned.profile.model_copy(update={"rates": rates}),
+        profile=narrowed(learned.profile.model_copy(update={"rates": rates}), plan.dataflow),
         costs=learned.costs,
         others=_others(plan, seen),
         cores={key: h.cores for key, h in seen.hosts.items()},
         capacity=capacity,
         delay=delay,
         trigger=seen.trigger,
+    )
+
+
+def narrowed(profile: Profile, flow: Dataflow) -> Profile:
+    """Leave out what was learned of operators that are no more."""
+    return profile.model_copy(
+        update={
+            "operators": {o: p for o, p in profile.operators.items() if o in flow},
+            "rates": {o: r for o, r in profile.rates.items() if o in flow},
+        }
     )
 
 

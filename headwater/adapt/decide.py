@@ -238,12 +238,15 @@ class Choice:
 
 def decide(case: Case, alarm: Alarm, facts: Facts | None = None) -> Choice:
     """Look for something better, for a reason; ``facts`` stand in for what is so now."""
-    facts = facts or case.facts()
-    options = case.options(facts)
+    options = case.options(facts or case.facts())
     current = options.current
-    others = [_judged(case, o) for o in options.others()]
+    strained = strain(case.promise, current.figures)
+    if facts is None:
+        strained = max(strained, strain(case.promise, case.foreseen()))
+    others = [_judged(case, o, facts) for o in options.others()]
     chosen: Option | None = None
-    for wanted in _best_first(case, alarm, current, [o for o in others if not o.why_not]):
+    able = [o for o in others if not o.why_not]
+    for wanted in _best_first(case.promise, alarm, current, able, strained=strained):
         refused = _refused(case.plan, wanted.plan)
         if not refused:
             chosen = wanted
@@ -253,18 +256,19 @@ def decide(case: Case, alarm: Alarm, facts: Facts | None = None) -> Choice:
     return Choice(alarm, _why(alarm, chosen), current, told, chosen)
 
 
-def _best_first(case: Case, alarm: Alarm, current: Option, able: Sequence[Option]) -> list[Option]:
-    """Give the options that are worth a change, the best first."""
+def _best_first(
+    promise: Promise, alarm: Alarm, current: Option, able: Sequence[Option], *, strained: float
+) -> list[Option]:
+    """Give the options that are worth a change, the best first; ``strained``: what runs now."""
     keeping = sorted((o for o in able if o.keeps), key=lambda o: (_price(o), o.figures.latency))
     if alarm.trigger == GAIN:
-        least = max(LEAST_GAIN, case.promise.gain * current.figures.cost)
+        least = max(LEAST_GAIN, promise.gain * current.figures.cost)
         return [o for o in keeping if _price(o) <= current.figures.cost - least]
     if keeping:
         most = _price(keeping[0]) + LEAST_GAIN
-        return sorted(keeping, key=lambda o: (max(_price(o), most), strain(case.promise, o.figures)))
-    now = max(strain(case.promise, current.figures), strain(case.promise, case.foreseen()))
-    nearer = [(s, o) for o in able if (s := strain(case.promise, o.figures)) < NEARER * now]
-    same = min((strained for strained, _ in nearer), default=0.0) * _SAME_STRAIN
+        return sorted(keeping, key=lambda o: (max(_price(o), most), strain(promise, o.figures)))
+    nearer = [(s, o) for o in able if (s := strain(promise, o.figures)) < NEARER * strained]
+    same = min((s for s, _ in nearer), default=0.0) * _SAME_STRAIN
     # Batches get longer where there is much to do, and cost less: what rows take tells more.
     nearer.sort(key=lambda x: (max(x[0], same), max(x[1].work.values(), default=0.0)))
     return [o for _, o in nearer]
@@ -283,21 +287,22 @@ def _price(option: Option) -> float:
     return option.figures.cost * (1 + Exactness.price * option.moved)
 
 
-def _judged(case: Case, option: Option) -> Option:
-    """Exclude what was left because of a limit while things are as they were."""
+def _judged(case: Case, option: Option, supposed: Facts | None) -> Option:
+    """Exclude what was left because of a limit while things are, or are supposed to be, as they were."""
     for one in case.left:
-        if one.is_placement_of(option.deployment) and not _better_now(case, one):
+        if one.is_placement_of(option.deployment) and not _better_now(case, one, supposed):
             return replace(option, why_not=one.why)
     return option
 
 
-def _better_now(case: Case, left: Left) -> bool:
+def _better_now(case: Case, left: Left, supposed: Facts | None) -> bool:
     """Tell whether there is markedly less to do, or more room, than when something was left."""
-    rate = total(case.newest.rates(case.plan))
-    if rate * _ALIKE < left.rate:
+    rates = case.newest.rates(case.plan) if supposed is None else supposed.profile.rates
+    if total(rates) * _ALIKE < left.rate:
         return True
-    for name, link in case.seen.links.items():
-        before, now = left.capacity.get(name), link.now.capacity
+    measured = {name: link.now.capacity for name, link in case.seen.links.items()}
+    for name, now in (measured if supposed is None else {**measured, **supposed.capacity}).items():
+        before = left.capacity.get(name)
         if before is not None and now is not None and now > before * _ALIKE:
             return True
     for (zone, host), seen in case.seen.hosts.items():

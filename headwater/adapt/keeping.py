@@ -41,20 +41,36 @@ class Break:
     text: str
 
 
-def breaks(promise: Promise, found: Figures, *, within: float = 1.0) -> tuple[Break, ...]:
+def breaks(promise: Promise, figures: Figures, *, within: float = 1.0) -> tuple[Break, ...]:
     """Say which limits figures do not keep to, when ``within`` is the share of each that may be used."""
-    full = max((share, host) for host, share in found.load.items()) if found.load else (0.0, "")
+    full = max((share, host) for host, share in figures.load.items()) if figures.load else (0.0, "")
+    room = 1.0 - promise.headroom
     checks = (
-        ("max_latency", found.latency, promise.max_latency, "{:.3g} s > {:.3g} s"),
-        ("max_bandwidth", found.bandwidth, promise.max_bandwidth, "{:,.0f} bytes/s > {:,.0f} bytes/s"),
-        ("max_cost", found.cost, promise.max_cost, "{:.3g} > {:.3g}"),
-        ("headroom", full[0], 1.0 - promise.headroom, f"{full[1]} is {{:.0%}} full, {{:.0%}} are allowed"),
+        (
+            "max_latency",
+            figures.latency,
+            promise.max_latency,
+            f"{_span(figures.latency)} > {_span(promise.max_latency)}",
+        ),
+        (
+            "max_bandwidth",
+            figures.bandwidth,
+            promise.max_bandwidth,
+            f"{figures.bandwidth:,.0f} bytes/s > {promise.max_bandwidth:,.0f} bytes/s",
+        ),
+        ("max_cost", figures.cost, promise.max_cost, f"{figures.cost:.3g} > {promise.max_cost:.3g}"),
+        ("headroom", full[0], room, f"{full[1]} is {full[0]:.0%} full, {room:.0%} are allowed"),
     )
     return tuple(
-        Break(name, value / most, f"{name}: {text.format(value, most)}")
+        Break(name, value / most, f"{name}: {text}")
         for name, value, most, text in checks
         if value > most * within
     )
+
+
+def _span(seconds: float) -> str:
+    """Write a latency; the model gives an infinite one where what waits only grows."""
+    return "rising without end" if math.isinf(seconds) else f"{seconds:.3g} s"
 
 
 def strain(promise: Promise, found: Figures) -> float:

@@ -20,6 +20,7 @@ from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.dataflow.stateful import Aggregate, CountWindow, Join, Scan
 from headwater.plan.model import Channel, DeploymentPlan, Unit
+from headwater.plan.onepass import one_pass
 from headwater.plan.spread import kinds, strongest
 from headwater.profile import Known, Profile
 
@@ -74,8 +75,10 @@ class Costs:
 
 
 def stateful_of(plan: DeploymentPlan, unit: Unit) -> int:
-    """Count a unit's operators with state."""
-    return sum(plan.dataflow[o].stateful for o in unit.operators)
+    """Count a unit's operators with state as Spark does: scans that are done together are one."""
+    count = sum(plan.dataflow[o].stateful for o in unit.operators)
+    served = one_pass(plan.dataflow, unit.operators)
+    return count - max(0, len(served.scans) - 1) if served is not None else count
 
 
 @dataclass(frozen=True, kw_only=True)

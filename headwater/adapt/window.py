@@ -121,6 +121,8 @@ class Window:
             if unit.id not in self.units:
                 continue
             for (name, location), rate in self.units[unit.id].taken.items():
+                if name not in plan.dataflow:
+                    continue  # an older plan's
                 source = plan.dataflow[name]
                 if not isinstance(source, Source):
                     continue

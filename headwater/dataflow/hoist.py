@@ -2,27 +2,27 @@
 
 ``where(...).with_watermark(...)`` and ``with_watermark(...).where(...)`` give the same rows. With
 the watermark first, every stream that crosses to another zone has an event time, so that a
-zone that reads several others can wait for the slowest of them.
+zone that reads several others can wait for the slowest of them. For the same reason a watermark
+is where its input is.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from headwater.dataflow.operators import Operator, Select, Watermark, Where, plain_column
+from headwater.dataflow.operators import Explode, Operator, Select, Watermark, Where, plain_column
 
 
 def hoist_watermarks(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
-    """Move watermarks up past filters and past projections that keep their column."""
+    """Move watermarks up past filters, explodes and projections that keep their column, to their input."""
     by_id = {o.id: o for o in operators}
     while True:
         readers = [i for o in by_id.values() for i in o.inputs]
         step = next((s for s in map(lambda o: _step(o, by_id, readers), by_id.values()) if s), None)
         if step is None:
-            return tuple(by_id.values())
+            return tuple(_beside_its_input(o, by_id) for o in by_id.values())
         mark, parent = step
         moved = replace(mark, column=_before(parent, mark.column), inputs=parent.inputs)
-        moved = replace(moved, layer=parent.layer, requires=parent.requires)
         by_id = {
             id_: moved if id_ == mark.id
             else replace(parent, inputs=(mark.id,)) if id_ == parent.id
@@ -41,16 +41,25 @@ def _step(
         return None
     if isinstance(parent, Where):
         return mark, parent
-    if isinstance(parent, Select) and _before(parent, mark.column):
+    if isinstance(parent, (Select, Explode)) and _before(parent, mark.column):
         return mark, parent
     return None
 
 
+def _beside_its_input(operator: Operator, by_id: dict[str, Operator]) -> Operator:
+    """Give a watermark its input's place; anything else stays."""
+    above = by_id.get(operator.inputs[0]) if isinstance(operator, Watermark) else None
+    return operator if above is None else replace(operator, layer=above.layer, requires=above.requires)
+
+
 def _before(parent: Operator, column: str) -> str:
     """Name ``column`` as it is called before ``parent``; '' where it is computed there."""
+    wanted = (plain_column(column) or column).lower()
+    if isinstance(parent, Explode):
+        made = {name.lower() for name in (parent.alias, parent.position) if name is not None}
+        return "" if wanted in made else column
     if not isinstance(parent, Select):
         return column
-    wanted = (plain_column(column) or column).lower()
     # Of two names for one column, the first takes the event time on.
     names: dict[str, str] = {}
     for name, text in parent.columns:

@@ -247,6 +247,8 @@ class Scan(Operator):
 
     ``function`` takes the state (``initial`` as JSON first) and the row as a dict, and returns
     the new state and a dict of the columns of ``schema_text``, or None for no output row.
+    ``keeps_keys``: each row that it gives has the keys of the one that it took, so that another
+    scan by these can fold it in the same place.
     """
 
     kind: ClassVar[str] = "scan"
@@ -256,6 +258,7 @@ class Scan(Operator):
     function: PythonFunction
     initial: str
     schema_text: str
+    keeps_keys: bool = False
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         (source,) = inputs

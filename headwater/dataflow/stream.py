@@ -248,12 +248,14 @@ class Stream:
         keys: Columns,
         order_by: Columns,
         initial: Any = None,
+        keeps_keys: bool = False,
     ) -> Stream:
         """Fold a state over the rows of each key, in order, and give a row for each.
 
         ``function(state, row) -> (state, out)``: ``row`` and ``out`` are dicts, ``out=None`` gives
-        no row; the state is anything JSON can hold and begins as ``initial``.
-        With the event time in ``order_by`` the order is exact wherever the operator runs.
+        no row; the state is anything JSON can hold and begins as ``initial``. With the event time in
+        ``order_by`` the order is exact wherever the operator runs. ``keeps_keys``: each row given has
+        the keys of the row taken; a scan of it by the same keys then costs little more.
         """
         try:
             begin = json.dumps(initial)
@@ -270,6 +272,7 @@ class Stream:
             function=self._function(function, 2, "scan"),
             initial=begin,
             schema_text=schema_text(schema, f"scan after '{self.operator.id}'"),
+            keeps_keys=keeps_keys,
         )
 
     def filter_acc(
@@ -286,7 +289,8 @@ class Stream:
         def filter_acc(state: Any, row: dict[str, Any]) -> tuple[Any, dict[str, Any] | None]:
             return step(state, row), row if keep(state, row) else None
 
-        return self.scan(filter_acc, self.schema.text, keys=keys, order_by=order_by, initial=initial)
+        text = self.schema.text
+        return self.scan(filter_acc, text, keys=keys, order_by=order_by, initial=initial, keeps_keys=True)
 
     # ------------------------------------------------------------ ends
 

@@ -20,7 +20,8 @@ from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.errors import ErrorList, HeadwaterError, PlacementError, suggestion
 from headwater.plan.model import Channel, Deployment, DeploymentPlan, Part, Unit
-from headwater.plan.pieces import outputs_of, pieces
+from headwater.plan.onepass import outputs_of
+from headwater.plan.pieces import pieces
 from headwater.plan.spread import kinds, spread_column, strongest
 from headwater.plan.zones import Zones, distinct, zones_of
 from headwater.requirement import Requirement

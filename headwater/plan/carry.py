@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from pydantic import TypeAdapter, ValidationError
 
 from headwater.dataflow import stateful
-from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sources import MqttSource
 from headwater.errors import DeploymentError
 from headwater.plan.content import own_sources, reads
 from headwater.plan.model import Channel, DeploymentPlan, Unit
-from headwater.plan.state import Kept, kept_state, state_difference
+from headwater.plan.onepass import below_of
+from headwater.plan.state import Kept, kept_state, listed, state_difference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,8 @@ class Share:
     """One operator's state: Spark's number of it in the new unit, and where it was.
 
     With several donors it becomes one; with ``by`` it is divided: only keys are taken whose column ``by``
-    has one of ``values``. Both mean that Spark writes it anew.
+    has one of ``values``. Both mean that Spark writes it anew. ``tag`` tells a scan's state from that of
+    others under the same number, in the new unit and where it was.
     """
 
     operator: str
@@ -42,6 +43,7 @@ class Share:
     donors: tuple[Donor, ...]
     by: str | None = None
     values: tuple[str, ...] = ()
+    tag: str | None = None
 
     @property
     def whole(self) -> bool:
@@ -53,13 +55,15 @@ class Reading:
     """Where an input is read on: where donors stood; or, without one, where its channels end at the cut.
 
     ``joined``: beside what donors read it has channels that begin with the change. ``prompt``: the input, or
-    what joins it, is new, and nothing older than the donors' event time is still to come over it.
+    what joins it, is new, and nothing older than the donors' event time is still to come over it. ``level``:
+    several donors read the same channels, each up to a place of its own: all read them to their ends first.
     """
 
     operator: str
     donors: tuple[str, ...]
     prompt: bool = False
     joined: bool = False
+    level: bool = False
 
     @property
     def follows(self) -> bool:
@@ -76,6 +80,8 @@ class Carry:
     """Running units that end where this one begins: all that it takes from, in their plan's order."""
     shares: tuple[Share, ...]
     readings: tuple[Reading, ...]
+    fresh: tuple[int, ...] = ()
+    """Spark's numbers of scans under which nobody kept anything: they go on with no rows seen."""
 
 
 _Found = dict[Unit, tuple[int, Kept]]
@@ -102,6 +108,7 @@ class Carriers:
         self._old = running
         self._new = wanted
         self._reset = reset
+        self._begin = beginning(running, wanted)
 
     def carry(self, unit: Unit) -> Carry | None:
         """Give what a unit takes over; None where it goes on from nothing that runs.
@@ -109,10 +116,10 @@ class Carriers:
         Raise DeploymentError, before anything stops, where it cannot be exact.
         """
         kept = kept_state(self._new, unit)
-        shares = [s for n, k in enumerate(kept) if (s := self._share(unit, n, k)) is not None]
+        shares = [s for k in kept if (s := self._share(unit, k)) is not None]
         own = [s.id for s in own_sources(self._new, unit)]
         channels = dict.fromkeys(c.operator for c in self._new.inputs(unit))
-        readings = [Reading(operator=i, donors=self._readers(unit, i)) for i in (*own, *channels)]
+        readings = [self._reading(unit, i) for i in (*own, *channels)]
         donors = {d.unit for s in shares for d in s.donors} | {d for r in readings for d in r.donors}
         unread = {r.operator: self._unread(unit, r) for r in readings}
         for reading in readings:
@@ -121,14 +128,23 @@ class Carriers:
             return None
         readings = [self._opened(r, unread[r.operator], donors) for r in readings]
         taken = {s.operator for s in shares}
-        fresh = [k.operator for k in kept if k.operator not in taken and not self._given_up(unit, k.operator)]
+        fresh = [
+            k.operator
+            for k in kept
+            if k.operator not in taken | self._begin and not self._given_up(unit, k.operator)
+        ]
+        numbers = {s.number for s in shares}
+        first = [k for k in kept if k.number not in numbers and k.operator in self._begin]
+        # Scans' state has one form, which can be made of nothing.
+        fresh += [k.operator for k in first if k.tag is None]
         if fresh:
-            raise _refused(unit, f"{_list(fresh)} begins to keep state in the midst of the stream")
+            raise _refused(unit, f"{listed(fresh)} begins to keep state in the midst of the stream")
         return Carry(
             unit=unit.id,
             donors=tuple(v.id for v in self._old.units if v.id in donors),
             shares=tuple(shares),
             readings=tuple(readings),
+            fresh=tuple(sorted({k.number for k in first})),
         )
 
     def takes_in(self, unit: Unit, old: Unit) -> bool:
@@ -153,19 +169,19 @@ class Carriers:
             if twice := [id_ for id_, count in reads(plan, one).items() if count > 1]:
                 raise _refused(
                     unit,
-                    f"{one.id} reads {_list(twice)} more than once, for branches that meet again",
+                    f"{one.id} reads {listed(twice)} more than once, for branches that meet again",
                     hint="cut where the branches begin or end, not between",
                 )
 
     # ------------------------------------------------------------ state
 
-    def _share(self, unit: Unit, number: int, kept: Kept) -> Share | None:
+    def _share(self, unit: Unit, kept: Kept) -> Share | None:
         if self._given_up(unit, kept.operator):
             return None
         found = {
-            v: (n, k)
+            v: (k.number, k)
             for v in self._old.units
-            for n, k in enumerate(kept_state(self._old, v))
+            for k in kept_state(self._old, v)
             if k.operator == kept.operator and _meet(v, unit)
         }
         if not found:
@@ -179,10 +195,11 @@ class Carriers:
             divided = ()
         return Share(
             operator=kept.operator,
-            number=number,
+            number=kept.number,
             donors=tuple(Donor(unit=v.id, number=n) for v, (n, _) in found.items()),
             by=self._location_of(unit, kept.operator, divided) if divided else None,
             values=unit.locations if divided else (),
+            tag=kept.tag,
         )
 
     def _others(self, unit: Unit, operator: str, donors: Iterable[Unit]) -> tuple[str, ...]:
@@ -200,7 +217,7 @@ class Carriers:
         if len(same) != 1 or shares != {v.part for v in found}:
             raise _refused(
                 unit,
-                f"the state of '{operator}' is shared out by key otherwise in {_list(v.id for v in found)}",
+                f"the state of '{operator}' is shared out by key otherwise in {listed(v.id for v in found)}",
                 hint="leave the kinds of hosts as they are",
             )
         return same
@@ -215,7 +232,7 @@ class Carriers:
         if column is None:
             raise _refused(
                 unit,
-                f"the state of '{operator}' would have to be divided with {_list(others)}, and no key tells "
+                f"the state of '{operator}' would have to be divided with {listed(others)}, and no key tells "
                 "its location",
                 hint="add a location column to its keys",
             )
@@ -227,9 +244,9 @@ class Carriers:
 
     # ------------------------------------------------------------ inputs
 
-    def _readers(self, unit: Unit, input_: str) -> tuple[str, ...]:
-        """Give the units that have read an input for what is behind it in the new unit."""
-        behind = {input_, *_behind(self._new.dataflow, input_, unit.operators)}
+    def _reading(self, unit: Unit, input_: str) -> Reading:
+        """Say which units have read an input for what is behind it in the new unit."""
+        behind = {input_, *below_of(self._new.dataflow, input_, unit.operators)}
         itself = input_ in unit.operators
         wanted = {c.id for c in self._new.inputs(unit) if c.operator == input_}
 
@@ -243,14 +260,15 @@ class Carriers:
         if any(v.part == unit.part for v in readers):
             readers = [v for v in readers if v.part == unit.part]
         places = [place for v in readers for place in read(v)]
-        if len(places) > len(set(places)):
+        level = len(places) > len(set(places))
+        if level and itself:
             raise _refused(
-                unit, f"'{input_}' is read by {_list(v.id for v in readers)}, each up to a place of its own"
+                unit, f"'{input_}' is read by {listed(v.id for v in readers)}, each up to a place of its own"
             )
         away = [v.zone for v in readers if v.zone != unit.zone]
         if away and itself and isinstance(self._new.dataflow[input_], MqttSource):
             raise _refused(unit, f"messages for '{input_}' wait on the disk of zone {away[0]}")
-        return tuple(v.id for v in readers)
+        return Reading(operator=input_, donors=tuple(v.id for v in readers), level=level)
 
     def _unread(self, unit: Unit, reading: Reading) -> list[Channel]:
         """Give the channels of an input that none of its donors has read."""
@@ -289,7 +307,7 @@ class Carriers:
         yet; but where it joins others, event time has come as far as they had it for its locations.
         """
         before = {c.id for c in self._old.channels}
-        behind = _behind(self._new.dataflow, reading.operator, unit.operators)
+        behind = below_of(self._new.dataflow, reading.operator, unit.operators)
         found: set[str] = set()
         for channel in unread:
             writer = self._new.unit(channel.producer)
@@ -299,6 +317,16 @@ class Carriers:
             elif reading.donors:
                 found |= {v.id for v in near}
         return found
+
+
+def beginning(running: DeploymentPlan, wanted: DeploymentPlan) -> frozenset[str]:
+    """Name the operators that begin where the stream stands, and keep nothing of what was before.
+
+    In a deployment that many share, those that nobody has had.
+    """
+    if not wanted.deployment.shared:
+        return frozenset()
+    return frozenset(i for i in wanted.dataflow.order if i not in running.dataflow)
 
 
 def moved_locations(
@@ -323,23 +351,9 @@ def _meet(old: Unit, new: Unit) -> bool:
     return bool(set(old.locations) & set(new.locations))
 
 
-def _behind(flow: Dataflow, start: str, inside: Iterable[str]) -> set[str]:
-    within, found, todo = set(inside), set[str](), [start]
-    while todo:
-        for consumer in flow.consumers[todo.pop()]:
-            if consumer in within and consumer not in found:
-                found.add(consumer)
-                todo.append(consumer)
-    return found
-
-
 def _refused(unit: Unit, what: str, *, hint: str = "leave the operators as they are") -> DeploymentError:
     return DeploymentError(
         f"it cannot go on where others stood: {what}",
         where=f"unit {unit.id}",
         hint=f"{hint}; or let it begin anew with --reset-state {unit.id}",
     )
-
-
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(f"'{n}'" for n in names)

@@ -9,7 +9,7 @@ from typing import Any
 from headwater.dataflow.sources import Source
 from headwater.dataflow.types import StreamType
 from headwater.plan.model import Channel, DeploymentPlan, Unit
-from headwater.plan.pieces import root_of
+from headwater.plan.onepass import root_of
 
 
 def stream_type(type_: StreamType) -> tuple[str, str | None]:
@@ -59,14 +59,14 @@ def reads(plan: DeploymentPlan, unit: Unit) -> Mapping[str, int]:
 
 
 def visited(plan: DeploymentPlan, unit: Unit) -> frozenset[str]:
-    """Give the operators that a unit's query is built of as they are, its inputs among them: of several
-    outputs, those behind the trunk are put into one expression."""
+    """Give the operators that a unit's query is built of as they are, its inputs among them: those behind the
+    root of a pass are put into one expression, or do their work together."""
     return frozenset(_ways(plan, unit))
 
 
 def _ways(plan: DeploymentPlan, unit: Unit) -> Iterator[str]:
     """Go every way from the root of a unit's query up to what it reads."""
-    todo = [root_of(plan.dataflow, unit.operators, unit.outputs)]
+    todo = [root_of(plan.dataflow, unit.operators)]
     while todo:
         id_ = todo.pop()
         yield id_

@@ -18,7 +18,7 @@ from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.errors import DeploymentError, ErrorList, HeadwaterError
 from headwater.plan.build import tag_of
-from headwater.plan.carry import Carriers, Carry, joined
+from headwater.plan.carry import Carriers, Carry, beginning, joined
 from headwater.plan.content import (
     is_stateful,
     kept_at,
@@ -29,7 +29,7 @@ from headwater.plan.content import (
 )
 from headwater.plan.document import inherit
 from headwater.plan.model import DeploymentPlan, Unit
-from headwater.plan.state import Kept, kept_state, state_difference
+from headwater.plan.state import Kept, kept_state, listed, state_difference
 
 Action = Literal["start", "stop", "replace", "feed", "unchanged"]
 State = Literal["kept", "carried", "none", "given up"]
@@ -160,6 +160,9 @@ class _Comparison:
         self._problems: list[HeadwaterError] = []
         self._decide_names()
         self._carriers = Carriers(running, self._new, reset)
+        self._begin = beginning(running, wanted)
+        # Whoever takes a dataflow out of many gives up what it kept.
+        self._end = beginning(wanted, running) if wanted.deployment.shared else frozenset[str]()
         self._carries: dict[str, Carry] = {}
 
     def result(self) -> PlanDiff:
@@ -291,16 +294,16 @@ class _Comparison:
         parts = []
         changed = [i for i in new.operators if i in formerly and flow.own_content(i) != was.own_content(i)]
         if changed:
-            parts.append(f"{_list(changed)} changed")
+            parts.append(f"{listed(changed)} changed")
         if added := [i for i in new.operators if i not in formerly]:
-            parts.append(f"{_list(added)} added")
+            parts.append(f"{listed(added)} added")
         if gone := [i for i in old.operators if i not in inside]:
-            parts.append(f"{_list(gone)} taken out")
+            parts.append(f"{listed(gone)} taken out")
         inputs = {i for o in new.operators for i in flow[o].inputs if i not in inside}
         if retyped := [
             i for i in sorted(inputs) if i in was and stream_type(was.types[i]) != stream_type(flow.types[i])
         ]:
-            parts.append(f"{_list(retyped)}, which it reads, has other columns")
+            parts.append(f"{listed(retyped)}, which it reads, has other columns")
         if before["outputs"].keys() != after["outputs"].keys():
             parts.append("it has other outputs")
         places = source_locations(self._new, new)
@@ -343,7 +346,7 @@ class _Comparison:
     def _replace(self, old: Unit, new: Unit, reason: str) -> UnitChange:
         self._epochs[new.id] = old.epoch + 1
         before, after = kept_state(self._old, old), kept_state(self._new, new)
-        why = state_difference(before, after)
+        why = state_difference(before, after, begin=self._begin, end=self._end)
         if new.id in self._reset:
             why = why or "you asked for it"
         elif why is not None or self._carriers.takes_in(new, old):
@@ -367,7 +370,7 @@ class _Comparison:
     def _goes_elsewhere(self, old: Unit, carry: Carry | None) -> bool:
         """Tell whether all that a unit kept is in its successor, or in other units of the new plan."""
         taken = {s.operator for s in carry.shares} if carry else set()
-        kept = {k.operator for k in kept_state(self._old, old)}
+        kept = {k.operator for k in kept_state(self._old, old)} - self._end
         others = {o for u in self._new.units if u.id != old.id for o in u.operators}
         return kept <= taken | others
 
@@ -377,7 +380,7 @@ class _Comparison:
         if sources := own_sources(self._new, new):
             self._problems.append(
                 DeploymentError(
-                    f"its state cannot be gone on with ({why}), and it reads {_list(s.id for s in sources)} "
+                    f"its state cannot be gone on with ({why}), and it reads {listed(s.id for s in sources)} "
                     "itself, which would be read again from the beginning",
                     where=f"unit {new.id}",
                     hint="put the operators with state in a higher layer, so that they read a channel; or "
@@ -415,11 +418,15 @@ class _Comparison:
             old = self._before.get(unit.id)
             if old is None or self._unit_tags[unit.id] == old.tag or {unit.id} & self._reset:
                 continue
-            kept = [k.operator for k in kept_state(self._old, old) if (old.id, k.operator) not in taken]
+            kept = [
+                k.operator
+                for k in kept_state(self._old, old)
+                if (old.id, k.operator) not in taken and k.operator not in self._end
+            ]
             if kept and not self._problems:
                 self._problems.append(
                     DeploymentError(
-                        f"nobody takes over the state of {_list(kept)}",
+                        f"nobody takes over the state of {listed(kept)}",
                         where=f"unit {unit.id}",
                         hint=f"allow it to be given up with --reset-state {unit.id}",
                     )
@@ -440,7 +447,7 @@ class _Comparison:
             self._problems.append(
                 DeploymentError(
                     f"its operators go on as {', '.join(heirs)}, without the state of "
-                    f"{_list(k.operator for k in kept)}",
+                    f"{listed(k.operator for k in kept)}",
                     where=f"unit {unit.id}",
                     hint=f"allow it with --reset-state {unit.id}, or leave names, layers, cuts as they are",
                 )
@@ -486,7 +493,3 @@ def _goes_to(kept: list[str | None]) -> str:
 def _ends(*operators: Operator) -> bool:
     """Tell whether one of these is a source or sink, whose stored names fit one kind only."""
     return any(isinstance(o, Source | Sink) for o in operators)
-
-
-def _list(names: Any) -> str:
-    return ", ".join(f"'{n}'" for n in names)

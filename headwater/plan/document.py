@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -35,6 +35,7 @@ class _Document(BaseModel):
     cuts: list[list[str]]
     spread: bool
     at: dict[str, dict[str, str]] = {}
+    shared: bool = False
     tags: dict[str, str]
     unit_tags: dict[str, str]
     epochs: dict[str, int]
@@ -52,6 +53,7 @@ def to_document(plan: DeploymentPlan) -> dict[str, Any]:
         "spread": plan.deployment.spread,
         # Left out where empty: such plans keep the names that they had before there was this.
         **({"at": {x: dict(own) for x, own in at.items()}} if (at := plan.deployment.at) else {}),
+        **({"shared": True} if plan.deployment.shared else {}),
         "tags": dict(plan.tags),
         "unit_tags": {u.id: u.tag for u in plan.units},
         "epochs": {u.id: u.epoch for u in plan.units},
@@ -78,7 +80,7 @@ def from_document(data: object) -> DeploymentPlan:
     fresh = build(
         Dataflow.from_data(document.dataflow),
         Continuum.from_data(document.continuum),
-        Deployment(document.layers, cuts, document.spread, document.at),
+        Deployment(document.layers, cuts, document.spread, document.at, document.shared),
     )
     return inherit(
         fresh,
@@ -87,6 +89,21 @@ def from_document(data: object) -> DeploymentPlan:
         epochs=document.epochs,
         channel_tags=document.channel_tags,
     )
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What a document tells at once, without building its plan: the units by id, and the continuum's data."""
+
+    units: tuple[str, ...]
+    continuum: Mapping[str, Any]
+    operators: tuple[str, ...]
+
+
+def outline(data: Mapping[str, Any]) -> Outline:
+    """Read the outline of a stored document, which was checked when it was made."""
+    operators = tuple(data["layers"])
+    return Outline(tuple(data["unit_tags"]), data["continuum"], operators)
 
 
 def inherit(

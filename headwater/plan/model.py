@@ -25,6 +25,9 @@ class Deployment:
     """Whether hosts of a zone that differ share out the units that several of them may run."""
     at: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By location, the operators whose layer there is not that of ``layers``; only these."""
+    shared: bool = False
+    """Whether several dataflows are one here, which come and go: what one of them brings begins where the
+    stream stands, and what it takes along gives its state up."""
 
     def __post_init__(self) -> None:
         found = {
@@ -164,6 +167,7 @@ class DeploymentPlan:
             "locations": list(self.dataflow.locations),
             "layers": dict(self.deployment.layers),
             **({"at": {x: dict(own) for x, own in at.items()}} if (at := self.deployment.at) else {}),
+            **({"shared": True} if self.deployment.shared else {}),
             "cuts": sorted(list(c) for c in self.deployment.cuts),
             "units": [
                 {

@@ -1,11 +1,170 @@
-"""Filters and projections on the way from one operator to another, and these as one expression. Pure."""
+"""How one query serves a piece: what it computes once, and what it tells apart for each output. Pure."""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
 
 from headwater.dataflow import operators as ops
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.rewrite import substitute
-from headwater.dataflow.sinks import Sink
+from headwater.dataflow.schema import Column, Schema
+from headwater.dataflow.sinks import JdbcSink, Sink
+from headwater.dataflow.stateful import Scan, by_event_time
+
+OWN_QUERY = (JdbcSink,)
+"""Sinks that Spark itself writes: they cannot share a query with other outputs."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A way through filters and projections: from the root or a scan, and by which operators, in order."""
+
+    origin: str
+    steps: tuple[ops.Operator, ...]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """How one query serves all outputs of a piece: it computes them from the rows of ``root``.
+
+    Between root and outputs there are only filters, projections, unions of these and ``scans``, so that each
+    row of the root, or of a scan, gives at most one row per output and branch. The scans are one stateful
+    operator of Spark's. The root may be of another piece, if it is all that this one reads.
+    """
+
+    root: str
+    scans: tuple[str, ...] = ()
+
+    def branches(self, flow: Dataflow, id_: str) -> list[Branch]:
+        """Give each way on which rows come to an operator from the root or a scan; several behind a union."""
+        if id_ == self.root or id_ in self.scans:
+            return [Branch(id_, ())]
+        operator = flow[id_]
+        return [
+            Branch(branch.origin, (*branch.steps, operator))
+            for parent in operator.inputs
+            for branch in self.branches(flow, parent)
+        ]
+
+
+def outputs_of(flow: Dataflow, piece: Iterable[str]) -> tuple[str, ...]:
+    """Operators of a piece whose stream leaves it: sinks, and those read by another piece."""
+    inside = set(piece)
+    return tuple(
+        id_
+        for id_ in piece
+        if isinstance(flow[id_], Sink) or any(c not in inside for c in flow.consumers[id_])
+    )
+
+
+def one_pass(flow: Dataflow, piece: tuple[str, ...]) -> Pass | None:
+    """Find how one query serves a piece; None where it cannot.
+
+    As many scans as possible are done together, and as much as possible before rows are told apart.
+    """
+    inside, outputs = set(piece), outputs_of(flow, piece)
+    outside = {i for id_ in piece for i in flow[id_].inputs if i not in inside}
+    best: Pass | None = None
+    for id_ in (*reversed(piece), *(outside if len(outside) == 1 else ())):
+        below = below_of(flow, id_, inside)
+        if not all(o == id_ or o in below for o in outputs):
+            continue
+        found = _pass(flow, id_, [b for b in piece if b in below])
+        if found is not None and (best is None or len(found.scans) > len(best.scans)):
+            best = found
+    return best
+
+
+def root_of(flow: Dataflow, piece: tuple[str, ...]) -> str:
+    """Give the operator from which a piece's query is built upwards."""
+    found = one_pass(flow, piece)
+    return found.root if found is not None else outputs_of(flow, piece)[0]
+
+
+def passes(flow: Dataflow, id_: str) -> bool:
+    """Tell whether an operator may stand behind the root of a pass."""
+    return isinstance(flow[id_], (*ops.STATELESS_SQL, ops.Watermark, ops.Union, Sink, Scan))
+
+
+def hinders(flow: Dataflow, piece: tuple[str, ...], roots: Collection[str]) -> set[tuple[str, str]]:
+    """Give the edges at which a piece has to be cut so that a pass from some roots serves what is left."""
+    places: dict[str, _Place] = {}
+    cuts: set[tuple[str, str]] = set()
+    for id_ in piece:
+        parents = [p for p in flow[id_].inputs if p in places]
+        if parents:
+            found = _place_of(flow, flow[id_], places)
+            if found is not None:
+                places[id_] = found
+                continue
+            cuts |= {(p, id_) for p in parents}
+        if id_ in roots:
+            places[id_] = _Place(id_, None)
+    return cuts
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where an operator is in a pass: below which root, and behind which scan or union, the nearest one."""
+
+    root: str
+    behind: ops.Operator | None
+
+
+def _place_of(flow: Dataflow, operator: ops.Operator, places: Mapping[str, _Place]) -> _Place | None:
+    """Give an operator's place in a pass, by its inputs'; None where it cannot have one."""
+    above = [places.get(p) for p in operator.inputs]
+    first = above[0]
+    if first is None or not passes(flow, operator.id) or {a and a.root for a in above} != {first.root}:
+        return None
+    before = first.behind
+    if isinstance(operator, (Scan, ops.Watermark)) and before is not None:
+        one_upon_another = isinstance(operator, Scan) and isinstance(before, Scan)
+        if not one_upon_another or not _follows(cast(Scan, operator), cast(Scan, before)):
+            return None
+    return _Place(first.root, operator if isinstance(operator, (Scan, ops.Union)) else first.behind)
+
+
+def _pass(flow: Dataflow, root: str, below: Sequence[str]) -> Pass | None:
+    """Give the pass from a root over all that is below it, if there is one."""
+    within = {root, *below}
+    if not all(passes(flow, b) and within.issuperset(flow[b].inputs) for b in below):
+        return None
+    scans = {b: one for b in below if isinstance(one := flow[b], Scan)}
+    found = Pass(root, tuple(scans))
+    kinds = {type(flow[b]) for b in below}
+    if {ops.Union, ops.Watermark} <= kinds:
+        return None
+    if not scans:
+        return found
+    if any(isinstance(flow[b], (ops.Watermark, *OWN_QUERY)) for b in below):
+        return None  # Spark has one watermark, which is above the scans
+    for one in scans.values():
+        first, *others = found.branches(flow, one.inputs[0])
+        if others or (first.origin in scans and not _follows(one, scans[first.origin])):
+            return None
+    timed = {by_event_time(one, flow.types[one.inputs[0]]) is None for one in scans.values()}
+    return found if len(timed) == 1 else None
+
+
+def _follows(one: Scan, other: Scan) -> bool:
+    """Tell whether a scan may fold at once what another gives: nothing between them, nor another key."""
+    keys = [[k.lower() for k in scan.keys] for scan in (one, other)]
+    return one.inputs == (other.id,) and other.keeps_keys and keys[0] == keys[1]
+
+
+def below_of(flow: Dataflow, id_: str, inside: Collection[str]) -> set[str]:
+    """Name the operators of a piece that something of an operator's stream comes to within the piece."""
+    found: set[str] = set()
+    todo = [id_]
+    while todo:
+        for consumer in flow.consumers[todo.pop()]:
+            if consumer in inside and consumer not in found:
+                found.add(consumer)
+                todo.append(consumer)
+    return found
 
 
 def steps(
@@ -27,14 +186,32 @@ def steps(
     return found[::-1]
 
 
-def melted(flow: Dataflow, root: str, output: str) -> tuple[str, list[tuple[str, str]]]:
-    """Write filters and projections from a root to an output as one condition and columns of the root."""
+def melted(
+    flow: Dataflow, root: str, output: str, *, within: str | None = None
+) -> tuple[str, list[tuple[str, str]]]:
+    """Write filters and projections from a root to an output as one condition and columns of the root.
+
+    ``within``: the column that holds the root's rows, each as a struct; without, its columns are at hand.
+    """
+    return melted_along(flow, root, steps(flow, root, output) or (), within=within)
+
+
+def melted_along(
+    flow: Dataflow, root: str, path: Iterable[ops.Operator], *, within: str | None = None
+) -> tuple[str, list[tuple[str, str]]]:
+    """Do so along a given path, which may lead through unions."""
     schema = flow.types[root].schema
     columns = {n: f"`{n}`" for n in schema.names}
+    if within is not None:
+        columns = {n: f"`{within}`.`{n}`" for n in schema.names}
+        schema = Schema((Column(within, schema.struct),), internal=True)
     conditions = ["true"]
-    for step in steps(flow, root, output) or ():
+    for step in path:
         if isinstance(step, ops.Where):
             conditions.append(f"({substitute(step.condition, columns, schema)})")
         elif isinstance(step, ops.Select):
             columns = {name: substitute(text, columns, schema) for name, text in step.columns}
+        elif isinstance(step, ops.Union):
+            by_name = {name.lower(): text for name, text in columns.items()}
+            columns = {name: by_name[name.lower()] for name in flow.types[step.id].schema.names}
     return " AND ".join(conditions), list(columns.items())

@@ -232,7 +232,7 @@ class _Ordering:
         # Whoever goes on writing keeps from now on what others are to read, and these begin to fetch it.
         going_on = {u.id for u in self._plan.units if u.id not in stopping and self._stands(u)}
         steps: list[Step] = [
-            Prepare(plan=self._id, unit=u.id)
+            self._prepare(u)
             for u in self._by_place(self._plan.units)
             if (u.id in going_on and self._gets_readers(u)) or self._reads_from(u, going_on)
         ]
@@ -243,9 +243,21 @@ class _Ordering:
         steps += [Save(plan=s.plan, unit=key[0]) for key, s in self._donors()]
         for unit in self._by_place(map(self._plan.unit, self._carried)):
             carry = self._carried[unit.id]
-            steps.append(Prepare(plan=self._id, unit=unit.id))
+            steps.append(self._prepare(unit))
             steps.append(Load(plan=self._id, unit=unit.id, carry=carry, saved=self._saved(carry)))
         return [*steps, Switch(plan=self._id)]
+
+    def _prepare(self, unit: Unit) -> Prepare:
+        """Prepare a unit; in a deployment that many share, who is new to the stream joins it as it stands."""
+        if not self._plan.deployment.shared:
+            return Prepare(plan=self._id, unit=unit.id)
+        near = [unit.id, *(c for channel in self._plan.outputs(unit) for c in channel.consumers)]
+        joining = (u for u in dict.fromkeys(near) if self._is_new(u))
+        return Prepare(plan=self._id, unit=unit.id, joining=tuple(joining))
+
+    def _is_new(self, unit: str) -> bool:
+        change = self._changes.get(unit)
+        return change is not None and change.action == "start" and unit not in self._carried
 
     def _saved(self, carry: Carry) -> tuple[str, ...]:
         """Name the checkpoints of a carry's donors; '' for one that never came to run."""
@@ -323,8 +335,11 @@ class _Ordering:
         return found
 
     def _reads_out(self, unit: str, channel: Channel) -> bool:
-        """Tell whether a unit that stops has to read a channel to its end: nobody reads it on."""
-        if channel.id not in self._channels:
+        """Tell whether a unit that stops has to read a channel to its end.
+
+        Nobody reads it on, or somebody does for several that stand at different places.
+        """
+        if channel.id not in self._channels or self._is_levelled(unit, channel):
             return True
         if unit not in self._carried and unit in self._channels[channel.id].consumers:
             return False  # it reads it on itself
@@ -335,6 +350,14 @@ class _Ordering:
             if c.unit in self._channels[channel.id].consumers
         )
         return self._gives(unit) and not read_on
+
+    def _is_levelled(self, unit: str, channel: Channel) -> bool:
+        return any(
+            r.level and r.operator == channel.operator and unit in r.donors
+            for c in self._carried.values()
+            for r in c.readings
+            if c.unit in self._channels[channel.id].consumers
+        )
 
     def _gives(self, unit: str) -> bool:
         return any(unit in c.donors for c in self._carried.values())
@@ -358,7 +381,7 @@ class _Ordering:
         state: State = change.state if change else "none"
         why = change.reason if change and change.action != "unchanged" else "it does not run"
         if unit.id not in self._carried:
-            steps.append(Prepare(plan=self._id, unit=unit.id))
+            steps.append(self._prepare(unit))
         steps.append(Start(plan=self._id, unit=unit.id, state=state, why=why, again=again))
         if standing is not None and standing.runs and not again:
             steps.append(Feed(plan=self._id, unit=unit.id, why="it may run with other inputs"))
@@ -391,7 +414,7 @@ class _Ordering:
         old = self._plans[standing.plan]
         steps: list[Step] = []
         if self._gets_readers(unit) and not self._carried:
-            steps.append(Prepare(plan=self._id, unit=unit.id))
+            steps.append(self._prepare(unit))
         before = {c.id for c in old.inputs(old.unit(unit.id))}
         if before != {c.id for c in self._plan.inputs(unit)}:
             change = self._changes.get(unit.id)

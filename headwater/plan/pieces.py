@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import networkx as nx
 
 from headwater.dataflow.graph import Dataflow
-from headwater.dataflow.operators import STATELESS_SQL, Watermark
-from headwater.dataflow.sinks import JdbcSink, Sink
 from headwater.plan.model import Edge
-
-OWN_QUERY = (JdbcSink,)
-"""Sinks that Spark itself writes: they cannot share a query with other outputs."""
+from headwater.plan.onepass import OWN_QUERY, hinders, one_pass, outputs_of
 
 
 def pieces(
@@ -26,65 +22,44 @@ def pieces(
     ``operators``: those to be put together, in the dataflow's order; all others are in other pieces.
 
     A piece cannot be one query when it would wait for itself through another piece, when no single
-    host meets all its requirements, or when it has several outputs that one pass cannot serve.
+    host meets all its requirements, or when it has several outputs that one pass cannot serve. Pieces that
+    read one stream are one where one pass serves them all: a query costs more than another output.
     """
     remaining = set(cuts)
     while True:
         found = _components(dataflow, dataflow.order if operators is None else operators, remaining)
         extra = (
             _cuts_of_torn(dataflow, found, remaining)
-            or _cuts_of_cycles(dataflow, found)
+            or _cuts_of_cycles(dataflow, found, remaining)
             or _cuts_for_hosts(dataflow, found, one_host)
             or _cuts_for_outputs(dataflow, found)
         )
         if not extra - remaining:
-            return found
+            return _side_by_side(dataflow, found, one_host)
         remaining |= extra
 
 
-def trunk(dataflow: Dataflow, piece: tuple[str, ...]) -> str | None:
-    """Find the last operator that all outputs of a piece can be computed from in one pass, or None.
-
-    Between it and every output there are only filters, projections and sinks, so that each of its
-    rows gives at most one row per output.
-    """
-    inside = set(piece)
-    outputs = outputs_of(dataflow, piece)
-    for id_ in reversed(piece):
-        below = _below(dataflow, id_, inside)
-        if all(o == id_ or o in below for o in outputs) and all(_passes(dataflow, b) for b in below):
-            return id_
-    return None
-
-
-def root_of(dataflow: Dataflow, piece: tuple[str, ...], outputs: tuple[str, ...]) -> str:
-    """Give the operator from which a piece's query is built upwards: its output, or the trunk of several."""
-    return (trunk(dataflow, piece) if len(outputs) > 1 else None) or outputs[0]
-
-
-def outputs_of(dataflow: Dataflow, piece: Iterable[str]) -> tuple[str, ...]:
-    """Operators of a piece whose stream leaves it: sinks, and those read by another piece."""
-    inside = set(piece)
-    return tuple(
-        id_
-        for id_ in piece
-        if isinstance(dataflow[id_], Sink) or any(c not in inside for c in dataflow.consumers[id_])
-    )
-
-
-def _passes(dataflow: Dataflow, id_: str) -> bool:
-    return isinstance(dataflow[id_], (*STATELESS_SQL, Watermark, Sink))
-
-
-def _below(dataflow: Dataflow, id_: str, inside: set[str]) -> set[str]:
-    found: set[str] = set()
-    todo = [id_]
-    while todo:
-        for consumer in dataflow.consumers[todo.pop()]:
-            if consumer in inside and consumer not in found:
-                found.add(consumer)
-                todo.append(consumer)
-    return found
+def _side_by_side(
+    dataflow: Dataflow,
+    found: tuple[tuple[str, ...], ...],
+    one_host: Callable[[tuple[str, ...]], bool],
+) -> tuple[tuple[str, ...], ...]:
+    """Put pieces together that read the same stream alone, as far as one pass serves them."""
+    place = {id_: n for n, id_ in enumerate(dataflow.order)}
+    together: dict[str, tuple[str, ...]] = {}
+    apart: list[tuple[str, ...]] = []
+    for piece in found:
+        parents = {p for c in piece for p in dataflow[c].inputs if p not in piece}
+        if len(parents) != 1:
+            apart.append(piece)
+            continue
+        (parent,) = parents
+        both = tuple(sorted((*together.get(parent, ()), *piece), key=place.__getitem__))
+        if parent not in together or (one_pass(dataflow, both) and one_host(both)):
+            together[parent] = both
+        else:
+            apart.append(piece)
+    return _ordered(dataflow, [*together.values(), *apart])
 
 
 def _components(
@@ -94,7 +69,14 @@ def _components(
     graph.add_nodes_from(operators)
     graph.add_edges_from(_inner(dataflow, operators) - cuts)
     place = {id_: n for n, id_ in enumerate(dataflow.order)}
-    found = [tuple(sorted(c, key=place.__getitem__)) for c in nx.connected_components(graph)]
+    return _ordered(
+        dataflow, [tuple(sorted(c, key=place.__getitem__)) for c in nx.connected_components(graph)]
+    )
+
+
+def _ordered(dataflow: Dataflow, found: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """Put pieces in topological order, if they have one."""
+    place = {id_: n for n, id_ in enumerate(dataflow.order)}
     pieces_graph = _piece_graph(dataflow, found)
     if nx.is_directed_acyclic_graph(pieces_graph):
         order = nx.lexicographical_topological_sort(pieces_graph, key=lambda n: place[found[n][0]])
@@ -117,19 +99,50 @@ def _inner(dataflow: Dataflow, piece: tuple[str, ...]) -> set[Edge]:
     return {(p, c) for c in piece for p in dataflow[c].inputs if p in inside}
 
 
-def _cuts_of_cycles(dataflow: Dataflow, found: tuple[tuple[str, ...], ...]) -> set[Edge]:
+def _cuts_of_cycles(dataflow: Dataflow, found: tuple[tuple[str, ...], ...], cuts: set[Edge]) -> set[Edge]:
     """Cut up the pieces that feed each other."""
-    cuts: set[Edge] = set()
+    extra: set[Edge] = set()
     for component in nx.strongly_connected_components(_piece_graph(dataflow, found)):
         if len(component) > 1:
-            for number in component:
-                cuts |= _inner(dataflow, found[number])
-    return cuts
+            torn = tuple(o for number in component for o in found[number])
+
+            def acyclic(parts: tuple[tuple[str, ...], ...]) -> bool:
+                return bool(nx.is_directed_acyclic_graph(_piece_graph(dataflow, parts)))
+
+            extra |= _cuts_where_streams_meet(dataflow, torn, cuts, acyclic)
+    return extra
 
 
 def _cuts_of_torn(dataflow: Dataflow, found: tuple[tuple[str, ...], ...], cuts: set[Edge]) -> set[Edge]:
     """Cut up the pieces in which a cut edge lies because another path leads around it."""
-    return {e for piece in found if (inner := _inner(dataflow, piece)) & cuts for e in inner}
+
+    def whole(parts: tuple[tuple[str, ...], ...]) -> bool:
+        return not any(_inner(dataflow, part) & cuts for part in parts)
+
+    extra: set[Edge] = set()
+    for piece in found:
+        if not whole((piece,)):
+            extra |= _cuts_where_streams_meet(dataflow, piece, cuts, whole)
+    return extra
+
+
+def _cuts_where_streams_meet(
+    dataflow: Dataflow,
+    operators: tuple[str, ...],
+    cuts: set[Edge],
+    good: Callable[[tuple[tuple[str, ...], ...]], bool],
+) -> set[Edge]:
+    """Cut before operators of several inputs, the last ones first, until what is left in one piece is good.
+
+    Whatever leads around a cut, or back into a piece, leads through such an operator.
+    """
+    inner, extra = _inner(dataflow, operators), set[Edge]()
+    for id_ in sorted(operators, key=dataflow.order.index, reverse=True):
+        if len(dataflow[id_].inputs) > 1:
+            extra |= {e for e in inner if e[1] == id_}
+            if good(_components(dataflow, operators, cuts | extra)):
+                return extra
+    return inner
 
 
 def _cuts_for_hosts(
@@ -170,7 +183,9 @@ def _cuts_for_outputs(dataflow: Dataflow, found: tuple[tuple[str, ...], ...]) ->
         own = {(p, c) for p, c in inner if isinstance(dataflow[c], OWN_QUERY)}
         if own:
             cuts |= own
-        elif trunk(dataflow, piece) is None:
+        elif one_pass(dataflow, piece) is None:
             forks = {p for p, _ in inner if p in outputs or sum(q == p for q, _ in inner) > 1}
-            cuts |= {(p, c) for p, c in inner if p in forks}
+            # What can pass stays with what it reads: another query costs more than another output.
+            dear = hinders(dataflow, piece, forks)
+            cuts |= dear or {(p, c) for p, c in inner if p in forks}
     return cuts

@@ -9,11 +9,12 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from headwater.dataflow.sources import Source
 from headwater.errors import PlacementError
+from headwater.metrics import Observe
 from headwater.placement.forecast import forecast as find_forecast
 from headwater.placement.replay import Score, Shared, Step, replay
 from headwater.placement.schedule import SCHEDULERS, tables
@@ -32,8 +33,9 @@ def read_trace(text: str, setting: Setting, *, where: str = "trace") -> tuple[Ma
 
     Raises PlacementError, with the line, where the trace is wrong.
     """
-    rows = csv.reader(io.StringIO(text))
-    header = [cell.strip() for cell in next(rows, [])]
+    rows = _rows(text, where)
+    _, first = next(rows, (1, []))
+    header = [cell.strip() for cell in first]
     if tuple(header) != _COLUMNS:
         raise PlacementError(
             f"the trace begins with {','.join(header) or 'nothing'}", where=where, hint=_HINT
@@ -41,10 +43,10 @@ def read_trace(text: str, setting: Setting, *, where: str = "trace") -> tuple[Ma
     rates = _usual(setting)
     steps: list[dict[int, float]] = []
     before = -math.inf
-    for row in rows:
+    for line, row in rows:
         if not row:
             continue
-        if rows.line_num > MOST_ROWS:
+        if line > MOST_ROWS:
             raise PlacementError(f"the trace has more than {MOST_ROWS:,} rows", where=where)
         try:
             time, rate = float(row[0]), float(row[3])
@@ -52,7 +54,7 @@ def read_trace(text: str, setting: Setting, *, where: str = "trace") -> tuple[Ma
             time = rate = math.nan
         if len(row) != len(_COLUMNS) or not (math.isfinite(time) and 0 <= rate < math.inf) or time < before:
             raise PlacementError(
-                f"line {rows.line_num} is wrong: {','.join(row)[:80]}",
+                f"line {line} is wrong: {','.join(row)[:80]}",
                 where=where,
                 hint="times rise, rates are numbers from 0 on",
             )
@@ -61,12 +63,22 @@ def read_trace(text: str, setting: Setting, *, where: str = "trace") -> tuple[Ma
         if time > before:
             steps.append({})
         before = time
-        for number in _named(setting, row[1].strip(), row[2].strip(), f"{where}, line {rows.line_num}"):
+        for number in _named(setting, row[1].strip(), row[2].strip(), f"{where}, line {line}"):
             rates[number] = rate
     if not steps:
         raise PlacementError("the trace has no rows", where=where, hint=_HINT)
     steps[-1] = dict(rates)
     return tuple(steps)
+
+
+def _rows(text: str, where: str) -> Iterator[tuple[int, list[str]]]:
+    """Read the rows, with the line on which each ends."""
+    rows = csv.reader(io.StringIO(text, newline=None))
+    try:
+        for row in rows:
+            yield rows.line_num, row
+    except csv.Error as error:
+        raise PlacementError(f"line {rows.line_num} is no CSV: {error}", where=where, hint=_HINT) from None
 
 
 def _usual(setting: Setting) -> dict[int, float]:
@@ -94,12 +106,24 @@ def _named(setting: Setting, source: str, location: str, where: str) -> list[int
 
 
 def replayed(
-    setting: Setting, steps: Sequence[Mapping[int, float]], wish: Wish, *, forecast: str | None = None
+    setting: Setting,
+    steps: Sequence[Mapping[int, float]],
+    wish: Wish,
+    *,
+    forecast: str | None = None,
+    observe: Callable[[int], None] = lambda step: None,
 ) -> tuple[Score, ...]:
     """Let a scheduler, or ``annotated`` (what the marks say, for ever), decide at each step of a trace.
 
-    ``forecast``: decide on what is expected of the rates before, not on those that come.
+    ``forecast``: decide on what is expected of the rates before, not on those that come. ``observe`` is
+    told each step's number before it.
     """
+
+    def given() -> Iterator[Step]:
+        for number, rates in enumerate(steps):
+            observe(number)
+            yield Step({name: rates})
+
     if wish.strategy not in (ANNOTATED, *SCHEDULERS):
         raise PlacementError(
             f"'{wish.strategy}' does not adapt to rates",
@@ -117,11 +141,29 @@ def replayed(
     shared = Shared(name, among, wish.limits)
     schedule = _stay if wish.strategy == ANNOTATED else SCHEDULERS[wish.strategy]
     expect = None if forecast is None else find_forecast(forecast)
-    given = (Step({name: rates}) for rates in steps)
     running = {} if marked is None else {name: marked}
     choices = sum(len(branch.choices) for branch in among[0].branches)
     compiled = choices * len(steps) >= _MANY
-    return tuple(replay([shared], given, schedule, expect=expect, running=running, compiled=compiled))
+    return tuple(replay([shared], given(), schedule, expect=expect, running=running, compiled=compiled))
+
+
+def replayed_by_each(
+    setting: Setting,
+    steps: Sequence[Mapping[int, float]],
+    wishes: Sequence[Wish],
+    *,
+    forecast: str | None = None,
+    observe: Observe = lambda what, done, of: None,
+) -> dict[str, tuple[Score, ...]]:
+    """Give what ``replayed`` gives, by the strategies of several wishes."""
+    found: dict[str, tuple[Score, ...]] = {}
+    for number, wish in enumerate(wishes):
+
+        def look(step: int, name: str = wish.strategy, before: int = number * len(steps)) -> None:
+            observe(name, before + step, len(wishes) * len(steps))
+
+        found[wish.strategy] = replayed(setting, steps, wish, forecast=forecast, observe=look)
+    return found
 
 
 def _stay(situation: Situation) -> Decision:

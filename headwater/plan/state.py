@@ -5,9 +5,11 @@ Spark numbers the stateful operators of a query and fixes for each the types of 
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from headwater.dataflow import operators as ops
@@ -18,16 +20,27 @@ from headwater.dataflow.schema import Schema
 from headwater.dataflow.types import StreamType
 from headwater.plan.content import stream_type
 from headwater.plan.model import DeploymentPlan, Unit
-from headwater.plan.pieces import root_of
+from headwater.plan.onepass import one_pass, root_of
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What one operator keeps; equal ``parts`` mean that one's state is the other's."""
+    """What one operator keeps; equal ``parts`` mean that one's state is the other's.
+
+    ``number`` is Spark's of the stateful operator that does it; scans that are done together have the same
+    one and are told apart in it by their ``tag``.
+    """
 
     operator: str
     kind: str
     parts: Mapping[str, Any]
+    number: int
+    tag: str | None = None
+
+
+def scan_tag(operator: str) -> str:
+    """Name the state of a scan among that of others: every scan's is of one length."""
+    return hashlib.sha256(operator.encode()).hexdigest()[:16]
 
 
 def kept_state(plan: DeploymentPlan, unit: Unit) -> tuple[Kept, ...]:
@@ -37,36 +50,75 @@ def kept_state(plan: DeploymentPlan, unit: Unit) -> tuple[Kept, ...]:
     """
     flow = plan.dataflow
     found: list[Kept] = []
+    served = one_pass(flow, unit.operators)
+    together = served.scans if served is not None else ()
+
+    def keep(id_: str, number: int) -> None:
+        operator = flow[id_]
+        types = [flow.types[i] for i in operator.inputs]
+        tag = scan_tag(id_) if isinstance(operator, stateful.Scan) else None
+        found.append(Kept(id_, operator.kind, _parts(operator, types), number, tag))
 
     def visit(id_: str) -> None:
         if id_ not in unit.operators:
             return
-        operator = flow[id_]
-        if operator.stateful:
-            types = [flow.types[i] for i in operator.inputs]
-            found.append(Kept(id_, operator.kind, _parts(operator, types)))
-        for parent in operator.inputs:
+        if flow[id_].stateful:
+            keep(id_, found[-1].number + 1 if found else 0)
+        for parent in flow[id_].inputs:
             visit(parent)
 
-    visit(root_of(flow, unit.operators, unit.outputs))
+    for id_ in together:
+        keep(id_, 0)
+    visit(root_of(flow, unit.operators))
     return tuple(found)
 
 
-def state_difference(old: tuple[Kept, ...], new: tuple[Kept, ...]) -> str | None:
-    """Say why the state of ``old`` cannot be gone on with by ``new``; None where it can."""
-    for a, b in zip(old, new, strict=False):
-        if a.kind != b.kind:
-            return f"'{b.operator}' ({b.kind}) stands where '{a.operator}' ({a.kind}) kept state"
-        changed = [name for name in b.parts if a.parts.get(name) != b.parts[name]]
-        if changed:
-            return f"'{b.operator}' ({b.kind}) keeps something else: {', '.join(changed)} changed"
-    if len(old) > len(new):
-        gone = ", ".join(f"'{k.operator}'" for k in old[len(new) :])
-        return f"{gone} kept state and is gone from the unit"
-    if len(new) > len(old):
-        more = ", ".join(f"'{k.operator}'" for k in new[len(old) :])
-        return f"{more} begins to keep state in the unit"
+def state_difference(
+    old: tuple[Kept, ...], new: tuple[Kept, ...], *, begin: Collection[str] = (), end: Collection[str] = ()
+) -> str | None:
+    """Say why the state of ``old`` cannot be gone on with by ``new``; None where it can.
+
+    ``begin`` and ``end``: scans that may begin with nothing, and that may go with what they kept, among
+    others.
+    """
+    before, after = _by_number(old), _by_number(new)
+    for former, now in zip(before, after, strict=False):
+        if former[0].tag is None or now[0].tag is None:
+            if why := _other_state(former[0], now[0]):
+                return why
+            continue
+        was = {k.tag: k for k in former}
+        for kept in now:
+            if kept.tag in was and (why := _other_state(was[kept.tag], kept)):
+                return why
+        tags = {k.tag for k in now}
+        if gone := [k.operator for k in former if k.tag not in tags and k.operator not in end]:
+            return f"{listed(gone)} kept state and is gone from the unit"
+        if more := [k.operator for k in now if k.tag not in was and k.operator not in begin]:
+            return f"{listed(more)} begins to keep state in the unit"
+    if gone := [k.operator for ks in before[len(after) :] for k in ks]:
+        return f"{listed(gone)} kept state and is gone from the unit"
+    if more := [k.operator for ks in after[len(before) :] for k in ks]:
+        return f"{listed(more)} begins to keep state in the unit"
     return None
+
+
+def _by_number(kept: tuple[Kept, ...]) -> list[tuple[Kept, ...]]:
+    return [tuple(ks) for _, ks in groupby(kept, key=lambda k: k.number)]
+
+
+def _other_state(old: Kept, new: Kept) -> str | None:
+    if old.kind != new.kind:
+        return f"'{new.operator}' ({new.kind}) stands where '{old.operator}' ({old.kind}) kept state"
+    changed = [name for name in new.parts if old.parts.get(name) != new.parts[name]]
+    if changed:
+        return f"'{new.operator}' ({new.kind}) keeps something else: {', '.join(changed)} changed"
+    return None
+
+
+def listed(names: Iterable[str]) -> str:
+    """Write names for people."""
+    return ", ".join(f"'{n}'" for n in names)
 
 
 def _parts(operator: ops.Operator, types: list[StreamType]) -> dict[str, Any]:

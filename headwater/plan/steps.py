@@ -44,6 +44,8 @@ class Prepare(_UnitStep):
     """Make the unit's output channels, register who reads them, set up its inputs."""
 
     kind: Literal["prepare"] = "prepare"
+    joining: tuple[str, ...] = ()
+    """Of itself and its readers those that begin where the stream stands, and not where it is kept from."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,12 +15,14 @@ Directory of an agent::
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import re
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +32,12 @@ from headwater.plan.document import from_document
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.runtime import carrying
 from headwater.runtime.channels.filelog import FileLog
+from headwater.runtime.deadletters import read_dead_letters
 from headwater.runtime.durable import read_note, write_atomically
 from headwater.runtime.hosts import Hosts
 from headwater.runtime.query import reaching_spark
 from headwater.runtime.rehearsal import rehearse
+from headwater.runtime.replaying import replay, sources_of, wanted_from_data
 from headwater.runtime.savedstate import StateStore
 from headwater.runtime.settings import UnitSettings
 from headwater.runtime.sparks import Sparks
@@ -112,7 +116,9 @@ class Agent:
             "peers": self._meet,
             "hold": self._hold,
             "check": self._of_unit(lambda d, plan, unit: d.check(plan, unit)),
-            "prepare": self._of_unit(lambda d, plan, unit: d.prepare(plan, unit)),
+            "prepare": lambda body: self._of_unit(
+                lambda d, plan, unit: d.prepare(plan, unit, frozenset(map(str, body.get("joining") or ())))
+            )(body),
             "start": self._of_unit(lambda d, plan, unit: d.start(plan, unit)),
             "feed": self._of_unit(lambda d, plan, unit: d.feed(plan, unit)),
             "stop": lambda body: self._of_unit(
@@ -127,7 +133,8 @@ class Agent:
             "finish": self._of_unit(lambda d, plan, unit: d.finish(plan, unit)),
             "forget": self._of_unit(self._forget),
             "progress": lambda body: self._named(body).progress().to_data(),
-            "dead_letters": lambda body: self._named(body).dead_letters(int(body.get("most", 1000))),
+            "dead_letters": self._dead_letters,
+            "replay": self._replay,
         }
 
     def _meet(self, body: Mapping[str, Any]) -> None:
@@ -173,6 +180,19 @@ class Agent:
                 carrying.load(units, plan, unit, carry, names, self._state_store())
 
         self._of_unit(load)(body)
+
+    def _dead_letters(self, body: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Give the first malformed records of a deployment."""
+        letters = read_dead_letters(self._named(body).layout.all_dead_letters)
+        return list(itertools.islice(letters, int(body.get("most", 1000))))
+
+    def _replay(self, body: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Offer dead letters again to the sources that they came from."""
+        wanted = wanted_from_data(body.get("letters"), where=f"zone {self.zone}")
+        deployed, force = self._named(body), body.get("force") is True
+        find = sources_of(deployed.in_force(), deployed.layout)
+        found = replay(deployed.layout.all_dead_letters, wanted, find, force=force)
+        return [replace(one, zone=self.zone).to_data() for one in found]
 
     def _survey(self, deployed: Deployed, plan: DeploymentPlan, unit: Unit) -> None:
         """Raise what stands in the way of saving what a unit keeps."""

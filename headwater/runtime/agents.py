@@ -27,6 +27,7 @@ from headwater.plan.model import DeploymentPlan
 from headwater.runtime.channels.flight import FlightLog
 from headwater.runtime.durable import write_first
 from headwater.runtime.layout import sink_name
+from headwater.runtime.replaying import Replayed, Wanted
 from headwater.runtime.wire import CA_ENV, TOKEN_ENV, Credentials, Wire
 
 STATE_ENV = "HEADWATER_STATE_STORE"
@@ -50,9 +51,9 @@ class AgentClient:
         """Compile a unit in the zone without starting it; raise what is wrong with it."""
         self._ask("check", plan, unit)
 
-    def prepare(self, plan: DeploymentPlan, unit: str) -> None:
+    def prepare(self, plan: DeploymentPlan, unit: str, *, joining: Sequence[str] = ()) -> None:
         """Make its channels, register their readers, set its inputs up."""
-        self._ask("prepare", plan, unit)
+        self._ask("prepare", plan, unit, joining=list(joining))
 
     def start(self, plan: DeploymentPlan, unit: str) -> None:
         """Start a unit, or adopt it when it runs under this tag and epoch already."""
@@ -107,6 +108,11 @@ class AgentClient:
     def dead_letters(self, deployment: str) -> list[dict[str, Any]]:
         """Give the first malformed records of this zone."""
         return list(self._reach().ask("dead_letters", {"deployment": deployment}, seconds=60.0))
+
+    def replay(self, deployment: str, wanted: Sequence[Wanted], *, force: bool) -> list[Replayed]:
+        """Offer dead letters of this zone again to the sources that they came from."""
+        body = {"deployment": deployment, "letters": [asdict(one) for one in wanted], "force": force}
+        return [Replayed(**one) for one in self._reach().ask("replay", body, seconds=LONG_SECONDS)]
 
     def sink(self, plan: DeploymentPlan, unit: str, sink: str) -> FlightLog:
         """Give the log that a unit of this zone writes for a memory or console sink."""

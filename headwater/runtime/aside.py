@@ -1,4 +1,8 @@
-"""Python functions over batches that malformed records go past, so that one read serves both."""
+"""Operators that malformed records go past, so that one read of a source serves both.
+
+A frame so read ends with two columns: ``CORRUPT`` is NULL in rows that are well formed, and ``DEAD`` is a
+malformed record's dead letter. What a malformed record has of other columns is not to be computed with.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
-from headwater.dataflow.operators import MapBatches
+from headwater.dataflow.operators import Explode, MapBatches, Operator, Select, Where
 from headwater.dataflow.schema import Schema
+from headwater.dataflow.sources import Source
 from headwater.runtime.compile import guarded
-from headwater.runtime.sources import CORRUPT, DEAD_LETTER
+from headwater.runtime.sources import CORRUPT, DEAD_LETTER, dead_letter_columns, every_field_parsed
 from headwater.runtime.sparktypes import spark_schema
 
 if TYPE_CHECKING:
@@ -23,8 +28,47 @@ DEAD = "__dead"
 """A malformed record as a dead letter, beside the columns of those that are well formed."""
 
 
-def past(operator: MapBatches, frame: DataFrame) -> DataFrame:
-    """Apply a function to the well-formed records of a frame that ends with ``CORRUPT`` and ``DEAD``."""
+PASSED = (Where, Select, Explode, MapBatches)
+"""Operators that malformed records can go past."""
+GOOD = f"`{CORRUPT}` IS NULL"
+
+
+def read_whole(raw: DataFrame, source: Source, location: str) -> DataFrame:
+    """Give the records of a text source at a location, malformed ones with their dead letters."""
+    letter = f"struct({', '.join(dead_letter_columns(source, location))})"
+    names = [f"`{name}`" for name in source.output(()).schema.names]
+    frame = raw.where(every_field_parsed(source.schema()))
+    columns = [f"IF({GOOD}, {name}, NULL) AS {name}" for name in names]
+    return frame.selectExpr(*columns, f"`{CORRUPT}`", f"IF({GOOD}, NULL, {letter}) AS `{DEAD}`")
+
+
+def past(operator: Operator, frame: DataFrame) -> DataFrame:
+    """Apply one of ``PASSED`` to the well-formed records of a frame."""
+    carried = (f"`{CORRUPT}`", f"`{DEAD}`")
+    match operator:
+        case Where():
+            return frame.where(f"IF({GOOD}, {operator.condition}, true)")
+        case Select():
+            columns = (f"IF({GOOD}, {text}, NULL) AS `{name}`" for name, text in operator.columns)
+            return frame.selectExpr(*columns, *carried)
+        case Explode():
+            # Outer: a malformed record has no elements, and stays.
+            generator = "explode_outer" if operator.position is None else "posexplode_outer"
+            names = f"`{operator.alias}`"
+            if operator.position is not None:
+                names = f"(`{operator.position}`, `{operator.alias}`)"
+            text = operator.expression
+            if not operator.outer:
+                frame = frame.where(f"NOT ({GOOD}) OR cardinality({text}) > 0")
+            found = frame.selectExpr("*", f"{generator}(IF({GOOD}, {text}, NULL)) AS {names}")
+            others = [f"`{c}`" for c in found.columns if c not in (CORRUPT, DEAD)]
+            return found.selectExpr(*others, *carried)
+        case MapBatches():
+            return _past_function(operator, frame)
+    raise TypeError(f"nothing goes past {operator.kind}")
+
+
+def _past_function(operator: MapBatches, frame: DataFrame) -> DataFrame:
     columns = spark_schema(Schema.parse(operator.schema_text).columns)
     return frame.mapInArrow(_aside(guarded(operator), columns), t.StructType([*columns, *_carried()]))
 

@@ -11,19 +11,21 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from headwater.errors import RuntimeFailure
 from headwater.plan.carry import Carry, Donor, Share
-from headwater.runtime.reshape import Piece, Reshaping, reshape
+from headwater.runtime.reshape import Piece, Reshaping, reshape, taken_of
 from headwater.runtime.savedstate import Saved, StateStore
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _MARK = "carried.json"
 _NOTE = "headwater.json"
+_CHECKSUMS = shutil.ignore_patterns(".*.crc")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,14 +92,18 @@ def assemble(
     names: Mapping[str, str],
     found: Mapping[str, Saved],
     places: Sequence[Place],
+    blank: Callable[[], Path],
 ) -> Saved | None:
-    """Make a checkpoint of what donors have saved under ``names``; None where it was made before."""
+    """Make a checkpoint of what donors have saved under ``names``; None where it was made before.
+
+    ``blank`` makes a checkpoint with the state of scans that have had no rows, if some have had none.
+    """
     if (checkpoint / _MARK).exists():
         return None
     draft = checkpoint.with_name(f".{checkpoint.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     (draft / "parts").mkdir(parents=True)
-    made = _Assembly(checkpoint, draft, carry, store, names, found)
+    made = _Assembly(checkpoint, draft, carry, store, names, found, blank)
     summary = made.put_together(places)
     shutil.rmtree(draft / "parts")
     if (checkpoint / _NOTE).exists():
@@ -118,6 +124,7 @@ class _Assembly:
     store: StateStore
     names: Mapping[str, str]
     found: Mapping[str, Saved]
+    blank: Callable[[], Path]
     known: Mapping[str, Saved] = field(init=False)
     """Donors that have ever done a batch."""
 
@@ -128,6 +135,7 @@ class _Assembly:
         """Make state and logs."""
         if not self.known:
             return Saved()
+        slots = [tuple(ss) for _, ss in groupby(self.carry.shares, key=lambda s: s.number)]
         none = [s.operator for s in self.carry.shares if not any(d.unit in self.known for d in s.donors)]
         if none:
             raise RuntimeFailure(
@@ -137,11 +145,13 @@ class _Assembly:
             )
         summary = self._summary()
         _write_logs(self.draft, summary, self._lines(places))
-        anew = [r for s in self.carry.shares if (r := self._state(s, summary)) is not None]
+        anew = [r for slot in slots if (r := self._state(slot, summary)) is not None]
         if anew:
             reshape(anew, within=self.draft / "parts")
         for one in anew:
             self._take(one)
+        for number in self.carry.fresh:
+            self._begin(number, summary)
         return summary
 
     def _summary(self) -> Saved:
@@ -181,42 +191,52 @@ class _Assembly:
 
     # ------------------------------------------------------------ state
 
-    def _state(self, share: Share, summary: Saved) -> Reshaping | None:
-        """Fetch an operator's state; give what Spark has to make of it first, where it does not fit."""
-        donors = [d for d in share.donors if d.unit in self.known]
-        partitions = int(summary.conf[_PARTITIONS])
+    def _state(self, shares: Sequence[Share], summary: Saved) -> Reshaping | None:
+        """Fetch the state under one number; give what Spark has to make of it first, where it does not fit.
+
+        What scans that went elsewhere left beside others is not in the way: nobody asks for their tags.
+        """
+        number = shares[0].number
+        found = dict.fromkeys(d for s in shares for d in s.donors if d.unit in self.known)
+        donors, partitions = list(found), int(summary.conf[_PARTITIONS])
         equal = all(int(self.known[d.unit].conf[_PARTITIONS]) == partitions for d in donors)
-        if share.whole and equal:
+        if len(donors) < 2 and equal and all(s.by is None for s in shares):
             for donor in donors:
-                self._fetch(donor, share.number, self.draft, self.checkpoint, summary.batch)
+                self._fetch(donor, number, self.draft, self.checkpoint, summary.batch)
             return None
         pieces = []
         for n, donor in enumerate(donors):
-            saved, part = self.known[donor.unit], self.draft / "parts" / f"{share.number}-{n}"
-            self._fetch(donor, share.number, part, part, saved.batch)
+            saved, part = self.known[donor.unit], self.draft / "parts" / f"{number}-{n}"
+            self._fetch(donor, number, part, part, saved.batch)
             _write_logs(part, saved, [])
-            pieces.append(Piece(checkpoint=str(part), batch=saved.batch))
-        return self._anew(share, pieces, summary, partitions) if pieces else None
+            taken = [t for s in shares if donor in s.donors and (t := taken_of(s)) is not None]
+            pieces.append(Piece(checkpoint=str(part), batch=saved.batch, takes=" OR ".join(taken) or None))
+        return self._anew(number, pieces, summary, partitions) if pieces else None
 
-    def _anew(self, share: Share, pieces: list[Piece], summary: Saved, partitions: int) -> Reshaping:
-        """Make a checkpoint into which Spark is to write an operator's state."""
-        target = self.draft / "parts" / f"{share.number}"
+    def _anew(self, number: int, pieces: list[Piece], summary: Saved, partitions: int) -> Reshaping:
+        """Make a checkpoint into which Spark is to write the state under a number."""
+        target = self.draft / "parts" / f"{number}"
         _write_logs(target, summary, [])
-        source = Path(pieces[0].checkpoint) / "state" / str(share.number)
-        place = target / "state" / str(share.number)
+        source = Path(pieces[0].checkpoint) / "state" / str(number)
+        place = target / "state" / str(number)
         for kept in ("_metadata", "_stateSchema", "0/_metadata"):
             if (source / kept).is_dir():
                 shutil.copytree(source / kept, place / kept)
-        _describe(place, target, share.number, partitions)
+        _describe(place, target, number, partitions)
         return Reshaping(
-            checkpoint=str(target),
-            operator=share.number,
-            batch=summary.batch,
-            partitions=partitions,
-            pieces=pieces,
-            column=share.by,
-            values=list(share.values),
+            checkpoint=str(target), operator=number, batch=summary.batch, partitions=partitions, pieces=pieces
         )
+
+    def _begin(self, number: int, summary: Saved) -> None:
+        """Put state of which nothing is known under a number: it is the same in every partition."""
+        source, place = self.blank() / "state" / "0", self.draft / "state" / str(number)
+        partitions = int(summary.conf[_PARTITIONS])
+        for kept in ("_metadata", "_stateSchema"):
+            shutil.copytree(source / kept, place / kept, ignore=_CHECKSUMS)
+        for partition in range(partitions):
+            shutil.copytree(source / "0", place / str(partition), ignore=_CHECKSUMS, dirs_exist_ok=True)
+            (place / str(partition) / "1.zip").rename(place / str(partition) / f"{summary.batch + 1}.zip")
+        _describe(place, self.checkpoint, number, partitions)
 
     def _take(self, done: Reshaping) -> None:
         """Take what Spark has written."""

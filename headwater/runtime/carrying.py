@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from headwater.dataflow.sources import Source
@@ -14,6 +15,7 @@ from headwater.plan.carry import Carry
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.state import kept_state
 from headwater.runtime.assembly import Place, assemble, place_of
+from headwater.runtime.blank import blank_state
 from headwater.runtime.checkpoint import newest_batch
 from headwater.runtime.durable import read_note, write_atomically
 from headwater.runtime.layout import Layout
@@ -44,9 +46,10 @@ def survey(units: Units, plan: DeploymentPlan, unit: Unit, store: StateStore) ->
         found = {}
     else:
         found = operators(checkpoint)
-    if found and set(found) != set(range(len(kept))):
+    known = {k.number for k in kept}
+    if found and set(found) != known:
         raise RuntimeFailure(
-            f"keeps state in {len(found)} places, where {len(kept)} are known",
+            f"keeps state in {len(found)} places, where {len(known)} are known",
             where=f"unit {unit.id}",
             hint="report this as a defect; nothing was changed",
         )
@@ -102,9 +105,10 @@ def dress(
         for donor, name in zip(carry.donors, names, strict=True)
     }
     where = dict(zip(carry.donors, names, strict=True))
+    blank = partial(_blank, units, plan, unit)
 
     def make(checkpoint: Path) -> int:
-        made = assemble(checkpoint, carry, store, where, found, ())
+        made = assemble(checkpoint, carry, store, where, found, (), blank)
         return made.bytes if made else 0
 
     return make
@@ -112,6 +116,16 @@ def dress(
 
 def _kept(layout: Layout, unit: Unit) -> Path:
     return layout.state(unit).with_name("fetched")
+
+
+def _blank(units: Units, plan: DeploymentPlan, unit: Unit) -> Path:
+    """Give the state of scans that have had no rows, made once for the unit."""
+    place = _blanks(units.layout, unit)
+    return blank_state(units.endpoint.session(), place, plan.dataflow, unit.operators)
+
+
+def _blanks(layout: Layout, unit: Unit) -> Path:
+    return layout.state(unit).with_name("blank")
 
 
 def load(
@@ -155,11 +169,13 @@ def load(
         for reader in channel_readers(plan, unit)[channel.operator]:
             log.advance(reader, at[channel.id])
     where = dict(zip(carry.donors, names, strict=True))
-    summary = assemble(units.layout.checkpoint(unit), carry, store, where, found, places)
+    blank = partial(_blank, units, plan, unit)
+    summary = assemble(units.layout.checkpoint(unit), carry, store, where, found, places, blank)
     if summary is not None:
         totals = {"rows_in": summary.rows_in, "late_rows": summary.late_rows, "finished": False}
         write_atomically(units.layout.state(unit), json.dumps(totals))
-    shutil.rmtree(_kept(units.layout, unit), ignore_errors=True)
+    for done in (_kept(units.layout, unit), _blanks(units.layout, unit)):
+        shutil.rmtree(done, ignore_errors=True)
 
 
 def _known(store: StateStore, name: str) -> Saved:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from headwater.errors import DeploymentError
 from headwater.plan.model import Channel, DeploymentPlan
+from headwater.runtime.channels.log import Log
 from headwater.runtime.channels.open import LogSpec, remove_log
 from headwater.runtime.checkpoint import checkpoint_number
 from headwater.runtime.layout import Layout
@@ -65,3 +67,18 @@ def lineage_of(checkpoint: Path) -> str | None:
         return str(checkpoint_number(str(checkpoint)))
     except DeploymentError:
         return None
+
+
+def is_copied(channel: Channel, zone: str) -> bool:
+    """Tell whether a zone reads a copy of a channel: what it holds is in another zone."""
+    return (channel.broker or channel.zone) != zone
+
+
+def register(log: Log, readers: Iterable[str], *, at_end: bool = False) -> None:
+    """Register readers where what is kept begins, known ones where they stand; or all at the end."""
+    known = log.readers()
+    for reader in readers:
+        if reader not in known:
+            log.register(reader)
+        if at_end:
+            log.advance(reader, log.latest())

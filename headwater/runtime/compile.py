@@ -6,7 +6,7 @@ applyInArrow), so that the two can be held against each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
@@ -19,14 +19,10 @@ from headwater.dataflow.sinks import Sink
 from headwater.dataflow.types import StreamType
 from headwater.errors import RuntimeFailure, UserCodeError
 from headwater.runtime import countwindow, scan
-from headwater.runtime.sparktypes import spark_schema
+from headwater.runtime.sparktypes import MARK, WINDOW_MARK, spark_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-MARK = "spark.watermarkDelayMs"
-WINDOW_MARK = "spark.timeWindow"
-"""Column metadata by which Spark knows the event time of a stream, and the windows of one."""
 
 
 def span(seconds: float) -> str:
@@ -68,14 +64,16 @@ def apply(
         case stateful.CountWindow():
             return countwindow.apply(operator, mark(frame, type_), type_, streaming=streaming)
         case stateful.Scan():
-            return scan.apply(operator, mark(frame, type_), type_, streaming=streaming)
+            if streaming:
+                return scan.alone(operator, frame, type_)
+            return scan.in_batch(operator, mark(frame, type_), type_)
     raise RuntimeFailure(
         f"no compilation for {operator.kind}", where=operator.where, hint="report this as a defect"
     )
 
 
-def mark(frame: DataFrame, type_: StreamType) -> DataFrame:
-    """Tell Spark which column is the event time, and that no other is."""
+def mark(frame: DataFrame, type_: StreamType, also: Sequence[str] = ()) -> DataFrame:
+    """Tell Spark which column is the event time, and that no other is; ``also``: columns beside these."""
     if type_.event_time is None or not frame.isStreaming:
         return frame
     time = type_.event_time.column.lower()
@@ -91,7 +89,7 @@ def mark(frame: DataFrame, type_: StreamType) -> DataFrame:
             columns.append(F.col(name).alias(column.name, metadata={"headwater": 1}))
         else:
             columns.append(F.col(name))
-    return frame.select(*columns)
+    return frame.select(*columns, *also)
 
 
 def whole(frame: DataFrame, type_: StreamType) -> DataFrame:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
 import json
 import mmap
 import re
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
+from headwater.runtime.durable import read_note
 from headwater.runtime.fileoutlet import FilesOutlet
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ _MAX_FILE = 1 << 30  # bytes of a source file that is still searched
 _SECONDS = 5.0  # that one task may spend on finding places
 _OPEN_FILES = 8
 _REPLACED = "\ufffd"
+_ID_LENGTH = 16  # hexadecimal digits
 _NAME = re.compile(r"(?:.*-)?part-(\d+)-(\d+)-(\d+)\.json")
 
 
@@ -42,6 +45,13 @@ def explain(record: str, *, format: str, schema: str, options: Mapping[str, str]
     from headwater.runtime import reasons
 
     return reasons.explain(record, format=format, schema=schema, options=options)
+
+
+def misfit(record: str, *, format: str, schema: str, options: Mapping[str, str] | None = None) -> str | None:
+    """Say why ``record`` does not fit ``schema``; None where no reason is found."""
+    from headwater.runtime import reasons
+
+    return reasons.misfit(record, format=format, schema=schema, options=options)
 
 
 # ---------------------------------------------------------------- places
@@ -252,8 +262,20 @@ class _LetterTask:
 # ---------------------------------------------------------------- reading
 
 
-def read_dead_letters(directory: str | Path) -> Iterator[dict[str, Any]]:
-    """Give the dead letters below ``directory``, unit by unit, each unit's in the order of its batches."""
+@dataclass(frozen=True)
+class Letter:
+    """A dead letter as it is kept: ``data`` as written, ``home`` is the directory that it is kept in."""
+
+    id: str
+    home: Path
+    data: Mapping[str, Any]
+
+
+def letters_of(directory: str | Path) -> Iterator[Letter]:
+    """Give the dead letters below ``directory``, unit by unit, each unit's in the order of its batches.
+
+    A letter's id stands for its unit, file and line: it stays the same.
+    """
     found = []
     for path in Path(directory).rglob("*.json"):
         name = _NAME.fullmatch(path.name)
@@ -262,9 +284,29 @@ def read_dead_letters(directory: str | Path) -> Iterator[dict[str, Any]]:
             found.append((str(path.parent), epoch, batch, part, path))
     for *_, path in sorted(found):
         with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
-            for line in file:
+            for number, line in enumerate(file, start=1):
                 # Somebody may have edited the file.
                 with contextlib.suppress(ValueError):
-                    letter = json.loads(line)
-                    if isinstance(letter, dict):
-                        yield letter
+                    data = json.loads(line)
+                    if isinstance(data, dict):
+                        place = f"{path.parent.name}/{path.name}:{number}"
+                        id_ = hashlib.sha256(place.encode()).hexdigest()[:_ID_LENGTH]
+                        yield Letter(id_, path.parent, data)
+
+
+def read_dead_letters(directory: str | Path) -> Iterator[dict[str, Any]]:
+    """Give the dead letters below ``directory`` as ``letters_of`` does, with id and what was replayed."""
+    known: dict[Path, set[str]] = {}
+    for letter in letters_of(directory):
+        if letter.home not in known:
+            notes = notes_at(letter.home)
+            known[letter.home] = {f.stem for f in notes.iterdir()} if notes.is_dir() else set()
+        replayed = None
+        if letter.id in known[letter.home]:
+            replayed = read_note(notes_at(letter.home) / f"{letter.id}.json") or None
+        yield {"id": letter.id, **letter.data, "replayed": replayed}
+
+
+def notes_at(home: Path) -> Path:
+    """Give the directory where it is noted which of the letters in ``home`` were replayed, one file each."""
+    return home / ".headwater" / "replayed"

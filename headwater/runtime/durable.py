@@ -22,7 +22,9 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def write_atomically(path: Path, text: str, *, scratch: Path | None = None, fsync: bool = True) -> None:
+def write_atomically(
+    path: Path, text: str | bytes, *, scratch: Path | None = None, fsync: bool = True
+) -> None:
     """Replace a small file so that a reader sees the old or the new text, never a part.
 
     ``scratch`` is a directory on the same disk; without one the new text is written beside the file,
@@ -55,12 +57,14 @@ def write_first(
 
 
 @contextlib.contextmanager
-def _draft(path: Path, text: str, *, scratch: Path | None, fsync: bool, mode: int = 0o666) -> Iterator[Path]:
+def _draft(
+    path: Path, text: str | bytes, *, scratch: Path | None, fsync: bool, mode: int = 0o666
+) -> Iterator[Path]:
     """Write a text under another name on the same disk; what is left of that name goes in the end."""
     temp = (scratch or path.parent) / f".{path.name}.{uuid.uuid4().hex}"
     try:
-        with open(os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as out:
-            out.write(text)
+        with open(os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out:
+            out.write(text.encode() if isinstance(text, str) else text)
             if fsync:
                 out.flush()
                 os.fsync(out.fileno())

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.errors import RuntimeFailure, Unavailable
-from headwater.runtime.ports import keep_port
+from headwater.runtime.ports import address_towards, keep_port
 from headwater.runtime.zygote import supported, write_launcher
 
 if TYPE_CHECKING:
@@ -66,8 +66,6 @@ SERVER_CONF: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.log.level": "WARN",
     "spark.sql.catalogImplementation": "in-memory",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.connect.grpc.binding.address": "127.0.0.1",
     # A rename is enough for checkpoints on a local disk; the default forks a shell command per file.
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -178,11 +176,14 @@ class LocalEndpoint:
         end_stale(directory)
         cores = cores or os.cpu_count() or 1
         port, kept = keep_port()
+        address = "127.0.0.1" if master is None else address_towards(master)
         token, session = secrets.token_urlsafe(24), str(uuid.uuid4())
         home = _lean_home(directory, Path(pyspark.__file__).parent)
         conf = {
             **SERVER_CONF,
             **STREAMING_CONF,
+            "spark.driver.host": address,
+            "spark.driver.bindAddress": address,
             "spark.sql.shuffle.partitions": str(min(cores, 4)),
             "spark.connect.grpc.binding.port": str(port),
             "spark.local.dir": str(directory / "scratch"),
@@ -202,7 +203,7 @@ class LocalEndpoint:
             **os.environ,
             "JAVA_HOME": str(java),
             "SPARK_HOME": str(home),
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_IP": address,
             "SPARK_NO_DAEMONIZE": "1",
             "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
             "PYSPARK_PYTHON": str(write_launcher(directory)) if supported() else sys.executable,

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from headwater.plan.model import Channel, Unit
+from headwater.plan.model import Channel, DeploymentPlan, Unit
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,10 @@ class Layout:
     def sink(self, sink: str, tag: str, unit: Unit) -> Path:
         """The log of a sink that is read back, and the scratch directory of one that calls a function."""
         return self.root / "sinks" / sink_name(sink, tag, unit)
+
+    def sinks(self, plan: DeploymentPlan, unit: Unit) -> set[Path]:
+        """Where a unit stores what it does for its outputs."""
+        return {self.sink(o, plan.tags[o], unit) for o in unit.outputs}
 
     def dead_letters(self, unit: Unit) -> Path:
         return self.root / "deadletters" / unit.checkpoint

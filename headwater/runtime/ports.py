@@ -1,10 +1,13 @@
-"""Ports of this machine: some that are free, and one that is kept for a server until it listens there."""
+"""Ports and addresses of this machine: some that are free, one kept for a server, one that others see."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import sys
+from urllib.parse import urlsplit
+
+from headwater.errors import Unavailable
 
 
 def free_ports(count: int) -> list[int]:
@@ -29,3 +32,18 @@ def keep_port() -> tuple[int, socket.socket]:
     if sys.platform != "linux":
         kept.close()
     return port, kept
+
+
+def address_towards(master: str) -> str:
+    """Give this machine's address as a ``spark://host:port,...`` sees it, or raise Unavailable."""
+    first = urlsplit(master.partition(",")[0])
+    try:
+        found = socket.getaddrinfo(first.hostname, first.port or 7077, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)  # nothing is sent
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise Unavailable(
+            f"there is no way to {master}: {error}", where="spark", hint="is the master's name right?"
+        ) from error

@@ -28,6 +28,7 @@ from headwater.errors import RuntimeFailure
 from headwater.profile import ASSUMED_CPU_S, OperatorProfile, Profile
 from headwater.runtime import compile
 from headwater.runtime.sources import can_be_malformed, source_frame, well_formed
+from headwater.runtime.sparktypes import WINDOW_MARK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -217,7 +218,7 @@ class _Work:
         frame = self._spark.read.schema(schema.text).parquet(str(self._place(name)))
         # Files do not tell that a structure is a window.
         windows = {c.name for c in schema.columns if c.type == WINDOW_TYPE}
-        mark = {compile.WINDOW_MARK: True}
+        mark = {WINDOW_MARK: True}
         columns = [F.col(f"`{n}`").alias(n, metadata=mark if n in windows else {}) for n in schema.names]
         return frame.select(*columns)
 

@@ -46,6 +46,12 @@ _JAVA = {
 
 def explain(record: str, *, format: str, schema: str, options: Mapping[str, str] | None = None) -> str:
     """Say why ``record`` does not fit ``schema`` (DDL), read as ``format`` with the reader's options."""
+    reason = misfit(record, format=format, schema=schema, options=options)
+    return reason or f"does not fit the schema {_short(schema, 200)}"
+
+
+def misfit(record: str, *, format: str, schema: str, options: Mapping[str, str] | None = None) -> str | None:
+    """Say why ``record`` does not fit ``schema``, as ``explain`` does; None where no reason is found."""
     if record.startswith(NOT_UTF8):
         return "not UTF-8 text"
     if not record.strip():
@@ -54,10 +60,9 @@ def explain(record: str, *, format: str, schema: str, options: Mapping[str, str]
     try:
         wanted = Schema.parse(schema)
         find = {"csv": _csv, "json": _json}.get(format)
-        reason = find(record, wanted, settings) if find else None
+        return find(record, wanted, settings) if find else None
     except (HeadwaterError, ValueError, RecursionError):
-        reason = None
-    return reason or f"does not fit the schema {_short(schema, 200)}"
+        return None
 
 
 def _short(text: str, length: int = _SHOWN) -> str:

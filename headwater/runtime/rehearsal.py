@@ -57,7 +57,8 @@ def _rehearse(units: Units, plan: DeploymentPlan, unit: Unit, dress: Callable[[P
     place = units.layout.root / "rehearsals" / unit.checkpoint
     shutil.rmtree(place, ignore_errors=True)
     stage = _staged(plan, place)
-    stand_in = Units(Layout(place), units.endpoint, units.settings, receives=False)
+    at_once = replace(units.settings, trigger="0 seconds")
+    stand_in = Units(Layout(place), units.endpoint, at_once, receives=False)
     try:
         kept = dress(stand_in.layout.checkpoint(unit)) if dress is not None else 0
         if units.knows(unit):

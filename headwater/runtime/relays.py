@@ -13,12 +13,12 @@ from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.channels.flight import FlightLog
 from headwater.runtime.channels.open import open_log
-from headwater.runtime.channelspec import channel_spec
+from headwater.runtime.channelspec import channel_spec, is_copied
 from headwater.runtime.layout import Layout
 from headwater.runtime.linkmeter import LinkMeter
 from headwater.runtime.relay import PolledLog, Relay, Remote
 from headwater.runtime.settings import UnitSettings
-from headwater.runtime.units import is_copied, relay_reader
+from headwater.runtime.units import relay_reader
 from headwater.runtime.wire import Credentials, Wire
 
 

@@ -16,35 +16,56 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from headwater.dataflow.lexer import quote_string
 from headwater.errors import RuntimeFailure
+from headwater.plan.carry import Share
 from headwater.runtime.endpoint import STREAMING_CONF, find_java
+from headwater.runtime.scan import KEY
 
 _SECONDS = 600.0
 _HEAP = "512m"
+_SPARKS_OWN = "coalesce(column_family_name LIKE '$%', false)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """A checkpoint that holds the operator's state, under its new number, as of a batch."""
+    """A checkpoint that holds the operator's state, under its new number, as of a batch.
+
+    ``takes``: the condition on which an entry of it is taken; None: all are.
+    """
 
     checkpoint: str
     batch: int
+    takes: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reshaping:
-    """What is to be written: state of all pieces, as of ``batch`` of ``checkpoint``.
-
-    ``column`` is of the operator's key: of its ``values`` alone state is taken.
-    """
+    """What is to be written: state of all pieces, as of ``batch`` of ``checkpoint``."""
 
     checkpoint: str
     operator: int
     batch: int
     partitions: int
     pieces: list[Piece]
-    column: str | None = None
-    values: list[str] | None = None
+
+
+def taken_of(share: Share) -> str | None:
+    """Write the condition on which an entry is of a share; None where all are.
+
+    Entries of scans end with their tags; Spark's own, by which it knows what is due when, are for all.
+    """
+    conditions = []
+    if share.tag is not None:
+        tag = f"encode({quote_string(share.tag)}, 'UTF-8')"
+        conditions.append(f"(column_family_name LIKE '$%' OR right(key_bytes, {len(share.tag)}) = {tag})")
+    if share.by is not None:
+        name = quote_string(f"$.{share.by.lower()}")
+        of_scan = f"get_json_object(partition_key.`{KEY}`, {name})"
+        column = f"partition_key.`{share.by}`" if share.tag is None else of_scan
+        values = ", ".join(quote_string(v) for v in share.values)
+        conditions.append(f"{column} IN ({values})")
+    return f"({' AND '.join(conditions)})" if conditions else None
 
 
 def reshape(wanted: Sequence[Reshaping], *, within: Path) -> None:
@@ -100,7 +121,6 @@ def _session() -> Any:
 
 def _rewrite(spark: Any, wanted: Reshaping) -> None:
     from pyspark.sql import DataFrame
-    from pyspark.sql import functions as F
 
     jvm = spark.sparkContext._jvm
     options = jvm.org.apache.spark.sql.execution.datasources.v2.state.StateSourceOptions
@@ -121,11 +141,14 @@ def _rewrite(spark: Any, wanted: Reshaping) -> None:
 
         def apply(self, first: Any) -> Any:
             store = self._left.pop(0)
-            frame = DataFrame(first, spark)
+            frame = DataFrame(first, spark).where(wanted.pieces[0].takes or "true")
             for piece in wanted.pieces[1:]:
-                frame = frame.unionByName(read(piece, store))
-            if wanted.column is not None:
-                frame = frame.where(F.col(f"partition_key.`{wanted.column}`").isin(wanted.values or []))
+                frame = frame.unionByName(read(piece, store).where(piece.takes or "true"))
+            if len(wanted.pieces) > 1 and any(piece.takes for piece in wanted.pieces):
+                # What is due is so in several pieces. A list has an entry under one key for each value.
+                same = ["partition_key", "key_bytes", "column_family_name"]
+                due = frame.where(_SPARKS_OWN).dropDuplicates(same)
+                frame = frame.where(f"NOT {_SPARKS_OWN}").unionByName(due)
             return frame.repartition(wanted.partitions, "partition_key")._jdf
 
         class Java:

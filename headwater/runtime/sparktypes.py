@@ -8,6 +8,10 @@ from pyspark.sql import types
 
 from headwater.dataflow import schema
 
+MARK = "spark.watermarkDelayMs"
+WINDOW_MARK = "spark.timeWindow"
+"""Column metadata by which Spark knows the event time of a stream, and the windows of one."""
+
 _ATOMIC: dict[str, type[types.DataType]] = {
     "tinyint": types.ByteType,
     "smallint": types.ShortType,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import logging
 import shutil
@@ -19,7 +18,7 @@ from headwater.metrics import Progress
 from headwater.plan.document import digest, from_document
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.runtime.channels.open import remove_log
-from headwater.runtime.channelspec import channel_spec
+from headwater.runtime.channelspec import channel_spec, is_copied
 from headwater.runtime.checkpoint import cut_off, reads_agree, take_back
 from headwater.runtime.durable import write_atomically
 from headwater.runtime.endpoint import Endpoint
@@ -31,7 +30,7 @@ from headwater.runtime.relays import Relays
 from headwater.runtime.settings import UnitSettings
 from headwater.runtime.sparks import Sparks
 from headwater.runtime.unit import channel_readers
-from headwater.runtime.units import Units, Work, is_copied
+from headwater.runtime.units import Units, Work
 from headwater.runtime.watch import WINDOW, Meters, progress_of
 from headwater.runtime.wire import Credentials
 
@@ -153,21 +152,21 @@ class Deployed:
         """Compile a unit without starting it; raise what is wrong with it."""
         self._on(self._sparks.of(plan, unit)).check(plan, unit)
 
-    def prepare(self, plan: DeploymentPlan, unit: Unit) -> None:
+    def prepare(self, plan: DeploymentPlan, unit: Unit, joining: frozenset[str] = frozenset()) -> None:
         """Make its channels, register their readers, begin to pull its inputs.
 
-        A unit of a new tag begins to read where the one of the same id stood. The inputs of a unit that
-        runs stay as they are.
+        A unit of a new tag begins to read where the one of the same id stood; of it and its readers those
+        that are ``joining`` where their inputs end now. The inputs of a unit that runs stay as they are.
         """
         with self._lock:
             units = self._on(self._sparks.of(plan, unit))
-            units.prepare_outputs(plan, unit)
+            units.prepare_outputs(plan, unit, joining)
             task = self._tasks.get(unit.id)
             if task is not None and task.wanted == "running":
                 return
             if task is not None and (stood := self._unit_of(task)).tag != unit.tag:
                 units.begin_where(plan, unit, stood)
-            units.feed(plan, unit)
+            units.feed(plan, unit, joins=unit.id in joining)
             self._relays.pull(plan, unit)
             if task is None or task.wanted != "finished":
                 self._want(plan, unit, "prepared")
@@ -321,15 +320,17 @@ class Deployed:
                 self._tasks.pop(unit.id, None)
                 self._write()
             same_state = not itself and stands.tag == unit.tag
-            self._leave_inputs(plan, unit, used if same_state else set())
+            self._leave_inputs(plan, unit, used if same_state else None)
             for channel in going:
                 remove_log(channel_spec(plan, channel, self.layout))
             if not same_state:
                 shutil.rmtree(self.layout.checkpoint(unit), ignore_errors=True)
                 shutil.rmtree(self.layout.state(unit).parent, ignore_errors=True)
             if itself:
-                for sink in unit.outputs:
-                    shutil.rmtree(self.layout.sink(sink, plan.tags[sink], unit), ignore_errors=True)
+                # Another unit of the zone may go on to write a sink, under the same name.
+                kept = {sink for other in self.in_force() for sink in self.layout.sinks(*other)}
+                for sink in self.layout.sinks(plan, unit) - kept:
+                    shutil.rmtree(sink, ignore_errors=True)
             return True
 
     def _channels_of(self, task: Task) -> set[str]:
@@ -340,15 +341,16 @@ class Deployed:
     def _written_by(self, task: Task) -> set[str]:
         return {c.id for c in self.plan(task.digest).outputs(self._unit_of(task))}
 
-    def _leave_inputs(self, plan: DeploymentPlan, unit: Unit, kept: set[str]) -> None:
-        """Let a unit be no reader any more, and drop the copies that nobody reads."""
+    def _leave_inputs(self, plan: DeploymentPlan, unit: Unit, kept: set[str] | None) -> None:
+        """Let a unit be no reader any more but of what another with its state (None: no such) has kept."""
         units = self._on(self._sparks.of(plan, unit))
         for channel in plan.inputs(unit):
-            if channel.id in kept:
-                continue
-            log = units.log(plan, channel)
-            for reader in channel_readers(plan, unit)[channel.operator]:
-                log.unregister(reader)
+            if channel.id not in (kept or ()):
+                log = units.log(plan, channel)
+                for reader in channel_readers(plan, unit)[channel.operator]:
+                    log.unregister(reader)
+        if kept is None:
+            units.give_up(unit)  # it may not have come to the end of what was taken out
         self._drop_unused()
 
     def _drop_unused(self) -> None:
@@ -472,11 +474,10 @@ class Deployed:
         units = self._on(self._sparks.of(plan, unit))
         return units, units.enter(plan, unit)
 
-    def dead_letters(self, most: int) -> list[dict[str, Any]]:
-        """Give the first malformed records of this zone."""
-        from headwater.runtime.deadletters import read_dead_letters
-
-        return list(itertools.islice(read_dead_letters(self.layout.all_dead_letters), most))
+    def in_force(self) -> list[tuple[DeploymentPlan, Unit]]:
+        """Give the units that are here, whether they run or not, each with its plan."""
+        with self._lock:
+            return [(self.plan(t.digest), self._unit_of(t)) for t in self._tasks.values()]
 
     def _on(self, endpoint: Endpoint) -> Units:
         with self._lock:

@@ -19,18 +19,19 @@ from pyspark.sql import functions as F
 from headwater.adapt.model import waits_for_time
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sources, stateful
+from headwater.dataflow.lexer import quote_string
 from headwater.dataflow.sinks import CallbackSink, FileSink, JdbcSink, KafkaSink, Sink
 from headwater.dataflow.types import StreamType
 from headwater.plan.content import direct_time, reads, source_locations, visited
 from headwater.plan.model import DeploymentPlan, Unit
-from headwater.plan.onepass import melted, steps
-from headwater.plan.pieces import trunk
+from headwater.plan.onepass import one_pass, steps
 from headwater.runtime import compile
-from headwater.runtime.aside import DEAD, past
+from headwater.runtime.aside import DEAD, GOOD, PASSED, past, read_whole
 from headwater.runtime.born import Inputs
 from headwater.runtime.channelspec import channel_spec, lineage_of
 from headwater.runtime.checkpoint import AGAIN, checkpoint_number
 from headwater.runtime.counting import TAGS, Counting, Read, points, rejects_of, rows_of
+from headwater.runtime.fanout import tagged
 from headwater.runtime.layout import Layout, full_path
 from headwater.runtime.outlets import DEAD_LETTERS
 from headwater.runtime.passage import Passage
@@ -109,6 +110,7 @@ class UnitCompiler:
         self._reads: Counter[str] = Counter()
         self._measure = measure
         self._counting = Counting()
+        self._served = one_pass(plan.dataflow, unit.operators)
         self._points = self._to_observe() if measure else frozenset()
 
     def compile(self) -> CompiledUnit:
@@ -123,6 +125,9 @@ class UnitCompiler:
         counting = self._counting if self._measure else Counting()
         return CompiledUnit(frame, tuple(outlets), sink, self._controlled, self._scans(), counting)
 
+    def _scans_of_pass(self) -> set[str]:
+        return set(self._served.scans) if self._served is not None else set()
+
     def _scans(self) -> int:
         return max((self._reads[s.id] for s in self._sources()), default=1)
 
@@ -133,12 +138,17 @@ class UnitCompiler:
         flow, unit = self._flow, self._unit
         is_routed = not isinstance(flow[unit.outputs[0]], JdbcSink)
         shown = set(visited(self._plan, unit))
-        one_pass = self._in_one_pass()
-        if one_pass is not None and not any(isinstance(step, ops.MapBatches) for step in one_pass):
+        way = self._past()
+        if (
+            way is not None
+            and not self._scans_of_pass()
+            and not any(isinstance(o, ops.MapBatches | ops.Explode) for o in way)
+        ):
             shown = set()  # counting would be seen
         if not self._works_hard():
             shown = {i for i in shown if not isinstance(flow[i], (ops.Where, ops.Explode))}
         known = {i for i in visited(self._plan, unit) if self._tells_rows(i, is_routed=is_routed)}
+        known |= self._scans_of_pass()
         return points(flow, unit.operators, shown, known | set(unit.outputs if is_routed else ()))
 
     def _works_hard(self) -> bool:
@@ -246,8 +256,11 @@ class UnitCompiler:
             frame = frame.where(f"pmod(xxhash64(`{part.column}`), {part.count}) = {part.index}")
         return frame
 
-    def _watermark(self, operator: ops.Watermark, frame: DataFrame) -> DataFrame:
-        """Take the watermark from the rows' own event time, and from the word that input has ended."""
+    def _watermark(self, operator: ops.Watermark, frame: DataFrame, also: tuple[str, ...] = ()) -> DataFrame:
+        """Take the watermark from the rows' own event time, and from the word that input has ended.
+
+        ``also``: columns beside those of the stream.
+        """
         if not self._needs_watermark():
             return frame
         self._controlled = True
@@ -265,9 +278,11 @@ class UnitCompiler:
         both = timed.unionByName(end, allowMissingColumns=True)
         type_ = self._flow.types[operator.id]
         delay = compile.span(operator.duration(operator.delay, "delay"))
-        return self._timed(both, type_, delay)
+        return self._timed(both, type_, delay, also)
 
-    def _timed(self, frame: DataFrame, type_: StreamType, delay: str) -> DataFrame:
+    def _timed(
+        self, frame: DataFrame, type_: StreamType, delay: str, also: tuple[str, ...] = ()
+    ) -> DataFrame:
         """Let ``__wm`` drive the watermark, drop punctuation, and name the event-time column to Spark.
 
         The condition stays where it is because it is not deterministic to Spark's optimizer, and so
@@ -277,7 +292,7 @@ class UnitCompiler:
             f"(`{WATERMARK}` IS NULL OR `{WATERMARK}` < timestamp'{END_OF_TIME}') "
             f"AND NOT ({self._is_punctuation(type_)}) AND spark_partition_id() >= 0"
         )
-        return compile.mark(rows.drop(WATERMARK), type_)
+        return compile.mark(rows.drop(WATERMARK), type_, also)
 
     def _is_punctuation(self, type_: StreamType) -> str:
         assert type_.event_time is not None
@@ -314,10 +329,10 @@ class UnitCompiler:
                 }
             )
         if len(outlets) == 1:
-            return self._frame(outputs[0]), outlets
-        one_pass = self._one_pass(texts) if texts else None
-        if one_pass is not None:
-            return one_pass, outlets
+            return self._only(outputs[0]), outlets
+        way = self._past()
+        if way is not None:
+            return self._in_one_read(texts[0], way), outlets
         frame = self._fan_out()
         for source in texts:
             for location, raw in self._raw_sources(source):
@@ -330,74 +345,64 @@ class UnitCompiler:
 
     def _fan_out(self) -> DataFrame:
         """Tag the rows of each output, computed from the trunk in one pass."""
-        outputs = self._unit.outputs
-        root = trunk(self._flow, self._unit.operators)
-        if len(outputs) == 1 or root is None:
+        outputs, served = self._unit.outputs, self._served
+        if served is None or (len(outputs) == 1 and not served.scans):
             frame = self._frame(outputs[0])
             return frame.select(F.lit(0).alias(TAG), _whole(frame.columns).alias(tag_column(0)))
-        base = self._frame(root)
-        entries = []
-        for tag, id_ in enumerate(outputs):
-            condition, columns = melted(self._flow, root, id_)
-            row = f"named_struct({', '.join(f'{_quoted(n)}, {t}' for n, t in columns)})"
-            parts = [f"'{TAG}', {tag}"]
-            for other, other_id in enumerate(outputs):
-                empty = f"CAST(NULL AS {_struct(self._flow.types[other_id])})"
-                parts.append(f"'{tag_column(other)}', {row if other == tag else empty}")
-            entries.append(f"IF({condition}, named_struct({', '.join(parts)}), NULL)")
-        routed = base.select(F.explode(F.expr(f"array_compact(array({', '.join(entries)}))")).alias("r"))
-        routed = routed.select(f"r.{TAG}", *(f"r.{tag_column(t)}" for t in range(len(outputs))))
-        return self._count(routed, TAGS, *(f"{TAG} = {tag}" for tag in range(len(outputs))))
+        base = self._frame(served.root)
+        routed = tagged(self._flow, served, outputs, base, self._counted)
+        return self._tags_counted(routed)
+
+    def _only(self, output: str) -> DataFrame:
+        """Give the rows of a lone output, without a tag."""
+        if self._served is None or not self._served.scans:
+            return self._frame(output)
+        return self._fan_out().select(f"{tag_column(0)}.*")
+
+    def _counted(self, frame: DataFrame, scan: str, condition: str) -> DataFrame:
+        """Let the query count the rows of a scan that is done with others."""
+        self._counting.observed.append(scan)
+        return self._count(frame, rows_of(scan), condition)
 
     def _rejected(self, frame: DataFrame, source: sources.Source, location: str) -> DataFrame:
-        """Let the query count the malformed records of a source, behind all its outputs' tags."""
+        """Let the query count the malformed records of a source at a location."""
         self._counting.rejects.append((source.id, location))
-        return self._count(frame, rejects_of(source.id, location), f"{TAG} = {len(self._unit.outputs)}")
+        tag = len(self._unit.outputs)
+        condition = f"{TAG} = {tag} AND {tag_column(tag)}.location = {quote_string(location)}"
+        return self._count(frame, rejects_of(source.id, location), condition)
 
-    def _one_pass(self, texts: list[sources.Source]) -> DataFrame | None:
-        """Route rows and malformed records of a lone text source in one scan, if what follows lets it."""
-        following = self._in_one_pass()
-        if following is None:
+    def _past(self) -> list[ops.Operator] | None:
+        """Give the way from a lone text source to the root, if malformed records can go past all on it."""
+        own = self._sources()
+        if self._served is None or len(own) != 1 or not can_be_malformed(own[0]):
             return None
-        (source,), output = texts, self._unit.outputs[0]
-        whole: DataFrame | None = None
-        good = f"`{CORRUPT}` IS NULL"
-        carried = (f"`{CORRUPT}`", f"`{DEAD}`")
-        for location, raw in self._raw_sources(source):
-            dead = f"struct({', '.join(dead_letter_columns(source, location))})"
-            names = [f"`{name}`" for name in self._flow.types[source.id].schema.names]
-            frame = raw.where(every_field_parsed(source.schema()))
-            frame = frame.selectExpr(*names, carried[0], f"IF({good}, NULL, {dead}) AS `{DEAD}`")
-            for step in following:
-                # What a malformed record has of columns is not to be computed with.
-                if isinstance(step, ops.Where):
-                    frame = frame.where(f"IF({good}, {step.condition}, true)")
-                elif isinstance(step, ops.Select):
-                    columns = (f"IF({good}, {text}, NULL) AS `{name}`" for name, text in step.columns)
-                    frame = frame.selectExpr(*columns, *carried)
-                elif isinstance(step, ops.MapBatches):
-                    frame = past(step, frame)
-                if step.id in self._points:
-                    self._counting.observed.append(step.id)
-                    frame = self._count(frame, rows_of(step.id), good)
-            row = f"struct({', '.join(f'`{n}`' for n in self._flow.types[output].schema.names)})"
-            frame = frame.selectExpr(
-                f"IF({good}, 0, 1) AS {TAG}",
-                f"IF({good}, {row}, NULL) AS {tag_column(0)}",
-                f"`{DEAD}` AS {tag_column(1)}",
-            )
-            frame = self._rejected(frame, source, location)
-            whole = frame if whole is None else whole.unionByName(frame)
-        return whole
+        return steps(self._flow, own[0].id, self._served.root, beside=PASSED)
 
-    def _in_one_pass(self) -> list[ops.Operator] | None:
-        """Give what follows its source, where it reads but one, of text, and does no more on the way to one
-        output than malformed records can go past.
-        """
-        outputs, own = self._unit.outputs, self._sources()
-        if len(own) != 1 or not can_be_malformed(own[0]) or len(outputs) != 1 or self._needs_watermark():
-            return None
-        return steps(self._flow, own[0].id, outputs[0], beside=(ops.MapBatches,))
+    def _in_one_read(self, source: sources.Source, way: list[ops.Operator]) -> DataFrame:
+        """Route rows and malformed records of a lone text source that is read once."""
+        assert self._served is not None
+        frames = [read_whole(raw, source, location) for location, raw in self._raw_sources(source)]
+        frame = frames[0]
+        for other in frames[1:]:
+            frame = frame.unionByName(other)
+        for step in way:
+            if isinstance(step, ops.Watermark):
+                frame = self._watermark(step, frame, also=(CORRUPT, DEAD))
+            elif not isinstance(step, Sink):
+                frame = past(step, frame)
+            if step.id in self._points:
+                self._counting.observed.append(step.id)
+                frame = self._count(frame, rows_of(step.id), GOOD)
+        outputs = self._unit.outputs
+        routed = tagged(self._flow, self._served, outputs, frame, self._counted, aside=True)
+        if len(outputs) > 1:
+            routed = self._tags_counted(routed)
+        for location in dict.fromkeys(r.location for r in self._counting.reads if r.operator == source.id):
+            routed = self._rejected(routed, source, str(location))
+        return routed
+
+    def _tags_counted(self, routed: DataFrame) -> DataFrame:
+        return self._count(routed, TAGS, *(f"{TAG} = {tag}" for tag in range(len(self._unit.outputs))))
 
     def _needs_state(self) -> bool:
         return any(self._flow[i].stateful for i in self._unit.operators)
@@ -481,11 +486,3 @@ def passage_of(plan: DeploymentPlan, unit: Unit, layout: Layout) -> Passage:
 
 def _whole(columns: list[str]) -> Any:
     return F.struct(*(F.col(f"`{c}`") for c in columns))
-
-
-def _quoted(name: str) -> str:
-    return "'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def _struct(type_: StreamType) -> str:
-    return f"STRUCT<{', '.join(f'`{c.name}`: {c.type.text}' for c in type_.schema.columns)}>"

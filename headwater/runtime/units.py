@@ -21,7 +21,7 @@ from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.channels.log import Log
 from headwater.runtime.channels.open import LogSpec, open_log
-from headwater.runtime.channelspec import member_spec
+from headwater.runtime.channelspec import is_copied, member_spec, register
 from headwater.runtime.checkpoint import begin_run, positions, sweep_torn
 from headwater.runtime.counting import Tally
 from headwater.runtime.durable import read_note, write_atomically
@@ -140,12 +140,20 @@ class Units:
         self.prepare_outputs(plan, unit)
         self.feed(plan, unit)
 
-    def prepare_outputs(self, plan: DeploymentPlan, unit: Unit) -> None:
-        """Make a unit's output channels and register who reads them; those of before stay."""
+    def prepare_outputs(
+        self, plan: DeploymentPlan, unit: Unit, joining: frozenset[str] = frozenset()
+    ) -> None:
+        """Make a unit's output channels and register who reads them; those of before stay.
+
+        Readers that are ``joining`` begin where the channel ends now.
+        """
         for channel in plan.outputs(unit):
             log = self.log(plan, channel)
             log.create()
-            _register(log, self._readers(plan, channel))
+            readers = self._readers(plan, channel)
+            late = {r for r, units in readers.items() if units <= joining}
+            register(log, [r for r in readers if r not in late])
+            register(log, sorted(late), at_end=True)
 
     def begin_where(self, plan: DeploymentPlan, unit: Unit, stood: Unit) -> None:
         """Let a unit begin to read where another, or itself, has stopped."""
@@ -158,23 +166,28 @@ class Units:
                     log.register(reader)
                     log.advance(reader, min(at[channel.id], log.latest()))
 
-    def _readers(self, plan: DeploymentPlan, channel: Channel) -> list[str]:
-        """Name those that read a channel here: units, and the relays of other zones."""
-        found: dict[str, None] = {}
+    def _readers(self, plan: DeploymentPlan, channel: Channel) -> dict[str, set[str]]:
+        """Name those that read a channel here, units and relays of zones, each with whom it reads for."""
+        found: dict[str, set[str]] = {}
         for consumer in map(plan.unit, channel.consumers):
             if self._home is None or not is_copied(channel, consumer.zone):
-                found.update(dict.fromkeys(channel_readers(plan, consumer)[channel.operator]))
+                names = channel_readers(plan, consumer)[channel.operator]
             else:
-                found[relay_reader(consumer.zone)] = None
-        return list(found)
+                names = [relay_reader(consumer.zone)]
+            for name in names:
+                found.setdefault(name, set()).add(consumer.id)
+        return found
 
-    def feed(self, plan: DeploymentPlan, unit: Unit) -> None:
-        """Tell a unit which logs each of its inputs is made of; those taken out are read to their end."""
+    def feed(self, plan: DeploymentPlan, unit: Unit, *, joins: bool = False) -> None:
+        """Tell a unit which logs each of its inputs is made of; those taken out are read to their end.
+
+        ``joins``: it begins where they end now.
+        """
         inputs: dict[str, dict[str, LogSpec]] = {}
         for channel in plan.inputs(unit):
             log = self.log(plan, channel)
             log.create()
-            _register(log, channel_readers(plan, unit)[channel.operator])
+            register(log, channel_readers(plan, unit)[channel.operator], at_end=joins)
             inputs.setdefault(channel.operator, {})[channel.id] = self._spec(plan, channel)
         for operator, writers in inputs.items():
             file = self.layout.members(unit, operator)
@@ -209,6 +222,13 @@ class Units:
         for file in self.layout.members(unit, "x").parent.glob("*.members.json"):
             logs |= {id_: open_log(spec) for id_, spec in read_note(file).get("retired", {}).items()}
         return logs
+
+    def give_up(self, unit: Unit) -> None:
+        """Let a unit be no reader of what was taken out of its inputs."""
+        for log in self.retired(unit).values():
+            for reader in log.stats().unread:
+                if reader == unit.checkpoint or reader.startswith(f"{unit.checkpoint}_"):
+                    log.unregister(reader)
 
     # ------------------------------------------------------------ starting and stopping
 
@@ -478,15 +498,3 @@ def query_name(plan: DeploymentPlan, unit: Unit) -> str:
 def _runs(unit: Unit) -> str:
     """Tell one state of a unit from the next: whoever computes something else has another epoch."""
     return f"{unit.tag} {unit.epoch}"
-
-
-def is_copied(channel: Channel, zone: str) -> bool:
-    """Tell whether a zone reads a copy of a channel: what it holds is in another zone."""
-    return (channel.broker or channel.zone) != zone
-
-
-def _register(log: Log, readers: list[str]) -> None:
-    known = log.readers()
-    for reader in readers:
-        if reader not in known:
-            log.register(reader)

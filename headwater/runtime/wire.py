@@ -27,6 +27,7 @@ ASK_SECONDS = 10.0
 
 _TLS = "grpc+tls://"
 _PLAIN = "grpc+tcp://"
+_SENT = {"what": 1000, "where": 200, "hint": 300}  # characters of each part of an error
 _OPTIONS = [
     # A link that comes back is tried at once, not when another client's patience has run out.
     ("grpc.use_local_subchannel_pool", 1),
@@ -165,13 +166,25 @@ class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def sending_errors() -> Iterator[None]:
-    """Send a HeadwaterError to the other side with all its parts."""
+    """Send an error to the other side, a HeadwaterError with all its parts.
+
+    It goes in headers, of which gRPC takes 8 KiB; of longer texts the beginning goes.
+    """
     try:
         yield
     except HeadwaterError as error:
-        cls = type(error).__name__ if hasattr(errors, type(error).__name__) else "RuntimeFailure"
-        parts = {"type": cls, "what": error.what, "where": error.where, "hint": error.hint}
-        raise flight.FlightServerError(str(error), json.dumps(parts).encode()) from error
+        parts = {name: _begin(getattr(error, name), most) for name, most in _SENT.items()}
+        parts["type"] = type(error).__name__ if hasattr(errors, type(error).__name__) else "RuntimeFailure"
+        sent = json.dumps(parts, ensure_ascii=False).encode()
+        raise flight.FlightServerError(_begin(error.what, 200), sent) from error
+    except (flight.FlightError, pa.ArrowException, OSError):
+        raise
+    except Exception as error:
+        raise flight.FlightServerError(_begin(f"{type(error).__name__}: {error}", 500)) from error
+
+
+def _begin(text: str | None, most: int) -> str | None:
+    return text if text is None or len(text) <= most else f"{text[:most]} …"
 
 
 def parsed(raw: bytes, of: str) -> dict[str, Any]:

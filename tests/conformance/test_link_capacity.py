@@ -24,7 +24,7 @@ zones:
   E1: {layer: edge, parent: C1}
 """
 SIDE = str(Path(__file__).with_name("link_side.py"))
-PATIENCE = 30.0
+PATIENCE = 90.0
 FAST, SLOW = 16e6, 1.6e6  # bit/s
 DELAY = 0.02
 
@@ -55,13 +55,14 @@ def test_capacity_follows_the_link(lab: Lab, tmp_path: Path) -> None:
                 return
             assert time.monotonic() < deadline, seen
 
-    def near(bandwidth: float) -> Callable[[dict[str, Any]], bool]:
-        return lambda seen: seen["capacity"] and 0.6 < 8 * seen["capacity"] / bandwidth < 1.2
+    def near(bandwidth: float, least: float = 0.6) -> Callable[[dict[str, Any]], bool]:
+        return lambda seen: seen["capacity"] and least < 8 * seen["capacity"] / bandwidth < 1.2
 
-    until(near(FAST))
+    fast = near(FAST, least=0.25)  # a machine that is busy may itself be slower than this link
+    until(fast)
     until(lambda seen: seen["delay_s"] is not None and DELAY <= seen["delay_s"] < 5 * DELAY)
     until(lambda seen: 300_000 < seen["bytes_per_s"] < 600_000)
     lab.set_link("E1", bandwidth=SLOW)
     until(near(SLOW))
     lab.set_link("E1", bandwidth=FAST)
-    until(near(FAST))
+    until(fast)

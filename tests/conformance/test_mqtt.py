@@ -85,8 +85,9 @@ class Broker:
         except OSError:
             return False
         client.loop_start()
+        until(lambda: client.is_connected() or self.process.poll() is not None, "the broker's answer")
         self.client = client
-        return True
+        return client.is_connected()
 
     def publish(self, topic: str, *payloads: str | bytes, qos: int = 1) -> None:
         for payload in payloads:

@@ -69,7 +69,16 @@ class Controller:
         self._start()
 
     def _start(self) -> None:
-        command = [sys.executable, "-m", "headwater", "up", "--store", str(self.place / "store.db")]
+        command = [
+            sys.executable,
+            "-m",
+            "headwater",
+            "up",
+            "--listen",
+            "none",
+            "--store",
+            str(self.place / "store.db"),
+        ]
         root = str(Path(__file__).resolve().parents[2])
         with (self.place / "up.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -129,4 +138,5 @@ def sink_rows(place: Path, name: str, sink: str) -> pa.Table:
     (unit,) = [u for u in plan.units if sink in u.operators]
     agent = Agents(place).open(plan.continuum.zone(unit.zone))
     log = agent.sink(plan, unit.id, sink)
-    return pa.Table.from_batches(list(log.read(log.earliest(), log.latest())))
+    batches = list(log.read(log.earliest(), log.latest()))
+    return pa.Table.from_batches(batches) if batches else pa.table({})

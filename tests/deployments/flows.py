@@ -189,6 +189,50 @@ def flowunits(path: str) -> DataflowBuilder:
     return builder
 
 
+def together(path: str) -> DataflowBuilder:
+    """Folds by several keys and one upon another, which one pass does beside rows that none takes.
+
+    What comes of rows and of a fold comes together again.
+    """
+    builder, stream = _read(path)
+
+    def most(state: Any, row: Mapping[str, Any]) -> Any:
+        found = row["v"] if state is None else max(state, row["v"])
+        return found, {**{n: row[n] for n in ("id", "ts", "location", "k")}, "most": found}
+
+    def steps(state: int, row: Mapping[str, Any]) -> Any:
+        return state + 1, {"id": row["id"], "k": row["k"], "n": state + 1, "most": row["most"]}
+
+    def counted(state: int, row: Mapping[str, Any]) -> Any:
+        return state + 1, {
+            "id": row["id"],
+            "location": row["location"],
+            "n": state + 1,
+        } if state % 2 else None
+
+    order, keys = ["ts", "id"], ["location", "k"]
+    timed = stream.where("v IS NOT NULL").with_watermark("ts", "5 seconds").named("timed").to_layer("site")
+    schema = "id bigint, ts timestamp, location string, k string, most double"
+    highest = (
+        timed.where("v > -5").scan(most, schema, keys=keys, order_by=order, keeps_keys=True).named("highest")
+    )
+    stepped = highest.scan(
+        steps, "id bigint, k string, n int, most double", keys=keys, order_by=order, initial=0
+    ).named("stepped")
+    count = timed.scan(
+        counted, "id bigint, location string, n int", keys="location", order_by=order, initial=0
+    ).named("count")
+    high = highest.where("most > 20").select("id", "k", "most")
+    high.write.memory("high")
+    low = timed.where("v < 0").select("v AS most", "k", "id")
+    low.union(high.where("most > 30"), low).named("brought").where("most < 90").write.memory("both")
+    stepped.write.memory("steps")
+    count.to_layer("cloud").select("id", "location", "n + 1 AS n").write.memory("counts")
+    timed.where("k = 'k1'").select("id", "v * 2 AS w").write.memory("passed")
+    timed.write.memory("all")
+    return builder
+
+
 FLOWS: Mapping[str, Callable[[str], DataflowBuilder]] = {
-    f.__name__: f for f in (stateless, acme, keyed, joined, python, flowunits)
+    f.__name__: f for f in (stateless, acme, keyed, joined, python, flowunits, together)
 }

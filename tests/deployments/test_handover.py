@@ -15,6 +15,7 @@ import pytest
 import headwater as hw
 from headwater import live
 from headwater.continuum import Continuum
+from headwater.plan import edit
 from headwater.plan.build import annotated, build
 from headwater.plan.model import Deployment, DeploymentPlan, Edge
 from headwater.runtime.agents import Agents
@@ -170,6 +171,39 @@ def test_state_of_several_zones_becomes_one_and_is_divided_again(
     expected = batch_result(endpoint.session(), plans[0].dataflow, CONTINUUM)["out"]
     assert expected.num_rows > 20
     assert not compare(expected, written(out))
+
+
+@pytest.mark.long
+def test_all_rows_that_wait_go_along_where_state_is_divided(
+    endpoint: LocalEndpoint, tmp_path: Path, controller: Controller
+) -> None:
+    """They wait in a list under one key, an entry for each batch."""
+    made = rows(120, seed=25)
+    source = BoundedSource(tmp_path / "in", {n: made[n][:60] for n in ("L1", "L2")}, rows_per_file=4)
+    builder = hw.flow(NAME, locations=["L1", "L2"])
+    read = builder.read.json(source.path, SCHEMA, location_as="location").with_watermark("ts", "20 seconds")
+    cloud = read.named("read").to_layer("cloud")
+    numbered = cloud.count_window(4, keys="location", order_by=["ts", "id"]).agg(
+        first="first(id)", n="sum(id)"
+    )
+    numbered.named("counted").write.parquet(str(tmp_path / "out")).named("out")
+    flow, count = builder.build(), 0
+    together = build(flow, CONTINUUM, annotated(flow, CONTINUUM))
+    released, store = iter(source.release()), str(tmp_path / "store.db")
+    controller.carry_out(live.apply(together, store), kill=False)
+    for _ in range(4):
+        next(released)
+        count += 4
+        wait_until_read(tmp_path, together, count)
+        time.sleep(1.0)  # whoever reads them from there takes them as a batch of their own
+    apart = build(flow, CONTINUUM, edit.move(together, "counted", "edge", location="L2"))
+    controller.carry_out(live.apply(apart, store), kill=False)
+    for _ in released:
+        pass
+    controller.carry_out(live.stop(NAME, store, how="finish"), kill=False)
+    expected = batch_result(endpoint.session(), flow, CONTINUUM)["out"]
+    assert expected.num_rows == 30
+    assert not compare(expected, written(tmp_path / "out"))
 
 
 @pytest.mark.long

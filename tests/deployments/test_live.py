@@ -31,10 +31,11 @@ zones:
 NAME = "live"
 
 
-def planned(path: str, locations: list[str], *, least: str = "-1000") -> DeploymentPlan:
+def planned(path: str, locations: list[str], *, least: str = "-1000", also: bool = False) -> DeploymentPlan:
     """Plan rows cleaned at the edge, changes of level kept at the site, and what the cloud makes of them.
 
-    ``least`` changes the edge's code and not what comes out.
+    ``least`` changes the edge's code and not what comes out; ``also`` adds a sink to the cloud's unit, which
+    gets another name by that.
     """
     builder = hw.flow(NAME, locations=locations)
     rows = builder.read.json(path, SCHEMA, location_as="location").where(f"v > {least}").named("clean")
@@ -44,7 +45,10 @@ def planned(path: str, locations: list[str], *, least: str = "-1000") -> Deploym
         keys=["location", "k"],
         order_by="id",
     )
-    changes.named("rising").to_layer("cloud").select("id", "location", "v * 2 AS w").write.memory("out")
+    double = changes.named("rising").to_layer("cloud").select("id", "location", "v * 2 AS w")
+    if also:
+        double.where("w > 0").write.memory("also")
+    double.write.memory("out")
     return build(builder.build(), CONTINUUM)
 
 
@@ -89,14 +93,15 @@ def test_changes_by_a_controller_that_is_killed(
         for _ in range(count):
             next(released, None)
 
-    def plan(*locations: str, least: str = "-1000") -> DeploymentPlan:
-        return planned(source.path, list(locations), least=least)
+    def plan(*locations: str, least: str = "-1000", also: bool = False) -> DeploymentPlan:
+        return planned(source.path, list(locations), least=least, also=also)
 
     steps: list[tuple[Callable[[], DeploymentPlan], set[str]]] = [
         (lambda: plan("L1"), set()),
         (lambda: plan("L1", "L2"), set()),  # a location is added: nobody restarts
         (lambda: plan("L1", "L2", least="-1001"), {"clean@E1", "clean@E2"}),  # one unit's code is replaced
         (lambda: plan("L1", least="-1001"), {"clean@E2"}),  # a location is taken out, unread rows and all
+        (lambda: plan("L1", least="-1001", also=True), {"out@C1"}),  # a sink goes to a unit of another name
     ]
     assert controller.kills == 0
     for number, (make, restarted) in enumerate(steps):

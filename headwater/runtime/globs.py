@@ -1,0 +1,62 @@
+"""Hadoop's patterns of paths, by which Spark finds files: ``*``, ``?``, ``[a-z]``, ``{a,b}``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_WILD = frozenset("*?[{")
+
+
+def is_glob(text: str) -> bool:
+    """Tell whether a path is a pattern."""
+    return not _WILD.isdisjoint(text)
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Tell whether a path, or a name, fits a pattern as a whole; nothing but ``{a/b,c}`` goes beyond a ``/``.
+
+    >>> fits("/in/a-1.csv", "/in/a-?.csv"), fits("/in/x/a.csv", "/in/*"), fits("b.csv", "{a,b}.[ct]sv")
+    (True, False, True)
+    """
+    return any(re.fullmatch(_regex(one), name, re.DOTALL) for one in _alternatives(pattern))
+
+
+def _alternatives(pattern: str) -> Iterator[str]:
+    """Give a pattern without braces for each choice that they leave."""
+    start = pattern.find("{")
+    depth, begun, parts = 0, start + 1, list[str]()
+    for at in range(max(start, 0), len(pattern)):
+        match pattern[at]:
+            case "{":
+                depth += 1
+            case "," if depth == 1:
+                parts.append(pattern[begun:at])
+                begun = at + 1
+            case "}" if depth == 1:
+                for part in (*parts, pattern[begun:at]):
+                    yield from _alternatives(pattern[:start] + part + pattern[at + 1 :])
+                return
+            case "}":
+                depth -= 1
+    yield pattern
+
+
+def _regex(pattern: str) -> str:
+    found, at = "", 0
+    while at < len(pattern):
+        char = pattern[at]
+        closed = pattern.find("]", at + 2) if char == "[" else -1
+        if closed > 0:
+            inner = pattern[at + 1 : closed]
+            negated = inner[0] in "^!"
+            inner = (inner[1:] if negated else inner).replace("\\", "\\\\").replace("[", "\\[")
+            found += f"(?!/)[{'^' if negated else ''}{inner}]"
+            at = closed
+        elif char == "\\" and at + 1 < len(pattern):
+            at += 1
+            found += re.escape(pattern[at])
+        else:
+            found += {"*": "[^/]*", "?": "[^/]"}.get(char, re.escape(char))
+        at += 1
+    return found

@@ -1,0 +1,33 @@
+"""A zone's agent that is killed when a replayed record is in its source, and this is not noted yet.
+
+``python -m tests.deployments.killed_agent ORDER zone ...``: once, if there is a file ORDER then.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from headwater.runtime.offerfile import FileOffer
+
+
+def main(order: Path) -> None:
+    """Run the agent."""
+    offer = FileOffer.offer
+
+    def offer_and_die(self: FileOffer) -> None:
+        offer(self)
+        if order.exists():
+            order.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    FileOffer.offer = offer_and_die  # type: ignore[method-assign]
+    from headwater.cli import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv.pop(1)))

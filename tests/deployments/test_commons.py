@@ -1,0 +1,265 @@
+"""Dataflows that come and go while rows flow: each has what it would have alone, from when it came."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import headwater as hw
+from headwater import live, live_share
+from headwater.continuum import Continuum
+from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.stream import Stream
+from headwater.errors import ChannelError
+from headwater.runtime.endpoint import LocalEndpoint
+from headwater.testing import BoundedSource, batch_result, compare
+from headwater.testing.compare import Difference
+from tests.deployments.controllers import PATIENCE, Controller, running, sink_rows
+
+CONTINUUM = Continuum.from_text("""
+name: two
+layers: [edge, cloud]
+zones:
+  C1: {layer: cloud, hosts: {c1: {n_cpu: 2, memory: 1GiB}}}
+  E1: {layer: edge, parent: C1, locations: [L1], hosts: {e1: {n_cpu: 1, memory: 1GiB}}}
+""")
+SCHEMA = "id bigint, ts timestamp, k string, v double"
+BEGIN = 1_700_000_000
+PIECE = 20
+GAP = 60  # seconds of event time between two releases: all windows and folds of before are done
+
+
+def flows(path: str) -> dict[str, Dataflow]:
+    """Give dataflows that overlap: folds, windows, filters of filters, and a stream that comes up."""
+
+    def sum_(state: float, row: Mapping[str, Any]) -> Any:
+        return state + row["v"], {"id": row["id"], "ts": row["ts"], "k": row["k"], "total": state + row["v"]}
+
+    def nth(state: int, row: Mapping[str, Any]) -> Any:
+        return state + 1, {"id": row["id"], "n": state + 1}
+
+    made: dict[str, Dataflow] = {}
+
+    def add(name: str, write: Any) -> None:
+        builder = hw.flow(name, locations=["L1"])
+        rows = builder.read.json(path, SCHEMA).with_watermark("ts", "2 seconds").named("rows")
+        write(rows)
+        made[name] = builder.build()
+
+    def summed(rows: Stream) -> Stream:
+        return rows.where("v > 0").scan(
+            sum_,
+            "id bigint, ts timestamp, k string, total double",
+            keys="k",
+            order_by=["ts", "id"],
+            initial=0,
+        )
+
+    add("high", lambda r: r.where("v > 20").select("id", "v").write.memory("out"))
+    add("higher", lambda r: r.where("v > 40").select("id", "v AS much").write.memory("out"))
+    add("sums", lambda r: summed(r).select("id", "total").write.memory("out"))
+    add("big", lambda r: summed(r).where("total > 100").select("id", "k").write.memory("out"))
+    add(
+        "ranks",
+        lambda r: (
+            r.where("v > 0")
+            .scan(nth, "id bigint, n int", keys=(), order_by=["ts", "id"], initial=0)
+            .write.memory("out")
+        ),
+    )
+    add(
+        "windows",
+        lambda r: (
+            r.group_by(hw.window("ts", "10 seconds"), "k")
+            .agg(n="count(*)", s="sum(v)")
+            .select("window.start AS begin", "k", "n", "s")
+            .write.memory("out")
+        ),
+    )
+    add(
+        "cloudy",
+        lambda r: (
+            r.where("v > 20")
+            .to_layer("cloud")
+            .group_by(hw.window("ts", "10 seconds"))
+            .agg(n="count(*)")
+            .select("window.start AS begin", "n")
+            .write.memory("out")
+        ),
+    )
+    return made
+
+
+DELAY = 2.0
+TIMES = {  # how the time of a sink's row is known; rows of others pass at once
+    "sums": "id", "big": "id", "ranks": "id", "windows": "begin", "cloudy": "begin",
+}  # fmt: skip
+KEEPS = {"sums": "sum", "big": "sum", "ranks": "rank", "windows": "window", "cloudy": "cloudy"}
+"""What keeps state for a dataflow; those of one word share it."""
+
+
+class World:
+    """A pool of dataflows over a source that is released piece by piece, and what each has to hold."""
+
+    def __init__(self, place: Path, controller: Controller, spark: Any, *, pieces: int, kill: bool) -> None:
+        self.place, self._controller, self._spark, self._kill = place, controller, spark, kill
+        self.store = str(place / "store.db")
+        drawn = random.Random(5)
+        self._rows = [
+            {
+                "id": piece * 100 + n,
+                "ts": _text(BEGIN + piece * GAP + n * 0.5),
+                "k": f"k{drawn.randrange(3)}",
+                "v": float(drawn.randrange(-10, 60)),
+            }
+            for piece in range(pieces)
+            for n in range(PIECE)
+        ]
+        self.source = BoundedSource(place / "in", {"L1": self._rows}, rows_per_file=PIECE)
+        self.flows = flows(self.source.path)
+        self._released = iter(self.source.release())
+        self.released = 0
+        self.since: dict[str, int] = {}
+        self.born: dict[str, int] = {}
+
+    def more(self) -> None:
+        """Release a piece and wait until every sink holds what has to come of it, event time included."""
+        next(self._released)
+        self.released += 1
+        self.check()
+
+    def submit(self, name: str) -> None:
+        joined = live_share.submit(self.flows[name], CONTINUUM, "team", self.store)
+        self._controller.carry_out(joined.version, kill=self._kill)
+        self.since[name] = self.released
+        if name in KEEPS:
+            self.born.setdefault(KEEPS[name], self.released)
+
+    def remove(self, name: str) -> None:
+        joined = live_share.remove(name, "team", self.store)
+        self._controller.carry_out(joined.version, kill=self._kill)
+        del self.since[name]
+        if name in KEEPS and KEEPS[name] not in {KEEPS.get(n) for n in self.since}:
+            del self.born[KEEPS[name]]
+
+    def defragment(self) -> None:
+        self._controller.carry_out(
+            live_share.defragment(live_share.POOL, self.store).version, kill=self._kill
+        )
+
+    def finish(self) -> None:
+        version = live.stop(live_share.POOL, self.store, how="finish")
+        self._controller.carry_out(version, kill=self._kill)
+
+    def check(self, *, ended: bool = False) -> None:
+        """Hold every sink against its dataflow run alone over what came since."""
+        (pool,) = live_share.pools(self.store)
+        pool.check()
+        assert {s.name for s in pool.submissions} == set(self.since)
+        wanted = {name: self._expected(name, ended=ended) for name in self.since}
+        deadline, calm = time.monotonic() + PATIENCE, 0
+        while calm < 4:  # what comes twice comes a little later
+            found = {name: self._difference(pool[name].sinks["out"], wanted[name]) for name in wanted}
+            late = time.monotonic() > deadline
+            wrong = {n: d for n, d in found.items() if d and (late or d.duplicated)}
+            assert not wrong, (wrong, self.since, self.released)
+            calm = calm + 1 if not any(found.values()) else 0
+            time.sleep(0.5)
+
+    def _difference(self, sink: str, wanted: pa.Table | None) -> Difference:
+        try:
+            got = sink_rows(self.place, live_share.POOL, sink)
+        except ChannelError:  # nothing was written yet
+            got = None
+        if wanted is None or not got:
+            lost, found = (len(t) if t is not None else 0 for t in (wanted, got))
+            return Difference(lost, found, ())
+        return compare(wanted, got)
+
+    def _expected(self, name: str, *, ended: bool) -> pa.Table | None:
+        first = self.born[KEEPS[name]] if name in KEEPS else self.since[name]
+        place = self.place / "alone" / f"{name}-{first}-{self.released}"
+        rows = self._rows[first * PIECE : self.released * PIECE]
+        if not rows:
+            return None
+        alone = BoundedSource(place, {"L1": rows}, rows_per_file=PIECE)
+        alone.release_all()
+        whole = batch_result(self._spark, flows(alone.path)[name], CONTINUUM)["out"]
+        if name not in TIMES:
+            return whole
+        after = self._passed(self.since[name])
+        until = float("inf") if ended else self._passed(self.released)
+        times = [_time(TIMES[name], row) for row in whole.to_pylist()]
+        return whole.filter(pa.array([after < t <= until for t in times], pa.bool_()))
+
+    def _passed(self, pieces: int) -> float:
+        """Give the event time that has passed when so many pieces have gone through."""
+        if pieces == 0:
+            return 0.0
+        return BEGIN + (pieces - 1) * GAP + (PIECE - 1) * 0.5 - DELAY
+
+
+def _time(column: str, row: dict[str, Any]) -> float:
+    if column == "begin":
+        return row["begin"].replace(tzinfo=UTC).timestamp() + 10
+    piece, n = divmod(row["id"], 100)
+    return BEGIN + piece * GAP + n * 0.5
+
+
+def _text(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    with running(live_share.POOL, tmp_path, seed=11) as started:
+        yield started
+
+
+def test_dataflows_come_and_go(endpoint: LocalEndpoint, tmp_path: Path, controller: Controller) -> None:
+    world = World(tmp_path, controller, endpoint.session(), pieces=7, kill=False)
+    world.submit("high")
+    world.more()
+    world.submit("sums")  # the first fold, in a query that kept nothing so far
+    world.more()
+    world.submit("big")  # all that it folds is folded already
+    world.submit("ranks")  # a fold beside another
+    world.more()
+    world.submit("windows")  # a unit of its own, fed from now on
+    world.submit("higher")  # a filter of a filter
+    world.more()
+    world.remove("sums")
+    world.remove("windows")
+    world.more()
+    world.defragment()
+    world.more()
+    world.finish()
+    world.check(ended=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_any_history(endpoint: LocalEndpoint, tmp_path: Path, controller: Controller, seed: int) -> None:
+    drawn = random.Random(seed)
+    world = World(tmp_path, controller, endpoint.session(), pieces=12, kill=True)
+    world.submit(drawn.choice(sorted(world.flows)))
+    for _ in range(11):
+        away = [n for n in world.flows if n not in world.since]
+        choice = drawn.random()
+        if choice < 0.6 and away:
+            world.submit(drawn.choice(away))
+        elif choice < 0.85 and len(world.since) > 1:
+            world.remove(drawn.choice(sorted(world.since)))
+        else:
+            world.defragment()
+        world.more()
+    world.finish()
+    world.check(ended=True)
+    assert controller.kills > 3
