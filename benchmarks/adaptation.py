@@ -131,6 +131,8 @@ class Trial:
             "-m",
             "headwater",
             "up",
+            "--listen",
+            "none",
             "--store",
             self.store,
             "--home",

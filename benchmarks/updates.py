@@ -95,7 +95,7 @@ class World:
     def _start(self, name: str) -> None:
         command = [sys.executable, "-m", "headwater"]
         if name == "controller":
-            command += ["up", "--store", self.store]
+            command += ["up", "--listen", "none", "--store", self.store]
         else:
             command += ["zone", name, "--dir", str(self.place / name), "--quick"]
             command += ["--listen", f"127.0.0.1:{self._ports[name]}"]

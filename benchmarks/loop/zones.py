@@ -81,7 +81,11 @@ class Zones:
             if time.monotonic() > deadline:
                 raise RuntimeFailure("the agents do not come up", where=str(self.place))
             time.sleep(0.1)
-        self._start(CLOUD, "controller", ["up", "--store", self.store, "--home", str(self.place / "home")])
+        self._start(
+            CLOUD,
+            "controller",
+            ["up", "--listen", "none", "--store", self.store, "--home", str(self.place / "home")],
+        )
 
     def carry_out(self, version: int) -> None:
         """Wait until a version is in force."""

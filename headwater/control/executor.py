@@ -115,7 +115,7 @@ class Executor:
             case Check():
                 port.check(plan, step.unit)
             case Prepare():
-                port.prepare(plan, step.unit)
+                port.prepare(plan, step.unit, joining=step.joining)
             case Start():
                 port.start(plan, step.unit)
             case Feed():

@@ -21,7 +21,7 @@ from headwater.control import rows
 from headwater.control import tables as t
 from headwater.control.database import Reader, Writer
 from headwater.control.records import OPEN, Decision, DecisionState, Sample
-from headwater.errors import DeploymentError
+from headwater.errors import DeploymentError, Missing
 from headwater.metrics import Progress
 from headwater.plan.model import DeploymentPlan
 from headwater.profile import Profile
@@ -81,7 +81,7 @@ class MemoryReader(Reader):
         return tuple(rows.decision_of(row) for row in reversed(self._all(query)))
 
     def decision(self, id_: int) -> Decision:
-        """Give a decision, or raise DeploymentError."""
+        """Give a decision, or raise Missing."""
         with self._reading() as connection:
             return _find(connection, id_, self.where)
 
@@ -262,7 +262,7 @@ def _put(connection: Connection, name: str, what: str, data: Mapping[str, Any], 
     """Keep a document in the place of the one before."""
     there = select(t.deployments.c.name).where(t.deployments.c.name == name)
     if connection.execute(there).first() is None:
-        raise DeploymentError(f"no deployment '{name}'", where=where, hint="apply it first")
+        raise Missing(f"no deployment '{name}'", where=where, hint="apply it first")
     own = and_(t.memory.c.deployment == name, t.memory.c.what == what)
     connection.execute(delete(t.memory).where(own))
     connection.execute(
@@ -299,7 +299,7 @@ def _proposed(connection: Connection, decision: Decision) -> str:
 def _find(connection: Connection, id_: int, where: str) -> Decision:
     row = connection.execute(select(t.decisions).where(t.decisions.c.id == id_)).first()
     if row is None:
-        raise DeploymentError(f"no decision {id_}", where=where, hint="headwater history NAME lists them")
+        raise Missing(f"no decision {id_}", where=where, hint="headwater history NAME lists them")
     return rows.decision_of(row)
 
 

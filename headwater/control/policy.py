@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from headwater.adapt.ahead import likely
-from headwater.adapt.calibrate import Learned, learn
+from headwater.adapt.calibrate import Learned, learn, narrowed
 from headwater.adapt.decide import (
     GAIN,
     UNDO,
@@ -34,7 +34,7 @@ from headwater.adapt.promise import Promise
 from headwater.adapt.timing import GROWN, Timing
 from headwater.adapt.window import window
 from headwater.control.records import OPEN, Change, Decision, DeploymentRecord, Sample
-from headwater.control.store import Store
+from headwater.control.store import Store, StoreReader
 from headwater.errors import HeadwaterError
 from headwater.placement.forecast import Forecast, trend
 from headwater.plan.model import DeploymentPlan
@@ -168,7 +168,7 @@ class Policy:
             newest=newest,
             expected=self._expected(plan, watched, samples, now),
             beside=self._beside(record.name),
-            left=self._left(record.name, now),
+            left=given_up(self._store, record.name, now),
             rising=watched.timing.rising(now, seen.latency(sink_units(plan))[1]),
         )
 
@@ -204,26 +204,12 @@ class Policy:
         found: list[Beside] = []
         for other in self._store.deployments():
             if other.name != name and other.phase != "stopped" and other.base is not None:
-                known = self._watched.get(other.name)
-                profile = (
-                    known.learned.profile if known and known.learned else self._store.profile(other.name)
-                )
-                found.append((self._store.plan(other.base), profile))
+                known, plan = self._watched.get(other.name), self._store.plan(other.base)
+                profile = self._store.profile(other.name)
+                if known and known.learned:
+                    profile = narrowed(known.learned.profile, plan.dataflow)
+                found.append((plan, profile))
         return tuple(found)
-
-    def _left(self, name: str, now: float) -> tuple[Left, ...]:
-        """Read from former decisions what is not to be gone back to."""
-        found = []
-        for one in self._store.decisions(name):
-            if now - one.at > REMEMBERED or one.trigger == GAIN:
-                continue
-            ago = f"{now - one.at:.0f} s ago"
-            if one.state in ("kept", "watched"):
-                found.append(_left(one, one.data.get("current"), f"it was left {ago}: {one.why}"))
-            chosen, others = one.data.get("chosen"), one.data.get("alternatives") or []
-            if one.state in ("undone", "failed") and chosen is not None and chosen < len(others):
-                found.append(_left(one, others[chosen], f"it was tried {ago}, and {one.state}"))
-        return tuple(x for x in found if x is not None)
 
     def _learn(self, name: str, watched: _Watched, case: Case, now: float) -> None:
         """Take in what was measured, now and then; the first time even if rates are not steady."""
@@ -373,6 +359,21 @@ class Policy:
             self._store.want_decided(self._holder, number)
         except HeadwaterError as error:
             self._expire(self._store.decision(number), error.what)
+
+
+def given_up(store: StoreReader, name: str, now: float) -> tuple[Left, ...]:
+    """Read from a deployment's former decisions what is not to be gone back to."""
+    found = []
+    for one in store.decisions(name):
+        if now - one.at > REMEMBERED or one.trigger == GAIN:
+            continue
+        ago = f"{now - one.at:.0f} s ago"
+        if one.state in ("kept", "watched"):
+            found.append(_left(one, one.data.get("current"), f"it was left {ago}: {one.why}"))
+        chosen, others = one.data.get("chosen"), one.data.get("alternatives") or []
+        if one.state in ("undone", "failed") and chosen is not None and chosen < len(others):
+            found.append(_left(one, others[chosen], f"it was tried {ago}, and {one.state}"))
+    return tuple(x for x in found if x is not None)
 
 
 def _left(one: Decision, option: Mapping[str, object] | None, why: str) -> Left | None:

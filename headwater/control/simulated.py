@@ -143,7 +143,7 @@ class SimulatedZone:
         with self._called("check", unit):
             self._own(plan, unit)
 
-    def prepare(self, plan: DeploymentPlan, unit: str) -> None:
+    def prepare(self, plan: DeploymentPlan, unit: str, *, joining: Sequence[str] = ()) -> None:
         """Make channels and readers, and a place for the unit's state."""
         with self._called("prepare", unit) as world:
             own = self._own(plan, unit)
@@ -286,11 +286,14 @@ class SimulatedZone:
             for channel in going:
                 world["channels"].pop(channel, None)
             same_state = not itself and latest["is"][0] == own.tag
-            read_on = set(latest["inputs"]) if same_state else set()
-            for id_ in set(mine["inputs"]) - read_on:
-                if (log := world["channels"].get(id_)) is not None:
-                    log["readers"] = [r for r in log["readers"] if r != own.checkpoint]
-                    log["unread"].pop(own.checkpoint, None)
+            # What was taken out of its inputs is no input of this plan, and may not have been read.
+            left = (
+                set(mine["inputs"]).difference(latest["inputs"]) if same_state else world["channels"].keys()
+            )
+            for id_ in left & world["channels"].keys():
+                log = world["channels"][id_]
+                log["readers"] = [r for r in log["readers"] if r != own.checkpoint]
+                log["unread"].pop(own.checkpoint, None)
             if not same_state:
                 world["units"].pop(key, None)
             if itself:

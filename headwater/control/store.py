@@ -28,7 +28,8 @@ from headwater.control.records import (
     Wish,
     ZoneReport,
 )
-from headwater.errors import DeploymentError
+from headwater.control.sharing import Sharing, SharingReader
+from headwater.errors import Missing
 from headwater.metrics import Progress
 from headwater.plan.document import from_document
 from headwater.plan.model import DeploymentPlan
@@ -44,7 +45,7 @@ NoStore = t.NoStore
 __all__ = ["LeaseLost", "NoStore", "Store", "StoreReader"]
 
 
-class StoreReader(MemoryReader):
+class StoreReader(MemoryReader, SharingReader):
     """A store to look at. Made by ``open``, which refuses a place where there is none."""
 
     def __init__(self, place: str | Path) -> None:
@@ -59,13 +60,11 @@ class StoreReader(MemoryReader):
         return tuple(DeploymentRecord(**row._mapping) for row in found)
 
     def deployment(self, name: str) -> DeploymentRecord:
-        """Give one deployment, or raise DeploymentError with the names there are."""
+        """Give one deployment, or raise Missing with the names there are."""
         found = self.find(name)
         if found is None:
             names = ", ".join(d.name for d in self.deployments()) or "none"
-            raise DeploymentError(
-                f"no deployment '{name}'", where=self.where, hint=f"the deployments are: {names}"
-            )
+            raise Missing(f"no deployment '{name}'", where=self.where, hint=f"the deployments are: {names}")
         return found
 
     def find(self, name: str) -> DeploymentRecord | None:
@@ -78,7 +77,7 @@ class StoreReader(MemoryReader):
         if id_ not in self._plans:
             row = self._one(select(t.plans.c.document).where(t.plans.c.id == id_))
             if row is None:
-                raise DeploymentError(f"no plan {id_[:12]}", where=self.where, hint="the store was damaged")
+                raise Missing(f"no plan {id_[:12]}", where=self.where, hint="the store was damaged")
             self._plans[id_] = from_document(json.loads(row.document))
         return self._plans[id_]
 
@@ -94,7 +93,7 @@ class StoreReader(MemoryReader):
             select(t.wishes).where(and_(t.wishes.c.deployment == name, t.wishes.c.version == version))
         )
         if row is None:
-            raise DeploymentError(f"no version {version} of '{name}'", where=self.where, hint="see history")
+            raise Missing(f"no version {version} of '{name}'", where=self.where, hint="see history")
         return rows.wish_of(row)
 
     def wishes(self, name: str) -> tuple[Wish, ...]:
@@ -145,6 +144,21 @@ class StoreReader(MemoryReader):
         )
         return tuple(Event(**row._mapping) for row in reversed(self._all(query)))
 
+    def told(self, *, after: int, name: str | None = None, limit: int = 100) -> tuple[Event, ...]:
+        """Give the first events after a number, of one deployment or of all, in their order."""
+        own = (
+            t.events.c.id > after
+            if name is None
+            else and_(t.events.c.id > after, t.events.c.deployment == name)
+        )
+        found = self._all(select(t.events).where(own).order_by(t.events.c.id).limit(limit))
+        return tuple(Event(**row._mapping) for row in found)
+
+    def last_told(self) -> int:
+        """Give the number of the newest event; 0 before the first."""
+        row = self._one(select(func.max(t.events.c.id).label("last")))
+        return int(row.last or 0)
+
     def reports(self, name: str) -> tuple[ZoneReport, ...]:
         """Give what each zone last said."""
         found = self._all(select(t.reports).where(t.reports.c.deployment == name).order_by(t.reports.c.zone))
@@ -159,7 +173,7 @@ class StoreReader(MemoryReader):
         )
 
 
-class Store(StoreReader, Memory):
+class Store(StoreReader, Memory, Sharing):
     """A store to write to; made where there is none."""
 
     # ------------------------------------------------------------ entrances

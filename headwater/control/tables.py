@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,18 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError, OperationalError
+from sqlalchemy.schema import CreateColumn
 
-from headwater.errors import DeploymentError, Unavailable
+from headwater.errors import DeploymentError, Missing, Unavailable
 
-SCHEMA = 3
-UPGRADED = frozenset({2})
-"""Versions that lack nothing but tables: these are made, and the rest stays as it is."""
+STORE = "HEADWATER_STORE"
+"""The environment variable that names the store."""
+HOME = Path(".headwater")
+"""Where agents of this machine are kept, and the store where no other is named."""
+
+SCHEMA = 5
+UPGRADED = frozenset({2, 3, 4})
+"""Versions that lack nothing but tables and columns: these are made, and the rest stays as it is."""
 SYNCHRONOUS = "FULL"
 """SQLite's word for how sure a commit is: this one outlives a power cut."""
 WRITES = "headwater_writes"
@@ -157,6 +164,35 @@ decisions = Table(
     Column("after", Text),
     Column("updated", Float, nullable=False),
 )
+submissions = Table(
+    "headwater_submissions",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("pool", String(100), nullable=False, index=True),
+    Column("name", String(100), nullable=False),
+    Column("owner", String(100), nullable=False),
+    Column("written", Text, nullable=False),
+    Column("runs", Text, nullable=False),
+    Column("ids", Text, nullable=False),
+    Column("added", Integer, nullable=False),
+    Column("removed", Integer),
+    Column("at", Float, nullable=False),
+)
+owners = Table(
+    "headwater_owners",
+    metadata,
+    Column("name", String(100), primary_key=True),
+    Column("secret", String(64)),
+    Column("limits", Text, nullable=False),
+    Column("role", String(20), nullable=False, server_default="owner"),
+)
+rights = Table(
+    "headwater_rights",
+    metadata,
+    Column("owner", String(100), primary_key=True),
+    Column("other", String(100), primary_key=True),
+    Column("what", String(20), primary_key=True),
+)
 leases = Table(
     "headwater_leases",
     metadata,
@@ -166,8 +202,13 @@ leases = Table(
 )
 
 
-class NoStore(DeploymentError):
+class NoStore(Missing):
     """There is no store where one was looked for."""
+
+
+def store_place(given: str | None) -> str:
+    """Give the path or URL of the store: as given, from the environment, or the usual one."""
+    return given or os.environ.get(STORE) or str(HOME / "headwater.db")
 
 
 def url_of(place: str | Path) -> URL:
@@ -238,12 +279,15 @@ def writing(engine: Engine, *, where: str) -> Iterator[Connection]:
 
 
 def create_tables(connection: Connection, *, where: str) -> None:
-    """Make the tables where there are none, and those that an older version lacks; refuse other versions."""
+    """Make the tables where there are none, and what an older version lacks; refuse other versions."""
     if not inspect(connection).has_table(meta.name):
         metadata.create_all(connection)
         connection.execute(insert(meta).values(schema=SCHEMA))
     elif is_older(connection, where=where):
         metadata.create_all(connection)
+        if "role" not in {column["name"] for column in inspect(connection).get_columns(owners.name)}:
+            role = CreateColumn(owners.c.role).compile(dialect=connection.dialect)
+            connection.exec_driver_sql(f"ALTER TABLE {owners.name} ADD COLUMN {role}")
         connection.execute(update(meta).values(schema=SCHEMA))
 
 

@@ -23,8 +23,10 @@ class ZonePort(Protocol):
         """Compile a unit in the zone without starting it; raise what is wrong."""
         ...
 
-    def prepare(self, plan: DeploymentPlan, unit: str) -> None:
+    def prepare(self, plan: DeploymentPlan, unit: str, *, joining: Sequence[str] = ()) -> None:
         """Make its output channels, register their readers, set its inputs up.
+
+        ``joining``: of it and its readers those that begin where their inputs end now.
 
         Readers are only added: those of other plans stay until their unit is forgotten. A unit with
         a new tag begins to read where the one of the same id stood, whose checkpoint is still there.

@@ -1,0 +1,1 @@
+"""Many dataflows over the same sensors, with and without reuse."""

@@ -1,0 +1,255 @@
+"""The city's dataflows on Spark, step by step: cores, memory, queries and channels, with and without reuse.
+
+One zone with this machine's cores. Without reuse each dataflow is a deployment of its own, in the same zone
+and the same Spark; with it all are one pool. After every step rows flow for a while, then it is measured.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import psutil
+
+from benchmarks.reuse.city import LOCATION, Feed, dataflow
+from benchmarks.reuse.workloads import Trace, trace, workload
+from headwater import live, live_share
+from headwater.continuum import Continuum
+from headwater.dataflow.graph import Dataflow
+from headwater.errors import HeadwaterError, Unavailable
+from headwater.plan.build import build
+
+RATE = 10.0  # packs a second of each stream
+ZONE = "cloud"
+_PATIENCE = 300.0
+
+
+def continuum() -> Continuum:
+    """Give the one zone."""
+    return Continuum.from_text(f"""
+name: city
+layers: [cloud]
+zones:
+  {ZONE}: {{layer: cloud, locations: [{LOCATION}], hosts: {{vm: {{n_cpu: 2, memory: 8GiB}}}}}}
+""")
+
+
+class City:
+    """A controller and a zone with streams of packs, until ``end``."""
+
+    def __init__(self, place: Path, *, reuse: bool, trigger: str) -> None:
+        self.place, self._reuse = place, reuse
+        self.store = str(place / "store.db")
+        place.mkdir(parents=True)
+        self.feed = Feed(place / "in", RATE)
+        self.feed.start()
+        self._over = threading.Event()
+        self._controller = threading.Thread(target=self._control, args=(trigger,), daemon=True)
+        self._controller.start()
+        self.flows: Mapping[str, Dataflow] = {g.name: dataflow(g, place) for g in workload("riot21")}
+
+    def _control(self, trigger: str) -> None:
+        with (self.place / "up.log").open("a") as log:
+            live.up(
+                self.store,
+                home=self.place / "home",
+                options=("--trigger", trigger),
+                stop=self._over,
+                say=lambda text: print(text, file=log, flush=True),
+            )
+
+    def do(self, what: str, name: str) -> float:
+        """Submit or remove a dataflow; give the seconds until that was done."""
+        begun = time.monotonic()
+        if what == "submit":
+            if self._reuse:
+                found = self._when_calm(
+                    lambda: live_share.submit(self.flows[name], continuum(), "city", self.store)
+                )
+                self._wait(live_share.POOL, found.version)
+            else:
+                self._wait(name, live.apply(build(self.flows[name], continuum()), self.store))
+        elif self._reuse:
+            found = self._when_calm(lambda: live_share.remove(name, "city", self.store))
+            self._wait(live_share.POOL, found.version)
+        else:
+            self._wait(name, live.stop(name, self.store, how="forget"))
+        return time.monotonic() - begun
+
+    def _when_calm(self, do: Callable[[], live_share.Joined]) -> live_share.Joined:
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                return do()
+            except Unavailable:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+
+    def _wait(self, name: str, version: int) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            with live.existing(self.store) as store:
+                record = store.find(name)
+                if record is not None and record.dealt >= version:
+                    last = store.changes(name)[-1]
+                    if last.outcome != "done":
+                        raise RuntimeError(f"{name}: {last.outcome}: {last.message}")
+                    return
+            time.sleep(0.1)
+        raise RuntimeError(f"{name}: not carried out in {_PATIENCE:.0f} s")
+
+    def counts(self) -> dict[str, int]:
+        """Count what is deployed: tasks, queries, channels."""
+        tasks = queries = channels = 0
+        with live.existing(self.store) as store:
+            for record in store.deployments():
+                plan = store.base(record.name) if record.phase == "running" else None
+                if plan is not None:
+                    tasks += len(plan.dataflow.operators)
+                    queries += len(plan.units)
+                    channels += len(plan.channels)
+        return {"operators": tasks, "queries": queries, "channels": channels}
+
+    def measured(self, seconds: float) -> dict[str, float]:
+        """Measure the cores that the zone takes, and its memory, over some seconds."""
+        before, begun = _cpu(self._processes()), time.monotonic()
+        time.sleep(seconds)
+        after = _cpu(self._processes())
+        worked = sum(took - before.get(process, 0.0) for process, took in after.items())
+        cores = worked / (time.monotonic() - begun)
+        memory = sum(_memory(p) for p in self._processes())
+        return {"cores": round(cores, 3), "memory_mb": round(memory / 2**20)}
+
+    def _processes(self) -> list[psutil.Process]:
+        """Find the zone's agent, its Spark, and all that these started."""
+        known: dict[int, psutil.Process] = {}
+        for one in psutil.process_iter(["cmdline"]):
+            if str(self.place) not in " ".join(one.info["cmdline"] or []):
+                continue
+            known[one.pid] = one
+            try:
+                known |= {c.pid: c for c in one.children(recursive=True)}
+            except psutil.NoSuchProcess:
+                continue
+        known.pop(os.getpid(), None)
+        return list(known.values())
+
+    def end(self) -> None:
+        """End all."""
+        self.feed.end()
+        self._over.set()
+        self._controller.join(60)
+        live.down(self.place / "home")
+
+
+def _cpu(processes: list[psutil.Process]) -> dict[psutil.Process, float]:
+    """Give the processor time of each that is still there, in seconds."""
+    found = {}
+    for one in processes:
+        try:
+            times = one.cpu_times()
+            found[one] = times.user + times.system
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def _memory(process: psutil.Process) -> int:
+    """Give a process's memory in bytes, its share of what it has in common with others (Python's workers)."""
+    try:
+        return int(process.memory_full_info().pss)
+    except psutil.NoSuchProcess:
+        return 0
+
+
+def lived(
+    place: Path,
+    kind: Trace,
+    *,
+    reuse: bool,
+    settle: float,
+    measure: float,
+    steps: int | None,
+    trigger: str,
+    every: int,
+) -> dict[str, Any]:
+    """Go through a trace; ``steps``: only the first so many, and then all that is there goes.
+
+    Cores are measured after every so many steps, where most tasks run, and in the end.
+    """
+    city = City(place, reuse=reuse, trigger=trigger)
+    seen: list[dict[str, Any]] = []
+    try:
+        names = sorted(city.flows)
+        there: list[str] = []
+        course = list(trace("riot21", kind, names))
+        if steps is not None:
+            course = course[:steps]
+            left = [n for w, n in course if w == "submit"]
+            gone = [n for w, n in course if w == "remove"]
+            course += [("remove", n) for n in left if n not in gone]
+        sizes = {g.name: len(g.tasks) for g in workload("riot21")}
+        tasks, counts = 0, []
+        for what, name in course:
+            tasks += sizes[name] if what == "submit" else -sizes[name]
+            counts.append(tasks)
+        for step, (what, name) in enumerate(course):
+            took = city.do(what, name)
+            there = [*there, name] if what == "submit" else [n for n in there if n != name]
+            one = {
+                "dataflows": len(there), "tasks": counts[step], "took_s": round(took, 2), **city.counts(),
+            }  # fmt: skip
+            if step % every == 0 or counts[step] == max(counts) or step + 1 == len(course):
+                time.sleep(settle)
+                one |= city.measured(measure)
+            seen.append(one)
+            print(f"  {what} {name}: {one}", flush=True)
+        return {"steps": seen, "remnant_queries": seen[-1]["queries"], "remnant": seen[-1]}
+    except HeadwaterError as error:
+        print(f"  failed: {error}", flush=True)
+        raise
+    finally:
+        city.end()
+
+
+def _cores(one: dict[str, Any]) -> list[float]:
+    return [float(step["cores"]) for step in one["steps"] if "cores" in step]
+
+
+def result(place: Path, kinds: tuple[Trace, ...], **settings: Any) -> list[dict[str, Any]]:
+    """Go through traces with and without reuse."""
+    found = []
+    for kind in kinds:
+        both = {}
+        for reuse in (False, True):
+            print(f"{kind}, {'reuse' if reuse else 'default'}", flush=True)
+            both[reuse] = lived(place / f"{kind}-{reuse}", kind, reuse=reuse, **settings)
+        peak = max(range(len(both[True]["steps"])), key=lambda n: int(both[True]["steps"][n]["tasks"]))
+        top = {reuse: one["steps"][peak] for reuse, one in both.items()}
+        found.append(
+            {
+                "trace": kind,
+                "cpu_cores_default": top[False]["cores"],
+                "cpu_cores_reuse": top[True]["cores"],
+                "queries_default": top[False]["queries"],
+                "queries_reuse": top[True]["queries"],
+                "channels_default": top[False]["channels"],
+                "channels_reuse": top[True]["channels"],
+                "memory_mb_default": top[False]["memory_mb"],
+                "memory_mb_reuse": top[True]["memory_mb"],
+                "operators_default": top[False]["operators"],
+                "operators_reuse": top[True]["operators"],
+                "mean_cores_default": round(fmean(_cores(both[False])), 3),
+                "mean_cores_reuse": round(fmean(_cores(both[True])), 3),
+                "remnant_cores": both[True]["remnant"]["cores"],
+                "remnant_queries": both[True]["remnant_queries"],
+                "steps": {"default": both[False]["steps"], "reuse": both[True]["steps"]},
+            }
+        )
+    return found

@@ -1,0 +1,77 @@
+"""Names that a store knows, read from its tables alone: quick enough to be asked for while somebody types.
+
+Plans are not built: their documents are looked through. Nothing here raises: what cannot be read has no
+names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Select, create_engine, select
+
+from headwater.control import tables as t
+
+Kind = Literal[
+    "deployments",
+    "pools",
+    "submissions",
+    "owners",
+    "decisions",
+    "zones",
+    "layers",
+    "locations",
+    "operators",
+    "units",
+]
+_IN_PLANS: Mapping[str, Callable[[Mapping[str, Any]], Iterable[str]]] = {
+    "zones": lambda plan: plan["continuum"]["zones"],
+    "layers": lambda plan: plan["continuum"]["layers"],
+    "locations": lambda plan: plan["dataflow"]["locations"],
+    "operators": lambda plan: plan["layers"],
+    "units": lambda plan: plan["unit_tags"],
+}
+_IN_TABLES: Mapping[str, Select[Any]] = {
+    "deployments": select(t.deployments.c.name),
+    "pools": select(t.submissions.c.pool),
+    "submissions": select(t.submissions.c.name).where(t.submissions.c.removed.is_(None)),
+    "owners": select(t.owners.c.name),
+    "decisions": select(t.decisions.c.id).where(t.decisions.c.state == "proposed"),
+}
+_WAIT_MS = 300
+_MOST = 50
+"""Plans that are looked through at most."""
+
+
+def names(kind: Kind, place: str | Path, *, of: str | None = None) -> list[str]:
+    """Give the names of a kind, sorted; those in plans of one deployment alone where ``of`` names it."""
+    with contextlib.suppress(Exception):
+        url = t.url_of(place)
+        if url.get_backend_name() != "sqlite":
+            url = url.update_query_dict({"connect_timeout": "2"})
+        elif not Path(url.database or "").is_file():
+            return []
+        engine = create_engine(url, hide_parameters=True)
+        try:
+            with engine.connect() as connection:
+                if url.get_backend_name() == "sqlite":
+                    connection.exec_driver_sql(f"PRAGMA busy_timeout = {_WAIT_MS}")
+                    connection.exec_driver_sql("PRAGMA query_only = ON")
+                return sorted(set(_found(connection, kind, of)))
+        finally:
+            engine.dispose()
+    return []
+
+
+def _found(connection: Connection, kind: Kind, of: str | None) -> Iterable[str]:
+    if kind in _IN_TABLES:
+        return [str(row[0]) for row in connection.execute(_IN_TABLES[kind])]
+    in_force = select(t.plans.c.document).join(t.deployments, t.deployments.c.base == t.plans.c.id)
+    if of is not None:
+        in_force = in_force.where(t.deployments.c.name == of)
+    plans = (json.loads(row[0]) for row in connection.execute(in_force.limit(_MOST)))
+    return [name for plan in plans for name in _IN_PLANS[kind](plan)]

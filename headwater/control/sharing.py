@@ -1,0 +1,237 @@
+"""What the store keeps of shared dataflows: who submitted what to which pool, and what owners may do.
+
+A submission takes effect with the version of its pool that brought it in, and ends with the one that takes it
+out: where such a version was refused or rolled back, it is as if nobody had asked. Of an owner's token only a
+hash is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from sqlalchemy import Connection, and_, delete, insert, select, update
+
+from headwater.control import rows
+from headwater.control import tables as t
+from headwater.control.database import Reader, Writer
+from headwater.dataflow.graph import Dataflow
+from headwater.errors import Missing
+from headwater.plan.model import DeploymentPlan
+from headwater.reuse.pool import Pool, Submission
+
+Right = Literal["read", "remove"]
+"""What one owner may do with the dataflows of another one."""
+Role = Literal["viewer", "operator", "owner"]
+"""What somebody may do who comes with a token: look; act on deployments, too; submit dataflows, too."""
+ROLES: tuple[Role, ...] = ("viewer", "operator", "owner")
+"""Each may do what those before it may."""
+UNDONE = ("refused", "rolled back", "failed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What an owner may run at most; None: as much as there is room for.
+
+    ``dataflows`` and ``operators`` are counted, ``cores`` is the owner's fair share of what is measured.
+    """
+
+    dataflows: int | None = None
+    operators: int | None = None
+    cores: float | None = None
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Limits:
+        """Read what ``asdict`` gave."""
+        return cls(**{k: data.get(k) for k in ("dataflows", "operators", "cores")})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """Somebody who submits dataflows, or only looks. ``guarded``: whether a token has to be shown."""
+
+    name: str
+    guarded: bool
+    limits: Limits
+    role: Role = "owner"
+
+    def may_act_as(self, role: Role) -> bool:
+        """Tell whether this one's role is at least another one."""
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+
+class SharingReader(Reader):
+    """Pools, owners and rights, to look at."""
+
+    def pools(self) -> tuple[str, ...]:
+        """Name the pools that have ever held a dataflow."""
+        found = self._all(select(t.submissions.c.pool).distinct().order_by(t.submissions.c.pool))
+        return tuple(row.pool for row in found)
+
+    def every_pool(self) -> tuple[Pool, ...]:
+        """Give all pools with the dataflows that are in them now."""
+        return tuple(p for name in self.pools() if (p := self.pool(name)) is not None)
+
+    def pool(self, name: str) -> Pool | None:
+        """Give a pool with the dataflows that are in it now; None where there never was one."""
+        own = t.submissions.c.pool == name
+        found = self._all(select(t.submissions).where(own).order_by(t.submissions.c.id))
+        if not found:
+            return None
+        changes = select(t.changes.c.version, t.changes.c.outcome).where(t.changes.c.deployment == name)
+        undone = {row.version for row in self._all(changes) if row.outcome in UNDONE}
+        there = [
+            row for row in found if row.added not in undone and (row.removed is None or row.removed in undone)
+        ]
+        locations = tuple(json.loads(found[0].written)["locations"])
+        return Pool(name, locations, tuple(_submission(row) for row in there))
+
+    def names_used(self, pool: str) -> frozenset[str]:
+        """Give all names that operators of a pool's dataflow ever had."""
+        found = self._all(select(t.submissions.c.ids).where(t.submissions.c.pool == pool))
+        return frozenset(shared for row in found for shared in json.loads(row.ids).values())
+
+    def find_submission(self, name: str) -> tuple[Pool, Submission]:
+        """Give a dataflow that was submitted, and its pool; raise Missing where there is none."""
+        names: list[str] = []
+        for pool in self.every_pool():
+            if name in pool:
+                return pool, pool[name]
+            names += [s.name for s in pool.submissions]
+        raise Missing(
+            f"no dataflow '{name}' was submitted",
+            where=self.where,
+            hint=f"there are: {', '.join(names) or 'none'}",
+        )
+
+    def owner(self, name: str) -> Owner | None:
+        """Give what is known of an owner; None of one who needs no token and has no limits."""
+        row = self._one(select(t.owners).where(t.owners.c.name == name))
+        return None if row is None else _owner(row)
+
+    def owners(self) -> tuple[Owner, ...]:
+        """Give all owners of whom something is known."""
+        return tuple(_owner(row) for row in self._all(select(t.owners).order_by(t.owners.c.name)))
+
+    def is_owner(self, name: str, token: str | None) -> bool:
+        """Tell whether somebody may act for an owner: whoever shows the token, or anybody without one."""
+        row = self._one(select(t.owners.c.secret).where(t.owners.c.name == name))
+        if row is None or row.secret is None:
+            return True
+        return token is not None and hmac.compare_digest(row.secret, _hashed(name, token))
+
+    def owner_by(self, token: str) -> Owner | None:
+        """Give whose token it is; None where it is nobody's. It takes as long for any token."""
+        found = None
+        for row in self._all(select(t.owners).where(t.owners.c.secret.is_not(None))):
+            if hmac.compare_digest(row.secret, _hashed(row.name, token)):
+                found = _owner(row)
+        return found
+
+    def is_guarded(self) -> bool:
+        """Tell whether anybody has a token."""
+        return self._one(select(t.owners.c.name).where(t.owners.c.secret.is_not(None)).limit(1)) is not None
+
+    def may(self, who: str, what: Right, owner: str) -> bool:
+        """Tell whether one owner has a right to another one's dataflows."""
+        given = and_(t.rights.c.owner == owner, t.rights.c.other == who, t.rights.c.what == what)
+        return who == owner or self._one(select(t.rights).where(given)) is not None
+
+    def rights(self, owner: str) -> tuple[tuple[str, Right], ...]:
+        """Give who has which rights to an owner's dataflows."""
+        query = select(t.rights).where(t.rights.c.owner == owner).order_by(t.rights.c.other, t.rights.c.what)
+        return tuple((row.other, row.what) for row in self._all(query))
+
+
+class Sharing(SharingReader, Writer):
+    """Pools, owners and rights, to write to."""
+
+    def keep_pool(self, pool: Pool, plan: DeploymentPlan | None, *, after: int) -> int:
+        """Store a pool as it is to be, and its plan as the wanted one; give the version.
+
+        ``plan``: None where nothing is left to run. Raises DeploymentError where the newest version of the
+        deployment is not ``after``: somebody was quicker.
+        """
+        with self._writing() as connection:
+            plan_id = rows.keep_plan(connection, plan) if plan is not None else None
+            options: dict[str, Any] = {"reset_state": [], "canary": None}
+            goal: Literal["run", "forget"] = "run" if plan is not None else "forget"
+            version = rows.add_wish(connection, pool.name, goal, plan_id, options, after=after)
+            before = self.pool(pool.name)
+            known = {s.name for s in before.submissions} if before is not None else set()
+            now = {s.name for s in pool.submissions}
+            for one in pool.submissions:
+                if one.name not in known:
+                    _add(connection, pool.name, one, version)
+            for name in known - now:
+                _remove(connection, pool.name, name, version)
+        return version
+
+    def set_owner(
+        self, name: str, limits: Limits, *, role: Role | None = None, token: bool = False
+    ) -> str | None:
+        """Set an owner's limits, and a role where one is given; with ``token`` make one, told this once."""
+        given = secrets.token_urlsafe(24) if token else None
+        values: dict[str, Any] = {"limits": json.dumps(asdict(limits))}
+        if role is not None:
+            values["role"] = role
+        if given is not None:
+            values["secret"] = _hashed(name, given)
+        with self._writing() as connection:
+            mine = t.owners.c.name == name
+            if not connection.execute(update(t.owners).where(mine).values(**values)).rowcount:
+                connection.execute(insert(t.owners).values(name=name, **values))
+        return given
+
+    def grant(self, owner: str, other: str, what: Right, *, given: bool = True) -> None:
+        """Give a right to an owner's dataflows to another one, or take it back."""
+        mine = and_(t.rights.c.owner == owner, t.rights.c.other == other, t.rights.c.what == what)
+        with self._writing() as connection:
+            connection.execute(delete(t.rights).where(mine))
+            if given:
+                connection.execute(insert(t.rights).values(owner=owner, other=other, what=what))
+
+
+def _submission(row: Any) -> Submission:
+    return Submission(
+        name=row.name,
+        owner=row.owner,
+        written=Dataflow.from_data(json.loads(row.written)),
+        runs=Dataflow.from_data(json.loads(row.runs)),
+        ids=json.loads(row.ids),
+    )
+
+
+def _add(connection: Connection, pool: str, one: Submission, version: int) -> None:
+    connection.execute(
+        insert(t.submissions).values(
+            pool=pool, name=one.name, owner=one.owner, written=json.dumps(one.written.to_data()),
+            runs=json.dumps(one.runs.to_data()), ids=json.dumps(dict(one.ids)), added=version, at=time.time(),
+        )
+    )  # fmt: skip
+
+
+def _remove(connection: Connection, pool: str, name: str, version: int) -> None:
+    newest = (
+        select(t.submissions.c.id)
+        .where(and_(t.submissions.c.pool == pool, t.submissions.c.name == name))
+        .order_by(t.submissions.c.id.desc())
+        .limit(1)
+    )
+    found = connection.execute(newest).scalar()
+    connection.execute(update(t.submissions).where(t.submissions.c.id == found).values(removed=version))
+
+
+def _owner(row: Any) -> Owner:
+    limits = Limits.from_data(json.loads(row.limits))
+    return Owner(name=row.name, guarded=row.secret is not None, limits=limits, role=row.role)
+
+
+def _hashed(name: str, token: str) -> str:
+    return hashlib.sha256(f"{name}\0{token}".encode()).hexdigest()

@@ -1,0 +1,51 @@
+"""Tasks over sensors' readings: what RIoTBench's dataflows are made of, as functions over streams.
+
+    packs = flow.read.json("/data/{location}", iot.PACK)
+    readings = iot.parse_senml(packs, fields=("temperature", "humidity"))
+    clean = iot.interpolate(iot.range_filter(readings, {"temperature": (-12.5, 43.1)}))
+
+A reading is a row with ``ts``, ``id`` (the device), ``obs`` (what it observes) and ``value``. Tasks that look
+at a row alone are Spark SQL; those that keep state are scans by device and observation, in event-time order.
+"""
+
+from headwater.iot.filters import Bloom, bloom_filter, range_filter
+from headwater.iot.folds import (
+    accumulate,
+    block_average,
+    distinct_count,
+    interpolate,
+    kalman,
+    second_moment,
+    sliding_regression,
+)
+from headwater.iot.joins import annotate, join_message
+from headwater.iot.plots import plot_lines, svg
+from headwater.iot.predict import classify_tree, estimate_error, predict_linear
+from headwater.iot.senml import PACK, parse_senml, to_senml
+from headwater.iot.sinks import insert_table, publish_mqtt, upload_blobs
+
+__all__ = [
+    "PACK",
+    "Bloom",
+    "accumulate",
+    "annotate",
+    "block_average",
+    "bloom_filter",
+    "classify_tree",
+    "distinct_count",
+    "estimate_error",
+    "insert_table",
+    "interpolate",
+    "join_message",
+    "kalman",
+    "parse_senml",
+    "plot_lines",
+    "predict_linear",
+    "publish_mqtt",
+    "range_filter",
+    "second_moment",
+    "sliding_regression",
+    "svg",
+    "to_senml",
+    "upload_blobs",
+]

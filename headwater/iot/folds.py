@@ -1,0 +1,238 @@
+"""What sensors' readings are folded into, one after the other: the tasks of RIoTBench that keep state.
+
+Each is a ``scan`` over the readings of a key, by default of a device and what it observes, in event-time
+order. Readings are rows with a column ``value``; rows go on with another value, and some with columns more.
+Formulas and parameters are those of RIoTBench (Shukla, Chaturvedi, Simmhan 2017).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from datetime import UTC
+from typing import Any
+
+from headwater.dataflow.stream import Stream
+from headwater.errors import DataflowError
+
+KEYS = ("id", "obs")
+Row = dict[str, Any]
+Step = Callable[[Any, Row], tuple[Any, Row | None]]
+
+
+def interpolate(
+    readings: Stream, *, window: int = 5, keys: Sequence[str] = KEYS, value: str = "value"
+) -> Stream:
+    """Replace a NULL by the mean of the last ``window`` readings that were none; 0: leave it."""
+    _at_least("window", window, 0)
+
+    def interpolated(last: list[float], row: Row) -> tuple[list[float], Row]:
+        found = row[value]
+        if found is not None:
+            return [*last, found][-window:] if window else [], row
+        return last, {**row, value: math.fsum(last) / len(last) if last else None}
+
+    return _scan(readings, interpolated, readings.schema.text, keys, [])
+
+
+def kalman(
+    readings: Stream,
+    *,
+    process_noise: float = 0.125,
+    sensor_noise: float = 0.32,
+    estimated_error: float = 30.0,
+    keys: Sequence[str] = KEYS,
+    value: str = "value",
+) -> Stream:
+    """Replace a reading by a scalar Kalman filter's estimate, which begins at 0 with ``estimated_error``.
+
+    ``p' = p + process_noise; k = p' / (p' + sensor_noise); x += k (z - x); p = (1 - k) p'``. NULL stays NULL.
+    """
+
+    def filtered(state: list[float], row: Row) -> tuple[list[float], Row]:
+        measured = row[value]
+        if measured is None:
+            return state, row
+        estimate, error = state
+        error += process_noise
+        gain = error / (error + sensor_noise)
+        estimate += gain * (measured - estimate)
+        return [estimate, (1 - gain) * error], {**row, value: estimate}
+
+    return _scan(readings, filtered, readings.schema.text, keys, [0.0, estimated_error])
+
+
+def block_average(
+    readings: Stream, *, size: int = 10, keys: Sequence[str] = KEYS, value: str = "value"
+) -> Stream:
+    """Give one row for ``size`` readings: the last of them, with their mean. NULL does not count."""
+    _at_least("size", size, 1)
+
+    def averaged(block: list[float], row: Row) -> tuple[list[float], Row | None]:
+        if row[value] is None:
+            return block, None
+        block = [*block, row[value]]
+        if len(block) < size:
+            return block, None
+        return [], {**row, value: math.fsum(block) / size}
+
+    return _scan(readings, averaged, readings.schema.text, keys, [])
+
+
+def sliding_regression(
+    readings: Stream,
+    *,
+    train: int = 10,
+    predict: int = 10,
+    keys: Sequence[str] = KEYS,
+    value: str = "value",
+    into: str = "forecast",
+) -> Stream:
+    """Forecast the next ``predict`` readings by a straight line through the last ``train``: an array.
+
+    Rows begin with the reading that completes the first ``train``. NULL does not count.
+    """
+    _at_least("train", train, 2)
+    _at_least("predict", predict, 1)
+    _is_new(readings, into)
+    middle = (train - 1) / 2
+    spread = math.fsum((n - middle) ** 2 for n in range(train))
+
+    def forecast(last: list[float], row: Row) -> tuple[list[float], Row | None]:
+        if row[value] is None:
+            return last, None
+        last = [*last, row[value]][-train:]
+        if len(last) < train:
+            return last, None
+        mean = math.fsum(last) / train
+        slope = math.fsum((n - middle) * (y - mean) for n, y in enumerate(last)) / spread
+        return last, {**row, into: [mean + slope * (train + n - middle) for n in range(predict)]}
+
+    return _scan(readings, forecast, f"{readings.schema.text}, `{into}` array<double>", keys, [])
+
+
+def distinct_count(
+    readings: Stream,
+    *,
+    of: str = "id",
+    buckets: int = 10,
+    keys: Sequence[str] = ("obs",),
+    into: str = "distinct",
+) -> Stream:
+    """Estimate after each row how many different values of ``of`` there were, in 2^``buckets`` registers.
+
+    LogLog (Durand, Flajolet 2003): 0.39701 m 2^mean; while registers are empty, by their number:
+    m ln(m / empty). The standard error is 1.3 / sqrt(m).
+    """
+    if not 4 <= buckets <= 16:
+        raise DataflowError(f"buckets={buckets}", where="distinct_count", hint="4 to 16: powers of two")
+    _is_new(readings, into)
+    registers = 1 << buckets
+
+    def counted(state: str, row: Row) -> tuple[str, Row]:
+        ranks = bytearray(base64.b64decode(state)) if state else bytearray(registers)
+        if row[of] is not None:
+            hashed = int.from_bytes(hashlib.sha1(str(row[of]).encode()).digest()[:8])
+            place, rest = hashed & (registers - 1), hashed >> buckets
+            rank = (64 - buckets) - rest.bit_length() + 1
+            ranks[place] = max(ranks[place], rank)
+        empty = ranks.count(0)
+        if empty:
+            estimate = registers * math.log(registers / empty)
+        else:
+            estimate = 0.39701 * registers * 2 ** (sum(ranks) / registers)
+        return base64.b64encode(bytes(ranks)).decode(), {**row, into: estimate}
+
+    return _scan(readings, counted, f"{readings.schema.text}, `{into}` double", keys, "")
+
+
+def second_moment(
+    readings: Stream,
+    *,
+    tracked: int = 10,
+    keys: Sequence[str] = KEYS,
+    value: str = "value",
+    into: str = "moment",
+) -> Stream:
+    """Estimate after each reading the second moment of the values' frequencies: the sum of their squares.
+
+    Alon, Matias, Szegedy 1996: the mean of ``n (2 r - 1)`` over ``tracked`` readings drawn at random from all
+    ``n``, of which each was seen ``r`` times since. The draw is made of ``n``: the same in every run.
+    """
+    _at_least("tracked", tracked, 1)
+    _is_new(readings, into)
+
+    def moment(state: dict[str, Any], row: Row) -> tuple[dict[str, Any], Row]:
+        if row[value] is None:
+            return state, {**row, into: None}
+        count, item = state["n"] + 1, repr(row[value])
+        sample = [[kept, seen + (kept == item)] for kept, seen in state["sample"]]
+        if len(sample) < tracked:
+            sample.append([item, 1])
+        elif (drawn := _drawn(count)) < tracked:
+            sample[drawn] = [item, 1]
+        estimate = count * math.fsum(2 * seen - 1 for _, seen in sample) / len(sample)
+        return {"n": count, "sample": sample}, {**row, into: estimate}
+
+    return _scan(readings, moment, f"{readings.schema.text}, `{into}` double", keys, {"n": 0, "sample": []})
+
+
+def accumulate(
+    readings: Stream, *, size: int = 20, keys: Sequence[str] = (), value: str = "value", time: str = "ts"
+) -> Stream:
+    """Give one row for ``size`` readings: ``ts`` of the last and ``series``: a label, time and value each.
+
+    A label is made of ``id`` and ``obs``, as far as there are such columns.
+    """
+    _at_least("size", size, 1)
+    label = [c for c in KEYS if c in readings.columns]
+
+    def gathered(rows: list[list[Any]], row: Row) -> tuple[list[list[Any]], Row | None]:
+        at = row[time]
+        moment = at.replace(tzinfo=UTC).timestamp()  # rows have times in UTC, without saying so
+        rows = [*rows, [" ".join(str(row[c]) for c in label), moment, row[value]]]
+        if len(rows) < size:
+            return rows, None
+        series = [{"label": name, "at": second, "value": found} for name, second, found in rows]
+        return [], {**{k: row[k] for k in keys}, time: at, "series": series}
+
+    kept = ", ".join(f"`{k}` {readings.schema.column(k).type.text}" for k in keys)
+    schema = f"{kept + ', ' if kept else ''}`{time}` timestamp, {SERIES}"
+    return _scan(readings, gathered, schema, keys, [])
+
+
+SERIES = "series array<struct<label:string,at:double,value:double>>"
+
+
+def _drawn(count: int) -> int:
+    """Draw a number below ``count``, always the same one (splitmix64)."""
+    mask = (1 << 64) - 1
+    z = (count * 0x9E3779B97F4A7C15) & mask
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+    return (z ^ (z >> 31)) % count
+
+
+def _scan(readings: Stream, step: Step, schema: str, keys: Sequence[str], initial: Any) -> Stream:
+    time = readings.shape.event_time
+    if time is None:
+        raise DataflowError(
+            "the readings have no event time", where=step.__name__, hint=".with_watermark('ts', '10 seconds')"
+        )
+    return readings.scan(
+        step, schema, keys=tuple(keys), order_by=time.column, initial=initial, keeps_keys=True
+    )
+
+
+def _at_least(name: str, given: int, least: int) -> None:
+    if given < least:
+        raise DataflowError(f"{name}={given}", where="iot", hint=f"give at least {least}")
+
+
+def _is_new(readings: Stream, column: str) -> None:
+    if column.lower() in {c.lower() for c in readings.columns}:
+        raise DataflowError(
+            f"there is a column '{column}' already", where="iot", hint="name another one with into='...'"
+        )

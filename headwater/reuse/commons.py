@@ -1,0 +1,141 @@
+"""Many dataflows as one running graph: what they have in common runs once, by content key. Pure.
+
+Model: collaborative reuse, sections 3 and 4, but for its equivalence, which compares ancestors without their
+edges and is unsound: here tasks are equal when their content keys are, and these hold all that leads to them.
+So merging and unmerging are look-ups, which take no longer the more there is that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import networkx as nx
+
+from headwater.errors import DataflowError, RuntimeFailure
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A dataflow by its tasks' keys: what each of them reads, and which are its sinks."""
+
+    name: str
+    inputs: Mapping[str, tuple[str, ...]]
+    sinks: frozenset[str]
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a dataflow found running, and what it brought; ``taps``: tasks of the former that this reads."""
+
+    reused: frozenset[str]
+    new: frozenset[str]
+    taps: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Unmerged:
+    """What only a removed dataflow needed; ``untapped``: tasks that go on and that one of these read."""
+
+    gone: frozenset[str]
+    untapped: frozenset[str]
+
+
+@dataclass
+class _Task:
+    inputs: tuple[str, ...]
+    users: set[str] = field(default_factory=set)
+
+
+class Commons:
+    """The running graph of all that was submitted: each task once, with those who need it."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, _Task] = {}
+        self._shapes: dict[str, Shape] = {}
+
+    def __len__(self) -> int:
+        """Count the tasks that run."""
+        return len(self._tasks)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._tasks
+
+    @property
+    def shapes(self) -> Mapping[str, Shape]:
+        """All that was submitted and not removed, by name."""
+        return self._shapes
+
+    def users(self, key: str) -> frozenset[str]:
+        """Name the dataflows that need a task."""
+        return frozenset(self._tasks[key].users)
+
+    def submit(self, shape: Shape) -> Merged:
+        """Merge a dataflow in. Raises DataflowError where one of its name runs already."""
+        if shape.name in self._shapes:
+            raise DataflowError(
+                f"'{shape.name}' runs already", where="submit", hint="remove it first, or choose another name"
+            )
+        reused, new = set(), set()
+        for key, inputs in shape.inputs.items():
+            task = self._tasks.get(key)
+            if task is None:
+                task = self._tasks[key] = _Task(inputs)
+                new.add(key)
+            else:
+                reused.add(key)
+            task.users.add(shape.name)
+        self._shapes[shape.name] = shape
+        taps = {parent for key in new for parent in shape.inputs[key] if parent in reused}
+        return Merged(frozenset(reused), frozenset(new), frozenset(taps))
+
+    def remove(self, name: str) -> Unmerged:
+        """Take a dataflow out, and what nobody else needs. Raises DataflowError for one that is not there."""
+        shape = self._shapes.pop(name, None)
+        if shape is None:
+            raise DataflowError(f"'{name}' does not run", where="remove", hint="see 'headwater status'")
+        gone = set()
+        for key in shape.inputs:
+            users = self._tasks[key].users
+            users.remove(name)
+            if not users:
+                gone.add(key)
+        for key in gone:
+            del self._tasks[key]
+        untapped = {parent for key in gone for parent in shape.inputs[key] if parent not in gone}
+        return Unmerged(frozenset(gone), frozenset(untapped))
+
+    def graph(self) -> nx.DiGraph[str]:
+        """Give what runs, from sources to sinks; its weakly connected parts are the paper's running DAGs."""
+        graph: nx.DiGraph[str] = nx.DiGraph()
+        graph.add_nodes_from(self._tasks)
+        graph.add_edges_from((parent, key) for key, task in self._tasks.items() for parent in task.inputs)
+        return graph
+
+    def check(self, running: Iterable[str] | None = None) -> None:
+        """Check both constraints of the model by walking the graph; raise RuntimeFailure where one is broken.
+
+        (1) Every sink of every dataflow runs, with all that leads to it. (2) Nothing runs that no sink needs.
+        ``running``: the tasks that are said to run, if not those of the graph.
+        """
+        there = self._tasks.keys() if running is None else set(running)
+        needed: set[str] = set()
+        todo = [sink for shape in self._shapes.values() for sink in shape.sinks]
+        while todo:
+            key = todo.pop()
+            if key in needed:
+                continue
+            if key not in there:
+                raise RuntimeFailure(
+                    f"task {key} does not run", where="commons", hint="report this as a defect"
+                )
+            needed.add(key)
+            todo += self._tasks[key].inputs
+        idle = there - needed
+        if idle:
+            raise RuntimeFailure(
+                f"nobody needs {', '.join(sorted(idle)[:3])}", where="commons", hint="report this as a defect"
+            )

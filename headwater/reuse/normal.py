@@ -1,0 +1,117 @@
+"""One spelling for dataflows that mean the same: chains of filters and projections in a normal form. Pure.
+
+Between two operators that do more, a chain becomes one filter and one projection behind it, whatever its
+steps were called and however they were ordered; what nobody behind it looks at is left out. So dataflows that
+differ in these have equal keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from headwater.dataflow import operators as ops
+from headwater.dataflow import stateful
+from headwater.dataflow.conditions import canonical
+from headwater.dataflow.expressions import check_aggregate
+from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.types import StreamType
+from headwater.plan.onepass import melted
+
+
+def normalized(flow: Dataflow) -> Dataflow:
+    """Give a dataflow that does the same with its chains in normal form. Ends of chains keep their names."""
+    return _Normalizing(flow).result()
+
+
+class _Normalizing:
+    """One dataflow in the making: its new operators by name."""
+
+    def __init__(self, flow: Dataflow) -> None:
+        self._flow = flow
+        self._found: dict[str, ops.Operator] = {}
+        self._streams: dict[tuple[str, frozenset[str] | None], str] = {}
+
+    def result(self) -> Dataflow:
+        for id_ in self._flow.order:
+            operator = self._flow[id_]
+            if not isinstance(operator, ops.STATELESS_SQL):
+                inputs = tuple(
+                    self._stream(i, self._looked_at(operator, n)) for n, i in enumerate(operator.inputs)
+                )
+                self._found[id_] = replace(operator, inputs=inputs)
+        return Dataflow(self._flow.name, tuple(self._found.values()), self._flow.locations)
+
+    def _stream(self, id_: str, wanted: frozenset[str] | None) -> str:
+        """Make the chain that ends in an operator; give the name of the operator that ends it now."""
+        flow = self._flow
+        if not isinstance(flow[id_], ops.STATELESS_SQL):
+            return id_
+        if (id_, wanted) in self._streams:
+            return self._streams[id_, wanted]
+        begin = self._begin(id_)
+        condition, columns = melted(flow, begin, id_)
+        source = flow.types[begin]
+        text = canonical(condition, source.schema)
+        if wanted is not None:
+            columns = sorted((n, t) for n, t in columns if n.lower() in wanted)
+        above = self._stream(begin, None)
+        last = flow[id_]
+        same = all(ops.plain_column(t) == n for n, t in columns)
+        selects = not (same and (wanted is not None or tuple(n for n, _ in columns) == source.schema.names))
+        if text:
+            name = self._name(id_ if not selects else f"{id_}.where", wanted)
+            self._add(ops.Where(**_common(last, name, above), condition=text))
+            above = name
+        if selects:
+            name = self._name(id_, wanted)
+            self._add(ops.Select(**_common(last, name, above), columns=tuple(columns)))
+            above = name
+        self._streams[id_, wanted] = above
+        return above
+
+    def _begin(self, id_: str) -> str:
+        """Give the operator above a chain: one that does more, or is placed otherwise."""
+        flow, last = self._flow, self._flow[id_]
+        while True:
+            (parent,) = flow[id_].inputs
+            above = flow[parent]
+            same = (above.layer, above.requires) == (last.layer, last.requires)
+            if not isinstance(above, ops.STATELESS_SQL) or not same:
+                return parent
+            id_ = parent
+
+    def _looked_at(self, operator: ops.Operator, number: int) -> frozenset[str] | None:
+        """Name the columns of an input that an operator looks at, in lower case; None: all of them."""
+        type_ = self._flow.types[operator.inputs[number]]
+        match operator:
+            case stateful.Aggregate():
+                found = {k.lower() for k in operator.keys}
+                if operator.window is not None:
+                    found.add(operator.window.column.lower())
+                return frozenset(found | _aggregated(operator.aggregates, type_) | _time(type_))
+            case stateful.CountWindow():
+                found = {k.lower() for k in (*operator.keys, *operator.order_by)}
+                return frozenset(found | _aggregated(operator.aggregates, type_) | _time(type_))
+        return None
+
+    def _name(self, wanted: str, columns: frozenset[str] | None) -> str:
+        name, number = wanted, 2
+        while name in self._found or (name != wanted and name in self._flow):
+            name, number = f"{wanted}.{number}", number + 1
+        return name
+
+    def _add(self, operator: ops.Operator) -> None:
+        self._found[operator.id] = operator
+
+
+def _common(last: ops.Operator, name: str, above: str) -> dict[str, Any]:
+    return {"id": name, "inputs": (above,), "layer": last.layer, "requires": last.requires}
+
+
+def _aggregated(aggregates: tuple[tuple[str, str], ...], type_: StreamType) -> set[str]:
+    return {c.lower() for _, text in aggregates for c in check_aggregate(text, type_.schema).columns}
+
+
+def _time(type_: StreamType) -> set[str]:
+    return {type_.event_time.column.lower()} if type_.event_time is not None else set()

@@ -1,0 +1,204 @@
+"""Dataflows that run as one: what each brings, what they share, and the deployment they are together. Pure.
+
+A pool holds the dataflows of one continuum and of the same locations. Equal content keys are one operator of
+the shared dataflow, named by who brought it first; its name is never used for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from headwater.continuum import Continuum
+from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.operators import Operator
+from headwater.dataflow.sinks import MemorySink
+from headwater.errors import DataflowError
+from headwater.plan.build import annotated
+from headwater.plan.model import Deployment, DeploymentPlan, Edge
+from headwater.reuse.commons import Commons, Shape
+from headwater.reuse.contain import served
+from headwater.reuse.normal import normalized
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A dataflow that somebody submitted: as it was written, and as it runs.
+
+    ``ids``: for each operator of what runs its name in the shared dataflow.
+    """
+
+    name: str
+    owner: str
+    written: Dataflow
+    runs: Dataflow
+    ids: Mapping[str, str]
+
+    @property
+    def sinks(self) -> dict[str, str]:
+        """Give for each of its sinks the name of the shared one."""
+        return {s.id: self.ids[s.id] for s in self.runs.sinks}
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Dataflows that run as one, in the order in which they came."""
+
+    name: str
+    locations: tuple[str, ...]
+    submissions: tuple[Submission, ...] = ()
+
+    def __getitem__(self, name: str) -> Submission:
+        for one in self.submissions:
+            if one.name == name:
+                return one
+        raise DataflowError(
+            f"'{name}' does not run",
+            where=f"pool {self.name}",
+            hint=f"there are {', '.join(s.name for s in self.submissions) or 'none'}",
+        )
+
+    def __contains__(self, name: object) -> bool:
+        return any(s.name == name for s in self.submissions)
+
+    # ------------------------------------------------------------ who comes and goes
+
+    def submit(
+        self, dataflow: Dataflow, owner: str, *, used: Iterable[str] = (), contained: bool = True
+    ) -> Pool:
+        """Take a dataflow in; ``used``: names that operators of the shared dataflow had before.
+
+        ``contained``: whether its filters and projections are served by running ones that hold theirs.
+
+        Raises DataflowError where one of its name runs already, or where it is for other locations.
+        """
+        if dataflow.name in self:
+            raise DataflowError(
+                f"'{dataflow.name}' runs already",
+                where="submit",
+                hint="remove it first, or choose another name",
+            )
+        if dataflow.locations != self.locations:
+            raise DataflowError(
+                f"it is for {', '.join(dataflow.locations)}, the pool for {', '.join(self.locations)}",
+                where=f"pool {self.name}",
+                hint="submit it to a pool of its own",
+            )
+        runs = normalized(dataflow)
+        if self.submissions and contained:
+            runs = served(runs, self.dataflow)
+        known = dict(self._ids)
+        taken = {*known.values(), *used}
+        ids: dict[str, str] = {}
+        for id_ in runs.order:
+            key = _key(dataflow.name, runs, id_)
+            ids[id_] = known.setdefault(key, _free(f"{dataflow.name}.{id_}", taken))
+            taken.add(ids[id_])
+        return replace(
+            self, submissions=(*self.submissions, Submission(dataflow.name, owner, dataflow, runs, ids))
+        )
+
+    def remove(self, name: str) -> Pool:
+        """Take a dataflow out. Raises DataflowError for one that is not there."""
+        gone = self[name]
+        return replace(self, submissions=tuple(s for s in self.submissions if s is not gone))
+
+    # ------------------------------------------------------------ what runs
+
+    @cached_property
+    def _ids(self) -> Mapping[str, str]:
+        """Name what runs, by key."""
+        return {_key(s.name, s.runs, i): shared for s in self.submissions for i, shared in s.ids.items()}
+
+    @cached_property
+    def users(self) -> Mapping[str, tuple[str, ...]]:
+        """Name for each operator of the shared dataflow those who need it."""
+        found: dict[str, list[str]] = {}
+        for one in self.submissions:
+            for shared in dict.fromkeys(one.ids.values()):
+                found.setdefault(shared, []).append(one.name)
+        return {shared: tuple(names) for shared, names in found.items()}
+
+    @cached_property
+    def dataflow(self) -> Dataflow:
+        """Give all dataflows as one."""
+        found: dict[str, Operator] = {}
+        for one in self.submissions:
+            for id_, shared in one.ids.items():
+                operator = one.runs[id_]
+                if shared in found:
+                    requires = found[shared].requires & operator.requires
+                    found[shared] = replace(found[shared], requires=requires)
+                    continue
+                inputs = tuple(one.ids[i] for i in operator.inputs)
+                found[shared] = replace(operator, id=shared, inputs=inputs)
+        return Dataflow(self.name, tuple(found.values()), self.locations)
+
+    def deployment(self, continuum: Continuum, running: DeploymentPlan | None = None) -> Deployment:
+        """Place what is to run: what runs already stays where it is, and cut as it is; see ``_beside``."""
+        wanted: dict[str, str] = {}
+        for one in self.submissions:
+            own = annotated(one.runs, continuum).layers
+            for id_, shared in one.ids.items():
+                wanted[shared] = min(wanted.get(shared, own[id_]), own[id_], key=continuum.layer_index)
+        if running is None:
+            return Deployment(wanted, shared=True)
+        now = running.deployment
+        layers = self._beside(now.layers, wanted, continuum)
+        at = {x: self._beside({**now.layers, **own}, wanted, continuum) for x, own in now.at.items()}
+        edges = {(p, o.id) for o in self.dataflow.operators for p in o.inputs}
+        kept = frozenset(e for e in _cuts(running) & edges if layers[e[0]] == layers[e[1]])
+        return replace(now, layers=layers, at=at, cuts=kept, shared=True)
+
+    def _beside(
+        self, now: Mapping[str, str], wanted: Mapping[str, str], continuum: Continuum
+    ) -> dict[str, str]:
+        """Give each operator's layer, beside what runs ``now``: a new one is as low as anybody wants it.
+
+        It is not below what it reads, which comes down for one that says its layer.
+        """
+        flow, rank = self.dataflow, continuum.layer_index
+        layers = {o: now.get(o, wanted[o]) for o in flow.order}
+        most = {o: wanted[o] for o in flow.order if o not in now and flow[o].layer}
+        for id_ in reversed(flow.order):
+            found = [most[o] for o in (id_, *flow.consumers[id_]) if o in most]
+            if found:
+                most[id_] = min(found, key=rank)
+                layers[id_] = min(layers[id_], most[id_], key=rank)
+        for id_ in flow.order:
+            layers[id_] = max((layers[id_], *(layers[p] for p in flow[id_].inputs)), key=rank)
+        return layers
+
+    def check(self) -> None:
+        """Check the invariants: every sink of every dataflow runs, and nothing that no sink needs."""
+        commons = Commons()
+        for one in self.submissions:
+            inputs = {s: tuple(one.ids[i] for i in one.runs[o].inputs) for o, s in one.ids.items()}
+            commons.submit(Shape(one.name, inputs, frozenset(one.sinks.values())))
+        commons.check(running=self.dataflow.order if self.submissions else ())
+
+
+def _cuts(running: DeploymentPlan) -> set[Edge]:
+    """Give the edges that channels of a plan are on."""
+    return {
+        (channel.operator, id_)
+        for channel in running.channels
+        for unit in channel.consumers
+        for id_ in running.unit(unit).operators
+        if channel.operator in running.dataflow[id_].inputs
+    }
+
+
+def _key(name: str, flow: Dataflow, id_: str) -> str:
+    """Give an operator's content key. What a memory sink holds is its dataflow's alone."""
+    operator = flow[id_]
+    key = flow.keys[id_]
+    return f"{key} {name} {id_}" if isinstance(operator, MemorySink) else key
+
+
+def _free(wanted: str, taken: set[str]) -> str:
+    name, number = wanted[:90], 2
+    while name in taken:
+        name, number = f"{wanted[:90]}.{number}", number + 1
+    return name

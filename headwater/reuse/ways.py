@@ -1,0 +1,113 @@
+"""The ways in which a dataflow can join a pool, and which of them costs least. Pure.
+
+It may be served by filters and projections that run (``contain``) or have its own; what it takes from the
+middle of a unit that runs may be another output of that query, or be cut there and read by a query beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from headwater.adapt.model import Facts, predict
+from headwater.continuum import Continuum
+from headwater.dataflow.graph import Dataflow
+from headwater.errors import ErrorList
+from headwater.plan.build import build
+from headwater.plan.diff import diff
+from headwater.plan.model import Deployment, DeploymentPlan, Edge
+from headwater.reuse.pool import Pool
+
+FRAGMENTED = 0.3
+"""The share of its queries that a pool has to be able to do without, to be put together again by itself."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A pool as it might be, how it would run, and in words what is special about it."""
+
+    how: str
+    pool: Pool
+    plan: DeploymentPlan
+
+
+def ways(
+    pool: Pool,
+    dataflow: Dataflow,
+    owner: str,
+    continuum: Continuum,
+    running: DeploymentPlan | None,
+    *,
+    used: Iterable[str] = (),
+) -> tuple[Way, ...]:
+    """Give the ways in which a dataflow can join a pool; without measures the first one is best."""
+    used = frozenset(used)
+    joined = [("", pool.submit(dataflow, owner, used=used))]
+    alone = pool.submit(dataflow, owner, used=used, contained=False)
+    if alone.dataflow.keys != joined[0][1].dataflow.keys:
+        joined.append(("filters and projections of its own", alone))
+    found = []
+    for how, after in joined:
+        after.check()
+        plan = put_together(after, continuum, running)
+        found.append(Way(how or "outputs of what runs", after, plan))
+        taps = _taps(plan, running)
+        if taps:
+            deployment = replace(plan.deployment, cuts=plan.deployment.cuts | taps)
+            words = f"{how}, queries beside what runs" if how else "queries beside what runs"
+            found.append(Way(words, after, build(after.dataflow, continuum, deployment)))
+    return tuple(found)
+
+
+def put_together(pool: Pool, continuum: Continuum, running: DeploymentPlan | None) -> DeploymentPlan:
+    """Plan a pool so that what runs stays as it is cut, unless that has become too many queries."""
+    plan = build(pool.dataflow, continuum, pool.deployment(continuum, running))
+    less = whole(pool, continuum, running)
+    if len(plan.units) - len(less.units) < FRAGMENTED * len(plan.units):
+        return plan
+    try:
+        diff(running, less)
+    except ErrorList:  # nobody asked for it
+        return plan
+    return less
+
+
+def whole(pool: Pool, continuum: Continuum, running: DeploymentPlan | None) -> DeploymentPlan:
+    """Plan a pool in as few queries as its layers allow."""
+    uncut: Deployment = replace(pool.deployment(continuum, running), cuts=frozenset())
+    return build(pool.dataflow, continuum, uncut)
+
+
+def costs(found: Sequence[Way], facts: Facts | None) -> dict[str, float]:
+    """Foretell the cores that each way takes; nothing while nothing is known."""
+    if facts is None:
+        return {}
+    return {way.how: sum(predict(way.plan, facts).load.values()) for way in found}
+
+
+def cheapest(found: Sequence[Way], facts: Facts | None) -> Way:
+    """Give the way that overloads hosts least, of these the one of fewest cores; the first while unknown."""
+    if facts is None or len(found) == 1:
+        return found[0]
+
+    def cost(way: Way) -> tuple[float, float]:
+        load = predict(way.plan, facts).load
+        over = sum(max(0.0, cores - facts.cores.get(host, cores)) for host, cores in load.items())
+        return round(over, 3), round(sum(load.values()), 3)
+
+    return min(found, key=cost)
+
+
+def _taps(plan: DeploymentPlan, running: DeploymentPlan | None) -> frozenset[Edge]:
+    """Give the edges within units from what runs to what is new."""
+    if running is None:
+        return frozenset()
+    flow, there = plan.dataflow, {o for unit in running.units for o in unit.operators}
+    return frozenset(
+        (parent, id_)
+        for unit in plan.units
+        for id_ in unit.operators
+        if id_ not in there
+        for parent in flow[id_].inputs
+        if parent in there and parent in unit.operators
+    )

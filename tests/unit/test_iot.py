@@ -1,0 +1,162 @@
+"""Tasks over readings: what their folds give for known values, and what models become."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+import headwater as hw
+from headwater import iot
+from headwater.dataflow.stream import Stream
+from headwater.errors import DataflowError
+
+BEGIN = datetime(2026, 1, 1)
+
+
+def readings() -> Stream:
+    rows = hw.flow("f", locations=["here"]).read.json(
+        "/in", "ts timestamp, id string, obs string, value double"
+    )
+    return rows.with_watermark("ts", "10 seconds")
+
+
+def folded(make: Callable[[Stream], Stream], values: list[Any], **more: Any) -> list[dict[str, Any]]:
+    """Fold readings of one device, a second apart; give the rows that come of them."""
+    import json
+
+    operator: Any = make(readings()).operator
+    step, state, found = operator.function.load(), json.loads(operator.initial), []
+    for n, value in enumerate(values):
+        row = {"ts": BEGIN + timedelta(seconds=n), "id": "d", "obs": "t", "value": value, **more}
+        state, out = step(json.loads(json.dumps(state)), row)
+        if out is not None:
+            found.append(out)
+    return found
+
+
+def test_a_gap_is_filled_with_the_mean_of_the_last() -> None:
+    found = folded(lambda r: iot.interpolate(r, window=3), [None, 1.0, 2.0, 3.0, 4.0, None, None, 10.0, None])
+    assert [row["value"] for row in found] == [
+        None,
+        1.0,
+        2.0,
+        3.0,
+        4.0,
+        3.0,
+        3.0,
+        10.0,
+        pytest.approx(17 / 3),
+    ]
+    assert folded(lambda r: iot.interpolate(r, window=0), [1.0, None])[-1]["value"] is None
+
+
+def test_kalman_by_hand() -> None:
+    found = folded(lambda r: iot.kalman(r), [10.0, None, 12.0])
+    gain = 30.125 / (30.125 + 0.32)
+    first = gain * 10.0
+    error = (1 - gain) * 30.125 + 0.125
+    second = first + error / (error + 0.32) * (12.0 - first)
+    assert [row["value"] for row in found] == [pytest.approx(first), None, pytest.approx(second)]
+
+
+def test_block_average() -> None:
+    found = folded(lambda r: iot.block_average(r, size=4), [1.0, 2.0, None, 3.0, 6.0, 7.0])
+    assert [(row["value"], row["ts"]) for row in found] == [(3.0, BEGIN + timedelta(seconds=4))]
+
+
+def test_a_straight_line_goes_on() -> None:
+    found = folded(lambda r: iot.sliding_regression(r, train=4, predict=3), [2.0 * n + 1 for n in range(6)])
+    assert [row["forecast"] for row in found] == [
+        pytest.approx([9, 11, 13]), pytest.approx([11, 13, 15]), pytest.approx([13, 15, 17]),
+    ]  # fmt: skip
+
+
+def test_how_many_are_different() -> None:
+    operator: Any = iot.distinct_count(readings(), of="id").operator
+    step, state, out = operator.function.load(), "", {"distinct": 0.0}
+    for n in range(300):
+        state, out = step(state, {"id": f"device-{n}"})
+    assert out["distinct"] == pytest.approx(300, rel=0.1)
+    before = state
+    for n in range(300):
+        state, out = step(state, {"id": f"device-{n}"})
+    assert state == before, "who was counted is not counted again"
+    for n in range(20_000):
+        state, out = step(state, {"id": f"other-{n}"})
+    assert out["distinct"] == pytest.approx(20_300, rel=0.15)
+
+
+def test_the_second_moment_is_exact_while_all_are_tracked() -> None:
+    found = folded(lambda r: iot.second_moment(r, tracked=10), [1.0, 1.0, 2.0, 1.0])
+    assert [row["moment"] for row in found] == [1.0, 4.0, 5.0, 10.0]
+
+
+def test_the_second_moment_of_many() -> None:
+    drawn = random.Random(3)
+    values = [float(drawn.randrange(4)) for _ in range(3_000)]
+    exact = sum(values.count(v) ** 2 for v in set(values))
+    found = folded(lambda r: iot.second_moment(r, tracked=200), values)
+    assert found[-1]["moment"] == pytest.approx(exact, rel=0.3)
+    assert found == folded(lambda r: iot.second_moment(r, tracked=200), values), "the same in every run"
+
+
+def test_series_are_gathered() -> None:
+    (found,) = folded(lambda r: iot.accumulate(r, size=3), [1.0, None, 3.0, 4.0])
+    assert [(p["label"], p["value"]) for p in found["series"]] == [("d t", 1.0), ("d t", None), ("d t", 3.0)]
+    assert found["series"][1]["at"] - found["series"][0]["at"] == 1.0
+
+
+def test_a_bloom_filter_takes_few_strangers() -> None:
+    members = [f"device-{n}" for n in range(500)]
+    found = iot.Bloom.of(members, false_positives=0.01)
+    assert all(m in found for m in members)
+    assert sum(f"stranger-{n}" in found for n in range(5_000)) < 150
+    with pytest.raises(DataflowError, match="bits"):
+        iot.Bloom.of([], expected=20_000_000)
+
+
+class Linear:
+    coef_ = (2.0, -0.5)
+    intercept_ = 1.0
+
+
+def test_a_linear_model_is_an_expression() -> None:
+    stream = iot.predict_linear(readings().with_columns(n="1"), Linear(), features=("value", "n"))
+    columns: Any = stream.operator
+    assert dict(columns.columns)["predicted"] == "1.0D + 2.0D * `value` + -0.5D * `n`"
+    assert stream.schema.column("predicted").type.text == "double"
+    with pytest.raises(DataflowError, match="2 coefficients"):
+        iot.predict_linear(readings(), Linear(), features=("value",))
+
+
+def test_what_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(DataflowError, match="no event time"):
+        rows = hw.flow("f", locations=["x"]).read.json(
+            "/in", "ts timestamp, id string, obs string, value double"
+        )
+        iot.kalman(rows)
+    with pytest.raises(DataflowError, match="size=0"):
+        iot.block_average(readings(), size=0)
+    with pytest.raises(DataflowError, match="there is a column"):
+        iot.distinct_count(readings(), into="value")
+    with pytest.raises(DataflowError, match="no ranges"):
+        iot.range_filter(readings(), {})
+    with pytest.raises(DataflowError, match="inf"):
+        iot.range_filter(readings(), {"t": (0.0, math.inf)})
+
+
+def test_all_tasks_of_a_city_build() -> None:
+    packs = hw.flow("city", locations=["here"]).read.json("/in", iot.PACK)
+    rows = iot.parse_senml(packs, fields=("light", "dust"), meta=("latitude",))
+    assert rows.schema.names == ("ts", "id", "latitude", "obs", "value")
+    clean = iot.bloom_filter(iot.range_filter(rows, {"light": (1.0, 2.0)}), iot.Bloom.of(["a"]))
+    whole = iot.join_message(iot.interpolate(clean), ("light", "dust"))
+    assert whole.schema.names == ("ts", "id", "light", "dust")
+    assert iot.to_senml(whole, {"light": "lx", "dust": "ppm"}, texts=("id",)).schema.names == ("ts", "pack")
+    annotated = iot.annotate(clean, {"a": "harbour"}, unknown="nowhere")
+    assert annotated.schema.column("annotation").type.text == "string"
