@@ -14,8 +14,9 @@ WITH_JAVA = JAVA_HOME="$$(scripts/java.sh)"
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Make .venv with Headwater and its tools; install Java 17 when there is none
+setup: $(STAMP) ## Make .venv with Headwater and its tools; install Java 17 and Chromium where there are none
 	@scripts/java.sh --install >/dev/null
+	@scripts/browser.sh --install >/dev/null
 
 $(STAMP): pyproject.toml scripts/setup.sh scripts/system_package.sh
 	@scripts/setup.sh $@
@@ -24,13 +25,13 @@ demo: setup ## Run the demonstration on this machine
 	@$(WITH_JAVA) $(BIN)/headwater demo
 
 test: setup ## Run all tests but the long ones (20 minutes on 2 cores)
-	@$(WITH_JAVA) $(BIN)/python -m pytest $(PARALLEL) --doctest-modules headwater tests/unit tests/conformance tests/deployments
+	@$(WITH_JAVA) $(BIN)/python -m pytest $(PARALLEL) --doctest-modules headwater tests/unit tests/web tests/conformance tests/deployments
 
 test-unit: setup ## Run the unit tests only
 	@$(WITH_JAVA) $(BIN)/python -m pytest $(PARALLEL) --doctest-modules headwater tests/unit
 
 test-long: setup ## Run the tests marked long
-	@$(WITH_JAVA) $(BIN)/python -m pytest -m long tests
+	@$(WITH_JAVA) $(BIN)/python -m pytest -m long --timeout 1800 tests
 
 check: setup ## Check format, lint, types, import rules and file sizes
 	@$(MAKE) --no-print-directory --keep-going check-format check-lint check-types check-imports check-size
@@ -53,8 +54,10 @@ check-size:
 bench: setup ## Run every benchmark in its quick form; results go to artifacts/*.json
 	@$(WITH_JAVA) $(BIN)/python scripts/bench.py
 
-docs: setup ## Check the links, file references and code in README.md and docs/
+docs: setup ## Check links, references and code in README.md and docs/; build the site in artifacts/site
 	@$(WITH_JAVA) $(BIN)/python scripts/check_docs.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict --clean
+	@echo "the site is artifacts/site/index.html"
 
 clean: ## Remove what the targets made: caches, artifacts, build output, .venv
 	rm -rf .venv artifacts build dist *.egg-info spark-warehouse metastore_db derby.log

@@ -6,11 +6,10 @@ Like ``headwater.service`` they take values and places, give values and raise He
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -34,8 +33,16 @@ from headwater.control.records import (
 )
 from headwater.control.store import NoStore, Store, StoreReader
 from headwater.control.zone import OpenZone
-from headwater.errors import DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
+from headwater.errors import DeploymentError, HeadwaterError, RuntimeFailure
+
+# Dead letters are among the use cases, and what all of them share: faces find these here.
+from headwater.letters import dead_letters as dead_letters
+from headwater.letters import replay as replay
 from headwater.metrics import Progress, UnitProgress
+from headwater.places import HOME as HOME
+from headwater.places import STORE as STORE
+from headwater.places import existing as existing
+from headwater.places import store_place as store_place
 from headwater.plan.build import build
 from headwater.plan.cutcost import CutCost, cut_cost
 from headwater.plan.diff import PlanDiff, diff
@@ -46,19 +53,8 @@ from headwater.plan.order import steps_to
 from headwater.plan.steps import CanarySettings, Start, Step, Stop
 from headwater.profile import Profile
 
-STORE = "HEADWATER_STORE"
-"""The environment variable that names the store."""
-
 RECENT = 12.0
 """Seconds for which what is measured counts as measured now."""
-
-HOME = Path(".headwater")
-"""Where agents of this machine are kept, and the store where no other is named."""
-
-
-def store_place(given: str | None) -> str:
-    """Give the path or URL of the store: as given, from the environment, or the usual one."""
-    return given or os.environ.get(STORE) or str(HOME / "headwater.db")
 
 
 # ---------------------------------------------------------------- wishes
@@ -343,32 +339,6 @@ def change_data(change: Change, words: Sequence[str], journal: Sequence[JournalE
     return {**change.to_data(), "words": list(words), "steps": steps}
 
 
-def dead_letters(
-    name: str,
-    place: str | None = None,
-    *,
-    home: Path = HOME,
-    say: Callable[[str], None] = lambda text: None,
-) -> Iterator[dict[str, Any]]:
-    """Give the malformed records that a deployment's zones keep, the first thousand of each.
-
-    What cannot be reached is said, and passed over.
-    """
-    from headwater.runtime.agents import Agents
-
-    with existing(place) as store:
-        store.deployment(name)
-        plan = store.base(name)
-    if plan is None:
-        return
-    agents = Agents(home)
-    for zone in dict.fromkeys(u.zone for u in plan.units):
-        try:
-            yield from agents.find(plan.continuum.zone(zone)).dead_letters(name)
-        except Unavailable as error:
-            say(f"zone {zone}: {error.what}")
-
-
 def holds(name: str, place: str | None = None) -> bool:
     """Tell whether there is a store that holds a deployment of this name."""
     try:
@@ -475,13 +445,6 @@ def down(home: Path = HOME) -> list[str]:
     from headwater.runtime.agents import Agents
 
     return Agents(home).end()
-
-
-@contextmanager
-def existing(place: str | None) -> Iterator[StoreReader]:
-    """Give a store that is there, to look at."""
-    with closing(StoreReader.open(store_place(place))) as store:
-        yield store
 
 
 def clock(at: float) -> str:

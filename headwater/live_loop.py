@@ -24,7 +24,7 @@ from headwater.adapt.window import (
     Window,
     window,
 )
-from headwater.control.records import Decision, DecisionState, Sample
+from headwater.control.records import Decision, DecisionState, Event, Sample
 from headwater.control.store import Store
 from headwater.live import existing, store_place
 from headwater.plan.model import DeploymentPlan
@@ -226,6 +226,20 @@ def reject(number: int, place: str | None = None) -> None:
         reader.decision(number)
     with closing(Store(store_place(place))) as store:
         store.settle_decision(None, number, "rejected")
+
+
+def told(
+    after: int | None, name: str | None = None, place: str | None = None, *, limit: int = 100
+) -> tuple[int, tuple[Event, ...]]:
+    """Give the first events after a number, of one deployment or all, and the number to go on with.
+
+    Without a number nothing is told but where to go on: with what happens next.
+    """
+    with existing(place) as store:
+        if after is None:
+            return store.last_told(), ()
+        found = store.told(after=after, name=name, limit=limit)
+    return (found[-1].id if found else after), found
 
 
 def compared(name: str, place: str | None = None) -> Mapping[str, tuple[Compared, ...]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 Status = Literal["starting", "running", "failed", "finished", "stopped"]
+Observe = Callable[[str, int, int], None]
+"""Told by long work what is done now, how many of its parts are done, and of how many."""
 
 
 _GROWTH_SECONDS = 5.0
@@ -242,5 +245,10 @@ def _unit(data: dict[str, Any]) -> UnitProgress:
 
 
 def _known(cls: type[_T], data: dict[str, Any]) -> _T:
-    names = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+    names = _names(cls)  # type: ignore[arg-type]
     return cls(**{k: v for k, v in data.items() if k in names})
+
+
+@cache
+def _names(cls: type[Any]) -> frozenset[str]:
+    return frozenset(f.name for f in fields(cls))

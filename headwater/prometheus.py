@@ -25,17 +25,15 @@ from headwater.metrics import ChannelProgress, HostProgress, LinkProgress, UnitP
 LOOPBACK = "127.0.0.1"
 
 
-def address(text: str) -> tuple[str, int]:
-    """Read [HOST:]PORT; raise DeploymentError for what is none.
+def address(text: str, *, option: str = "--metrics") -> tuple[str, int]:
+    """Read [HOST:]PORT of an option; raise DeploymentError for what is none.
 
     >>> address("9095"), address("0.0.0.0:9095"), address("[::1]:9095")
     (('127.0.0.1', 9095), ('0.0.0.0', 9095), ('::1', 9095))
     """
     host, colon, port = text.rpartition(":")
     if (colon and not host) or not port.isdecimal() or int(port) > 65535:
-        raise DeploymentError(
-            f"'{text}' is no [HOST:]PORT", where="--metrics", hint="write 9095, for example"
-        )
+        raise DeploymentError(f"'{text}' is no [HOST:]PORT", where=option, hint="write 9095, for example")
     return host.strip("[]") or LOOPBACK, int(port)
 
 

@@ -26,7 +26,7 @@ from headwater.errors import DeploymentError, HeadwaterError, PlacementError, Ru
 from headwater.loading import LoadedDataflow as LoadedDataflow
 from headwater.loading import check_trust as check_trust
 from headwater.loading import load_dataflow as load_dataflow
-from headwater.metrics import Progress
+from headwater.metrics import Observe, Progress
 from headwater.plan import build as planning
 from headwater.plan.model import Deployment as Decided
 from headwater.plan.model import DeploymentPlan
@@ -110,11 +110,14 @@ def read_profile(path: str | Path) -> Profile:
     """Read a profile; raise PlacementError where it cannot be read or is wrong."""
     from headwater.profile import Profile
 
+    return Profile.from_json(_text(path, "profile"), where=str(path))
+
+
+def _text(path: str | Path, what: str) -> str:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise PlacementError(f"the profile cannot be read: {error}", where=str(path)) from error
-    return Profile.from_json(text, where=str(path))
+        raise PlacementError(f"the {what} cannot be read: {error}", where=str(path)) from error
 
 
 def place(
@@ -128,11 +131,17 @@ def place(
 
 
 def compare(
-    dataflow: Dataflow, continuum: Continuum, wish: Wish, *, profile: Profile | None = None
+    dataflow: Dataflow,
+    continuum: Continuum,
+    wish: Wish,
+    *,
+    profile: Profile | None = None,
+    observe: Observe = lambda what, done, of: None,
 ) -> dict[str, Prediction | HeadwaterError]:
     """Predict what each strategy's placement would cost, or say why it finds none.
 
     Where the strategy wished for is a scheduler, the other schedulers too, within the same limits.
+    ``observe`` is called before each with its name.
     """
     from headwater.placement import STRATEGIES
     from headwater.placement.schedule import SCHEDULERS
@@ -145,6 +154,7 @@ def compare(
         wishes |= {name: replace(wish, strategy=name) for name in SCHEDULERS}
     found: dict[str, Prediction | HeadwaterError] = {}
     for name, one in wishes.items():
+        observe(name, len(found), len(wishes))
         try:
             found[name] = placing.place(setting, one)[1]
         except PlacementError as error:
@@ -160,20 +170,19 @@ def simulate(
     *,
     profile: Profile | None = None,
     forecast: str | None = None,
+    text: str | None = None,
+    observe: Observe = lambda what, done, of: None,
 ) -> Mapping[str, Sequence[Score]]:
     """Replay a trace of rates: for each wish's strategy what came of its decisions, step by step.
 
-    Raises PlacementError where the trace cannot be read or is wrong.
+    ``trace`` is a file, or names in errors what is given as ``text``. ``observe`` is called before each
+    step. Raises PlacementError where it cannot be read or is wrong.
     """
-    from headwater.plan.rates import read_trace, replayed
+    from headwater.plan.rates import read_trace, replayed_by_each
 
-    try:
-        text = Path(trace).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlacementError(f"the trace cannot be read: {error}", where=str(trace)) from error
     setting = _setting(dataflow, continuum, profile)
-    steps = read_trace(text, setting, where=str(trace))
-    return {wish.strategy: replayed(setting, steps, wish, forecast=forecast) for wish in wishes}
+    steps = read_trace(_text(trace, "trace") if text is None else text, setting, where=str(trace))
+    return replayed_by_each(setting, steps, wishes, forecast=forecast, observe=observe)
 
 
 def profile(

@@ -10,31 +10,34 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def quick_ones() -> list[str]:
+    """Name the modules and packages that take the arguments of a benchmark."""
+    place = ROOT / "benchmarks"
+    found = {p.stem: p for p in place.glob("*.py") if p.stem != "common"}
+    found |= {p.parent.name: p for p in place.glob("*/__main__.py")}
+    return sorted(n for n, p in found.items() if " common.arguments(" in p.read_text(encoding="utf-8"))
+
+
 def main() -> int:
     """Run the benchmarks one after the other; return 1 when any of them failed."""
     artifacts = ROOT / "artifacts"
     artifacts.mkdir(exist_ok=True)
-    quick = [
-        p for p in sorted((ROOT / "benchmarks").glob("*.py")) if "--quick" in p.read_text(encoding="utf-8")
-    ]
-    if not quick:
-        print("No module in benchmarks/ has a --quick form yet.")
     failed = []
-    for path in quick:
-        result = artifacts / f"{path.stem}.json"
+    for name in quick_ones():
+        result = artifacts / f"{name}.json"
         began = time.monotonic()
-        print(f"== {path.stem}", flush=True)
-        command = [sys.executable, "-m", f"benchmarks.{path.stem}", "--quick", "--json", str(result)]
+        print(f"== {name}", flush=True)
+        command = [sys.executable, "-m", f"benchmarks.{name}", "--quick", "--json", str(result)]
         status = subprocess.run(command, cwd=ROOT, check=False).returncode
         ok = status == 0 and result.exists()
         if not ok:
-            failed.append(path.stem)
+            failed.append(name)
         outcome = (
             f"-> {result.relative_to(ROOT)}"
             if ok
             else f"FAILED (exit {status}, result file: {result.exists()})"
         )
-        print(f"== {path.stem}: {time.monotonic() - began:.0f} s {outcome}", flush=True)
+        print(f"== {name}: {time.monotonic() - began:.0f} s {outcome}", flush=True)
     return 1 if failed else 0
 
 

@@ -2,6 +2,7 @@
 
 - a relative link must lead to a file, and ``#anchor`` to a heading in it;
 - a path in backticks (``headwater/plan/model.py``) must exist;
+- a module in backticks (``headwater.plan.model``) must be there, and what it names in it;
 - ``make TARGET`` must be a target;
 - ``python`` blocks must parse, and what they import from headwater must be there;
   those with ``>>>`` run as doctests, one after the other per file;
@@ -27,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^( *)(```+|~~~+) *([\w+-]*)[^\n]*\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[[^\]]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
+MODULE = re.compile(r"headwater(?:\.[a-z_]+)+(?:\.[A-Z]\w+)?")
 PATH = re.compile(r"(?:[\w.-]+/)*[\w.-]+\.(?:py|md|toml|ya?ml|json|sh)|(?:[\w.-]+/)+")
 MAKE = re.compile(r"^\s*(?:\$ )?make ([a-z][a-z-]*)\b", re.MULTILINE)
 
@@ -93,6 +95,17 @@ def check_paths(path: Path, prose: str, *, tops: set[str]) -> Iterator[tuple[int
             continue
         if not (ROOT / name).exists() and not (path.parent / name).exists():
             yield prose.count("\n", 0, match.start()) + 1, f"no such file in the project: {name}"
+
+
+def check_modules(prose: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, problem) for each module in backticks, or name in one, that is not there."""
+    for match in CODE_SPAN.finditer(prose):
+        if MODULE.fullmatch(match[1]):
+            parts = match[1].split(".")
+            there = ROOT.joinpath(*parts)
+            is_module = there.is_dir() or there.with_suffix(".py").exists()
+            if not is_module and not _importable(".".join(parts[:-1]), parts[-1]):
+                yield prose.count("\n", 0, match.start()) + 1, f"no such module or name: {match[1]}"
 
 
 def check_targets(text: str, targets: set[str]) -> Iterator[tuple[int, str]]:
@@ -169,6 +182,7 @@ def problems_of(path: Path, *, targets: set[str], tops: set[str]) -> Iterator[tu
     prose = prose_of(text)
     yield from check_links(path, prose)
     yield from check_paths(path, prose, tops=tops)
+    yield from check_modules(prose)
     yield from check_targets(text, targets)
     examples = []
     for block in blocks_of(text):

@@ -76,9 +76,13 @@ def run_demo(
     stop: threading.Event,
     observe: Callable[[Progress], None] = lambda progress: None,
     say: Callable[[str], None] = lambda text: None,
+    wait: Callable[[str], None] = lambda text: None,
     endpoint: LocalEndpoint | None = None,
 ) -> dict[str, Any] | None:
-    """Run it below ``directory`` and give the summary as JSON-able data; None if it was stopped."""
+    """Run it below ``directory`` and give the summary as JSON-able data; None if it was stopped.
+
+    ``say`` is told what has happened, ``wait`` what takes its time from now on.
+    """
     begun = time.monotonic()
     series = settings.series()
     data = directory.resolve() / "input"
@@ -101,6 +105,7 @@ def run_demo(
         if stop.is_set():
             return _Findings({}, {}, letters)
         say("drained; running the same dataflow once more as one batch, to compare")
+        wait("running one batch")
         sinks = {sink.id: deployment.sink_rows(sink.id) for sink in plan.dataflow.sinks}
         return _Findings(sinks, _batch(spark, plan), letters)
 

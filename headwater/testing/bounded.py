@@ -24,8 +24,14 @@ class Stop:
     """In a bounded source: stop at a batch boundary, and start again."""
 
 
-PAUSE, KILL, STOP = Pause(), Kill(), Stop()
+PAUSE = Pause()
+"""The only one there need be."""
+KILL = Kill()
+"""The only one there need be."""
+STOP = Stop()
+"""The only one there need be."""
 Item = Mapping[str, Any] | Pause | Kill | Stop
+"""A row, or what is to happen between two rows."""
 
 
 class BoundedSource:

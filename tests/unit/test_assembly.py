@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from headwater.plan.carry import Carry, Donor, Reading, Share
-from headwater.runtime.assembly import event_time
-from headwater.runtime.savedstate import Saved
+from headwater.runtime.assembly import assemble, event_time
+from headwater.runtime.savedstate import Saved, StateStore
 
 AHEAD = Saved(batch=4, watermark=100, next_watermark=120)
 BEHIND = Saved(batch=3, watermark=80, next_watermark=100)
@@ -65,3 +67,34 @@ def test_rows_are_late_where_they_are_for_all(
     taken: Carry, known: dict[str, Saved], late: int, passed: int
 ) -> None:
     assert event_time(taken, known) == (late, passed)
+
+
+def test_scans_begin_with_what_spark_made_of_nothing(tmp_path: Path) -> None:
+    blank, checkpoint = tmp_path / "blank", tmp_path / "unit"
+    made = blank / "state" / "0"
+    for name, text in {
+        "_metadata/v2/0": 'v2\n{"operatorInfo":{"operatorId":0},"stateStoreInfo":[{"storeName":"default",'
+        '"numPartitions":1,"stateSchemaFilePaths":["file:/elsewhere/state/0/_stateSchema/default/0_a"]}]}',
+        "_stateSchema/default/0_a": "schema",
+        "0/1.zip": "nothing",
+        "0/.1.zip.crc": "sum",
+    }.items():
+        (made / name).parent.mkdir(parents=True, exist_ok=True)
+        (made / name).write_text(text)
+    found = replace(AHEAD, conf={"spark.sql.shuffle.partitions": "2"})
+    begins = replace(carry([], ("E",)), fresh=(1,))
+    store = StateStore(str(tmp_path / "store"))
+
+    def unasked() -> Path:
+        raise AssertionError("nothing blank is needed")
+
+    assert assemble(checkpoint, begins, store, {"E": "E"}, {"E": found}, (), lambda: blank) is not None
+    place = checkpoint / "state" / "1"
+    assert sorted(p.name for p in place.rglob("*.zip*")) == ["5.zip", "5.zip"]  # what follows batch 4
+    data = json.loads((place / "_metadata" / "v2" / "0").read_text().split("\n", 1)[1])
+    assert data["operatorInfo"]["operatorId"] == 1
+    assert data["stateStoreInfo"][0]["numPartitions"] == 2
+    schema = data["stateStoreInfo"][0]["stateSchemaFilePaths"][0]
+    assert schema == f"file:{checkpoint}/state/1/_stateSchema/default/0_a"
+    assert assemble(tmp_path / "new", begins, store, {"E": "E"}, {"E": Saved()}, (), unasked) is not None
+    assert not (tmp_path / "new" / "state").exists()  # where no batch was done, Spark begins by itself

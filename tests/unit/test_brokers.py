@@ -19,7 +19,7 @@ from headwater.plan.build import build
 from headwater.plan.diff import diff
 from headwater.plan.document import from_document, to_document
 from headwater.plan.model import DeploymentPlan
-from headwater.render import plan_view
+from headwater.render.deployment import plan_view
 from headwater.runtime import broker
 from headwater.runtime.channelspec import channel_spec, member_spec, topic_of
 from headwater.runtime.layout import Layout

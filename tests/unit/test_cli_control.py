@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headwater import cli, cli_control, live, service
+from headwater import cli, live, service
+from headwater.cli import control
 from headwater.continuum import Zone
 from headwater.control import tables
 from headwater.control.simulated import SimulatedZones
@@ -146,8 +147,8 @@ def test_a_terminal_is_asked(answer: str, stored: bool, monkeypatch: pytest.Monk
         asked.append(what)
         return answer == "y\n"
 
-    monkeypatch.setattr(cli_control.typer, "confirm", confirm)
-    monkeypatch.setattr(cli_control, "_is_terminal", lambda: True)
+    monkeypatch.setattr(control.typer, "confirm", confirm)
+    monkeypatch.setattr(control, "_is_terminal", lambda: True)
     code, _, err = invoke("apply", *tiny())
     assert asked == ["apply this?"] and live.holds("tiny") is stored
     assert (code == 0) is stored and ("nothing was stored" in err) is not stored

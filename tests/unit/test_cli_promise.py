@@ -441,7 +441,7 @@ def test_up_serves_metrics_while_it_runs(store: Store, monkeypatch: pytest.Monke
     port, found = free_port(), {}
     url = f"http://127.0.0.1:{port}/metrics"
     monkeypatch.setattr(live, "up", lambda *given, **options: found.update(scrape(url)))
-    code, _, err = invoke("up", "--metrics", str(port))
+    code, _, err = invoke("up", "--listen", "none", "--metrics", str(port))
     assert code == 0 and f"metrics at {url}" in err
     assert found == {("headwater_store_up", frozenset()): 1}
     with pytest.raises(OSError):
@@ -457,7 +457,7 @@ def test_where_it_listens(store: Store) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        code, _, err = invoke("up", "--metrics", f"127.0.0.1:{port}")
+        code, _, err = invoke("up", "--listen", "none", "--metrics", f"127.0.0.1:{port}")
         assert code == 6 and f"cannot listen at 127.0.0.1:{port}" in err
 
 

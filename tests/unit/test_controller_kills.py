@@ -41,13 +41,20 @@ def copies(tmp_path: Path) -> Callable[[str], Site]:
     return copy
 
 
-def test_a_kill_before_or_after_every_call_ends_in_the_wanted_plan(copies: Callable[[str], Site]) -> None:
+EVERY = [pytest.param(1, marks=pytest.mark.long), 5]
+"""Calls from one that is killed at to the next."""
+
+
+@pytest.mark.parametrize("every", EVERY)
+def test_a_kill_before_or_after_every_call_ends_in_the_wanted_plan(
+    copies: Callable[[str], Site], every: int
+) -> None:
     site = copies("count")
     begin = len(site.zones.calls)
     site.check(site.apply(WIDER), WIDER)
     calls = len(site.zones.calls) - begin
     assert calls > 25
-    for point in range(calls):
+    for point in range(0, calls, every):
         for moment in ("before", "after"):
             site = copies(f"{point}-{moment}")
             kill_at(site.zones, moment, len(site.zones.calls) + point)
@@ -169,6 +176,19 @@ def test_any_history_with_kills_and_newer_wishes(
     site.store.close()
 
 
+def test_state_is_given_up_before_what_was_taken_out_is_read(tmp_path: Path) -> None:
+    """A location leaves and comes again, and the unit that still reads what it left begins anew."""
+    both = replace(FIRST, locations=("L1", "L2"))
+    for far in range(3, 9):
+        site = Site(tmp_path / str(far))
+        site.check(site.apply(both), both)
+        site.store.want("f", "run", replace(FIRST, locations=("L1",)).plan())
+        for _ in range(far):
+            site.now += site.controller.advance("f")
+        site.check(site.apply(both, reset_state=frozenset({"AD@S1"})), both)
+        site.store.close()
+
+
 # ---------------------------------------------------------------- state that goes from unit to unit
 
 APART = replace(FIRST, locations=("L1", "L4"))
@@ -204,15 +224,16 @@ def test_state_goes_down_and_up_again(apart: Callable[[str], Site]) -> None:
 
 
 @pytest.mark.parametrize(
-    "then",
+    ("then", "every"),
     [
-        pytest.param(LOWER, id="on"),
-        pytest.param(APART, id="back", marks=pytest.mark.long),
-        pytest.param(replace(LOWER, alarm=3), id="elsewhere", marks=pytest.mark.long),
+        pytest.param(LOWER, 5, id="on at some"),
+        pytest.param(LOWER, 1, id="on", marks=pytest.mark.long),
+        pytest.param(APART, 1, id="back", marks=pytest.mark.long),
+        pytest.param(replace(LOWER, alarm=3), 1, id="elsewhere", marks=pytest.mark.long),
     ],
 )
 def test_a_kill_at_every_call_of_a_hand_over_loses_no_state(
-    apart: Callable[[str], Site], then: Version
+    apart: Callable[[str], Site], then: Version, every: int
 ) -> None:
     site = apart("count")
     first, begun = len(site.zones.calls), begun_by(site)
@@ -220,7 +241,7 @@ def test_a_kill_at_every_call_of_a_hand_over_loses_no_state(
     assert [c for c in calls_of(site.zones, "save", "load")][:5] == [
         "save FP@E1", "save FP@E4", "save AD@S1", "save AD@S2", "load AD@E1",
     ]  # fmt: skip
-    for number in range(first, len(site.zones.calls)):
+    for number in range(first, len(site.zones.calls), every):
         for moment in ("before", "after"):
             copy = apart(f"{number}-{moment}")
             kill_at(copy.zones, moment, number)

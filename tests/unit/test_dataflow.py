@@ -324,13 +324,27 @@ def test_watermark_moves_above_filters_and_renames() -> None:
     assert flow.types["files"].event_time is None
 
 
-def test_watermark_takes_the_place_of_what_it_passes() -> None:
-    late = read().to_layer("cloud").require("gpu = true").where("v > 1").with_watermark("ts", "1 s")
-    flow = built(late)
+def test_watermark_is_where_its_input_is() -> None:
+    """Behind a crossing the rows of a slow zone would be late."""
+    for late in (
+        read().to_layer("cloud").require("gpu = true").where("v > 1").with_watermark("ts", "1 s"),
+        read().where("v > 1").to_layer("cloud").require("gpu = true").with_watermark("ts", "1 s"),
+        read().to_layer("cloud").explode("tags", "tag").with_watermark("ts", "1 s"),
+    ):
+        flow = built(late)
+        mark = flow["watermark"]
+        assert (mark.inputs, mark.layer, mark.requires.text) == (("files",), None, "")
+    heavy = read().to_layer("cloud").require("gpu = true").map_batches(lambda b: b, "ts timestamp").named("m")
+    flow = built(heavy.to_layer(None).with_watermark("ts", "1 s"))
     assert (flow["watermark"].layer, flow["watermark"].requires.text) == ("cloud", "gpu = true")
-    early = read().where("v > 1").to_layer("cloud").require("gpu = true").with_watermark("ts", "1 s")
-    flow = built(early)
-    assert (flow["watermark"].layer, flow["watermark"].requires.text) == (None, "")
+
+
+def test_watermark_moves_above_an_explode_that_does_not_make_its_column() -> None:
+    def exploded() -> Stream:
+        return read().select("id", "array(ts, ts) AS both", "ts").explode("both", "at")
+
+    assert built(exploded().with_watermark("ts", "1 s"))["watermark"].inputs == ("files",)
+    assert built(exploded().with_watermark("AT", "1 s"))["watermark"].inputs == ("explode",)
 
 
 @pytest.mark.parametrize(
@@ -338,7 +352,6 @@ def test_watermark_takes_the_place_of_what_it_passes() -> None:
     [
         lambda s: s.with_columns(ts="date_trunc('hour', ts)"),
         lambda s: s.select("id", "to_timestamp(k) AS ts"),
-        lambda s: s.explode("tags", "tag"),
         lambda s: s.union(s),
         lambda s: s.map_batches(lambda batches: batches, "ts timestamp"),
     ],

@@ -169,7 +169,7 @@ def test_a_letter_tells_all_about_its_record(tmp_path: Path) -> None:
     source.write_text("id,temperature,ts\n1,abc,2024-01-01\n")
     put(tmp_path / "dead", 0, rows("1,abc,2024-01-01", source=source.as_uri()))
     (letter,) = read_dead_letters(tmp_path / "dead")
-    assert letter.pop("time").endswith("Z")
+    assert letter.pop("time").endswith("Z") and len(letter.pop("id")) == 16
     assert letter == {
         "unit": "u",
         "operator": "files_1",
@@ -180,6 +180,7 @@ def test_a_letter_tells_all_about_its_record(tmp_path: Path) -> None:
         "reason": "field 'temperature': 'abc' is not a double",
         "record": "1,abc,2024-01-01",
         "truncated": False,
+        "replayed": None,
     }
 
 

@@ -26,7 +26,7 @@ from headwater.plan.steps import (
     Watch,
     standing_of,
 )
-from tests.unit.changes import ACME, FIRST, Version, calls_of, carry_out
+from tests.unit.changes import ACME, FIRST, SCHEMA, Version, calls_of, carry_out
 
 EVERY = ("FP@E1", "FP@E2", "FP@E4", "AD@S1", "AD@S2", "out@C1")
 
@@ -91,6 +91,31 @@ def test_other_columns_make_a_new_channel_and_restart_its_readers() -> None:
     for unit in ("AD@S1", "AD@S2"):  # the old form is read to its end before its reader stops
         assert order.index(f"drain {unit}") + 1 == order.index(f"stop {unit}")
         assert order.index("stop FP@E4") < order.index(f"drain {unit}")
+
+
+def test_readers_at_different_places_are_levelled_before_they_become_one() -> None:
+    builder = hw.flow("f", locations=["L1"])
+    rows = builder.read.json("/d/{location}", SCHEMA).named("read")
+    left, right = rows.where("v > 1").named("left"), rows.where("v < 0").named("right")
+    left.write.memory("one")
+    right.named("r").union(builder.read.json("/e/{location}", SCHEMA).named("other")).named(
+        "both"
+    ).write.memory("two")
+    flow = builder.build()
+    layers = annotated(flow, ACME).layers
+    apart = frozenset({("read", "left"), ("read", "r")})
+    old = build(flow, ACME, Deployment(layers, apart))
+    new = build(flow, ACME, Deployment(layers, apart | {("r", "both")}))
+    readers = sorted(sorted(u.operators) for u in old.units if "read" not in u.operators)
+    assert readers == [["both", "other", "r", "two"], ["left", "one"]]
+    decided = diff(old, new)
+    (carry,) = [c for c in decided.carries if any(r.level for r in c.readings)]
+    assert sorted(carry.donors) == sorted(u.id for u in old.units if "read" not in u.operators)
+    order = [f"{s.kind} {s.unit}" for s in steps_of(decided) if isinstance(s, Stop | Start | Drain)]
+    for donor in carry.donors:
+        assert order.index("stop read@E1") < order.index(f"drain {donor}") < order.index(f"stop {donor}")
+    assert order.index(f"start {carry.unit}") > order.index(f"drain {carry.donors[-1]}")
+    assert "start read@E1" in order
 
 
 def test_a_location_more() -> None:

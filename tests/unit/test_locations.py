@@ -23,7 +23,7 @@ from headwater.plan.model import Deployment, DeploymentPlan, Edge
 from headwater.plan.order import steps_of
 from headwater.plan.state import kept_state
 from headwater.plan.steps import Drain, Stop, standing_of
-from headwater.render import plan_view
+from headwater.render.deployment import plan_view
 from tests.deployments.flows import CONTINUUM as THREE
 from tests.unit.changes import carry_out
 from tests.unit.test_plan import dataflows
@@ -140,9 +140,9 @@ def test_three_layers_and_a_fork() -> None:
     at = {"L1": up("fold", to="site") | up("count"), "L3": up("fold", "count")}
     plan = deployed(line(tap=True), at)
     assert sorted(units(plan)) == [
-        ("clean@E1", "read+clean", ("L1",)), ("clean@E2", "read+clean", ("L2",)),
+        ("clean@E1", "read+clean", ("L1",)), ("clean@E2", "read+clean+fold", ("L2",)),
         ("clean@E3", "read+clean", ("L3",)),
-        ("count@C1", "count", ("L1", "L3")), ("count@E2", "fold+count", ("L2",)),
+        ("count@C1", "count", ("L1", "L3")), ("count@E2", "count", ("L2",)),
         ("fold@C1", "fold", ("L3",)), ("fold@S1", "fold", ("L1",)),
         ("out@C1", "list+out", ("L1", "L2", "L3")), ("tap@C1", "tap", ("L1", "L2", "L3")),
     ]  # fmt: skip

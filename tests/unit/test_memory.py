@@ -13,6 +13,7 @@ from sqlalchemy import func, select
 from headwater.adapt.promise import Promise
 from headwater.control import tables as t
 from headwater.control.memory import APART, DECISIONS, DENSE, LASTING, lean
+from headwater.control.sharing import Limits
 from headwater.control.store import LeaseLost, Store, StoreReader
 from headwater.errors import DeploymentError
 from headwater.metrics import HostProgress, Latency, LinkProgress, OperatorProgress, Progress, UnitProgress
@@ -206,23 +207,30 @@ def test_what_is_forgotten_and_what_stays(store: Store) -> None:
     assert len(store.samples("g")) == 1
 
 
-NEWER = ("headwater_samples", "headwater_memory", "headwater_decisions")
+NEWER = {
+    3: ("headwater_samples", "headwater_memory", "headwater_decisions"),
+    4: ("headwater_submissions", "headwater_owners", "headwater_rights"),
+}
+"""The tables that came with a version."""
 
 
-def lacking(store: Store) -> str:
-    """Make a store one of version 2; give the plan in force."""
+def lacking(store: Store, version: int = 2) -> str:
+    """Make a store one of an older version; give the plan in force."""
     base = running(store)
     with store._writing() as connection:
-        for name in NEWER:
+        if version < 5:
+            connection.exec_driver_sql("ALTER TABLE headwater_owners DROP COLUMN role")
+        for name in (n for since, names in NEWER.items() if since > version for n in names):
             connection.exec_driver_sql(f"DROP TABLE {name}")
-        connection.exec_driver_sql("UPDATE headwater_meta SET schema = 2")
+        connection.exec_driver_sql(f"UPDATE headwater_meta SET schema = {version}")
     return base
 
 
+@pytest.mark.parametrize("version", [2, 3, 4])
 @pytest.mark.parametrize("opened", [Store, StoreReader.open])
-def test_a_store_of_version_2_gets_what_it_lacks(tmp_path: Path, opened) -> None:  # type: ignore[no-untyped-def]
+def test_an_older_store_gets_what_it_lacks(tmp_path: Path, opened, version: int) -> None:  # type: ignore[no-untyped-def]
     made = Store(tmp_path / "store.db")
-    base = lacking(made)
+    base = lacking(made, version)
     made.close()
     upgraded(tmp_path / "store.db", opened, base)
 
@@ -230,10 +238,25 @@ def test_a_store_of_version_2_gets_what_it_lacks(tmp_path: Path, opened) -> None
 def upgraded(place: str | Path, opened, base: str) -> None:  # type: ignore[no-untyped-def]
     found = opened(place)
     assert (found.deployment("f").base, found.promise("f"), found.samples("f")) == (base, None, ())
+    assert found.pools() == found.owners() == ()
     with found._reading() as connection:
         assert connection.execute(select(t.meta.c.schema)).all() == [(t.SCHEMA,)]
         assert connection.execute(select(func.count()).select_from(t.wishes)).scalar() == 1
     found.close()
     again = Store(place)
     again.set_promise("f", Promise())
+    again.close()
+
+
+def test_owners_of_an_older_store_go_on_as_owners(store: Store) -> None:
+    mine = store.set_owner("a", Limits(dataflows=2), role="viewer", token=True)
+    lacking(store, 4)
+    store.close()
+    found = StoreReader.open(store.where)
+    assert [(o.name, o.role, o.limits) for o in found.owners()] == [("a", "owner", Limits(dataflows=2))]
+    assert found.is_owner("a", mine)
+    found.close()
+    again = Store(store.where)
+    again.set_owner("a", Limits(), role="operator")
+    assert [o.role for o in again.owners()] == ["operator"]
     again.close()

@@ -19,7 +19,8 @@ from headwater.dataflow.stream import Stream
 from headwater.errors import ErrorList, PlacementError
 from headwater.plan.build import annotated, build, one_unit, unit_per_operator
 from headwater.plan.model import Deployment, DeploymentPlan
-from headwater.plan.pieces import outputs_of, pieces, trunk
+from headwater.plan.onepass import one_pass, outputs_of
+from headwater.plan.pieces import pieces
 
 ACME = Continuum.from_yaml(Path(__file__).parents[2] / "examples/acme/continuum.yaml")
 SCHEMA = "id bigint, ts timestamp, k string, v double, tags array<string>"
@@ -211,8 +212,8 @@ def test_requirement_changes_inside_a_piece() -> None:
 
 def test_watermark_after_merging_zones_is_warned_of() -> None:
     builder, rows = begin()
-    late = rows.with_columns(ts="date_trunc('second', ts)")
-    late.to_layer("site").with_watermark("ts", "1 s").write.memory("out")
+    late = rows.to_layer("site").with_columns(ts="date_trunc('second', ts)")
+    late.with_watermark("ts", "1 s").write.memory("out")
     (warning,) = build(builder.build(), ACME, None).warnings
     assert "several zones" in warning and "with_watermark" in warning
 
@@ -277,7 +278,8 @@ def test_fan_out_shares_a_trunk() -> None:
 
     dataflow = flow_of(write)
     (piece,) = pieces(dataflow, (), lambda piece: True)
-    assert trunk(dataflow, piece) == "base" and outputs_of(dataflow, piece) == ("x", "y")
+    found = one_pass(dataflow, piece)
+    assert found is not None and found.root == "base" and outputs_of(dataflow, piece) == ("x", "y")
 
 
 def test_fan_out_over_more_than_filters_is_cut() -> None:
@@ -288,8 +290,31 @@ def test_fan_out_over_more_than_filters_is_cut() -> None:
 
     dataflow = flow_of(write)
     found = pieces(dataflow, (), lambda piece: True)
-    assert sorted("+".join(p) for p in found) == ["each+x", "s+base", "y"]
-    assert all(trunk(dataflow, p) is not None for p in found)
+    assert sorted("+".join(p) for p in found) == ["each+x", "s+base+y"]
+    assert all(one_pass(dataflow, p) is not None for p in found)
+
+
+def test_only_what_cannot_pass_is_cut_off() -> None:
+    def write(rows: Stream) -> None:
+        base = rows.where("v > 1").with_watermark("ts", "5 seconds").named("base")
+        base.where("v > 2").named("p").write.memory("x")
+        left, right = base.where("v > 3").named("l"), base.where("v < 3").named("r")
+        other = right.select("id", "ts AS at").named("o")
+        left.join(other, on="id", within="1 second").named("j").write.memory("y")
+        left.union(right).named("u").where("v > 4").named("q").write.memory("z")
+
+    found = pieces(flow_of(write), (), lambda piece: True)
+    assert ["+".join(sorted(p)) for p in found] == ["base+l+o+p+q+r+s+u+where+x+z", "j+y"]
+
+
+def test_a_cut_that_a_union_leads_around_costs_no_more_than_that() -> None:
+    def write(rows: Stream) -> None:
+        base = rows.where("v > 1").named("base")
+        low = base.where("v > 2").named("low").where("v > 3").named("lower")
+        low.union(base.where("v < 0").named("r")).named("u").where("v != 9").named("w").write.memory("x")
+
+    found = pieces(flow_of(write), {("base", "low")}, lambda piece: True)
+    assert ["+".join(sorted(p)) for p in found] == ["base+r+s", "low+lower", "u+w+x"]
 
 
 def test_a_sink_that_spark_writes_has_a_unit_of_its_own() -> None:
@@ -392,7 +417,7 @@ def check_pieces(dataflow: Dataflow, found: Any, edges: set[tuple[str, str]]) ->
     assert nx.is_directed_acyclic_graph(graph)
     assert all(low < high for low, high in graph.edges)  # inputs first
     assert all(member[p] != member[o] for p, o in edges)
-    assert all(len(outputs_of(dataflow, p)) == 1 or trunk(dataflow, p) is not None for p in found)
+    assert all(len(outputs_of(dataflow, p)) == 1 or one_pass(dataflow, p) is not None for p in found)
 
 
 @settings(max_examples=60, deadline=None)

@@ -161,6 +161,8 @@ def test_a_trace_is_read_step_by_step() -> None:
     ("text", "said"),
     [
         ("", "begins with nothing"),
+        ("time,source\rlocation,rate", "begins with time,source"),
+        (f"{'x' * 200_000},source,location,rate", "line 1 is no CSV: field larger"),
         ("when,what\n", "begins with when,what"),
         (trace([]), "has no rows"),
         (trace(["0,readings,L1,fast"]), "line 2 is wrong"),

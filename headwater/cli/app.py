@@ -1,0 +1,374 @@
+"""The command line: reads arguments, calls the service, shows what comes back.
+
+Imports beyond typer wait until a command needs them, so that ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from headwater.cli import (
+    broker,
+    control,
+    edit,
+    exits,
+    letters,
+    look,
+    plan,
+    promise,
+    share,
+    simulate,
+    top,
+    whatif,
+)
+from headwater.cli import place as placing
+from headwater.cli.bars import Bar
+from headwater.cli.control import ContinuumFile, Flow
+from headwater.cli.out import Json, print_json, print_line, say
+from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
+from headwater.cli.zone import Delivery, WhenFull, zone
+from headwater.errors import HeadwaterError, RuntimeFailure
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from rich.live import Live
+
+    from headwater.metrics import Progress
+    from headwater.service import LoadedDataflow, Outcome, RunSettings
+
+PLAIN_EVERY = 5.0  # seconds between two lines where no terminal shows a table
+
+
+class _Commands(TyperGroup):
+    """Shows a HeadwaterError as a message and an exit code, never as a stack trace."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HeadwaterError as error:
+            from rich.console import Console
+
+            from headwater.render.deployment import print_error
+
+            print_error(error, Console(stderr=True, highlight=False))
+            raise typer.Exit(error.exit_code) from error
+
+
+app = typer.Typer(
+    cls=_Commands,
+    name="headwater",
+    help="One dataflow over edge, site and cloud: Spark inside a zone, Headwater between zones.",
+    epilog=exits.IN_WORDS,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+app.add_typer(broker.app, name="broker", no_args_is_help=True)
+plan.register(app)
+control.register(app)
+look.register(app)
+edit.register(app)
+letters.register(app)
+placing.register(app)
+promise.register(app)
+share.register(app)
+simulate.register(app)
+top.register(app)
+whatif.register(app)
+
+
+@app.command()
+def run(
+    flow: Flow,
+    continuum: ContinuumFile,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", help="Where its state is kept.", show_default=".headwater/<name>"),
+    ] = None,
+    until_drained: Annotated[
+        bool, typer.Option("--until-drained", help="End when all bounded input is used up.")
+    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete what an earlier run left, first.")] = False,
+    trigger: Annotated[str, typer.Option(help="Time between two batches.")] = "500 milliseconds",
+    cores: Annotated[int | None, typer.Option(help="Cores for Spark.", min=1, show_default="all")] = None,
+    memory: Annotated[str, typer.Option(help="Heap of Spark, such as 1g or 512m.")] = "1g",
+    max_buffer: Annotated[str, typer.Option(help="Largest size of one channel on disk.")] = "1GiB",
+    when_full: Annotated[WhenFull, typer.Option(help="What to do when it is reached.")] = WhenFull.block,
+    delivery: Annotated[
+        Delivery, typer.Option(help="Of its channels: at least once is faster.")
+    ] = Delivery.exactly_once,
+    as_json: Annotated[bool, typer.Option("--json", help="Progress as JSON, one object per line.")] = False,
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Run the pickled functions of a JSON dataflow.")
+    ] = False,
+    strategy: Strategy = None,
+    profile: ProfileFiles = None,
+    max_latency: MaxLatency = None,
+    max_bandwidth: MaxBandwidth = None,
+    weights: WeightsOf = None,
+) -> None:
+    """Run a dataflow, or go on where it was stopped."""
+    from headwater import service
+    from headwater.quantity import parse_duration, parse_heap, parse_size
+
+    parse_duration(trigger)
+    memory_mb, buffer = parse_heap(memory), parse_size(max_buffer)
+    loaded = service.load_dataflow(flow)
+    service.check_trust(loaded, trust_code=trust_code)
+    wish = placing.wished(strategy, max_latency, max_bandwidth, weights)
+    profiles = placing.read_profiles(profile, loaded.dataflow.name)
+    planned = placing.planned(loaded.dataflow, service.load_continuum(continuum), wish, profiles)
+    settings = service.RunSettings(
+        directory=directory or service.default_directory(loaded.dataflow.name),
+        until_drained=until_drained,
+        fresh=fresh,
+        trigger=trigger,
+        cores=cores,
+        memory_mb=memory_mb,
+        max_buffer=buffer,
+        when_full=when_full.value,
+        delivery=delivery.value,
+        python_path=(str(loaded.directory),) if loaded.directory else (),
+    )
+    if not as_json:
+        for warning in planned.warnings:
+            say(f"warning: {warning}")
+        say(f"{loaded.dataflow.name}: {len(planned.units)} units, state in {settings.directory}")
+        say("starting Spark")
+    with stopping(settings.directory) as stop, Screen(loaded.dataflow.name, as_json=as_json) as screen:
+        screen.wait("starting Spark")
+        outcome = service.run(planned, settings, stop=stop, observe=screen.show, show_rows=screen.rows)
+    if not as_json:
+        _tell_end(outcome, loaded, settings)
+
+
+app.command()(zone)
+
+
+@app.command()
+def version(as_json: Json = False) -> None:
+    """Show the version."""
+    import headwater
+
+    if as_json:
+        print_json({"version": headwater.__version__})
+    else:
+        typer.echo(headwater.__version__)
+
+
+@app.command()
+def demo(
+    as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON, and nothing else.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Write the summary to this file, too.", show_default=False),
+    ] = None,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Where to run it.", show_default="a temporary directory")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", help="How long new input keeps coming.", min=0)
+    ] = 20.0,
+    days: Annotated[
+        float | None, typer.Option(help="Length of the series.", min=1, show_default="60")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the generated readings.")] = 2,
+    nab: Annotated[
+        Path | None, typer.Option(help="NAB's machine-temperature CSV instead.", show_default=False)
+    ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="NAB's combined_windows.json.", show_default=False)
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary directory.")] = False,
+) -> None:
+    """Run the Acme example over three layers and five locations, and check it against one batch run."""
+    from headwater.demo.run import DemoSettings, run_demo, summary_view
+
+    if (nab is None) != (labels is None):
+        raise typer.BadParameter("--nab and --labels go together")
+    settings = DemoSettings(seconds=seconds, days=days, seed=seed, nab=nab, labels=labels)
+    with scratch(directory, keep=keep) as place, stopping(place / "deployment") as stop:
+        if not as_json:
+            say(f"Acme on five edge zones, two sites and one cloud (in {place})")
+        with Screen("acme", as_json=False, quiet=as_json) as screen:
+            screen.wait("starting Spark")
+            summary = run_demo(
+                settings, place, stop=stop, observe=screen.show, say=screen.say, wait=screen.wait
+            )
+    if summary is None:
+        say("stopped")
+        raise typer.Exit(130)
+    if as_json:
+        print_json(summary)
+    else:
+        from rich.console import Console
+
+        Console(highlight=False).print(summary_view(summary))
+    if out is not None:
+        out.write_text(json.dumps(summary, indent=2) + "\n")
+    if summary["lost"] or summary["duplicated"] or summary["malformed_found"] != summary["malformed_written"]:
+        raise RuntimeFailure(
+            "the result differs from that of one batch run", where="demo", hint="report this, with --keep"
+        )
+
+
+# ---------------------------------------------------------------- showing and stopping
+
+
+class Screen:
+    """Shows progress: a live table on a terminal, a line now and then elsewhere, or JSON lines.
+
+    A ``quiet`` one prints nothing, and has a bar alone.
+    """
+
+    def __init__(self, title: str, *, as_json: bool, quiet: bool = False) -> None:
+        self._title = title
+        self._json = as_json
+        self._quiet = quiet
+        self._live: Live | None = None
+        self._bar: Bar | None = None
+        self._last = float("-inf")
+        self._states: tuple[str, ...] = ()
+
+    def __enter__(self) -> Screen:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        if self._bar:
+            self._bar.end()
+        if self._live:
+            self._live.stop()
+        self._bar = self._live = None
+
+    def wait(self, what: str) -> None:
+        """Show that something takes its time, until there is something else to show."""
+        self._clear()
+        self._bar = Bar(what).__enter__()
+
+    def show(self, progress: Progress) -> None:
+        """Show the state of now."""
+        if self._quiet:
+            if self._bar:
+                self._bar.at(0, what=self._line(progress))
+            return
+        if self._bar:
+            self._clear()
+        if self._json:
+            print_line(progress.to_data())
+        elif sys.stdout.isatty():
+            from rich.live import Live
+
+            from headwater.render.deployment import progress_view
+
+            if self._live is None:
+                self._live = Live(auto_refresh=False, transient=False)
+                self._live.start()
+            self._live.update(progress_view(progress, title=self._title), refresh=True)
+        else:
+            states = tuple(u.status for u in progress.units)
+            if progress.seconds - self._last >= PLAIN_EVERY or states != self._states:
+                self._last, self._states = progress.seconds, states
+                typer.echo(self._line(progress))
+
+    @staticmethod
+    def _line(progress: Progress) -> str:
+        from headwater.render.deployment import progress_line
+
+        return progress_line(progress)
+
+    def rows(self, sink: str, rows: pa.Table) -> None:
+        """Print rows of a console sink; JSON lines have their own form of it."""
+        for row in rows.to_pylist():
+            if self._json:
+                print_line({"sink": sink, "row": row})
+            else:
+                self.say(f"{sink}: " + ", ".join(f"{k}={v}" for k, v in row.items()))
+
+    def say(self, text: str) -> None:
+        """Print a line, above the table where there is one."""
+        if self._quiet:
+            return
+        if self._live is None:
+            self._clear()
+        if self._live:
+            self._live.console.print(text, highlight=False, markup=False)
+        else:
+            typer.echo(text)
+
+
+class stopping:  # noqa: N801 (reads as a statement: `with stopping(...) as stop`)
+    """Turns the first Ctrl-C (or SIGTERM) into a request, and ends everything at the second."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._stop = threading.Event()
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> threading.Event:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self._stop
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        # os.write: a signal may come in the middle of a print, which cannot be entered twice.
+        if not self._stop.is_set():
+            self._stop.set()
+            os.write(2, b"\nstopping at the next batch boundary (Ctrl-C again: at once)\n")
+            return
+        os.write(2, b"\nended at once; the next run repeats the batches that were cut off\n")
+        from headwater import service
+
+        service.end_spark(self._directory)
+        os._exit(130)
+
+
+class scratch:  # noqa: N801 (reads as a statement)
+    """A directory for one run: the given one, or a temporary one that is removed unless kept."""
+
+    def __init__(self, given: Path | None, *, keep: bool) -> None:
+        self._given = given
+        self._keep = keep
+
+    def __enter__(self) -> Path:
+        import tempfile
+
+        if self._given:
+            self._given.mkdir(parents=True, exist_ok=True)
+        self._path = self._given or Path(tempfile.mkdtemp(prefix="headwater-demo-"))
+        return self._path
+
+    def __exit__(self, *_: object) -> None:
+        import shutil
+
+        if self._given is None and not self._keep:
+            shutil.rmtree(self._path, ignore_errors=True)
+        elif self._keep:
+            say(f"kept in {self._path}")
+
+
+def _tell_end(outcome: Outcome, loaded: LoadedDataflow, settings: RunSettings) -> None:
+    if outcome.drained:
+        say(f"all input is used up, after {outcome.seconds:.0f} s")
+        return
+    say(f"stopped at a batch boundary; run the same command again to go on (state in {settings.directory})")
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

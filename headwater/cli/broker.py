@@ -1,0 +1,57 @@
+"""``headwater broker``: a Kafka broker of this machine, for trials."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headwater.cli.bars import Bar
+from headwater.cli.out import Json, print_json, say
+
+app = typer.Typer(help="A Kafka broker on this machine, for trials: loopback only, one node.")
+
+Directory = Annotated[Path, typer.Option("--dir", help="Where its data is kept.")]
+DIRECTORY = Path(".headwater/broker")
+
+
+@app.command()
+def start(
+    directory: Directory = DIRECTORY,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65535)] = 9092,
+    as_json: Json = False,
+) -> None:
+    """Start a broker that goes on when this command has ended."""
+    from headwater import service
+
+    if not as_json:
+        say("starting Kafka (its jars are fetched the first time)")
+    with Bar("starting Kafka"):
+        found = service.start_broker(directory, port=port)
+    _show(found, as_json, "runs at")
+
+
+@app.command()
+def stop(directory: Directory = DIRECTORY, as_json: Json = False) -> None:
+    """End the broker; its data stays."""
+    from headwater import service
+
+    _show(service.stop_broker(directory), as_json, "was stopped at")
+
+
+@app.command()
+def status(directory: Directory = DIRECTORY, as_json: Json = False) -> None:
+    """Say whether the broker runs, and where."""
+    from headwater import service
+
+    _show(service.broker_status(directory), as_json, "runs at")
+
+
+def _show(found: dict[str, Any], as_json: bool, verb: str) -> None:
+    if as_json:
+        print_json(found)
+    elif found["pid"] is None:
+        typer.echo(f"no broker runs in {found['directory']}")
+    else:
+        typer.echo(f"the broker {verb} {found['address']} (process {found['pid']})")

@@ -1,0 +1,335 @@
+"""Commands that write what is wanted, or act on it: apply, stop, up, down. Thin, as ``headwater.cli`` is."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from headwater.cli import complete
+from headwater.cli import place as placing
+from headwater.cli.bars import Bar
+from headwater.cli.out import Json, print_json, print_line, say
+from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
+from headwater.cli.serve import Listen, TrustHttp, served
+
+if TYPE_CHECKING:
+    from headwater.live import Preview, Status
+    from headwater.plan.model import DeploymentPlan
+    from headwater.plan.place import Wish
+    from headwater.plan.steps import CanarySettings
+    from headwater.profile import Profile
+
+Flow = Annotated[str, typer.Argument(help="flow.py, flow.py:name or flow.json", show_default=False)]
+ContinuumFile = Annotated[
+    Path, typer.Option("--continuum", "-c", help="The zones, as YAML.", show_default=False)
+]
+StorePlace = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="HEADWATER_STORE",
+        help="Path, or postgresql://user@host/database.",
+        show_default=".headwater/headwater.db",
+    ),
+]
+Home = Annotated[Path, typer.Option("--home", help="Where agents of this machine are kept.")]
+Name = Annotated[
+    str,
+    typer.Argument(help="The dataflow's name.", show_default=False, autocompletion=complete.deployments),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Follow the change to its end.")]
+Reset = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--reset-state",
+        help="A unit whose state may be given up; repeat it.",
+        show_default=False,
+        autocompletion=complete.units,
+    ),
+]
+Canary = Annotated[
+    str | None,
+    typer.Option(
+        "--canary", help="Zone by zone, and so long a look after each, such as 60s.", show_default=False
+    ),
+]
+Factor = Annotated[
+    float, typer.Option("--factor", help="By how much dead letters and late rows may grow.", min=0)
+]
+Trust = Annotated[bool, typer.Option("--trust-code", help="Run the pickled functions of a JSON dataflow.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    for command in (apply, stop, up, down):
+        app.command()(command)
+
+
+def apply(
+    flow: Flow,
+    continuum: ContinuumFile,
+    store: StorePlace = None,
+    yes: Yes = False,
+    canary: Canary = None,
+    factor: Factor = 2.0,
+    reset_state: Reset = None,
+    wait: Wait = False,
+    trust_code: Trust = False,
+    strategy: Strategy = None,
+    profile: ProfileFiles = None,
+    max_latency: MaxLatency = None,
+    max_bandwidth: MaxBandwidth = None,
+    weights: WeightsOf = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a dataflow would change, and store it as what is wanted."""
+    from headwater import live
+
+    kept: dict[str, Profile] = {}
+
+    def chosen(name: str) -> tuple[Wish | None, Mapping[str, Profile]]:
+        plans, profiles = live.in_force(store) if strategy else {}, placing.read_profiles(profile, name)
+        kept.update(profiles)
+        wish = placing.wished(
+            strategy, max_latency, max_bandwidth, weights, name=name, plans=plans, profiles=profiles
+        )
+        return wish, profiles
+
+    planned = planned_of(flow, continuum, chosen, trust_code=trust_code)
+    propose(
+        planned,
+        store,
+        yes,
+        reset=frozenset(reset_state or ()),
+        canary=canary_of(canary, factor),
+        profile=kept.get(planned.dataflow.name),
+        wait=wait,
+        as_json=as_json,
+    )
+
+
+def propose(
+    planned: DeploymentPlan,
+    store: str | None,
+    yes: bool,
+    *,
+    reset: frozenset[str] = frozenset(),
+    canary: CanarySettings | None = None,
+    profile: Profile | None = None,
+    approve: Callable[[], int] | None = None,
+    wait: bool,
+    as_json: bool,
+) -> None:
+    """Show what a plan would change, ask, store it as what is wanted, and perhaps follow it.
+
+    ``profile``: by which it was placed; it is kept. ``approve`` stores what was decided on already.
+    """
+    from headwater import live
+
+    found = live.preview(planned, store, reset_state=reset, canary=canary)
+    if not as_json:
+        _show(planned, found)
+    name = planned.dataflow.name
+    if found.same and approve is None:
+        if profile is not None:
+            live.keep_profile(name, profile, store)
+        if as_json:
+            print_json({**found.to_data(), "stored": False})
+        return
+    if not yes and not _agreed(as_json=as_json):
+        say("nothing was stored")
+        raise typer.Exit(1)
+    if approve is not None:
+        version = approve()
+    else:
+        version = live.apply(
+            planned, store, reset_state=reset, canary=canary, after=found.version, profile=profile
+        )
+    if as_json:
+        print_json({**found.to_data(), "stored": True, "version": version})
+    else:
+        say(f"{name}: version {version} is wanted")
+    if wait:
+        follow(name, version, store, quiet=as_json)
+
+
+def stop(
+    name: Name,
+    store: StorePlace = None,
+    forget: Annotated[bool, typer.Option("--forget", help="Delete its state and channels, too.")] = False,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Use up all input and close windows first.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before deleting.")] = False,
+    wait: Wait = False,
+    as_json: Json = False,
+) -> None:
+    """Stop a deployment at batch boundaries; its state stays, and `apply` goes on with it."""
+    from headwater import live
+
+    if forget and finish:
+        raise typer.BadParameter("--forget and --finish exclude each other")
+    if forget and not yes and not _agreed(as_json=as_json, what=f"delete all that {name} has stored?"):
+        say("nothing was stored")
+        raise typer.Exit(1)
+    goal: Literal["stop", "forget", "finish"] = "forget" if forget else "finish" if finish else "stop"
+    version = live.stop(name, store, how=goal)
+    if as_json:
+        print_json({"name": name, "version": version, "goal": goal})
+    else:
+        say(f"{name}: version {version} is wanted")
+    if wait:
+        follow(name, version, store, quiet=as_json)
+
+
+def up(
+    continuum: Annotated[
+        Path | None,
+        typer.Option("--continuum", "-c", help="Zones to open at once.", show_default="as they are needed"),
+    ] = None,
+    store: StorePlace = None,
+    home: Home = Path(".headwater"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Agents started here: Spark starts sooner, runs slower.")
+    ] = False,
+    listen: Listen = None,
+    trust_code: TrustHttp = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics",
+            help="[HOST:]PORT where Prometheus finds /metrics; without a host, this machine alone.",
+            show_default="nowhere",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="What it says as JSON on standard output, one object per line.")
+    ] = False,
+) -> None:
+    """Run the controller: make the zones match what the store says is wanted, until Ctrl-C.
+
+    Zones with `at:` are reached there, with the token in HEADWATER_TOKEN. The agents of all others
+    are started on this machine, and run on when the controller ends (`headwater down` ends them).
+
+    While nobody has a token (`headwater owner NAME --token`), REST API and dashboard are on trial: who is on
+    this machine may do all, and nobody else reaches them.
+    """
+    from headwater import live, service
+
+    zones = service.load_continuum(continuum).zones if continuum else ()
+    options = ("--quick",) if quick else ()
+    stop = stopped_by_signals()
+
+    def tell(text: str) -> None:
+        if as_json:
+            print_line({"at": time.time(), "text": text})
+        else:
+            say(text)
+
+    with contextlib.ExitStack() as stack:
+        if metrics is not None:
+            from headwater.prometheus import address, serving
+
+            host, port = address(metrics)
+            tell(f"metrics at {stack.enter_context(serving(store, host, port))}")
+        url = stack.enter_context(served(listen, store, home, say=tell, trust_code=trust_code, zones=zones))
+        if url is not None:
+            tell(f"dashboard at {url}, REST API at {url}/api/v1")
+        live.up(store, home=home, options=options, zones=zones, stop=stop, say=tell)
+    tell("stopped; all units run on")
+
+
+def down(home: Home = Path(".headwater"), as_json: Json = False) -> None:
+    """End the zones' agents on this machine, with their units and Sparks; their state stays."""
+    from headwater import live
+
+    ended = live.down(home)
+    if as_json:
+        print_json({"ended": ended})
+    else:
+        say(f"ended: {', '.join(ended)}" if ended else "no agent runs here")
+
+
+# ---------------------------------------------------------------- parts
+
+
+def planned_of(
+    flow: str,
+    continuum: Path,
+    chosen: Callable[[str], tuple[Wish | None, Mapping[str, Profile]]] = lambda name: (None, {}),
+    *,
+    trust_code: bool,
+) -> DeploymentPlan:
+    """Load a dataflow, and plan it as is ``chosen`` for its name; else by its marks."""
+    from headwater import service
+
+    loaded = service.load_dataflow(flow)
+    service.check_trust(loaded, trust_code=trust_code)
+    zones = service.load_continuum(continuum)
+    wish, profiles = chosen(loaded.dataflow.name)
+    return placing.planned(loaded.dataflow, zones, wish, profiles, spread=True)
+
+
+def canary_of(text: str | None, factor: float) -> CanarySettings | None:
+    from headwater.plan.steps import CanarySettings
+    from headwater.quantity import parse_duration
+
+    return CanarySettings(seconds=parse_duration(text), factor=factor) if text else None
+
+
+def _show(planned: DeploymentPlan, found: Preview) -> None:
+    from rich.console import Console
+
+    from headwater.render.deployment import change_view
+
+    for warning in planned.warnings:
+        say(f"warning: {warning}")
+    Console(highlight=False).print(change_view(planned.dataflow.name, found.diff, found.words))
+
+
+def _agreed(*, as_json: bool, what: str = "apply this?") -> bool:
+    """Ask on a terminal; elsewhere nobody can answer."""
+    if as_json or not _is_terminal():
+        raise typer.BadParameter("nobody can be asked here: give --yes")
+    return typer.confirm(what, err=True)
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def follow(name: str, version: int, store: str | None, *, quiet: bool) -> None:
+    """Follow a version to its end, with a bar on a terminal."""
+    from headwater import live
+
+    with Bar(f"{name}: version {version}") as bar:
+
+        def observe(now: Status) -> None:
+            bar.at(now.done, total=now.steps or None, what=f"{name}: {now.deployment.phase}")
+
+        tell = (lambda text: None) if quiet else bar.say
+        ended = live.follow(name, version, store, stop=stopped_by_signals(), observe=observe, say=tell)
+    if ended is None:
+        say("not waited for; the controller goes on")
+
+
+def stopped_by_signals() -> threading.Event:
+    """Give an event that Ctrl-C and SIGTERM set."""
+    stop = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    return stop

@@ -1,0 +1,209 @@
+"""Commands that look at deployments: status, history, explain. Thin, as ``headwater.cli`` is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater.cli import complete
+from headwater.cli.control import (
+    Canary,
+    Factor,
+    Name,
+    Reset,
+    StorePlace,
+    canary_of,
+    planned_of,
+    stopped_by_signals,
+)
+from headwater.cli.out import Json, print_json, print_line, say
+
+if TYPE_CHECKING:
+    from headwater.live import Status
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    for command in (status, history, explain):
+        app.command()(command)
+
+
+def status(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="The dataflow's name.", show_default="all", autocompletion=complete.deployments),
+    ] = None,
+    store: StorePlace = None,
+    as_json: Json = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look again every second, until Ctrl-C; JSON is a line each.")
+    ] = False,
+    model: Annotated[
+        bool, typer.Option("--model", help="Hold what was predicted against what is measured.")
+    ] = False,
+    costs: Annotated[
+        bool, typer.Option("--costs", help="What shared dataflows cost, shared and alone.")
+    ] = False,
+) -> None:
+    """Show what deployments do: phase, steps of a change, units with rows and lag."""
+    from rich.console import Console, Group
+    from rich.live import Live
+
+    from headwater import live
+    from headwater.render.deployment import status_view
+
+    if model or costs:
+        show_one = _show_model if model else _show_costs
+        show_one(name, store, as_json=as_json)
+        return
+
+    def show() -> tuple[Status, ...]:
+        return live.status(name, store)
+
+    if not watch:
+        found = show()
+        if as_json:
+            print_json(found[0].to_data() if name else [s.to_data() for s in found])
+        else:
+            Console(highlight=False).print(Group(*(status_view(s) for s in found)))
+            if not found:
+                say("no deployments")
+        return
+    stop = stopped_by_signals()
+    if as_json:
+        while not stop.is_set():
+            print_line([s.to_data() for s in show()])
+            stop.wait(1.0)
+        return
+    with Live(auto_refresh=False) as screen:
+        while not stop.is_set():
+            screen.update(Group(*(status_view(s) for s in show())), refresh=True)
+            stop.wait(1.0)
+
+
+def _show_model(name: str | None, store: str | None, *, as_json: bool) -> None:
+    """Show for each deployment what the model says of it and how far that is off."""
+    from rich.console import Console
+
+    from headwater import live, live_loop
+    from headwater.render.loop import model_view
+
+    names = [name] if name else [s.deployment.name for s in live.status(None, store)]
+    found = {one: live_loop.compared(one, store) for one in names}
+    if as_json:
+        data = {
+            one: {kind: [c.to_data() for c in pairs] for kind, pairs in kinds.items()}
+            for one, kinds in found.items()
+        }
+        print_json(data[name] if name else data)
+        return
+    for one, kinds in found.items():
+        Console(highlight=False).print(model_view(one, kinds))
+
+
+def _show_costs(name: str | None, store: str | None, *, as_json: bool) -> None:
+    """Show for each pool of dataflows who pays for what."""
+    from rich.console import Console
+
+    from headwater import live_share
+    from headwater.render.share import costs_view
+
+    found = {pool: own for pool, own in live_share.costs(store).items() if name in (None, pool)}
+    if as_json:
+        print_json({pool: [a.to_data() for a in own] for pool, own in found.items()})
+        return
+    for pool, own in found.items():
+        Console(highlight=False).print(costs_view(pool, own))
+    if not any(found.values()):
+        say("nothing is shared, or nothing was measured yet")
+
+
+def history(name: Name, store: StorePlace = None, as_json: Json = False) -> None:
+    """List what was wanted of a deployment, what became of it, and what happened."""
+    from headwater import live
+    from headwater.render.loop import decision_line
+
+    found = live.history(name, store)
+    if as_json:
+        print_json(found.to_data())
+        return
+    outcomes = {c.version: c for c in found.changes}
+    for wish in found.wishes:
+        change = outcomes.get(wish.version)
+        newest = wish.version == found.wishes[-1].version
+        ended = (change.outcome or change.phase) if change else "wanted" if newest else "superseded"
+        typer.echo(f"{live.clock(wish.at)}  version {wish.version}: {wish.goal}, {ended}")
+        if change is not None and change.message:
+            typer.echo(f"{'':21}{change.message.splitlines()[0]}")
+    for decision in found.decisions:
+        typer.echo(f"{live.clock(decision.at)}  {decision_line(decision)}")
+    for event in found.events:
+        typer.echo(f"{live.clock(event.at)}  {event.text.splitlines()[0]}")
+
+
+def explain(
+    subject: Annotated[
+        str,
+        typer.Argument(
+            help="A deployment's name, a decision's number, or a dataflow's file.",
+            show_default=False,
+            autocompletion=complete.deployments_and_files,
+        ),
+    ],
+    continuum: Annotated[
+        Path | None, typer.Option("--continuum", "-c", help="The zones; for a file.", show_default=False)
+    ] = None,
+    store: StorePlace = None,
+    canary: Canary = None,
+    factor: Factor = 2.0,
+    reset_state: Reset = None,
+    as_json: Json = False,
+) -> None:
+    """Say in words what applying a dataflow would do, what the last change did, or why it was decided."""
+    from headwater import live
+
+    if continuum is not None:
+        planned = planned_of(subject, continuum, trust_code=True)
+        settings = canary_of(canary, factor)
+        shown = live.preview(planned, store, reset_state=frozenset(reset_state or ()), canary=settings)
+        if as_json:
+            print_json(shown.to_data())
+        else:
+            _numbered(shown.words)
+        return
+    if subject.isdecimal() and not live.holds(subject, store):
+        _explain_decision(int(subject), store, as_json=as_json)
+        return
+    change, lines, journal = live.explain(subject, store)
+    if as_json:
+        print_json(live.change_data(change, lines, journal) if change else None)
+    elif change is None:
+        typer.echo("it is wanted, and not begun yet")
+    else:
+        done = sum(e.state == "done" for e in journal)
+        typer.echo(f"version {change.version}: {change.outcome or change.phase}")
+        typer.echo(f"{done} of {len(journal)} steps done")
+        _numbered(lines)
+        for line in live.measured(journal):
+            typer.echo(line)
+
+
+def _explain_decision(number: int, store: str | None, *, as_json: bool) -> None:
+    from rich.console import Console
+
+    from headwater import live_loop
+    from headwater.render.loop import decision_view
+
+    found = live_loop.decision(number, store)
+    if as_json:
+        print_json(found.to_data())
+    else:
+        Console(highlight=False).print(decision_view(found))
+
+
+def _numbered(lines: Sequence[str]) -> None:
+    for number, line in enumerate(lines, start=1):
+        typer.echo(f"{number:3d}. {line}")

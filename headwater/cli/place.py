@@ -1,0 +1,261 @@
+"""Options of commands that choose a placement. Thin, as ``headwater.cli`` is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater.cli import complete
+from headwater.cli.bars import Bar
+from headwater.cli.out import say
+
+if TYPE_CHECKING:
+    from headwater.continuum import Continuum
+    from headwater.dataflow.graph import Dataflow
+    from headwater.placement.usage import Weights
+    from headwater.plan.model import Deployment, DeploymentPlan
+    from headwater.plan.place import Prediction, Wish
+    from headwater.profile import Profile
+    from headwater.runtime.profiling import Seen
+
+Strategy = Annotated[
+    str | None,
+    typer.Option(
+        "--strategy",
+        help="Choose layers by: optimal, local_search, aels_rp_la, aels_rp, aels, cloud_only, tcep; for each "
+        "location by: tsoo_exact, atsoo_h, tsoo_h, trcs, fog_only, fc_interplay; "
+        "or annotated, as the dataflow's marks say.",
+        show_default="annotated",
+        autocompletion=complete.strategies,
+    ),
+]
+ProfileFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--profile",
+        help="What operators cost, as JSON; else it is assumed. Others may be of dataflows beside it.",
+        show_default=False,
+    ),
+]
+Compare = Annotated[bool, typer.Option("--compare", help="Show how each other strategy would do.")]
+MaxLatency = Annotated[
+    str | None,
+    typer.Option("--max-latency", help="From source to sink at most, such as 1s.", show_default="no limit"),
+]
+MaxBandwidth = Annotated[
+    str | None,
+    typer.Option("--max-bandwidth", help="Into the top layer, such as 125MB/s.", show_default="no limit"),
+]
+WeightsOf = Annotated[
+    str | None,
+    typer.Option(
+        "--weights", help="What hosts and network count in the cost.", show_default="cpu=0.5,network=0.5"
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(profile)
+
+
+def profile(
+    flow: Annotated[str, typer.Argument(help="flow.py, flow.py:name or flow.json", show_default=False)],
+    sample: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sample",
+            help="Rows of a source: SOURCE=PATH, or PATH where there is one source; {location} is filled in.",
+            show_default="the sources' own paths",
+        ),
+    ] = None,
+    rate: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rate",
+            help="Rows/s of a source at a location: SOURCE=NUMBER.",
+            show_default="by the sample's event times",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the profile is written.")] = Path(
+        "profile.json"
+    ),
+    cores: Annotated[int | None, typer.Option(help="Cores for Spark.", min=1, show_default="all")] = None,
+    memory: Annotated[str, typer.Option(help="Heap of Spark, such as 1g or 512m.")] = "1g",
+    repeats: Annotated[int, typer.Option(help="Runs of each operator; the median counts.", min=1)] = 3,
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Run the pickled functions of a JSON dataflow.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The profile on standard output, too.")] = False,
+) -> None:
+    """Measure on Spark what each operator costs, gives and keeps, over a sample; write it for --profile."""
+    from headwater import service
+    from headwater.quantity import parse_heap
+
+    memory_mb = parse_heap(memory)
+    loaded = service.load_dataflow(flow)
+    service.check_trust(loaded, trust_code=trust_code)
+    dataflow = loaded.dataflow
+    given = {name: {"*": value} for name, value in _rates(dataflow, rate or ()).items()}
+    count = 0
+    with Bar("starting Spark", total=len(dataflow.operators)) as bar:
+
+        def observe(seen: Seen) -> None:
+            nonlocal count
+            cost = "too few to tell" if seen.cpu_s is None else f"{seen.cpu_s * 1e6:.2f} µs of a core each"
+            bar.say(f"{seen.operator}: {seen.rows_in:,} rows in, {seen.rows_out:,} out, {cost}")
+            count += 1
+            bar.at(count, what="measuring")
+
+        found = service.profile(
+            dataflow,
+            _samples(dataflow, sample or ()),
+            cores=cores,
+            memory_mb=memory_mb,
+            repeats=repeats,
+            python_path=(str(loaded.directory),) if loaded.directory else (),
+            observe=observe,
+        )
+    found = found.model_copy(update={"rates": {**found.rates, **given}})
+    out.write_text(found.to_json(), encoding="utf-8")
+    if as_json:
+        typer.echo(found.to_json(), nl=False)
+    say(f"written to {out}")
+
+
+def _samples(dataflow: Dataflow, given: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Read --sample: for each source a path by location."""
+    sources = {source.id: source for source in dataflow.sources}
+    own = {name: getattr(source, "path", None) for name, source in sources.items()}
+    found = {name: path for name, path in own.items() if isinstance(path, str)}
+    for text in given:
+        name, equals, path = text.partition("=")
+        if not equals:
+            if len(sources) != 1:
+                raise typer.BadParameter(f"--sample {text}: say of which source, as SOURCE=PATH")
+            name, path = next(iter(sources)), text
+        if name not in sources:
+            known = ", ".join(sources)
+            raise typer.BadParameter(f"--sample {text}: there is no source '{name}', but {known}")
+        found[name] = path
+    every = dataflow.locations or ("sample",)
+    places = {name: every if "{location}" in path else every[:1] for name, path in found.items()}
+    return {
+        name: {place: path.replace("{location}", place) for place in places[name]}
+        for name, path in found.items()
+    }
+
+
+def _rates(dataflow: Dataflow, given: Sequence[str]) -> dict[str, float]:
+    """Read --rate."""
+    found: dict[str, float] = {}
+    for text in given:
+        name, _, number = text.partition("=")
+        try:
+            found[name] = float(number)
+        except ValueError:
+            raise typer.BadParameter(f"--rate {text}: write SOURCE=NUMBER, such as readings=500") from None
+        if name not in {source.id for source in dataflow.sources} or not 0 <= found[name] < float("inf"):
+            raise typer.BadParameter(f"--rate {text}: a source of the dataflow, and a number from 0 on")
+    return found
+
+
+def wished(
+    strategy: str | None,
+    max_latency: str | None,
+    max_bandwidth: str | None,
+    weights: str | None,
+    *,
+    name: str = "",
+    plans: Mapping[str, DeploymentPlan] | None = None,
+    profiles: Mapping[str, Profile] | None = None,
+) -> Wish | None:
+    """Read the options of a strategy; None where none is named.
+
+    ``plans``: what runs; that of the dataflow's ``name`` is adapted, the others take their part, by their
+    ``profiles``.
+    """
+    from headwater.placement.situation import Limits
+    from headwater.placement.usage import Weights
+    from headwater.plan.place import Wish
+    from headwater.quantity import parse_bandwidth, parse_duration
+
+    if strategy is None:
+        given = {"--max-latency": max_latency, "--max-bandwidth": max_bandwidth, "--weights": weights}
+        if named := [name for name, value in given.items() if value is not None]:
+            raise typer.BadParameter(f"{named[0]} is for --strategy: name one, such as tsoo_exact")
+        return None
+    limits = Limits(
+        max_latency=math.inf if max_latency is None else parse_duration(max_latency),
+        max_bandwidth=math.inf if max_bandwidth is None else parse_bandwidth(max_bandwidth),
+    )
+    return Wish(
+        strategy=strategy,
+        limits=limits,
+        weights=Weights() if weights is None else _weights(weights),
+        running=plans[name].deployment if plans and name in plans else None,
+        beside=tuple(
+            (plan, (profiles or {}).get(other)) for other, plan in (plans or {}).items() if other != name
+        ),
+    )
+
+
+def _weights(text: str) -> Weights:
+    """Read --weights."""
+    from headwater.placement.usage import Weights
+
+    found = {"cpu": 0.0, "network": 0.0}
+    for part in text.split(","):
+        name, _, number = part.partition("=")
+        try:
+            found[name.strip()] = float(number)
+        except ValueError:
+            found["?"] = math.nan
+    if set(found) != {"cpu", "network"} or not all(0 <= value < math.inf for value in found.values()):
+        raise typer.BadParameter(f"--weights {text}: write cpu=NUMBER,network=NUMBER, from 0 on")
+    return Weights(found["cpu"], found["network"])
+
+
+def chosen(
+    dataflow: Dataflow, continuum: Continuum, wish: Wish | None, profiles: Mapping[str, Profile]
+) -> tuple[Deployment, Prediction] | None:
+    """Choose layers as wished; None where nothing is."""
+    from headwater import service
+
+    if wish is None:
+        if profiles:
+            raise typer.BadParameter("--profile is for --strategy: name one, such as --strategy optimal")
+        return None
+    return service.place(dataflow, continuum, wish, profile=profiles.get(dataflow.name))
+
+
+def planned(
+    dataflow: Dataflow,
+    continuum: Continuum,
+    wish: Wish | None,
+    profiles: Mapping[str, Profile],
+    *,
+    spread: bool = False,
+) -> DeploymentPlan:
+    """Plan a dataflow as wished, or by its marks; a limit that nothing keeps to is among the warnings."""
+    from headwater import live_plan
+
+    decided, prediction = chosen(dataflow, continuum, wish, profiles) or (None, None)
+    return live_plan.planned(dataflow, continuum, decided, prediction, spread=spread)
+
+
+def read_profiles(files: Sequence[Path] | None, name: str) -> dict[str, Profile]:
+    """Read --profile: by the dataflow it was measured for; a single one is that of dataflow ``name``."""
+    from headwater import service
+
+    found = [service.read_profile(file) for file in files or ()]
+    if len(found) == 1:
+        return {name: found[0]}
+    named = {profile.dataflow or name: profile for profile in found}
+    if len(named) < len(found):
+        raise typer.BadParameter("--profile: two of them are of the same dataflow")
+    return named

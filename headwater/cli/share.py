@@ -1,0 +1,211 @@
+"""Commands of sharing: submit, remove, defragment, shared, owner. Thin, as ``headwater.cli`` is."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headwater.cli import complete
+from headwater.cli.control import (
+    ContinuumFile,
+    Flow,
+    StorePlace,
+    Trust,
+    Wait,
+    follow,
+)
+from headwater.cli.out import Json, print_json, say
+
+if TYPE_CHECKING:
+    from headwater.live_share import Joined
+
+OwnerName = Annotated[
+    str,
+    typer.Option("--owner", help="On whose behalf.", show_default=False, autocompletion=complete.owners),
+]
+PoolName = Annotated[
+    str,
+    typer.Option("--pool", help="The pool of dataflows that run as one.", autocompletion=complete.pools),
+]
+Submitted = Annotated[
+    str,
+    typer.Argument(help="The dataflow's name.", show_default=False, autocompletion=complete.submissions),
+]
+
+
+class RightOf(StrEnum):
+    """What an owner may do with another one's dataflows."""
+
+    read = "read"
+    remove = "remove"
+
+
+class RoleOf(StrEnum):
+    """What an owner may do who comes with a token."""
+
+    viewer = "viewer"
+    operator = "operator"
+    owner = "owner"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    for command in (submit, remove, defragment, shared, owner):
+        app.command()(command)
+
+
+def submit(
+    flow: Flow,
+    continuum: ContinuumFile,
+    owner: OwnerName,
+    pool: PoolName = "commons",
+    store: StorePlace = None,
+    trust_code: Trust = False,
+    wait: Wait = False,
+    as_json: Json = False,
+) -> None:
+    """Run a dataflow together with others: what they have in common runs once.
+
+    An owner with a token shows it in HEADWATER_OWNER_TOKEN.
+    """
+    from headwater import live_share, service
+
+    loaded = service.load_dataflow(flow)
+    service.check_trust(loaded, trust_code=trust_code)
+    zones = service.load_continuum(continuum)
+    found = live_share.submit(loaded.dataflow, zones, owner, store, pool=pool)
+    if found.cores and not as_json:
+        for how, cores in found.cores.items():
+            say(f"{'->' if how == found.how else '  '} {how}: {cores:.2f} cores foretold")
+    _told(
+        found,
+        f"{loaded.dataflow.name}: {len(found.reused)} operators run already, {len(found.new)} are new",
+        store,
+        wait=wait,
+        as_json=as_json,
+    )
+
+
+def remove(
+    name: Submitted, owner: OwnerName, store: StorePlace = None, wait: Wait = False, as_json: Json = False
+) -> None:
+    """Take a dataflow out that was submitted, with what nobody else needs; the others go on."""
+    from headwater import live_share
+
+    found = live_share.remove(name, owner, store)
+    words = f"{name}: {len(found.new)} operators end, {len(found.reused)} run on for others"
+    _told(found, words, store, wait=wait, as_json=as_json)
+
+
+def defragment(
+    pool: Annotated[str, typer.Argument(help="The pool.", autocompletion=complete.pools)] = "commons",
+    store: StorePlace = None,
+    wait: Wait = False,
+    as_json: Json = False,
+) -> None:
+    """Put together again what coming and going has cut up: fewer queries, and all state is kept."""
+    from headwater import live_share
+
+    found = live_share.defragment(pool, store)
+    _told(found, f"{pool} is put together", store, wait=wait, as_json=as_json)
+
+
+def _told(found: Joined, words: str, store: str | None, *, wait: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(found.to_data())
+    else:
+        before, after = found.queries
+        say(f"{words}; {before} queries become {after}")
+        say(f"{found.pool}: version {found.version} is wanted")
+    if wait:
+        follow(found.pool, found.version, store, quiet=as_json)
+
+
+def shared(store: StorePlace = None, as_json: Json = False) -> None:
+    """List what was submitted: whose it is, what it shares, and where its results are."""
+    from rich.console import Console
+
+    from headwater import live_share
+    from headwater.render.share import pool_data, pool_view
+
+    found = live_share.pools(store)
+    if as_json:
+        print_json([pool_data(pool) for pool in found])
+        return
+    for pool in found:
+        Console(highlight=False).print(pool_view(pool))
+    if not any(pool.submissions for pool in found):
+        say("nothing was submitted")
+
+
+def owner(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="The owner.", show_default="all", autocompletion=complete.owners),
+    ] = None,
+    max_dataflows: Annotated[int | None, typer.Option(min=0, help="Dataflows at most.")] = None,
+    max_operators: Annotated[
+        int | None, typer.Option(min=0, help="Operators at most, shared or not.")
+    ] = None,
+    max_cores: Annotated[
+        float | None, typer.Option(min=0, help="Cores at which no more dataflows are taken.")
+    ] = None,
+    no_limits: Annotated[bool, typer.Option("--no-limits", help="Take all limits away.")] = False,
+    role: Annotated[
+        RoleOf | None,
+        typer.Option(
+            "--role", help="viewer: looks; operator: changes deployments, too; owner: submits, too."
+        ),
+    ] = None,
+    token: Annotated[bool, typer.Option("--token", help="Make a token, and ask for it from now on.")] = False,
+    grant: Annotated[RightOf | None, typer.Option("--grant", help="Let --to do this.")] = None,
+    revoke: Annotated[RightOf | None, typer.Option("--revoke", help="Let --to do this no longer.")] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", help="Another owner.", autocompletion=complete.owners)
+    ] = None,
+    store: StorePlace = None,
+    as_json: Json = False,
+) -> None:
+    """Show owners, or set what one may run and do, and whom one lets read or remove one's dataflows.
+
+    Where the owner "admin" has a token, limits and roles are set with that.
+    """
+    from dataclasses import asdict, replace
+
+    from headwater import live_share
+    from headwater.control.sharing import Limits
+
+    if name is None:
+        found = live_share.owners(store)
+        if as_json:
+            print_json([asdict(o) for o in found])
+        for one in () if as_json else found:
+            words = [f"{k} {v:g}" for k, v in asdict(one.limits).items() if v is not None]
+            guarded = "token" if one.guarded else "no token"
+            typer.echo(f"{one.name}: {one.role}, {guarded}, {', '.join(words) or 'no limits'}")
+        return
+    if (grant or revoke) and not to:
+        raise typer.BadParameter("to whom? give --to OWNER")
+    if grant:
+        live_share.grant(name, str(to), grant.value, store)
+    if revoke:
+        live_share.grant(name, str(to), revoke.value, store, given=False)
+    limits = Limits() if no_limits else live_share.limits_of(name, store)
+    given: dict[str, Any] = {"dataflows": max_dataflows, "operators": max_operators, "cores": max_cores}
+    limits = replace(limits, **{k: v for k, v in given.items() if v is not None})
+    changed = no_limits or any(v is not None for v in given.values())
+    made = live_share.set_owner(
+        name,
+        store,
+        limits=limits if changed else None,
+        role=role.value if role is not None else None,
+        token=token,
+    )
+    if as_json:
+        now = role.value if role is not None else live_share.role_of(name, store)
+        print_json({"name": name, "role": now, "limits": asdict(limits), "token": made})
+    elif made is not None:
+        typer.echo(made)
+        say("shown this once: keep it, and set HEADWATER_OWNER_TOKEN to it")

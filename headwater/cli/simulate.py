@@ -1,0 +1,86 @@
+"""The command that replays rates through schedulers. Thin, as ``headwater.cli`` is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headwater.cli import complete
+from headwater.cli import place as placing
+from headwater.cli.bars import Bar
+from headwater.cli.control import ContinuumFile, Flow
+from headwater.cli.out import Json, print_json
+from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, WeightsOf
+
+TraceFile = Annotated[
+    Path, typer.Option("--trace", help="Rates as CSV: time,source,location,rate.", show_default=False)
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(simulate)
+
+
+def simulate(
+    flow: Flow,
+    continuum: ContinuumFile,
+    trace: TraceFile,
+    strategy: Annotated[
+        str,
+        typer.Option(
+            "--strategy",
+            help="Schedulers to compare; annotated: what the marks say.",
+            autocompletion=complete.schedulers,
+        ),
+    ] = "tsoo_exact,atsoo_h,annotated",
+    profile: ProfileFiles = None,
+    max_latency: MaxLatency = None,
+    max_bandwidth: MaxBandwidth = None,
+    weights: WeightsOf = None,
+    forecast: Annotated[
+        str | None,
+        typer.Option(
+            "--forecast",
+            help="Decide on what is expected of the rates before: last, ewma, trend or holt_winters.",
+            show_default="on the rates that come",
+            autocompletion=complete.forecasts,
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw it as PNG, too.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Replay a trace of rates: how would schedulers keep to limits, at what cost, with how many changes?"""
+    from rich.console import Console
+
+    from headwater import service
+    from headwater.plan.place import Wish
+
+    names = list(dict.fromkeys(name.strip() for name in strategy.split(",")))
+    common = placing.wished("tsoo_exact", max_latency, max_bandwidth, weights)
+    assert common is not None
+    wishes = [Wish(strategy=name, limits=common.limits, weights=common.weights) for name in names]
+    loaded = service.load_dataflow(flow)
+    name = loaded.dataflow.name
+    with Bar("simulating") as bar:
+        found = service.simulate(
+            loaded.dataflow,
+            service.load_continuum(continuum),
+            trace,
+            wishes,
+            profile=placing.read_profiles(profile, name).get(name),
+            forecast=forecast,
+            observe=lambda one, done, of: bar.at(done, total=of, what=f"simulating {one}"),
+        )
+    from headwater.render.simulate import draw, simulation_data, simulation_view
+
+    if plot is not None:
+        draw(found, plot, common.limits)
+    if as_json:
+        print_json(simulation_data(found))
+    else:
+        Console(highlight=False).print(simulation_view(found, common.limits))

@@ -1,0 +1,116 @@
+"""The command that shows everything at once, again and again. Thin, as ``headwater.cli`` is."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater.cli.control import StorePlace, stopped_by_signals
+from headwater.cli.out import print_json, print_line
+
+if TYPE_CHECKING:
+    from headwater.live_seen import View
+    from headwater.render.top import Order
+
+
+class By(StrEnum):
+    """What deployments are sorted by; zones and links go by load then, by name with ``name``."""
+
+    name = "name"
+    rate = "rate"
+    lag = "lag"
+    latency = "latency"
+    cores = "cores"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(top)
+
+
+def top(
+    sort: Annotated[
+        By, typer.Option("--sort", help="By what deployments are sorted; zones and links by load, then.")
+    ] = By.name,
+    rows: Annotated[
+        int | None,
+        typer.Option("--rows", min=1, help="Rows of each table at most.", show_default="what fits"),
+    ] = None,
+    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once.")] = False,
+    store: StorePlace = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="JSON alone: one document with --once, else a line for each look.")
+    ] = False,
+) -> None:
+    """Show deployments, zones and links, and how busy they are: live, until q or Ctrl-C."""
+    from headwater import live_view
+
+    if once:
+        found = live_view.look(store)
+        if as_json:
+            print_json(found.to_data())
+        else:
+            _print(found, sort.value, rows)
+        return
+    stop = stopped_by_signals()
+    views = live_view.watch(store, every=every, stop=stop)
+    if not as_json and sys.stdout.isatty():
+        _screen(views, sort.value, rows, stop)
+        return
+    for view in views:
+        if as_json:
+            print_line(view.to_data())
+        else:
+            _print(view, sort.value, rows)
+
+
+def _print(view: View, order: Order, rows: int | None) -> None:
+    from rich.console import Console
+
+    from headwater.render.top import Top
+
+    Console(highlight=False).print(Top(view=view, order=order, rows=rows))
+
+
+def _screen(views: Iterable[View], order: Order, rows: int | None, stop: threading.Event) -> None:
+    """Show each view in the place of the one before; keys sort it otherwise, or end it."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from headwater.cli.keys import Keys
+    from headwater.render.top import KEYS, Top
+
+    console = Console(highlight=False)
+    typed = sys.stdin.isatty()
+    seen: list[View] = []
+    with contextlib.ExitStack() as stack:
+        screen = stack.enter_context(
+            Live(console=console, auto_refresh=False, screen=True, vertical_overflow="crop")
+        )
+
+        def show() -> None:
+            for view in seen:
+                height = console.size.height
+                shown = Top(view=view, order=order, rows=rows, height=height, typed=typed)
+                screen.update(shown, refresh=True)
+
+        def on_key(key: str) -> None:
+            nonlocal order
+            if key in ("q", "Q"):
+                stop.set()
+            elif key in KEYS:
+                order = KEYS[key]
+                show()
+
+        if typed:
+            stack.enter_context(Keys(on_key))
+        for view in views:
+            seen[:] = [view]
+            show()

@@ -1,0 +1,51 @@
+"""The command that supposes other rates and links. Thin, as ``headwater.cli`` is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headwater.cli.control import Name, StorePlace
+from headwater.cli.out import Json, print_json
+
+Rates = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rate",
+        help="2x: all sources; read=500: rows/s of one; read=2x, read@L1=500: at one location. Repeat it.",
+        show_default="as they are",
+    ),
+]
+Links = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--link",
+        help="E1=1Mbit/s,40ms: bandwidth, delay or both from that zone to its parent. Repeat it.",
+        show_default="as they are",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command("what-if")(what_if)
+
+
+def what_if(
+    name: Name, rate: Rates = None, link: Links = None, store: StorePlace = None, as_json: Json = False
+) -> None:
+    """Foretell what a deployment would do at other rates or links, and what would be changed then.
+
+    Nothing is touched. It is foretold from what was measured last, by the model that promises are kept by.
+    """
+    from rich.console import Console
+
+    from headwater import live_whatif
+    from headwater.render.whatif import what_if_view
+
+    found = live_whatif.what_if(name, live_whatif.Supposed.read(rate or (), link or ()), store).to_data()
+    if as_json:
+        print_json(found)
+    else:
+        Console(highlight=False).print(what_if_view(found))

@@ -1,0 +1,173 @@
+"""The command that runs a zone's agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headwater.cli import complete
+from headwater.cli.out import print_line
+from headwater.errors import DeploymentError
+
+_CLOSE_SECONDS = 5.0
+
+
+class WhenFull(StrEnum):
+    """What a unit does whose output buffer is full."""
+
+    block = "block"
+    drop_oldest = "drop_oldest"
+    drop_newest = "drop_newest"
+    fail = "fail"
+
+
+class Delivery(StrEnum):
+    """How often a row may come out of a channel whose writer failed in mid-batch."""
+
+    exactly_once = "exactly_once"
+    at_least_once = "at_least_once"
+
+
+def zone(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="The zone, as the continuum names it.",
+            show_default=False,
+            autocompletion=complete.zones,
+        ),
+    ],
+    directory: Annotated[Path, typer.Option("--dir", help="Where it keeps everything.", show_default=False)],
+    listen: Annotated[str, typer.Option(help="host:port; port 0 takes a free one.")] = "127.0.0.1:7070",
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Certificate (PEM); with it all traffic is TLS.", show_default=False)
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).", show_default=False)] = None,
+    cores: Annotated[
+        int | None, typer.Option(help="Cores for Spark.", min=1, show_default="the host's n_cpu")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Heap of Spark.", show_default="half the host's memory")
+    ] = None,
+    packages: Annotated[
+        str, typer.Option(help="Maven coordinates that its Spark needs, separated by commas.")
+    ] = "",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Less processor time to start Spark, less throughput later.")
+    ] = False,
+    trigger: Annotated[str, typer.Option(help="Time between two batches.")] = "500 milliseconds",
+    max_buffer: Annotated[str, typer.Option(help="Largest size of one channel on disk.")] = "1GiB",
+    when_full: Annotated[WhenFull, typer.Option(help="What to do when it is reached.")] = WhenFull.block,
+    delivery: Annotated[
+        Delivery, typer.Option(help="Of the channels it writes: at least once is faster.")
+    ] = Delivery.exactly_once,
+    state_store: Annotated[
+        str | None,
+        typer.Option(
+            envvar="HEADWATER_STATE_STORE",
+            help="Where units leave state for others: a directory or URI, the same for all zones.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Where it listens as JSON on standard output, in a line.")
+    ] = False,
+) -> None:
+    """Run the agent of a zone: its Spark, its units, its side of the links.
+
+    The token that callers must show is in the environment variable HEADWATER_TOKEN. What runs when
+    the agent is killed runs on, and is adopted when it comes back; SIGTERM ends units and Spark,
+    SIGINT (Ctrl-C) and SIGHUP the agent alone.
+    """
+    import logging
+
+    from headwater.quantity import parse_duration, parse_heap, parse_size
+    from headwater.runtime.agent import Agent
+    from headwater.runtime.durable import write_atomically
+    from headwater.runtime.logserver import LogServer
+    from headwater.runtime.settings import ChannelSettings, UnitSettings
+    from headwater.runtime.sparks import Sparks
+    from headwater.runtime.wire import Credentials
+
+    if (tls_cert is None) != (tls_key is None):
+        raise typer.BadParameter("--tls-cert and --tls-key go together")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    directory = directory.resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    credentials = Credentials.from_environment()
+    sparks = Sparks(
+        directory / "spark",
+        cores=cores,
+        memory_mb=parse_heap(memory) if memory else None,
+        quick=quick,
+        packages=tuple(p for p in packages.split(",") if p),
+    )
+    parse_duration(trigger)
+    channel = ChannelSettings(
+        max_bytes=parse_size(max_buffer), when_full=when_full.value, delivery=delivery.value
+    )
+    settings = UnitSettings(trigger=trigger, channel=channel, state_store=state_store)
+    agent = Agent(name, directory, credentials, sparks, settings)
+    pair = (tls_cert.read_text(), tls_key.read_text()) if tls_cert and tls_key else None
+    with _only_agent(directory):
+        server = LogServer(
+            listen, token=credentials.token, find=agent.find_log, actions=agent.actions(), tls=pair
+        )
+        host = listen.rpartition(":")[0]
+        address = f"{'grpc+tls://' if pair else ''}{host}:{server.port}"
+        agent.begin()
+        record = {"zone": name, "pid": os.getpid(), "address": address}
+        write_atomically(directory / "agent.json", json.dumps(record))
+        if as_json:
+            print_line(record)
+        else:
+            typer.echo(f"zone {name} listens at {address}")
+        done = threading.Event()
+        how: list[int] = []
+
+        def end(number: int, frame: object) -> None:
+            how.append(number)
+            done.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, end)
+        done.wait()
+        units = signal.SIGTERM in how
+        if not as_json:
+            typer.echo("ending with its units" if units else "ending; its units run on")
+        agent.end(units=units)
+        closing = threading.Thread(target=server.shutdown, daemon=True)
+        closing.start()
+        closing.join(_CLOSE_SECONDS)
+        (directory / "agent.json").unlink(missing_ok=True)
+    # Requests that still wait for something must not keep the process.
+    os._exit(0)
+
+
+class _only_agent:  # noqa: N801 (reads as a statement)
+    """Keep a second agent out of a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / ".agent.lock"
+
+    def __enter__(self) -> None:
+        import fcntl
+
+        self._open = self._file.open("a")
+        try:
+            fcntl.flock(self._open, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._open.close()
+            raise DeploymentError(
+                "an agent runs in this directory", where=str(self._file.parent), hint="give another --dir"
+            ) from error
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()

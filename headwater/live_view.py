@@ -1,0 +1,474 @@
+"""One look at everything that a store knows: zones, hosts, units, links, deployments, pools, open decisions.
+
+What terminal, event stream and dashboard show, made often and cheaply: plans are never built for it, and what
+was read once is not read again while it is the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, fields, replace
+from hashlib import sha256
+from typing import Any
+
+from headwater.adapt.keeping import Figures, breaks
+from headwater.adapt.promise import Promise
+from headwater.adapt.window import UnitRates, Window, window
+from headwater.continuum import Continuum, Zone
+from headwater.control.glance import Glance, Key, Member
+from headwater.control.lifecycle import BUSY
+from headwater.control.pulse import Pulse
+from headwater.control.records import OPEN, DeploymentRecord, Sample, ZoneReport
+from headwater.errors import HeadwaterError
+from headwater.live import RECENT, store_place
+from headwater.live_seen import (
+    DecisionSeen,
+    DeploymentSeen,
+    HostSeen,
+    LinkSeen,
+    MemberSeen,
+    PoolSeen,
+    UnitSeen,
+    View,
+    ZoneSeen,
+)
+from headwater.metrics import Progress, UnitProgress
+from headwater.plan.document import outline
+
+__all__ = ["View", "look", "watch"]
+
+PLANS = 5000
+"""Plans of which is remembered what their documents tell."""
+STORES = 8
+"""Stores of which is remembered what was read of late."""
+PULSE = 0.05
+"""Seconds from one question whether something was written to the next."""
+RESTS = 4.0
+"""How many times as long as a look worked there is none after it, unless it is due."""
+
+
+def look(place: str | None = None) -> View:
+    """Look at everything once; raise a HeadwaterError where there is no store, or it cannot be reached."""
+    where = store_place(place)
+    memory = _memory(where)
+    with closing(Glance.open(where)) as store, memory.alone:
+        return memory.look(store)
+
+
+def watch(
+    place: str | None = None, *, every: float = 1.0, at_once: bool = False, stop: threading.Event
+) -> Iterator[View]:
+    """Look again and again until ``stop`` is set: every so many seconds.
+
+    ``at_once``: also as soon as something was written, after a rest of four times a look's processor time.
+    While the store is not there, or cannot be reached, what was seen before is given with the ``error``.
+    """
+    last = View(at=time.time(), store=store_place(place))
+    with closing(Pulse(last.store)) as pulse:
+        while not stop.is_set():
+            begun, worked = time.monotonic(), time.thread_time()
+            pulse.beats()
+            try:
+                last = look(place)
+                yield last
+            except HeadwaterError as error:
+                yield replace(last, error=str(error))
+            if at_once:
+                stop.wait(min(every, (time.thread_time() - worked) * RESTS))
+                while not (stop.is_set() or pulse.beats() or time.monotonic() - begun > every):
+                    stop.wait(PULSE)
+            else:
+                stop.wait(every)
+
+
+# ---------------------------------------------------------------- what is remembered between looks
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """What is wanted of a plan: its units, the continuum that it is for, and the layers of its zones."""
+
+    units: tuple[str, ...]
+    continuum: Continuum
+    layers: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a deployment has in its zones: made once of the same plan, progress and window."""
+
+    plan: _Planned
+    progress: Progress
+    window: Window | None
+    units: tuple[UnitSeen, ...]
+    hosts: Mapping[tuple[str, str], HostSeen]
+    links: tuple[LinkSeen, ...]
+
+
+@dataclass
+class _Memory:
+    """What was read of a store. ``alone``: one looks at a time, the next finds it all read."""
+
+    alone: threading.Lock = field(default_factory=threading.Lock)
+    plans: OrderedDict[str, _Planned] = field(default_factory=OrderedDict)
+    continua: dict[str, Continuum] = field(default_factory=dict)
+    samples: dict[Key, Sample] = field(default_factory=dict)
+    windows: dict[str, tuple[tuple[Key, ...], Window | None]] = field(default_factory=dict)
+    parts: dict[str, _Part] = field(default_factory=dict)
+    reports: dict[tuple[str, str], tuple[float, str | None, ZoneReport]] = field(default_factory=dict)
+
+    def look(self, store: Glance) -> View:
+        now, lease = time.time(), store.lease()
+        records = store.deployments()
+        heard = store.heard()
+        keys = self._sampled(store, now - RECENT)
+        self._said(store, heard, {name for name, own in keys.items() if own})
+        promises = store.promises()
+        names = {record.name for record in records}
+        self.windows = {name: own for name, own in self.windows.items() if name in names}
+        self.parts = {name: own for name, own in self.parts.items() if name in names}
+        world = _World()
+        deployments = []
+        for record in records:
+            plan = self._plan(store, record.base) if record.base else None
+            seen = self._window(record.name, keys.get(record.name, ()))
+            progress = self._progress(record.name, keys.get(record.name, ()))
+            if plan is not None:
+                world.add(self._part(record.name, plan, progress, seen))
+            deployments.append(_deployment(store, record, plan, progress, seen, promises.get(record.name)))
+        return View(
+            at=now,
+            store=store.where,
+            controller=lease.holder if lease else None,
+            layers=world.layers,
+            zones=world.seen_zones(heard),
+            links=world.seen_links(),
+            deployments=tuple(deployments),
+            pools=_pools(store.members()),
+            decisions=tuple(
+                DecisionSeen(**{f.name: getattr(d, f.name) for f in fields(DecisionSeen)})
+                for d in store.decisions(states=OPEN)
+            ),
+        )
+
+    def _plan(self, store: Glance, id_: str) -> _Planned | None:
+        if id_ in self.plans:
+            self.plans.move_to_end(id_)
+            return self.plans[id_]
+        document = store.document(id_)
+        if document is None:
+            return None
+        found = outline(document)
+        text = json.dumps(found.continuum, sort_keys=True)
+        key = sha256(text.encode()).hexdigest()
+        if key not in self.continua:
+            self.continua[key] = Continuum.from_data(found.continuum)
+        continuum = self.continua[key]
+        self.plans[id_] = _Planned(found.units, continuum, {z.name: z.layer for z in continuum.zones})
+        if len(self.plans) > PLANS:
+            self.plans.popitem(last=False)
+        return self.plans[id_]
+
+    def _sampled(self, store: Glance, since: float) -> dict[str, tuple[Key, ...]]:
+        """Read the samples that are new, forget those that are old; name what there is, by deployment."""
+        keys = store.sampled(since)
+        self.samples = {key: self.samples[key] for key in keys if key in self.samples}
+        self.samples |= store.samples_at([key for key in keys if key not in self.samples])
+        found: dict[str, list[Key]] = {}
+        for key in keys:
+            if key in self.samples:
+                found.setdefault(key[0], []).append(key)
+        return {name: tuple(own) for name, own in found.items()}
+
+    def _said(
+        self, store: Glance, heard: Iterable[tuple[str, str, float, str | None]], sampled: set[str]
+    ) -> None:
+        """Read what zones last said that no sample tells: there is none, or they cannot be asked."""
+        found = {}
+        for name, zone, at, error in heard:
+            if error is None and name in sampled:
+                continue
+            before = self.reports.get((name, zone))
+            if before is not None and before[:2] == (at, error):
+                found[name, zone] = before
+            elif (report := store.report_of(name, zone)) is not None:
+                found[name, zone] = (at, error, report)
+        self.reports = found
+
+    def _window(self, name: str, keys: tuple[Key, ...]) -> Window | None:
+        known = self.windows.get(name)
+        if known is None or known[0] != keys:
+            # From the first to the last of them: what is between tells no other rates.
+            ends = [self.samples[key] for key in (*keys[:1], *keys[1:][-1:])]
+            self.windows[name] = known = keys, window(ends)
+        return known[1]
+
+    def _part(self, name: str, plan: _Planned, progress: Progress, seen: Window | None) -> _Part:
+        found = self.parts.get(name)
+        if not (found and found.plan is plan and found.progress is progress and found.window is seen):
+            self.parts[name] = found = _part(name, plan, progress, seen)
+        return found
+
+    def _progress(self, name: str, keys: tuple[Key, ...]) -> Progress:
+        """Put together what is newest: the last sample, and of zones that it lacks what they last said."""
+        newest = self.samples[keys[-1]].progress if keys else Progress(seconds=0.0)
+        there = {u.zone for u in newest.units}
+        for (own, zone), (_, _, report) in self.reports.items():
+            if own == name and zone not in there and report.progress is not None:
+                newest = newest.joined(report.progress)
+        return newest
+
+
+_memories: OrderedDict[str, _Memory] = OrderedDict()
+_choosing = threading.Lock()
+
+
+def _memory(where: str) -> _Memory:
+    with _choosing:
+        found = _memories.setdefault(where, _Memory())
+        _memories.move_to_end(where)
+        if len(_memories) > STORES:
+            _memories.popitem(last=False)
+        return found
+
+
+# ---------------------------------------------------------------- put together
+
+
+class _World:
+    """The zones of all continua, and what deployments have there. Zones of one name are one zone."""
+
+    def __init__(self) -> None:
+        self._zones: dict[str, Zone] = {}
+        self._layers: dict[str, None] = {}
+        self._added: set[int] = set()
+        self._units: dict[str, list[UnitSeen]] = {}
+        self._hosts: dict[tuple[str, str], HostSeen] = {}
+        self._links: dict[str, list[LinkSeen]] = {}
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        return tuple(self._layers)
+
+    def add(self, part: _Part) -> None:
+        """Add what a deployment has."""
+        continuum = part.plan.continuum
+        if id(continuum) not in self._added:
+            self._added.add(id(continuum))
+            self._layers |= dict.fromkeys(layer.name for layer in continuum.layers)
+            self._zones |= {zone.name: zone for zone in continuum.zones}
+        for unit in part.units:
+            if (zone := self._zones.get(unit.zone)) is not None:
+                one = unit if unit.layer else replace(unit, layer=zone.layer)
+                self._units.setdefault(unit.zone, []).append(one)
+        self._hosts |= part.hosts
+        for link in part.links:
+            self._links.setdefault(link.link, []).append(link)
+
+    def seen_zones(self, heard: Iterable[tuple[str, str, float, str | None]]) -> tuple[ZoneSeen, ...]:
+        """Give all zones, parents first."""
+        times: dict[str, float] = {}
+        errors: dict[str, str] = {}
+        for _, zone, at, error in heard:
+            times[zone] = max(at, times.get(zone, 0.0))
+            if error is not None:
+                errors[zone] = error
+        return tuple(
+            ZoneSeen(
+                name=zone.name,
+                layer=zone.layer,
+                parent=zone.parent,
+                locations=zone.locations,
+                hosts=tuple(self._host(zone.name, host.name) for host in zone.hosts),
+                units=tuple(self._units.get(zone.name, ())),
+                heard=times.get(zone.name),
+                error=errors.get(zone.name),
+            )
+            for zone in self._downward()
+        )
+
+    def _host(self, zone: str, name: str) -> HostSeen:
+        """Give a host; where a zone's only host goes by another name for its agent, by what that says."""
+        found = self._hosts.get((zone, name))
+        if found is None and len(self._zones[zone].hosts) == 1:
+            found = next((replace(h, name=name) for (z, _), h in self._hosts.items() if z == zone), None)
+        return found or HostSeen(name=name)
+
+    def _downward(self) -> Iterator[Zone]:
+        below: dict[str | None, list[Zone]] = {}
+        for zone in self._zones.values():
+            above = zone.parent if zone.parent in self._zones else None
+            below.setdefault(above, []).append(zone)
+        waiting = list(reversed(below.get(None, [])))
+        while waiting:
+            zone = waiting.pop()
+            yield zone
+            waiting += reversed(below.get(zone.name, []))
+
+    def seen_links(self) -> tuple[LinkSeen, ...]:
+        """Give all links, with what all deployments send over each."""
+        found = []
+        for zone in self._zones.values():
+            if (link := zone.link) is None:
+                continue
+            parts = self._links.get(link.name, [])
+            declared = None if link.bandwidth is None else link.bandwidth / 8
+            capacity = _most(p.capacity_bytes_per_s for p in parts)
+            found.append(
+                LinkSeen(
+                    link=link.name,
+                    lower=link.lower,
+                    upper=link.upper,
+                    bytes_per_s=_sum(p.bytes_per_s for p in parts),
+                    capacity_bytes_per_s=declared if capacity is None else capacity,
+                    declared_bytes_per_s=declared,
+                    delay_s=_most(p.delay_s for p in parts),
+                    up=_whether(p.up for p in parts),
+                )
+            )
+        return tuple(found)
+
+
+def _part(name: str, plan: _Planned, progress: Progress, seen: Window | None) -> _Part:
+    """Put together what a plan wants, and what its zones say."""
+    said = {unit.unit: unit for unit in progress.units}
+    rates = seen.units if seen else {}
+    units, links = [], []
+    for unit in dict.fromkeys((*plan.units, *said)):
+        zone = said[unit].zone if unit in said else unit.rpartition("@")[2]
+        units.append(_unit(name, unit, zone, plan.layers.get(zone, ""), said.get(unit), rates.get(unit)))
+    hosts = {
+        (host.now.zone, host.now.host): HostSeen(
+            name=host.now.host, cores=host.cores, spark=host.spark, agent=host.agent, others=host.others,
+            load=host.load, memory=host.now.memory, memory_free=host.now.memory_free,
+        )
+        for host in (seen.hosts.values() if seen else ())
+    }  # fmt: skip
+    for link in progress.links:
+        written = seen.links[link.link].bytes if seen and link.link in seen.links else None
+        came = written if link.bytes_per_s is None else link.bytes_per_s
+        one = LinkSeen(link=link.link, lower="", upper="", bytes_per_s=came, up=link.up)
+        links.append(replace(one, capacity_bytes_per_s=link.capacity, delay_s=link.delay_s))
+    return _Part(plan, progress, seen, tuple(units), hosts, tuple(links))
+
+
+def _unit(
+    name: str, unit: str, zone: str, layer: str, said: UnitProgress | None, rates: UnitRates | None
+) -> UnitSeen:
+    if said is None:
+        return UnitSeen(unit=unit, deployment=name, zone=zone, layer=layer)
+    return UnitSeen(
+        unit=unit,
+        deployment=name,
+        zone=zone,
+        layer=layer,
+        status=said.status,
+        rows_in_per_s=rates.rows_in if rates else None,
+        rows_out_per_s=rates.rows_out if rates else None,
+        lag=said.lag,
+        latency_p50_s=said.latency.p50 if said.latency else None,
+        latency_p95_s=said.latency.p95 if said.latency else None,
+        oldest_s=said.oldest_s,
+        busy=rates.busy if rates else None,
+        cpu=rates.cpu if rates else None,
+        batch_s=rates.batch_s if rates else None,
+        state_rows=said.state_rows,
+        state_bytes=said.state_bytes,
+        dead_letters=said.dead_letters,
+        late_rows=said.late_rows,
+        watermark=said.watermark,
+        error=said.error,
+    )
+
+
+def _deployment(
+    store: Glance,
+    record: DeploymentRecord,
+    plan: _Planned | None,
+    progress: Progress,
+    seen: Window | None,
+    promise: Promise | None,
+) -> DeploymentSeen:
+    change = store.change(record.name) if record.phase in BUSY else None
+    done, steps = store.steps(change.id) if change is not None else (0, 0)
+    latency = max((u.latency.p95 for u in progress.units if u.latency), default=None)
+    broken: tuple[str, ...] = ()
+    if promise is not None and plan is not None and seen is not None:
+        broken = tuple(b.text for b in breaks(promise, _figures(plan.continuum, seen, latency)))
+    return DeploymentSeen(
+        name=record.name,
+        phase=record.phase,
+        version=record.version,
+        message=record.message,
+        updated=record.updated,
+        plan=record.base,
+        continuum=plan.continuum.name if plan else None,
+        busy=record.phase in BUSY,
+        units=len(set(plan.units if plan else ()) | {u.unit for u in progress.units}),
+        running=sum(u.status == "running" for u in progress.units),
+        failed=len(progress.failed),
+        rows_per_s=sum(u.rows_in for u in seen.units.values() if u.now.lag is None) if seen else None,
+        latency_p95_s=latency,
+        lag=_sum(u.lag for u in progress.units),
+        dead_letters=sum(u.dead_letters for u in progress.units),
+        promised=promise is not None,
+        promised_latency_s=promise.max_latency if promise and math.isfinite(promise.max_latency) else None,
+        broken=broken,
+        done=done,
+        steps=steps,
+    )
+
+
+def _figures(continuum: Continuum, seen: Window, latency: float | None) -> Figures:
+    """Give what a promise is about; the slowest unit stands for the sinks, which no other one is behind."""
+    top, zone = continuum.layers[-1].name, continuum.zone
+    into = [x.name for x in continuum.links if zone(x.upper).layer == top != zone(x.lower).layer]
+    return Figures(
+        latency=max(latency or 0.0, seen.oldest()),
+        bandwidth=sum(seen.links[name].bytes for name in into if name in seen.links),
+        cost=0.0,
+        load={f"{host} ({zone_})": rates.load for (zone_, host), rates in seen.hosts.items()},
+    )
+
+
+def _pools(members: Iterable[Member]) -> tuple[PoolSeen, ...]:
+    pools: dict[str, list[Member]] = {}
+    for one in members:
+        pools.setdefault(one.pool, []).append(one)
+    found = []
+    for name, own in pools.items():
+        users: dict[str, int] = {}
+        for one in own:
+            for operator in one.operators:
+                users[operator] = users.get(operator, 0) + 1
+        dataflows = tuple(
+            MemberSeen(
+                name=one.name,
+                owner=one.owner,
+                operators=len(one.operators),
+                shared=sum(users[o] > 1 for o in one.operators),
+            )
+            for one in own
+        )
+        found.append(PoolSeen(name=name, operators=len(users), dataflows=dataflows))
+    return tuple(found)
+
+
+def _sum(values: Iterable[float | None]) -> Any:
+    known = [v for v in values if v is not None]
+    return sum(known) if known else None
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    return max((v for v in values if v is not None), default=None)
+
+
+def _whether(values: Iterable[bool | None]) -> bool | None:
+    known = [v for v in values if v is not None]
+    return any(known) if known else None

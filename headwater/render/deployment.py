@@ -1,0 +1,333 @@
+"""Plans, progress and errors as a terminal shows them; computes nothing and knows no Spark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from headwater.continuum import Link, Zone
+from headwater.errors import ErrorList, HeadwaterError
+from headwater.live import Status
+from headwater.metrics import LinkProgress, Progress, UnitProgress
+from headwater.plan.diff import PlanDiff
+from headwater.plan.model import Channel, DeploymentPlan, Unit
+from headwater.quantity import format_bandwidth, format_duration, format_size
+
+_STATUS_STYLE: Mapping[str, str] = {
+    "starting": "yellow",
+    "running": "green",
+    "failed": "bold red",
+    "finished": "cyan",
+    "stopped": "dim",
+}
+
+
+# ---------------------------------------------------------------- plans
+
+
+def plan_view(plan: DeploymentPlan) -> RenderableType:
+    """Show a plan: the tree of zones with their units, then what crosses each link, then warnings."""
+    parts: list[RenderableType] = [_zone_tree(plan), Text(""), *_crossings(plan)]
+    inside = [c for c in plan.channels if any(not links for links in c.routes.values())]
+    if inside:
+        parts += [Text(""), Text("Channels inside a zone", style="bold")]
+        for channel in inside:
+            readers = ", ".join(u for u, links in channel.routes.items() if not links)
+            kept = f" (Kafka of {channel.broker})" if channel.broker else ""
+            parts.append(Text(f"  {channel.id}: {channel.producer} -> {readers}{kept}"))
+    for warning in plan.warnings:
+        parts += [Text(""), Text(f"warning: {warning}", style="yellow")]
+    return Group(*parts)
+
+
+def _zone_tree(plan: DeploymentPlan) -> Tree:
+    queries = len(plan.units)
+    name = plan.dataflow.name
+    title = (
+        f"[bold]{escape(name)}[/]: {queries} units, {len(plan.channels)} channels, on {plan.continuum.name}"
+    )
+    tree = Tree(title)
+
+    def add(zone: Zone, to: Tree) -> None:
+        branch = to.add(_zone_title(plan, zone))
+        for unit in plan.units:
+            if unit.zone == zone.name:
+                _unit_branch(plan, unit, branch)
+        for child in plan.continuum.children(zone.name):
+            add(child, branch)
+
+    add(plan.continuum.root, tree)
+    return tree
+
+
+def _zone_title(plan: DeploymentPlan, zone: Zone) -> str:
+    covered = ", ".join(plan.continuum.covered(zone.name))
+    link = f", {_link_text(zone.link)}" if zone.link else ""
+    hosts = ", ".join(host.name for host in zone.hosts)
+    broker = f"; Kafka at {zone.broker.servers}" if zone.broker else ""
+    about = f"({zone.layer}; {covered}{link}; hosts {hosts}{broker})"
+    return f"[bold cyan]{escape(zone.name)}[/] {escape(about)}"
+
+
+def _unit_branch(plan: DeploymentPlan, unit: Unit, to: Tree) -> None:
+    hosts = escape(" or ".join(unit.hosts))
+    known = plan.dataflow.locations or plan.continuum.locations
+    some = [x for x in plan.continuum.covered(unit.zone) if x in known and x not in unit.locations]
+    only = f" for {escape(', '.join(unit.locations))}" if some else ""
+    branch = to.add(f"[green]{escape(unit.id)}[/] on {hosts}{only}")
+    branch.add(Text(" > ".join(f"{id_} ({plan.dataflow[id_].kind})" for id_ in unit.operators)))
+
+
+def _crossings(plan: DeploymentPlan) -> Iterator[RenderableType]:
+    links: dict[str, Link] = {}
+    crossing: dict[str, list[Channel]] = {}
+    for channel in plan.channels:
+        for link in channel.links:
+            links[link.name] = link
+            crossing.setdefault(link.name, []).append(channel)
+    if not links:
+        yield Text("Nothing crosses a link: all data stays in its zone.")
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("Link", "Stream", "From", "To", "Kept in"):
+        table.add_column(column, overflow="fold")
+    for name, channels in crossing.items():
+        for number, channel in enumerate(channels):
+            table.add_row(
+                name if number == 0 else "",
+                channel.operator,
+                channel.producer,
+                ", ".join(u for u, way in channel.routes.items() if links[name] in way),
+                f"Kafka of {channel.broker}" if channel.broker else f"filelog of {channel.zone}",
+            )
+    yield table
+    yield Text("")
+    for stream in dict.fromkeys(c.operator for cs in crossing.values() for c in cs):
+        yield Text(f"{stream}: {plan.dataflow.types[stream].schema.text}")
+
+
+def _link_text(link: Link) -> str:
+    parts = [f"{link.name}"]
+    if link.bandwidth is not None:
+        parts.append(format_bandwidth(link.bandwidth))
+    if link.latency:
+        parts.append(format_duration(link.latency))
+    return " ".join(parts)
+
+
+# ---------------------------------------------------------------- changes
+
+
+_ACTION_STYLE: Mapping[str, str] = {
+    "start": "green",
+    "stop": "red",
+    "replace": "yellow",
+    "feed": "cyan",
+}
+
+
+def change_view(name: str, diff: PlanDiff, words: Iterable[str]) -> RenderableType:
+    """Show what applying a plan would change: a table of units, then the steps in words."""
+    changed = diff.changed
+    same = len(diff.units) - len(changed)
+    parts: list[RenderableType] = [
+        Text(f"{name}: {len(changed)} units change, {same} stay as they are", style="bold")
+    ]
+    if changed:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("Unit", "Change", "State", "Because"):
+            table.add_column(column, overflow="fold")
+        for unit in changed:
+            style = _ACTION_STYLE[unit.action]
+            table.add_row(Text(unit.unit), Text(unit.action, style=style), unit.state, Text(unit.reason))
+        parts.append(table)
+    parts += [Text(f"  {n}. {line}") for n, line in enumerate(words, start=1)]
+    return Group(*parts)
+
+
+def status_view(status: Status) -> RenderableType:
+    """Show a stored deployment: its phase, a change under way, its units, zones that do not answer."""
+    record, change = status.deployment, status.change
+    parts: list[RenderableType] = [
+        Text.assemble(
+            (record.name, "bold"), f"  version {record.version}  ", (record.phase, PHASE_STYLE[record.phase])
+        )
+    ]
+    if change is not None and change.ended is None:
+        parts.append(Text(f"  {status.done} of {status.steps} steps done"))
+    if record.message:
+        parts.append(Text(f"  {record.message}", style="yellow"))
+    if status.controller is None:
+        parts.append(Text("  nobody acts on the store: `headwater up` does", style="yellow"))
+    parts += _promised(status)
+    if status.units:
+        parts.append(_unit_table(status.units))
+    if links := status.progress.links:
+        parts.append(_link_table(links))
+    parts += _buffers(status.progress)
+    parts += [Text(f"zone {z.zone}: {z.error}", style="red") for z in status.zones if z.error]
+    parts += [Text(f"{u.unit}: {u.error}", style="red") for u in status.units if u.error]
+    return Group(*parts)
+
+
+def _promised(status: Status) -> Iterator[Text]:
+    """Say whether the promise is kept, who decides, and which decisions are open."""
+    if status.promise is None:
+        return
+    measured, most = status.measured, status.promise.max_latency
+    said = ""
+    if measured is not None and not math.isinf(most):
+        said = f", latency {format_duration(measured.latency)} of at most {format_duration(most)}"
+    mode = f"; mode {status.promise.mode}"
+    if status.kept is None:
+        yield Text(f"  promise: not measured yet{mode}", style="dim")
+    elif status.kept:
+        yield Text(f"  promise kept{said}{mode}", style="green")
+    else:
+        yield Text(f"  promise broken: {'; '.join(status.broken)}{mode}", style="red")
+    for decision in status.decisions:
+        ask = f": headwater approve {decision.id}" if decision.state == "proposed" else ""
+        yield Text(f"  decision {decision.id} {decision.state}: {decision.why}{ask}", style="yellow")
+
+
+PHASE_STYLE: Mapping[str, str] = {
+    **dict.fromkeys(("wanted", "checking", "changing", "stopping"), "cyan"),
+    "rolling_back": "yellow",
+    "running": "green",
+    "failed": "bold red",
+    "stopped": "dim",
+}
+
+
+# ---------------------------------------------------------------- progress
+
+
+def progress_view(progress: Progress, *, title: str) -> RenderableType:
+    """Show a running deployment: a table of units, one of links, errors below."""
+    parts: list[RenderableType] = [
+        Text(f"{title}  {_clock(progress.seconds)}", style="bold"),
+        _unit_table(progress.units),
+    ]
+    if progress.links:
+        parts.append(_link_table(progress.links))
+    parts += _buffers(progress)
+    lost = [c for c in progress.channels if c.dropped or c.lost]
+    for channel in lost:
+        text = f"channel {channel.channel}: {channel.dropped} rows dropped, {channel.lost} lost"
+        parts.append(Text(text, style="yellow"))
+    parts += [Text(f"{unit.unit}: {unit.error}", style="red") for unit in progress.units if unit.error]
+    return Group(*parts)
+
+
+def _unit_table(units: Iterable[UnitProgress]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("Unit", no_wrap=True)
+    table.add_column("Zone", no_wrap=True)
+    table.add_column("Status", no_wrap=True)
+    for column in ("Rows in", "Rows out", "Rows/s", "Lag", "Batch", "p95", "Dead", "Late"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for unit in units:
+        table.add_row(
+            unit.unit,
+            unit.zone,
+            Text(unit.status, style=_STATUS_STYLE.get(unit.status, "")),
+            f"{unit.rows_in:,}",
+            f"{unit.rows_out:,}",
+            _number(unit.rows_per_s),
+            "-" if unit.lag is None else f"{unit.lag:,}",
+            "-" if unit.batch_ms is None else format_duration(unit.batch_ms / 1e3),
+            format_duration(unit.latency.p95) if unit.latency else "-",
+            f"{unit.dead_letters:,}",
+            f"{unit.late_rows:,}",
+        )
+    return table
+
+
+def _buffers(progress: Progress) -> Iterator[Text]:
+    """Say of channels that fill up, or that nobody can read now, how long there is room."""
+    down = {link.link.rpartition("-")[0] for link in progress.links if link.up is False}
+    for channel in progress.channels:
+        zone = channel.channel.rpartition("@")[2]
+        lasts = channel.lasts_s if channel.lasts_s is not None else channel.would_last()
+        if lasts is None or (zone not in down and channel.lasts_s is None):
+            continue
+        room = f"{format_size(channel.unread_bytes)} of {format_size(channel.limit_bytes or 0)} wait"
+        cut = ", its link is down" if zone in down else ""
+        yield Text(f"{channel.channel}: {room}{cut}; lasts {span(lasts)} at this rate", style="yellow")
+
+
+def span(seconds: float) -> str:
+    """Write how long something lasts, as people say it.
+
+    >>> span(11520.0), span(45.0)
+    ('3.2 h', '45 s')
+    """
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _link_table(links: Iterable[LinkProgress]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("Link", no_wrap=True)
+    table.add_column("Rows", justify="right")
+    table.add_column("Bytes", justify="right")
+    table.add_column("Link is", no_wrap=True)
+    for link in links:
+        state = Text("-")
+        if link.up is not None:
+            since = f" for {span(link.since_s)}" if link.since_s is not None else ""
+            state = Text("up" if link.up else f"down{since}", style="green" if link.up else "bold red")
+        table.add_row(link.link, f"{link.rows:,}", format_size(link.bytes), state)
+    return table
+
+
+def progress_line(progress: Progress) -> str:
+    """Sum a deployment up in one plain line, for logs."""
+    states: dict[str, int] = {}
+    for unit in progress.units:
+        states[unit.status] = states.get(unit.status, 0) + 1
+    units = ", ".join(f"{n} {status}" for status, n in states.items())
+    sources = sum(u.rows_in for u in progress.units if u.lag is None)
+    parts = [f"{_clock(progress.seconds)} units: {units or 'none'}", f"rows read {sources:,}"]
+    lag = sum(u.lag or 0 for u in progress.units)
+    parts += [f"lag {lag:,}", f"dead letters {sum(u.dead_letters for u in progress.units):,}"]
+    if late := sum(u.late_rows for u in progress.units):
+        parts.append(f"late {late:,}")
+    parts.append(f"links {format_size(sum(link.bytes for link in progress.links))}")
+    return "; ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes:02d}:{rest:02d}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+# ---------------------------------------------------------------- errors
+
+
+def print_error(error: HeadwaterError, console: Console) -> None:
+    """Print what is wrong, where, and what to do; each member of a list for itself."""
+    if isinstance(error, ErrorList):
+        for member in error.errors:
+            print_error(member, console)
+        return
+    lines = Text()
+    lines.append("error: ", style="bold red")
+    lines.append(error.what)
+    if error.where:
+        lines.append(f"\n  at {error.where}")
+    if error.hint:
+        lines.append(f"\n  -> {error.hint}")
+    console.print(lines, soft_wrap=True)

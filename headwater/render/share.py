@@ -1,0 +1,70 @@
+"""Views of what is shared: pools and their dataflows, and who pays for what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from headwater.reuse.costs import Account
+from headwater.reuse.pool import Pool
+
+
+def pool_data(pool: Pool) -> dict[str, Any]:
+    """Give a pool as JSON-able data; of what others wrote only what all may know."""
+    return {
+        "pool": pool.name,
+        "locations": list(pool.locations),
+        "operators": len(pool.users),
+        "dataflows": [
+            {
+                "name": one.name,
+                "owner": one.owner,
+                "operators": len(set(one.ids.values())),
+                "shared": sum(len(pool.users[i]) > 1 for i in set(one.ids.values())),
+                "sinks": one.sinks,
+            }
+            for one in pool.submissions
+        ],
+    }
+
+
+def pool_view(pool: Pool) -> Table:
+    """Draw a pool: a line for each dataflow."""
+    count = sum(len(set(s.ids.values())) for s in pool.submissions)
+    table = Table(
+        title=f"{pool.name}: {len(pool.submissions)} dataflows, {count} operators, {len(pool.users)} run",
+        title_justify="left",
+        box=None,
+    )
+    for name in ("dataflow", "owner", "operators", "shared", "sinks"):
+        table.add_column(name, justify="right" if name in ("operators", "shared") else "left")
+    for one in pool_data(pool)["dataflows"]:
+        sinks = ", ".join(
+            own if own == shared else f"{own} ({shared})" for own, shared in one["sinks"].items()
+        )
+        table.add_row(one["name"], one["owner"], str(one["operators"]), str(one["shared"]), sinks)
+    return table
+
+
+def costs_view(pool: str, accounts: Sequence[Account]) -> Table:
+    """Draw who pays for what in a pool, dataflow by dataflow and owner by owner."""
+    table = Table(title=f"{pool}: cores", title_justify="left", box=None)
+    for name in ("dataflow", "owner", "fair share", "alone", "saved"):
+        table.add_column(name, justify="left" if name in ("dataflow", "owner") else "right")
+    for one in accounts:
+        table.add_row(one.name, one.owner, f"{one.shared:.3f}", f"{one.alone:.3f}", f"{one.saved:.0%}")
+    for owner, (shared, alone) in by_owner(accounts).items():
+        saved = 1 - shared / alone if alone > 0 else 0.0
+        table.add_row("all", owner, f"{shared:.3f}", f"{alone:.3f}", f"{saved:.0%}")
+    return table
+
+
+def by_owner(accounts: Sequence[Account]) -> Mapping[str, tuple[float, float]]:
+    """Add up fair shares and what it would cost alone, by owner."""
+    found: dict[str, tuple[float, float]] = {}
+    for one in accounts:
+        shared, alone = found.get(one.owner, (0.0, 0.0))
+        found[one.owner] = (shared + one.shared, alone + one.alone)
+    return found

@@ -1,0 +1,138 @@
+"""Routes that plan and change deployments: show first, then store as what is wanted. The controller acts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from fastapi import APIRouter, Response, status
+
+from headwater import live, live_loop, live_plan
+from headwater.adapt.promise import Promise
+from headwater.live_plan import Proposal
+from headwater.plan import edit
+from headwater.plan.model import Deployment, DeploymentPlan
+from headwater.web.api.answers import PlanAnswer, PromiseSeen, ReplayAnswer, Stored, Wanted
+from headwater.web.api.asking import Here, Operator, Served, Viewer, asked
+from headwater.web.api.forms import (
+    ApplyForm,
+    EditForm,
+    FuseForm,
+    MoveForm,
+    NamePath,
+    PlanForm,
+    PromiseForm,
+    ReplayForm,
+    SplitForm,
+    StopForm,
+)
+from headwater.web.problems import responses
+
+router = APIRouter(tags=["changes"])
+
+
+@router.post(
+    "/plans", response_model=PlanAnswer, response_model_exclude_unset=True, responses=responses(409, 413)
+)
+def plan(form: PlanForm, served: Here, asker: Viewer) -> object:
+    """Plan a dataflow: its units, what applying it would change, in which steps, and what is foretold."""
+    with served.turn():
+        return live_plan.propose(asked(served, form), served.place).to_data()
+
+
+@router.post("/deployments", status_code=202, response_model=Stored, responses=responses(409, 413))
+def apply(form: ApplyForm, served: Here, asker: Operator, answer: Response) -> object:
+    """Store a dataflow's plan as what is wanted; 200 where it is in force already, and nothing is stored."""
+    with served.turn():
+        found = live_plan.propose(asked(served, form), served.place)
+    return _store(found, served, answer, preview=False, after=form.after)
+
+
+@router.post(
+    "/deployments/{name}/move", status_code=202, response_model=Stored, responses=responses(409, 413)
+)
+def move(name: NamePath, form: MoveForm, served: Here, asker: Operator, answer: Response) -> object:
+    """Put an operator into another layer while it runs, with its state."""
+    return _edit(name, lambda p: edit.move(p, form.operator, form.to, location=form.at), form, served, answer)
+
+
+@router.post(
+    "/deployments/{name}/split", status_code=202, response_model=Stored, responses=responses(409, 413)
+)
+def split(name: NamePath, form: SplitForm, served: Here, asker: Operator, answer: Response) -> object:
+    """Cut a unit in two behind one of its operators, with a channel between them."""
+    return _edit(name, lambda p: edit.split(p, form.unit, form.after_operator), form, served, answer)
+
+
+@router.post(
+    "/deployments/{name}/fuse", status_code=202, response_model=Stored, responses=responses(409, 413)
+)
+def fuse(name: NamePath, form: FuseForm, served: Here, asker: Operator, answer: Response) -> object:
+    """Make two neighbouring units one query, without a channel between them."""
+    return _edit(name, lambda p: edit.fuse(p, form.first, form.second, layer=form.to), form, served, answer)
+
+
+@router.post(
+    "/deployments/{name}/stop", status_code=202, response_model=Wanted, responses=responses(409, 413)
+)
+def stop(name: NamePath, served: Here, asker: Operator, form: StopForm | None = None) -> object:
+    """Stop a deployment at batch boundaries: its state stays, is deleted, or all input is used up first."""
+    version = live.stop(name, served.place, how=(form or StopForm()).how)
+    return {"deployment": name, "wanted": version}
+
+
+@router.patch("/deployments/{name}/promise", response_model=PromiseSeen, responses=responses(413))
+def promise(name: NamePath, form: PromiseForm, served: Here, asker: Operator) -> object:
+    """Say what a deployment is to keep to while it runs, and who changes it for that."""
+    given = form.model_dump(exclude_unset=True)
+    values: dict[str, Any] = {k: math.inf if v is None else v for k, v in given.items()}
+    found = replace(live_loop.promise(name, served.place) or Promise(), **values)
+    live_loop.set_promise(name, found, served.place)
+    return found.to_data()
+
+
+@router.post(
+    "/deployments/{name}/dead-letters/replay", response_model=ReplayAnswer, responses=responses(409, 413)
+)
+def replay(name: NamePath, form: ReplayForm, served: Here, asker: Operator) -> object:
+    """Offer dead letters again to the sources they came from, corrected or not; each is taken once."""
+    unreached: list[str] = []
+    records = {one.id: one.record for one in form.letters if one.record is not None}
+    with served.turn():
+        found = live.replay(
+            name,
+            [one.id for one in form.letters],
+            served.place,
+            records=records,
+            force=form.force,
+            home=served.home,
+            say=unreached.append,
+        )
+    return {"letters": [one.to_data() for one in found], "unreached": unreached}
+
+
+def _edit(
+    name: str,
+    change: Callable[[DeploymentPlan], Deployment],
+    form: EditForm,
+    served: Served,
+    answer: Response,
+) -> dict[str, Any]:
+    with served.turn():
+        found = live_plan.edit(name, change, served.place)
+    return _store(found, served, answer, preview=form.preview, after=form.after)
+
+
+def _store(
+    found: Proposal, served: Served, answer: Response, *, preview: bool, after: int | None
+) -> dict[str, Any]:
+    name = found.plan.dataflow.name
+    shown = {**found.preview.to_data(), "deployment": name, "stored": False, "wanted": None}
+    if preview or found.preview.same:
+        answer.status_code = status.HTTP_200_OK
+        return shown
+    wanted = found.apply(served.place, after=after)
+    answer.headers["Location"] = f"/api/v1/deployments/{name}"
+    return {**shown, "stored": True, "wanted": wanted}

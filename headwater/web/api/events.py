@@ -1,0 +1,152 @@
+"""The stream of what happens, as server-sent events: what is told of deployments, as it is told.
+
+Each event's id is its number in the store, so that who was away goes on with ``Last-Event-ID``. Comments keep
+the connection alive; while the store cannot be read, ``problem`` events say so.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import anyio
+import anyio.to_thread
+from fastapi import APIRouter, Header, HTTPException, Query
+from fastapi.responses import StreamingResponse
+from pydantic_core import to_json
+
+from headwater import live_loop
+from headwater.control.records import Event
+from headwater.errors import HeadwaterError
+from headwater.live_view import look
+from headwater.web.access import Asker
+from headwater.web.api.asking import Here, Served, Viewer
+from headwater.web.api.forms import MOST, NAME
+from headwater.web.problems import problem_of, responses
+
+EVERY = 0.5
+"""Seconds between two looks into the store."""
+LOOKS = 1.0
+"""Seconds between two views."""
+BEAT = 15.0
+"""Seconds after which something is sent in any case, and the token is looked at again."""
+STREAMS = 64
+"""Streams at most at a time."""
+
+_ITEM: dict[str, Any] = {
+    "type": "object",
+    "required": ["event", "data"],
+    "properties": {
+        "id": {"type": "string", "pattern": "^[0-9]+$"},
+        "event": {"type": "string", "enum": ["told", "view", "problem"]},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+}
+"""What OpenAPI says of each event of the stream."""
+
+router = APIRouter(tags=["events"])
+_streams = threading.BoundedSemaphore(STREAMS)
+
+
+@router.get(
+    "/events",
+    response_class=StreamingResponse,
+    responses={
+        **responses(),
+        200: {
+            "description": "Events `told` (id, deployment, at in seconds since 1970, text) and `view`; "
+            "`problem` while the store cannot be read.",
+            "content": {
+                "text/event-stream": {
+                    "itemSchema": _ITEM,
+                    "example": 'id: 7\nevent: told\ndata: {"deployment": "plant", "at": 1, "text": ""}\n\n',
+                }
+            },
+        },
+    },
+)
+async def events(
+    served: Here,
+    asker: Viewer,
+    deployment: Annotated[str | None, Query(pattern=NAME, description="Only of this one.")] = None,
+    after: Annotated[int | None, Query(ge=0, le=MOST, description="The number to go on behind.")] = None,
+    seconds: Annotated[
+        float | None, Query(gt=0, le=86400, description="End the stream after that; null: never.")
+    ] = None,
+    views: Annotated[bool, Query(description="Send `view` events, too, as /view has them.")] = False,
+    last_event_id: Annotated[int | None, Header(ge=0, le=MOST, description="As `after`; it counts.")] = None,
+) -> StreamingResponse:
+    """Follow what happens, from now on or behind a number that was seen before."""
+    if not _streams.acquire(blocking=False):
+        raise HTTPException(503, f"{STREAMS} streams are followed already")
+    since = after if last_event_id is None else last_event_id
+    until = None if seconds is None else time.monotonic() + seconds
+    stream = _stream(served, asker, deployment, since, until=until, views=views)
+    return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+
+async def _stream(
+    served: Served,
+    asker: Asker,
+    name: str | None,
+    after: int | None,
+    *,
+    until: float | None,
+    views: bool,
+) -> AsyncIterator[str]:
+    try:
+        yield ": here it begins\n\n"
+        beat, looked, failed, last = time.monotonic(), -math.inf, "", b""
+        while not served.ends.is_set() and (until is None or time.monotonic() < until):
+            try:
+                after, found = await anyio.to_thread.run_sync(live_loop.told, after, name, served.place)
+                if views and time.monotonic() - looked >= LOOKS:
+                    looked = time.monotonic()
+                    before, last = last, await anyio.to_thread.run_sync(_view, served)
+                    if last != before:
+                        yield f"event: view\ndata: {last.decode()}\n\n"
+                failed = ""
+            except HeadwaterError as error:
+                found = ()
+                if failed != str(error):
+                    failed = str(error)
+                    yield _written("problem", problem_of(error).model_dump())
+            for event in found:
+                yield _told(event)
+            if time.monotonic() - beat >= BEAT:
+                beat = time.monotonic()
+                yield ": still here\n\n"
+                if not await anyio.to_thread.run_sync(_is_known, served, asker):
+                    return
+            if not found:
+                await anyio.sleep(EVERY)
+    finally:
+        _streams.release()
+
+
+def _is_known(served: Served, asker: Asker) -> bool:
+    """Tell whether who follows may still look: tokens are renewed, and the first one ends the trial."""
+    try:
+        served.access.asker(asker.token or None).check("viewer")
+    except HeadwaterError as error:
+        return error.retryable
+    return True
+
+
+def _view(served: Served) -> bytes:
+    """Look at everything; the moment is left out, so that nothing is sent while nothing is new."""
+    data = look(served.place).to_data()
+    return to_json({k: v for k, v in data.items() if k != "at"}, inf_nan_mode="null")
+
+
+def _told(event: Event) -> str:
+    data = {"deployment": event.deployment, "at": event.at, "text": event.text}
+    return f"id: {event.id}\n{_written('told', data)}"
+
+
+def _written(kind: str, data: dict[str, Any]) -> str:
+    return f"event: {kind}\ndata: {json.dumps(data)}\n\n"

@@ -1,0 +1,137 @@
+"""Routes about sharing: pools of dataflows that run as one, who pays for what, owners and their rights."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from headwater import live_share
+from headwater.errors import Missing
+from headwater.render.share import pool_data
+from headwater.reuse.pool import Pool
+from headwater.web.access import Asker
+from headwater.web.api.answers import CostAnswer, JoinedAnswer, OwnerAnswer, PoolAnswer
+from headwater.web.api.asking import Here, Operator, Owner, Served, Viewer, as_owner, named
+from headwater.web.api.forms import NAME, NamePath, OwnerForm, OwnerPath, PoolPath, RightForm, SubmitForm
+from headwater.web.problems import responses
+
+router = APIRouter(tags=["pools"])
+OwnerQuery = Annotated[
+    str | None, Query(pattern=NAME, description="On whose behalf; by default the token's owner's.")
+]
+
+
+@router.get("/pools", response_model=list[PoolAnswer], responses=responses())
+def every(served: Here, asker: Viewer) -> object:
+    """List what was submitted: whose it is, what it shares, where its results are."""
+    return [pool_data(pool) for pool in live_share.pools(served.place)]
+
+
+@router.get("/pools/{pool}", response_model=PoolAnswer, responses=responses())
+def one(pool: PoolPath, served: Here, asker: Viewer) -> object:
+    """Tell what is in a pool."""
+    return pool_data(_pool(pool, served))
+
+
+@router.get("/pools/{pool}/costs", response_model=list[CostAnswer], responses=responses())
+def costs(pool: PoolPath, served: Here, asker: Viewer) -> object:
+    """Tell what a pool's dataflows cost, shared and alone; nothing while nothing is measured."""
+    _pool(pool, served)
+    return [account.to_data() for account in live_share.costs(served.place).get(pool, ())]
+
+
+@router.post(
+    "/pools/{pool}/dataflows", status_code=202, response_model=JoinedAnswer, responses=responses(409, 413)
+)
+def submit(pool: PoolPath, form: SubmitForm, served: Here, asker: Owner) -> object:
+    """Run a dataflow together with what a pool runs: what is common runs once."""
+    owner = as_owner(asker, form.owner)
+    continuum = form.continuum
+    with served.turn():
+        flow, zones = named(served, form.dataflow, continuum, of=pool)
+        return live_share.submit(flow, zones, owner, served.place, pool=pool, token=asker.token).to_data()
+
+
+@router.get("/pools/{pool}/dataflows/{name}", response_model=dict[str, Any], responses=responses())
+def written(pool: PoolPath, name: NamePath, served: Here, asker: Owner, owner: OwnerQuery = None) -> object:
+    """Give a dataflow as it was submitted, to its owner or whom that one lets read it."""
+    _member(pool, name, served)
+    who = as_owner(asker, owner)
+    return live_share.written(name, who, served.place, token=asker.token).to_data()
+
+
+@router.delete(
+    "/pools/{pool}/dataflows/{name}",
+    status_code=202,
+    response_model=JoinedAnswer,
+    responses=responses(409),
+)
+def remove(pool: PoolPath, name: NamePath, served: Here, asker: Owner, owner: OwnerQuery = None) -> object:
+    """Take a dataflow out of its pool, with what nobody else needs; the others go on."""
+    _member(pool, name, served)
+    who = as_owner(asker, owner)
+    with served.turn():
+        return live_share.remove(name, who, served.place, token=asker.token).to_data()
+
+
+@router.post(
+    "/pools/{pool}/defragment", status_code=202, response_model=JoinedAnswer, responses=responses(409)
+)
+def defragment(pool: PoolPath, served: Here, asker: Operator) -> object:
+    """Put together again what coming and going has cut up: fewer queries, and all state is kept."""
+    with served.turn():
+        return live_share.defragment(pool, served.place).to_data()
+
+
+@router.get("/owners", response_model=list[OwnerAnswer], responses=responses())
+def owners(served: Here, asker: Viewer) -> object:
+    """List owners of whom something is known: role, limits, and whether a token is needed."""
+    return [asdict(owner) for owner in live_share.owners(served.place)]
+
+
+@router.patch("/owners/{name}", response_model=OwnerAnswer, responses=responses(409, 413))
+def set_owner(name: OwnerPath, form: OwnerForm, served: Here, asker: Owner) -> object:
+    """Set what an owner may do and run; with the token of `admin`, where that one has one.
+
+    Tokens are made by `headwater owner NAME --token` alone, so that none goes over the network.
+    """
+    given = form.model_dump(exclude_unset=True)
+    role = given.pop("role", None)
+    limits = replace(live_share.limits_of(name, served.place), **given)
+    live_share.set_owner(name, served.place, limits=limits, role=role, shown=asker.token)
+    return next(asdict(o) for o in live_share.owners(served.place) if o.name == name)
+
+
+@router.put("/rights", status_code=204, responses=responses(413))
+def grant(form: RightForm, served: Here, asker: Owner) -> None:
+    """Let another owner read or remove one's dataflows."""
+    _set_right(form, served, asker, given=True)
+
+
+@router.delete("/rights", status_code=204, responses=responses(413))
+def revoke(form: RightForm, served: Here, asker: Owner) -> None:
+    """Let another owner do so no longer."""
+    _set_right(form, served, asker, given=False)
+
+
+def _set_right(form: RightForm, served: Served, asker: Asker, *, given: bool) -> None:
+    owner = as_owner(asker, form.owner)
+    live_share.grant(owner, form.other, form.what, served.place, given=given, token=asker.token)
+
+
+def _pool(name: str, served: Served) -> Pool:
+    found = live_share.pools(served.place)
+    for pool in found:
+        if pool.name == name:
+            return pool
+    names = ", ".join(p.name for p in found) or "none"
+    raise Missing(f"no pool '{name}'", where=f"pool {name}", hint=f"the pools are: {names}")
+
+
+def _member(pool: str, name: str, served: Served) -> None:
+    if name not in _pool(pool, served):
+        raise Missing(
+            f"no dataflow '{name}' is in it", where=f"pool {pool}", hint="GET /api/v1/pools lists all"
+        )

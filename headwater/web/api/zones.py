@@ -1,0 +1,32 @@
+"""Routes about zones: check a continuum."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from fastapi import APIRouter
+
+from headwater.continuum import Continuum
+from headwater.web.api.answers import ContinuumAnswer
+from headwater.web.api.asking import Viewer, read_continuum
+from headwater.web.api.forms import ContinuumForm
+from headwater.web.problems import responses
+
+router = APIRouter(prefix="/continuum", tags=["continuum"])
+_CONNECT = re.compile(r"(sc://[^/]+)/.*")
+
+
+@router.post("/check", response_model=ContinuumAnswer, responses=responses(413))
+def check(form: ContinuumForm, asker: Viewer) -> object:
+    """Read zones, and give them as they were understood; every mistake is told with its line."""
+    return zones_data(read_continuum(form.continuum))
+
+
+def zones_data(continuum: Continuum) -> dict[str, Any]:
+    """Give zones as JSON-able data, without what a Spark's address may hold: tokens."""
+    data: dict[str, Any] = continuum.to_data()
+    for zone in data["zones"].values():
+        if "spark" in zone:
+            zone["spark"] = _CONNECT.sub(r"\1", zone["spark"])
+    return data

@@ -1,0 +1,172 @@
+"""What all pages show of now: one look for all of them at a time, and what each has not had yet."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from headwater import live_view
+from headwater.live_seen import LinkSeen, UnitSeen, View, ZoneSeen
+from headwater.web.dashboard import words
+
+EVERY = 1.0
+"""Seconds from look to look while nobody writes."""
+DRAWN = 12
+"""Units of a zone that are told to the map; it counts the others."""
+Seen = TypeVar("Seen", ZoneSeen, LinkSeen)
+_STATES = ("failed", "starting", "running", "planned", "finished", "stopped")
+
+
+@dataclass
+class _Stamped:
+    """What was seen, its piece of the map, and since which version of everything that is like this."""
+
+    version: int
+    seen: ZoneSeen | LinkSeen
+    piece: dict[str, Any]
+
+
+class Feed:
+    """Looks at a store as long as it is started; ``view`` is the newest, ``version`` counts them."""
+
+    def __init__(self, place: str | None, *, every: float = EVERY) -> None:
+        self._place = place
+        self._every = every
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._alone = threading.Lock()
+        self._zones: dict[str, _Stamped] = {}
+        self._links: dict[str, _Stamped] = {}
+        self._order: tuple[str, ...] = ()
+        self._ordered = 0
+        self.view: View | None = None
+        self.version = 0
+
+    def start(self) -> None:
+        """Begin to look."""
+        if self._thread is None:
+            self._stop.clear()
+            self._thread = threading.Thread(target=self._run, name="dashboard", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(10)
+            self._thread = None
+
+    def _run(self) -> None:
+        for view in live_view.watch(self._place, every=self._every, at_once=True, stop=self._stop):
+            self.take(view)
+
+    def take(self, view: View) -> None:
+        """Take a view in, and stamp what differs from the one before."""
+        version = self.version + 1
+        zones = _stamped(self._zones, {zone.name: zone for zone in view.zones}, zone_piece, version)
+        links = _stamped(self._links, {link.lower: link for link in view.links}, link_piece, version)
+        order = tuple(zones)
+        with self._alone:
+            self._zones, self._links = zones, links
+            if order != self._order:
+                self._order, self._ordered = order, version
+            self.view, self.version = view, version
+
+    def since(self, version: int) -> tuple[int, dict[str, Any] | None]:
+        """Give the newest version, and what of the map differs from an older one; None where nothing does."""
+        with self._alone:
+            zones = [s.piece for s in self._zones.values() if s.version > version]
+            links = [s.piece for s in self._links.values() if s.version > version]
+            whole = version == 0 or self._ordered > version
+            if not (zones or links or whole):
+                return self.version, None
+            if whole:
+                zones = [s.piece for s in self._zones.values()]
+                links = [s.piece for s in self._links.values()]
+            piece: dict[str, Any] = {"zones": zones, "links": links}
+            if whole:
+                layers = self.view.layers if self.view else ()
+                piece |= {"whole": version == 0, "order": list(self._order), "layers": list(layers)}
+            return self.version, piece
+
+
+def _stamped(
+    before: Mapping[str, _Stamped],
+    seen: Mapping[str, Seen],
+    piece_of: Callable[[Seen], dict[str, Any]],
+    version: int,
+) -> dict[str, _Stamped]:
+    found = {}
+    for name, one in seen.items():
+        old = before.get(name)
+        if old is None or old.seen != one:
+            piece = piece_of(one)
+            same = old is not None and old.piece == piece
+            found[name] = _Stamped(old.version if old and same else version, one, piece)
+        else:
+            found[name] = old
+    return found
+
+
+def zone_piece(zone: ZoneSeen) -> dict[str, Any]:
+    """Give what the map shows of a zone."""
+    units = sorted(zone.units, key=lambda u: _STATES.index(u.status) if u.status in _STATES else 9)
+    loads = [host.load for host in zone.hosts if host.load is not None]
+    rates = [u.rows_in_per_s for u in zone.units if u.rows_in_per_s is not None]
+    return {
+        "id": zone.name,
+        "layer": zone.layer,
+        "parent": zone.parent,
+        "locations": ", ".join(zone.locations[:6]),
+        "hosts": [{"load": None if h.load is None else round(h.load, 2)} for h in zone.hosts[:12]],
+        "units": [unit_piece(u) for u in units[:DRAWN]],
+        "count": len(zone.units),
+        "failed": sum(u.status == "failed" for u in zone.units),
+        "rate": words.rate(sum(rates)) if rates else "",
+        "load": round(max(loads), 2) if loads else None,
+        "error": zone.error,
+    }
+
+
+def unit_piece(unit: UnitSeen) -> dict[str, Any]:
+    """Give what the map shows of a unit."""
+    return {
+        "id": unit.unit,
+        "d": unit.deployment,
+        "s": unit.status,
+        "r": words.rate(unit.rows_in_per_s) if unit.rows_in_per_s is not None else "",
+        "lag": f"{words.count(unit.lag)} rows wait" if unit.lag else "",
+    }
+
+
+def link_piece(link: LinkSeen) -> dict[str, Any]:
+    """Give how the map draws a link: its bed as wide as what it bears, its stream as what goes over it."""
+    used, flows = link.used, link.bytes_per_s
+    bed = 3.0 if not link.capacity_bytes_per_s else _wide(link.capacity_bytes_per_s)
+    state = "down" if link.up is False else "quiet" if not flows else "calm"
+    if used is not None and state == "calm":
+        state = "full" if used > 0.85 else "busy" if used > 0.6 else "calm"
+    text = "" if flows is None else words.speed(flows)
+    if used is not None:
+        text += f" · {words.percent(used)}"
+    if link.up is False:
+        text = "down"
+    known = (
+        f"{words.speed(link.capacity_bytes_per_s)} at most" if link.capacity_bytes_per_s else "not limited"
+    )
+    return {
+        "lower": link.lower,
+        "bed": bed,
+        "flow": 0.0 if not flows else round(bed * min(1.0, used if used is not None else 0.5), 1),
+        "state": state,
+        "text": text,
+        "about": f"{link.link}: {text or 'nothing measured'}; {known}",
+    }
+
+
+def _wide(capacity: float) -> float:
+    """Give the width of a bed: 4 for 100 kB/s, 3 more for each tenfold of it."""
+    steps = len(str(int(capacity))) - 6
+    return float(max(3, min(14, 4 + 3 * steps)))

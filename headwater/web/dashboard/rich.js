@@ -1,0 +1,17 @@
+// Shows content that the server gives as nodes: text, or [tag, attributes, children]. Vue changes only what differs,
+// so that what has the keyboard's focus keeps it. `act` makes a node tell the server when it is clicked.
+export default {
+  props: { content: { type: Array, default: () => [] } },
+  methods: {
+    node(one) {
+      if (!Array.isArray(one)) return String(one);
+      const [tag, given, children] = one;
+      const { act, ...attributes } = given;
+      if (act !== undefined) attributes.onClick = () => this.$emit("act", act);
+      return Vue.h(tag, attributes, children.map((child) => this.node(child)));
+    },
+  },
+  render() {
+    return Vue.h("div", { class: "hw-rich" }, this.content.map((one) => this.node(one)));
+  },
+};

@@ -1,0 +1,50 @@
+"""The map of zones, as an element of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from nicegui.element import Element
+from nicegui.events import GenericEventArguments
+
+from headwater.web.dashboard.feed import Feed
+
+Selected = Callable[[str, str, str | None], Awaitable[None]]
+"""Told the kind (``zone`` or ``unit``), the name and, of a unit, the deployment of what was chosen."""
+
+
+class ZoneMap(Element, component="zonemap.js"):
+    """Draws the zones of a feed, and tells what is chosen there."""
+
+    def __init__(self, feed: Feed, on_select: Selected) -> None:
+        super().__init__()
+        self._feed = feed
+        self._version = -1
+        self._props["label"] = "Zones, their hosts and units, and the links between them"
+
+        async def selected(event: GenericEventArguments) -> None:
+            given: dict[str, Any] = event.args
+            await on_select(str(given["kind"]), str(given["id"]), given.get("deployment"))
+
+        def ready() -> None:
+            self._version = 0
+            self.refresh()
+
+        self.on("select", selected)
+        self.on("ready", ready)
+
+    def refresh(self) -> None:
+        """Tell the browser what has changed since the last time; nothing before it is ready."""
+        if self._version >= 0 and self._feed.version != self._version:
+            self._version, piece = self._feed.since(self._version)
+            if piece is not None:
+                self.run_method("apply", piece)
+
+    def choose(self, name: str | None) -> None:
+        """Mark a zone, or a unit as ``deployment/unit``."""
+        self.run_method("choose", name)
+
+    def focus_back(self) -> None:
+        """Give the keyboard's focus back to where it was on the map."""
+        self.run_method("focusBack")

@@ -1,0 +1,171 @@
+"""What stands before every request: whose it is, whether it comes from a strange page, how large it may be.
+
+All of it is decided before a body is read. It is ASGI, so that streams pass through as they come.
+"""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio.to_thread
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headwater.errors import HeadwaterError
+from headwater.web import problems
+from headwater.web.access import LOOPBACK, Access, Asker
+
+API = "/api/"
+OPEN = frozenset({"/api/v1/health", "/api/v1/version", "/api/v1/openapi.json"})
+"""What anybody may ask for: it tells nothing of what runs."""
+MAX_BODY = 32 * 2**20
+"""Bytes of a request's body at most."""
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_OF_ALL = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_OF_API = {
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+}
+_OF_PAGES = {
+    # Without a referrer browsers name no origin of a form, and it would seem to come from elsewhere.
+    "Referrer-Policy": "same-origin",
+    "Content-Security-Policy": "object-src 'none'; base-uri 'self'; form-action 'self'; "
+    "frame-ancestors 'none'",
+}
+_LOG = logging.getLogger(__name__)
+
+
+class Guard:
+    """Lets pass what may, and says whose it is in ``scope["state"]``; answers the rest with a problem."""
+
+    def __init__(self, app: ASGIApp, *, access: Access, most: int = MAX_BODY) -> None:
+        self._app = app
+        self._access = access
+        self._most = most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or have it answered."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers, path = Headers(scope=scope), str(scope["path"])
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                own = MutableHeaders(scope=message)
+                for name, value in {**_OF_ALL, **(_OF_API if path.startswith(API) else _OF_PAGES)}.items():
+                    own.setdefault(name, value)
+            await send(message)
+
+        refused = await self._refused(scope, headers, path)
+        if refused is None:
+            try:
+                await self._app(scope, self._measured(receive), sending)
+                return
+            except Exception:
+                if begun or scope["type"] != "http":
+                    raise
+                _LOG.exception("%s %s", scope["method"], path)
+                refused = problems.plain(
+                    HTTPStatus.INTERNAL_SERVER_ERROR, "something went wrong that should not"
+                )
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008, "reason": refused.title})
+            return
+        await problems.response(refused)(scope, receive, sending)
+
+    async def _refused(self, scope: Scope, headers: Headers, path: str) -> problems.Problem | None:
+        """Give why a request is not to be answered; None where it is."""
+        try:
+            strange = _is_strange(headers.get("host", "")) and await self._on_trial()
+            if strange:
+                # Whoever has a page open may have had its name point to this machine meanwhile.
+                return problems.plain(
+                    HTTPStatus.MISDIRECTED_REQUEST,
+                    "on trial, this server answers to 127.0.0.1 and localhost only",
+                    "make a token (headwater owner admin --token), or ask it at 127.0.0.1",
+                )
+            acts = scope["type"] == "websocket" or scope["method"] not in SAFE
+            if acts and _is_from_elsewhere(headers):
+                return problems.plain(
+                    HTTPStatus.FORBIDDEN, "it comes from another site's page", "ask from this server's pages"
+                )
+            if path.startswith(API) and path not in OPEN:
+                scope.setdefault("state", {})["asker"] = await self._asker(headers)
+            length = headers.get("content-length", "0")
+            if not length.isdecimal():
+                return problems.plain(HTTPStatus.BAD_REQUEST, "Content-Length is no number")
+            if int(length) > self._most:
+                return self._too_large()
+        except HeadwaterError as error:
+            return problems.problem_of(error)
+        return None
+
+    async def _on_trial(self) -> bool:
+        return await anyio.to_thread.run_sync(lambda: self._access.on_trial)
+
+    async def _asker(self, headers: Headers) -> Asker:
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given = token.strip() if scheme.lower() == "bearer" else None
+        return await anyio.to_thread.run_sync(self._access.asker, given)
+
+    def _measured(self, receive: Receive) -> Receive:
+        """Count what comes: who sends in pieces tells no length before."""
+        came = 0
+
+        async def counting() -> Message:
+            nonlocal came
+            message = await receive()
+            if message["type"] == "http.request":
+                came += len(message.get("body", b""))
+                if came > self._most:
+                    raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self._too_large().detail)
+            return message
+
+        return counting
+
+    def _too_large(self) -> problems.Problem:
+        return problems.plain(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {self._most:,} bytes: the most that is taken"
+        )
+
+
+def _is_strange(host: str) -> bool:
+    """Tell whether a Host is another one than those of a machine's own loopback."""
+    return _name_of(f"//{host}") not in LOOPBACK
+
+
+def _is_from_elsewhere(headers: Headers) -> bool:
+    """Tell whether a browser sends it for a page of another site; without a browser it is never so."""
+    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        return True
+    origin = headers.get("origin")
+    return origin is not None and _place_of(origin) != _place_of(f"//{headers.get('host', '')}")
+
+
+def _place_of(address: str) -> Any:
+    try:
+        return urlsplit(address).netloc.lower()
+    except ValueError:
+        return None
+
+
+def _name_of(address: str) -> str | None:
+    try:
+        return urlsplit(address).hostname
+    except ValueError:
+        return None

@@ -1,0 +1,195 @@
+"""The server: the API, and the dashboard where it is there, in a thread beside the controller."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import APIRouter, Depends, FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+import headwater
+from headwater.continuum import Zone
+from headwater.errors import DeploymentError
+from headwater.live import HOME
+from headwater.web import problems
+from headwater.web.access import LOOPBACK, Access
+from headwater.web.api import about, changes, decisions, deployments, events, pools, worlds, zones
+from headwater.web.api.asking import Served, known_query
+from headwater.web.guard import MAX_BODY, Guard
+
+TRIES = 10
+"""Ports that are tried, one after the other, where the first is taken."""
+STARTS = 30.0
+"""Seconds in which it has to be up."""
+ENDS = 5.0
+"""Seconds that open requests have when it ends."""
+DASHBOARD = "headwater.web.dashboard"
+_ABOUT = """
+What the command line can do, over HTTP. Look with a token of any role; change deployments as `operator`;
+submit and remove shared dataflows as `owner`, in one's own name. Wishes are stored and answered with 202: the
+controller carries them out, and `/events` tells how.
+
+Whatever goes wrong is answered as `application/problem+json` (RFC 9457), with what to do next in `hint`.
+"""
+
+
+def make_app(served: Served, *, most: int = MAX_BODY) -> FastAPI:
+    """Make the app over a store. ``most``: bytes of a request's body."""
+    app = _App(
+        title="Headwater",
+        summary="One dataflow over edge, site and cloud: Spark inside a zone, Headwater between zones.",
+        description=_ABOUT,
+        version=headwater.__version__,
+        openapi_url="/api/v1/openapi.json",
+        # Their pages would load scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        # A slash too many is a mistake, not another address.
+        redirect_slashes=False,
+    )
+    app.state.served = served
+    api = APIRouter(prefix="/api/v1", dependencies=[Depends(known_query)])
+    for part in (about, deployments, changes, decisions, pools, zones, worlds, events):
+        api.include_router(part.router)
+    app.include_router(api)
+    problems.install(app)
+    app.add_middleware(Guard, access=served.access, most=most)
+    return app
+
+
+class _App(FastAPI):
+    """Describes the API with its problems."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Give the OpenAPI document."""
+        if self.openapi_schema is None:
+            self.openapi_schema = problems.describe(super().openapi())
+        return self.openapi_schema
+
+
+class WithPages:
+    """The API below ``/api``, and pages elsewhere: each has its own answer to what is not there."""
+
+    def __init__(self, api: ASGIApp, pages: ASGIApp) -> None:
+        self._api = api
+        self.app = pages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a request, or the beginning and end of the server, which pages have to know of."""
+        own = scope["type"] != "lifespan" and f"{scope['path']}/".startswith("/api/")
+        await (self._api if own else self.app)(scope, receive, send)
+
+
+_has_pages = False
+"""Whether this process has a dashboard: what it is made with can do that once."""
+
+
+def with_dashboard(api: FastAPI, served: Served) -> ASGIApp:
+    """Add the dashboard where it is installed and the process has none yet."""
+    global _has_pages
+    if _has_pages or not (importlib.util.find_spec(DASHBOARD) and importlib.util.find_spec("nicegui")):
+        return api
+    _has_pages = True
+    pages = FastAPI(openapi_url=None)
+    importlib.import_module(DASHBOARD).attach(pages, served.place, served.access, served.home)
+    pages.add_middleware(Guard, access=served.access, most=MAX_BODY)
+    return WithPages(api, pages)
+
+
+@contextmanager
+def serving(
+    place: str | None,
+    host: str,
+    port: int,
+    *,
+    home: Path = HOME,
+    say: Callable[[str], None] = lambda text: None,
+    trust_code: bool = False,
+    zones: Iterable[Zone] = (),
+) -> Iterator[str]:
+    """Serve a store's API and dashboard in the background, and give the URL; port 0 takes a free one.
+
+    Where the port is taken, the next ones are tried. Raises DeploymentError where none is free, or where
+    anybody could do anything from another machine.
+    """
+    access = Access(place, loopback=host in LOOPBACK)
+    access.check()
+    served = Served(
+        place=place,
+        access=access,
+        home=home,
+        trust_code=trust_code,
+        zones=tuple(zones),
+        ends=threading.Event(),
+    )
+    app = with_dashboard(make_app(served), served)
+    listening = _listen(host, port)
+    taken = listening.getsockname()[1]
+    if port not in (0, taken):
+        say(f"port {port} is taken: listening at {taken}")
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=int(ENDS),
+        ws_max_size=MAX_BODY,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="web", daemon=True)
+    thread.start()
+    try:
+        _wait(server, thread)
+        shown = f"[{host}]" if ":" in host else host
+        yield f"http://{shown}:{taken}"
+    finally:
+        served.ends.set()
+        server.should_exit = True
+        thread.join(2 * ENDS)
+        listening.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    tried = range(port, port + TRIES) if 0 < port <= 65535 - TRIES else (port,)
+    why: OSError | None = None
+    for one in tried:
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((host, one))
+            listening.listen(socket.SOMAXCONN)
+            listening.set_inheritable(False)
+            return listening
+        except OSError as error:
+            why = error
+            listening.close()
+    assert why is not None
+    raise DeploymentError(
+        f"cannot listen at {host}:{port}, nor at the next ports: {why.strerror or why}",
+        where="--listen",
+        hint="give another [HOST:]PORT, or end what listens there",
+    )
+
+
+def _wait(server: uvicorn.Server, thread: threading.Thread) -> None:
+    ends = time.monotonic() + STARTS
+    while not server.started:
+        if not thread.is_alive() or time.monotonic() > ends:
+            raise DeploymentError(
+                "the server did not start", where="--listen", hint="see what it has written before this"
+            )
+        with contextlib.suppress(TimeoutError):
+            thread.join(0.02)

@@ -1,0 +1,73 @@
+"""What is not taken from whoever asks by HTTP: code, and addresses that nobody here has named.
+
+A dataflow with pickled functions, or with a sink that can load code, would run it in the zones; a continuum
+with an address of its own would have the controller send its token there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from headwater import live, service
+from headwater.continuum import Continuum, Zone
+from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.sinks import JdbcSink, KafkaSink
+from headwater.errors import DataflowError, Denied
+from headwater.loading import LoadedDataflow
+
+_PLAIN = ("jdbc:postgresql://", "jdbc:mysql://", "jdbc:mariadb://")
+"""Databases whose drivers do nothing but write where an address says nothing else."""
+_LOADING = ("plugin.", "ssl.engine", "ssl.provider")
+"""Settings of Kafka's client that name libraries to load."""
+_HINT = "apply it with `headwater apply` there, or start the server with `headwater up --trust-code`"
+
+
+def check_dataflow(dataflow: Dataflow, *, trusted: bool) -> None:
+    """Raise Denied where a dataflow brings code, or names some to load."""
+    if trusted:
+        return
+    try:
+        service.check_trust(LoadedDataflow(dataflow, "the request", is_code=False), trust_code=False)
+    except DataflowError as error:
+        raise Denied(error.what, where=error.where, hint=_HINT) from error
+    for operator in dataflow.operators:
+        if isinstance(operator, JdbcSink) and not _is_plain(operator):
+            raise Denied(
+                "names a driver, options or settings in its URL, by which code can be loaded",
+                where=f"the request, {operator.where}",
+                hint=_HINT,
+            )
+        if isinstance(operator, KafkaSink) and any(k.startswith(_LOADING) for k, _ in operator.options):
+            raise Denied("names a library to load", where=f"the request, {operator.where}", hint=_HINT)
+
+
+def _is_plain(sink: JdbcSink) -> bool:
+    bare = not any(sign in sink.url for sign in "?&;()#%")
+    return bare and sink.url.startswith(_PLAIN) and sink.driver is None and not sink.options
+
+
+def check_continuum(
+    continuum: Continuum, place: str | None, *, known: Iterable[Zone] = (), trusted: bool
+) -> None:
+    """Raise Denied where a continuum names addresses that are neither known nor in a plan in force."""
+    if trusted or not (named := {a: zone.name for zone in continuum.zones for a in _addresses(zone)}):
+        return
+    there = {a for zone in known for a in _addresses(zone)}
+    for plan in live.in_force(place).values():
+        there |= {a for zone in plan.continuum.zones for a in _addresses(zone)}
+    for address, zone in named.items():
+        if address not in there:
+            raise Denied(
+                f"'{address}' is an address that nobody has named here",
+                where=f"the request, zone {zone}",
+                hint="start the server with `headwater up -c` and the continuum, or apply it there first",
+            )
+
+
+def _addresses(zone: Zone) -> Iterator[str]:
+    if zone.at is not None:
+        yield zone.at
+    if zone.spark not in (None, "local"):
+        yield str(zone.spark)
+    if zone.broker is not None:
+        yield str(zone.broker.to_data())

@@ -1,0 +1,94 @@
+"""A store with a controller over simulated zones, and the server beside it, for tests over real HTTP."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from headwater import live, live_share, service
+from headwater.control import tables
+from headwater.control.sharing import Role
+from headwater.control.simulated import SimulatedZones
+from headwater.web.server import serving
+from tests.unit.test_cli_control import CONTINUUM, controller, tiny
+
+ZONES = Path(CONTINUUM).read_text()
+V1 = "/api/v1"
+
+
+def fetch(method: str, url: str, **options: Any) -> httpx.Response:
+    """Ask without a token; a slow machine is given its time."""
+    return httpx.request(method, url, trust_env=False, timeout=60, **options)
+
+
+class Client(httpx.Client):
+    """Asks a server; ``token``: of whom."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        super().__init__(base_url=url + V1, headers=headers, timeout=60, trust_env=False)
+
+    def see(self, path: str, status: int = 200, **options: Any) -> Any:
+        """Get an address, and give what it holds."""
+        return answer(self.get(path, **options), status)
+
+    def ask(self, path: str, body: Any = None, status: int = 202) -> Any:
+        """Post to an address, and give what it answers."""
+        return answer(self.post(path, json=body) if body is not None else self.post(path), status)
+
+    def settled(self, name: str, version: int) -> None:
+        """Wait until a version is brought to an end."""
+        until(lambda: next(d for d in self.see("/deployments") if d["name"] == name)["dealt"] >= version)
+
+
+def answer(response: httpx.Response, status: int) -> Any:
+    assert response.status_code == status, f"{response.request.url}: {response.status_code} {response.text}"
+    kind = response.headers.get("content-type")
+    assert status == 204 or kind == ("application/json" if status < 400 else "application/problem+json")
+    return response.json() if response.content else None
+
+
+def until(true: Callable[[], bool]) -> None:
+    for _ in range(400):
+        if true():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not happen within 20 s")
+
+
+def flow(*places: str, **options: Any) -> dict[str, Any]:
+    """Give the dataflow `tiny` as a document."""
+    return service.load_dataflow(tiny(*places, **options)[0]).dataflow.to_data()
+
+
+@contextmanager
+def place(directory: Path) -> Iterator[None]:
+    """Work in a directory, with a store there that is quick."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(directory)
+        patch.setattr(tables, "SYNCHRONOUS", "OFF")
+        patch.setattr(live, "RECENT", 600.0)
+        for name in (live.STORE, live_share.TOKEN):
+            patch.delenv(name, raising=False)
+        yield
+
+
+@contextmanager
+def world(directory: Path, **options: Any) -> Iterator[tuple[str, SimulatedZones]]:
+    """Give the URL of a server over a store with a controller, and the controller's zones."""
+    with place(directory), controller() as zones, serving(None, "127.0.0.1", 0, **options) as url:
+        yield url, zones
+
+
+def token(name: str, role: Role = "owner") -> str:
+    """Make a token; the first ends the trial."""
+    admin = live_share.set_owner(live_share.ADMIN, token=True) if name == live_share.ADMIN else None
+    made = admin or live_share.set_owner(name, role=role, token=True)
+    assert made is not None
+    return made

@@ -1,0 +1,136 @@
+"""What the shell completes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headwater import live, service
+from headwater.cli import complete
+from headwater.cli.app import app
+from headwater.control import tables
+from headwater.control.names import names
+from headwater.control.store import Store
+from headwater.placement import STRATEGIES
+from headwater.placement.forecast import FORECASTS
+from headwater.placement.schedule import SCHEDULERS
+
+ROOT = Path(__file__).parents[2]
+FLOW = """
+import headwater as hw
+f = hw.flow("{name}", locations=["L1", "L4"])
+rows = f.read.csv("in/{{location}}", "id int, v double", location_as="location")
+low = rows.where("v > 1").named("{name}_low").to_layer("site")
+low.where("v > 2").named("{name}_high").write.memory("out")
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store with two deployments whose plans are in force."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
+    monkeypatch.delenv(live.STORE, raising=False)
+    place = live.store_place(None)
+    opened = Store(place)
+    assert opened.hold("test", 60)
+    for name in ("tiny", "tall"):
+        (tmp_path / f"{name}.py").write_text(FLOW.format(name=name))
+        loaded = service.load_dataflow(f"{name}.py").dataflow
+        plan = service.plan(loaded, service.load_continuum(ROOT / "tests/unit/acme.yaml"))
+        opened.want(name, "run", plan)
+        begin(opened, name)
+    opened.close()
+    return place
+
+
+def begin(store: Store, name: str) -> None:
+    """Put a plan in force, as the controller does when it begins a change."""
+    from sqlalchemy import update
+
+    wish = store.wish(name)
+    with store._writing() as connection:
+        connection.execute(
+            update(tables.deployments).where(tables.deployments.c.name == name).values(base=wish.plan)
+        )
+
+
+def completed(line: str) -> list[str]:
+    """Give what a bash is offered at the end of a line."""
+    words = line.split(" ")
+    result = CliRunner().invoke(
+        app,
+        [],
+        prog_name="headwater",
+        env={
+            "_HEADWATER_COMPLETE": "complete_bash",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(words) - 1),
+        },
+    )
+    assert result.stderr == ""
+    return result.stdout.split()
+
+
+def test_names_come_from_the_store(store: str) -> None:
+    assert completed("headwater status t") == ["tall", "tiny"]
+    assert completed("headwater history ti") == ["tiny"]
+    assert completed("headwater move tiny_") == ["tiny_high", "tiny_low"]
+    assert completed("headwater move x --to ") == ["cloud", "edge", "site"]
+    assert completed("headwater move x --to edge --at ") == ["L1", "L4"]
+    assert completed("headwater move --of tall t") == ["tall_high", "tall_low"]
+    assert completed("headwater split --of tiny tiny_low@") == ["tiny_low@E1", "tiny_low@E4"]
+    assert completed("headwater zone S") == ["S1", "S2"]
+    assert completed("headwater explain t") == ["tall", "tiny", "tall.py", "tiny.py"]
+
+
+def test_the_store_that_the_line_names_is_asked(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert completed("headwater status t") == []
+    assert completed(f"headwater status --store {tmp_path / store} ti") == ["tiny"]
+    monkeypatch.setenv(live.STORE, str(tmp_path / store))
+    assert completed("headwater status ta") == ["tall"]
+
+
+def test_what_cannot_be_read_has_no_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert names("deployments", "none.db") == [] and not Path("none.db").exists()
+    Path("text.db").write_text("this is no database, " * 100)
+    assert names("deployments", "text.db") == []
+    assert names("zones", "mysql://a:b@c/d") == []
+    assert names("zones", "postgresql://nobody@127.0.0.1:1/x") == []
+    assert completed("headwater status --store text.db t") == []
+
+
+def test_strategies_are_those_there_are() -> None:
+    assert set(complete.STRATEGIES) == {"annotated", *STRATEGIES}
+    assert set(complete.SCHEDULERS) == set(SCHEDULERS)
+    assert set(complete.FORECASTS) == set(FORECASTS)
+    assert completed("headwater plan f.py --strategy aels_") == ["aels_rp_la", "aels_rp"]
+    assert completed("headwater simulate --strategy tsoo_h,at") == ["tsoo_h,atsoo_h"]
+    assert completed("headwater simulate --forecast h") == ["holt_winters"]
+
+
+def test_a_completion_is_installable_and_light() -> None:
+    shown = CliRunner().invoke(app, ["--help"]).stdout
+    assert "--install-completion" in shown and "--show-completion" in shown
+    loaded = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys, headwater.control.names; "
+            "print([m for m in ('pyspark', 'pandas', 'numpy', 'networkx') if m in sys.modules])",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert loaded.stdout.strip() == "[]"

@@ -1,0 +1,133 @@
+"""What the dashboard does without a browser: what pages have not had yet, sessions, signing in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nicegui")
+
+from headwater import live_share
+from headwater.live_seen import LinkSeen, UnitSeen, View, ZoneSeen
+from headwater.web.access import Access, NotAllowed, NotKnown
+from headwater.web.dashboard import sessions, signin
+from headwater.web.dashboard.feed import DRAWN, Feed, link_piece, zone_piece
+from headwater.web.dashboard.rich import node
+from headwater.web.dashboard.sessions import Sessions, Visitor
+
+
+def zone(name: str, *units: UnitSeen, parent: str | None = None) -> ZoneSeen:
+    return ZoneSeen(
+        name=name, layer="edge", parent=parent, locations=(), hosts=(), units=units, heard=1.0, error=None
+    )
+
+
+def unit(name: str, **values: object) -> UnitSeen:
+    return UnitSeen(unit=name, deployment="d", zone="E1", layer="edge", **{"status": "running", **values})  # type: ignore[arg-type]
+
+
+def view(*zones: ZoneSeen, links: tuple[LinkSeen, ...] = ()) -> View:
+    return View(at=1.0, store="s", layers=("edge",), zones=zones, links=links)
+
+
+def test_a_page_is_told_what_it_has_not_had() -> None:
+    feed = Feed(None)
+    feed.take(view(zone("C1"), zone("E1", unit("a@E1"), parent="C1")))
+    version, whole = feed.since(0)
+    assert whole is not None and whole["whole"] and whole["order"] == ["C1", "E1"]
+    assert feed.since(version) == (version, None)
+    feed.take(view(zone("C1"), zone("E1", unit("a@E1"), parent="C1")))
+    assert feed.since(version)[1] is None  # nothing differs
+    feed.take(view(zone("C1"), zone("E1", unit("a@E1", rows_in_per_s=12.0), parent="C1")))
+    newer, piece = feed.since(version)
+    assert piece is not None and [z["id"] for z in piece["zones"]] == ["E1"] and "order" not in piece
+    feed.take(view(zone("C1")))
+    _, piece = feed.since(newer)
+    assert piece is not None and piece["order"] == ["C1"] and not piece["whole"]
+
+
+def test_of_many_units_the_map_has_those_in_trouble() -> None:
+    many = [unit(f"u{n}@E1") for n in range(50)] + [unit("bad@E1", status="failed", error="no")]
+    piece = zone_piece(zone("E1", *many))
+    assert piece["count"] == 51 and piece["failed"] == 1
+    assert len(piece["units"]) == DRAWN and piece["units"][0]["id"] == "bad@E1"
+
+
+@pytest.mark.parametrize(
+    ("values", "state"),
+    [
+        ({"bytes_per_s": 10.0, "capacity_bytes_per_s": 100.0}, "calm"),
+        ({"bytes_per_s": 70.0, "capacity_bytes_per_s": 100.0}, "busy"),
+        ({"bytes_per_s": 90.0, "capacity_bytes_per_s": 100.0}, "full"),
+        ({"bytes_per_s": 10.0}, "calm"), ({}, "quiet"), ({"bytes_per_s": 0.0}, "quiet"),
+        ({"bytes_per_s": 10.0, "up": False}, "down"),
+    ],
+)  # fmt: skip
+def test_a_link_is_drawn_by_what_goes_over_it(values: dict[str, float | bool], state: str) -> None:
+    piece = link_piece(LinkSeen(link="E1-C1", lower="E1", upper="C1", **values))  # type: ignore[arg-type]
+    assert piece["state"] == state and 0 <= piece["flow"] <= piece["bed"]
+
+
+def test_a_wider_link_has_a_wider_bed() -> None:
+    link = LinkSeen(link="E1-C1", lower="E1", upper="C1", bytes_per_s=1.0)
+    beds = [link_piece(replace(link, capacity_bytes_per_s=c))["bed"] for c in (1e4, 1e6, 1e8)]
+    assert beds == sorted(set(beds))
+
+
+def test_a_node_is_text_and_never_markup() -> None:
+    assert node("p", "<b>", cls="x") == ["p", {"class": "x"}, ["<b>"]]
+    for bad in ({"onclick": "x"}, {"innerHTML": "x"}):
+        with pytest.raises(ValueError, match="no attribute"):
+            node("p", **bad)
+    with pytest.raises(ValueError, match="no node"):
+        node("script", "x")
+
+
+def test_a_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_ = Sessions()
+    name = open_.begin("secret")
+    assert open_.token(name) == "secret" and "secret" not in name
+    assert open_.token("other") is None and open_.token(None) is None
+    open_.end(name)
+    assert open_.token(name) is None
+    monkeypatch.setattr(sessions, "LASTS", -1.0)
+    assert open_.token(open_.begin("secret")) is None
+
+
+def test_the_oldest_session_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MOST", 2)
+    open_ = Sessions()
+    names = [open_.begin(f"t{n}") for n in range(3)]
+    assert [open_.token(n) for n in names] == [None, "t1", "t2"]
+
+
+def test_a_role_is_looked_up_before_each_act(tmp_path: Path) -> None:
+    place = str(tmp_path / "s.db")
+    admin = live_share.set_owner("admin", place, token=True)
+    token = live_share.set_owner("olga", place, token=True, role="operator", shown=admin)
+    open_ = Sessions()
+    visitor = Visitor(Access(place), open_, open_.begin(token or ""))
+    visitor.check("operator")
+    live_share.set_owner("olga", place, role="viewer", shown=admin)
+    with pytest.raises(NotAllowed):
+        visitor.check("operator")
+    open_.end(visitor.session)
+    with pytest.raises(NotKnown):
+        visitor.asker()
+    with pytest.raises(NotKnown):
+        Visitor(Access(place), open_, None).asker()
+    assert Visitor(None, open_, None).asker().on_trial
+
+
+@pytest.mark.parametrize(
+    ("asked", "goes_to"),
+    [
+        ("/proposals/3", "/proposals/3"), ("//evil.example", "/"), ("https://evil.example", "/"),
+        ("/\\evil.example", "/"), ("/signout", "/"), ("", "/"), ("/a\nb", "/"),
+    ],
+)  # fmt: skip
+def test_signing_in_leads_nowhere_else(asked: str, goes_to: str) -> None:
+    assert signin._inside(asked) == goes_to
+    assert 'value="/&quot;&gt;' in signin._page('/">')

@@ -1,0 +1,80 @@
+"""A closer look: a unit with what it computes, a proposal beside what runs, the course of a deployment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater import live_unit
+from headwater.control import tables
+from headwater.control.store import Store
+from headwater.errors import DeploymentError
+from headwater.plan import edit
+from headwater.plan.build import build
+from headwater.plan.model import DeploymentPlan
+from tests import crowd
+
+HOLDER = "test:1"
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
+    found = Store(tmp_path / "store.db")
+    yield found
+    found.close()
+
+
+def proposed(store: Store, plan: DeploymentPlan, **values: Any) -> int:
+    store.hold(HOLDER, 60.0)
+    given: dict[str, Any] = {"mode": "advise", "trigger": "gain", "why": "it costs less", "state": "proposed"}
+    before = store.deployment("d0").base
+    return store.record_decision(HOLDER, "d0", plan=plan, before=before, data={}, **{**given, **values})
+
+
+def test_a_unit_with_what_it_computes_reads_and_writes(store: Store) -> None:
+    crowd.fill(store, 12, 1)
+    found = live_unit.unit("d0", "high@S1", store.where)
+    assert (found.zone, found.layer, found.hosts) == ("S1", "site", ("s1",))
+    assert [o.operator for o in found.operators] == ["high"] and "m double" in found.operators[0].schema
+    assert {r.units for r in found.reads} == {("low@E1.1",), ("low@E1.2",), ("low@E1.3",)}
+    assert found.reads[0].links == ("E1.1-S1",) and found.reads[0].kept == "filelog of E1.1"
+    assert found.writes[0].units == ("out@C1",) and found.writes[0].links == ("S1-C1",)
+    assert found.spark is None and found.measured is not None and found.measured["rows_in_per_s"] > 0
+    data = found.to_data()
+    assert data["operators"][0]["kind"] == "aggregate" and data["reads"][0]["channel"].startswith("low-")
+    with pytest.raises(DeploymentError, match="no unit 'high@S9'"):
+        live_unit.unit("d0", "high@S9", store.where)
+
+
+def test_a_proposal_is_shown_beside_what_runs(store: Store) -> None:
+    (plan,) = crowd.fill(store, 12, 1)
+    other = build(plan.dataflow, plan.continuum, edit.split(plan, "low@E1.1", "watermark"))
+    number = proposed(store, other)
+    found = live_unit.proposal(number, store.where)
+    assert {t.kind for t in found.turns} == {"split"} and found.preview is not None and not found.gone
+    edge = next(z for z in found.zones if z["zone"] == "E1.1")
+    assert edge["before"] == ["low@E1.1"] and set(edge["after"]) == {"watermark@E1.1", "low@E1.1"}
+    assert found.to_data()["change"]["units"]
+    store.want("d0", "run", plan)  # something else is wanted meanwhile
+    gone = live_unit.proposal(number, store.where)
+    assert gone.preview is None and "not in force any more" in (gone.gone or "")
+    store.settle_decision(None, number, "rejected")
+    assert live_unit.proposal(number, store.where).gone is None
+
+
+def test_the_course_has_what_was_changed_and_decided(store: Store) -> None:
+    (plan,) = crowd.fill(store, 12, 1)
+    number = proposed(store, plan)
+    found = live_unit.course("d0", 60.0, store.where)
+    data = found.to_data()
+    assert [d["id"] for d in data["decisions"]] == [number] and data["metrics"]["course"]
+    assert found.since == pytest.approx(time.time() - 60.0, abs=30)
+    later = live_unit.Course(
+        metrics=found.metrics, history=found.history, promise=None, since=time.time() + 99
+    )
+    assert later.to_data()["decisions"] == [] and later.to_data()["events"] == []

@@ -1,0 +1,273 @@
+"""Dead letters replayed through zones' agents, from the use case and the command line; nothing runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headwater as hw
+from headwater import live
+from headwater.continuum import Continuum
+from headwater.control import tables
+from headwater.control.store import Store
+from headwater.errors import ContinuumError, DeploymentError
+from headwater.plan.build import build
+from headwater.plan.document import digest, to_document
+from headwater.plan.model import DeploymentPlan
+from headwater.runtime.agent import Agent
+from headwater.runtime.agents import Agents
+from headwater.runtime.deadletters import read_dead_letters
+from headwater.runtime.durable import write_atomically
+from headwater.runtime.logserver import LogServer
+from headwater.runtime.replaying import Wanted
+from headwater.runtime.sparks import Sparks
+from headwater.runtime.tasks import Task
+from headwater.runtime.wire import TOKEN_ENV, Credentials
+from tests.conftest import free_port
+from tests.unit.test_cli_control import invoke
+from tests.unit.test_deadletters import put, rows
+from tests.unit.test_memory import running
+
+TOKEN = "a-token-for-tests"
+SCHEMA = "id bigint, temperature double, ts timestamp"
+BAD, GOOD = "1,abc,2024-01-01", "1,2.5,2024-01-01"
+
+
+def planned(place: Path, ports: dict[str, int]) -> DeploymentPlan:
+    """Plan files read in two zones, each with an agent at a port."""
+    zones = "".join(
+        f"  {z}: {{layer: edge, parent: C1, locations: [{x}], at: '127.0.0.1:{ports[z]}'}}\n"
+        for z, x in (("E1", "L1"), ("E2", "L2"))
+    )
+    text = f"name: small\nlayers: [edge, cloud]\nzones:\n  C1: {{layer: cloud}}\n{zones}"
+    builder = hw.flow("f", locations=["L1", "L2"])
+    read = builder.read.csv(f"{place}/in/{{location}}", SCHEMA, location_as="at").named("files_1")
+    read.where("id > 0").to_layer("cloud").write.memory("out")
+    return build(builder.build(), Continuum.from_text(text))
+
+
+class Zones:
+    """Two agents, served as in the field, that know a plan and run nothing."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.ports = {zone: free_port() for zone in ("E1", "E2")}
+        self.plan = planned(place, self.ports)
+        self._up: dict[str, tuple[Agent, LogServer]] = {}
+
+    def start(self, zone: str) -> None:
+        home = self.place / zone
+        document = to_document(self.plan)
+        name = digest(document)
+        tasks = [Task(u.id, name, "prepared") for u in self.plan.units if u.zone == zone]
+        root = home / "deployments/f"
+        write_atomically(root / "plans" / f"{name}.json", json.dumps(document))
+        write_atomically(root / "tasks.json", json.dumps({"tasks": [asdict(t) for t in tasks]}))
+        agent = Agent(zone, home, Credentials(TOKEN), Sparks(home / "spark"))
+        listen = f"127.0.0.1:{self.ports[zone]}"
+        actions = agent.actions()
+        server = LogServer(listen, token=TOKEN, find=agent.find_log, actions=actions)
+        # Not begun: it knows its tasks, and looks after none of them, for which it would start a Spark.
+        actions["hold"]({"document": document})
+        self._up[zone] = agent, server
+
+    def stop(self, zone: str) -> None:
+        agent, server = self._up.pop(zone)
+        agent.end(units=False)
+        server.shutdown()
+
+    def end(self) -> None:
+        for zone in list(self._up):
+            self.stop(zone)
+
+    def malformed(self, zone: str, location: str, *records: str, batch: int = 0) -> list[str]:
+        """Let records of a zone become letters; give their ids."""
+        origin = self.place / f"in/{location}/a.csv"
+        origin.parent.mkdir(parents=True, exist_ok=True)
+        origin.write_text("".join(f"{r}\n" for r in records))
+        home = self.place / zone / "deployments/f/deadletters"
+        unit = next(u for u in self.plan.units if u.zone == zone)
+        put(home / unit.checkpoint, batch, rows(*records, source=origin.as_uri(), location=location))
+        return [x["id"] for x in read_dead_letters(home)]
+
+    def new(self) -> dict[str, str]:
+        found = (self.place / "in").rglob("*replayed*")
+        return {str(f.relative_to(self.place / "in")): f.read_text() for f in found}
+
+
+@pytest.fixture
+def zones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Zones]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
+    monkeypatch.setenv(TOKEN_ENV, TOKEN)
+    monkeypatch.delenv(live.STORE, raising=False)
+    made = Zones(tmp_path)
+    store = Store(live.store_place(None))
+    running(store, made.plan)
+    made.start("E1")
+    made.start("E2")
+    yield made
+    made.end()
+    store.close()
+
+
+def test_letters_of_two_zones_are_replayed_where_they_are(zones: Zones) -> None:
+    (first,), (second,) = zones.malformed("E1", "L1", BAD), zones.malformed("E2", "L2", BAD)
+    said: list[str] = []
+    found = live.replay("f", [second, first], records={first: GOOD, second: GOOD}, say=said.append)
+    assert said == []  # the cloud, which reads no source and has no agent, was not asked
+    assert [(x.id, x.zone, x.outcome) for x in found] == [
+        (second, "E2", "replayed"), (first, "E1", "replayed"),
+    ]  # fmt: skip
+    assert zones.new() == {
+        f"L1/a-replayed-{first}.csv": f"{GOOD}\n", f"L2/a-replayed-{second}.csv": f"{GOOD}\n",
+    }  # fmt: skip
+    assert all(x["replayed"]["done"] for x in live.dead_letters("f"))
+    (again,) = live.replay("f", [first], records={first: GOOD})
+    assert again.outcome == "refused" and "it was replayed at" in str(again.reason)
+    (forced,) = live.replay("f", [first], records={first: GOOD}, force=True)
+    assert forced.outcome == "replayed" and len(zones.new()) == 3
+
+
+def test_after_a_new_start_an_agent_still_knows_what_was_replayed(zones: Zones) -> None:
+    (id_,) = zones.malformed("E1", "L1", BAD)
+    live.replay("f", [id_], records={id_: GOOD})
+    zones.stop("E1")
+    zones.start("E1")
+    assert live.replay("f", [id_], records={id_: GOOD})[0].outcome == "refused"
+    assert len(zones.new()) == 1
+
+
+def test_a_zone_that_does_not_answer_is_named(zones: Zones) -> None:
+    (first,), (second,) = zones.malformed("E1", "L1", BAD), zones.malformed("E2", "L2", BAD)
+    zones.stop("E1")
+    said: list[str] = []
+    found = live.replay("f", [first, second], records={first: GOOD, second: GOOD}, say=said.append)
+    assert [x.outcome for x in found] == ["unknown", "replayed"]
+    assert "E1, C1 did not" in str(found[0].reason) and any(s.startswith("zone E1:") for s in said)
+
+
+def test_what_a_zone_does_not_read_any_more_is_not_put_there(zones: Zones) -> None:
+    elsewhere = zones.malformed("E1", "L2", BAD)
+    (found,) = live.replay("f", elsewhere, records={elsewhere[0]: GOOD})
+    assert found.outcome == "refused" and "source 'files_1' at L2 is not read here" in str(found.reason)
+    assert zones.new() == {}
+
+
+def test_a_finished_unit_takes_no_more(zones: Zones) -> None:
+    (id_,) = zones.malformed("E1", "L1", BAD)
+    unit = next(u for u in zones.plan.units if u.zone == "E1")
+    state = zones.place / "E1/deployments/f/units" / unit.checkpoint / "unit.json"
+    write_atomically(state, json.dumps({"finished": True}))
+    (found,) = live.replay("f", [id_], records={id_: GOOD})
+    assert found.outcome == "refused" and "has used up its input" in str(found.reason)
+    assert zones.new() == {}
+
+
+def test_mistakes_of_the_caller(zones: Zones) -> None:
+    (id_,) = zones.malformed("E1", "L1", BAD)
+    for ids, records, says in (
+        ([], {}, "not a list of 1 to"),
+        (["x"], {}, "not a dead letter's id: .*'x'"),
+        ([id_], {"0" * 16: GOOD}, "which is not to be replayed"),
+    ):
+        with pytest.raises(DeploymentError, match=says):
+            live.replay("f", ids, records=records)
+    with pytest.raises(DeploymentError, match="no deployment 'g'"):
+        live.replay("g", [id_])
+    (found,) = live.replay("f", ["0" * 16])
+    assert found.outcome == "unknown" and str(found.reason).startswith("no such letter")
+
+
+def test_more_letters_than_one_request_takes(zones: Zones, monkeypatch: pytest.MonkeyPatch) -> None:
+    from headwater.runtime import replaying
+
+    ids = zones.malformed("E1", "L1", *(f"{n},x,2024-01-01" for n in range(5)))
+    monkeypatch.setattr(replaying, "MOST", 2)
+    found = live.replay("f", ids, records=dict.fromkeys(ids, GOOD))
+    assert [x.outcome for x in found] == ["replayed"] * 5 and len(zones.new()) == 5
+
+
+def test_an_agent_refuses_what_is_no_request(zones: Zones) -> None:
+    (id_,) = zones.malformed("E1", "L1", BAD)
+    wire = Agents(zones.place).open(zones.plan.continuum.zone("E1"))._reach()
+    letter = {"id": id_, "record": BAD}
+    for body in (
+        {},
+        {"deployment": "f"},
+        {"deployment": "f", "letters": []},
+        {"deployment": "f", "letters": [{"id": "../x"}]},
+        {"deployment": "../f", "letters": [letter]},
+        {"deployment": "g", "letters": [letter]},
+    ):
+        with pytest.raises(DeploymentError):
+            wire.ask("replay", body)
+    # Nothing but true forces.
+    (found,) = wire.ask("replay", {"deployment": "f", "letters": [letter], "force": "no"})
+    assert found["outcome"] == "refused" and found["zone"] == "E1" and zones.new() == {}
+    with pytest.raises(ContinuumError):
+        zones.plan.continuum.zone("E9")
+
+
+def test_a_client_gives_what_came_of_it(zones: Zones) -> None:
+    (id_,) = zones.malformed("E1", "L1", BAD)
+    client = Agents(zones.place).open(zones.plan.continuum.zone("E1"))
+    (found,) = client.replay("f", [Wanted(id=id_, record=GOOD)], force=False)
+    assert found.outcome == "replayed" and found.target == f"{zones.place}/in/L1/a-replayed-{id_}.csv"
+
+
+# ---------------------------------------------------------------- the command line
+
+
+def lines(out: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_letters_are_listed_and_replayed_by_id(zones: Zones) -> None:
+    (id_,) = zones.malformed("E1", "L1", BAD)
+    code, out, err = invoke("deadletters", "f")
+    assert code == 0 and out.startswith(f"{id_} ") and "'abc' is not a double" in out
+    assert "1 dead letters" in err
+    code, out, err = invoke("deadletters", "f", "--replay", id_)
+    assert code == 1 and f"{id_} refused: it does not fit" in out and "0 of 1 replayed" in err
+    code, out, err = invoke("deadletters", "f", "--replay", id_, "--record", GOOD)
+    assert code == 0 and f"{id_} replayed, to " in out and "1 of 1 replayed" in err
+    assert "replayed 20" in invoke("deadletters", "f")[1]
+    code, out, _ = invoke("deadletters", "f", "--replay", id_, "--replay", "0" * 16, "--json")
+    assert code == 1 and [x["outcome"] for x in lines(out)] == ["refused", "unknown"]
+    assert invoke("deadletters", "f", "--replay", id_, "--force")[0] == 0
+
+
+def test_an_edited_listing_is_replayed(zones: Zones) -> None:
+    ids = zones.malformed("E1", "L1", BAD, "x,1,2024-01-01")
+    listed = invoke("deadletters", "f", "--json")[1]
+    assert [x["id"] for x in lines(listed)] == ids
+    Path("letters.jsonl").write_text(listed.replace("1,abc,", "1,2.5,") + "\n")
+    code, out, _ = invoke("deadletters", "f", "--replay-from", "letters.jsonl", "--json")
+    assert code == 1 and [x["outcome"] for x in lines(out)] == ["replayed", "refused"]
+    assert list(zones.new().values()) == [f"{GOOD}\n"]
+    Path("letters.jsonl").write_text(f'{{"id": "{ids[1]}"}}\nno letter\n')
+    code, out, err = invoke("deadletters", "f", "--replay-from", "letters.jsonl")
+    assert code == 6 and "letters.jsonl:2" in err and not out
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["f", "--record", "x"],
+        ["f", "--force"],
+        ["f", "--replay", "0" * 16, "--replay", "1" * 16, "--record", "x"],
+        ["f", "--replay", "0" * 16, "--replay-from", "x"],
+        ["f", "--replay-from", "nowhere.jsonl"],
+        ["--replay", "0" * 16],
+        ["--dir", ".", "--replay", "0" * 16],
+    ],
+)
+def test_options_that_do_not_go_together(zones: Zones, given: list[str]) -> None:
+    code, out, _ = invoke("deadletters", *given)
+    assert code == 2 and not out

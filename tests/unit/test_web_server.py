@@ -1,0 +1,136 @@
+"""The server in its thread: where it listens, whom it serves, how it ends; and `headwater up --listen`."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from headwater import live
+from headwater.cli import serve
+from headwater.control.store import Store
+from headwater.errors import DeploymentError
+from headwater.web import server
+from headwater.web.server import serving
+from tests.conftest import free_port
+from tests.unit.served import V1, Client, fetch, token
+from tests.unit.test_cli_control import invoke
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (live.STORE, "HEADWATER_LISTEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def ask(url: str) -> int:
+    return fetch("GET", f"{url}{V1}/me").status_code
+
+
+def test_where_a_port_is_taken_the_next_is_tried() -> None:
+    said: list[str] = []
+    with serving(None, "127.0.0.1", 0) as first:
+        port = int(first.rpartition(":")[2])
+        with serving(None, "127.0.0.1", port, say=said.append) as second:
+            assert second != first and ask(first) == ask(second) == 200
+            (text,) = said
+            assert text.startswith(f"port {port} is taken: listening at ")
+    with pytest.raises(httpx.ConnectError):
+        ask(first)
+
+
+def test_where_all_are_taken_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "TRIES", 1)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with (
+            pytest.raises(DeploymentError, match="cannot listen at") as refused,
+            serving(None, "127.0.0.1", taken.getsockname()[1]),
+        ):
+            pass
+        assert refused.value.where == "--listen" and refused.value.hint
+
+
+def test_on_trial_it_listens_on_this_machine_only() -> None:
+    with pytest.raises(DeploymentError, match="nobody has a token"), serving(None, "0.0.0.0", 0):
+        pass
+    mine = token("a")
+    with serving(None, "0.0.0.0", 0) as url:
+        local = url.replace("0.0.0.0", "127.0.0.1")
+        assert ask(local) == 401
+        with Client(local, mine) as client:
+            assert client.see("/me")["name"] == "a"
+
+
+def test_a_store_that_loses_its_tokens_is_closed_to_others() -> None:
+    token("a")
+    with serving(None, "0.0.0.0", 0) as url:
+        Path(live.store_place(None)).unlink()
+        Store(live.store_place(None)).close()
+        assert ask(url.replace("0.0.0.0", "127.0.0.1")) == 401
+
+
+def test_it_ends_while_streams_are_followed() -> None:
+    Store(live.store_place(None)).close()
+    begun, ended = threading.Event(), threading.Event()
+
+    def follow(url: str) -> None:
+        with httpx.stream("GET", f"{url}{V1}/events", trust_env=False, timeout=60) as stream:
+            for _ in stream.iter_lines():
+                begun.set()
+        ended.set()
+
+    with serving(None, "127.0.0.1", 0) as url:
+        thread = threading.Thread(target=follow, args=(url,))
+        thread.start()
+        assert begun.wait(20)
+        before = time.monotonic()
+    assert ended.wait(20) and time.monotonic() - before < 2 * server.ENDS + 10
+    thread.join(20)
+
+
+def test_up_serves_beside_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    port = free_port()
+    monkeypatch.setattr(live, "up", lambda *given, **options: found.append(ask(f"http://127.0.0.1:{port}")))
+    code, _, err = invoke("up", "--listen", str(port))
+    assert (code, found) == (0, [200]) and f"REST API at http://127.0.0.1:{port}/api/v1" in err, err
+    monkeypatch.setattr(serve, "LISTEN", f"127.0.0.1:{port}")
+    assert invoke("up")[0] == 0 and found == [200, 200], "it is there unless it is turned off"
+    for quiet in (["up", "--listen", "none"], ["up"]):
+        monkeypatch.setenv("HEADWATER_LISTEN", "none")
+        monkeypatch.setattr(live, "up", lambda *given, **options: None)
+        code, _, err = invoke(*quiet)
+        assert code == 0 and "REST" not in err
+    assert invoke("up", "--listen", "here")[0] == 6
+    code, _, err = invoke("up", "--listen", f"0.0.0.0:{port}")
+    assert code == 6 and "headwater owner admin --token" in err
+
+
+def test_without_the_extra_it_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "NEEDED", ("fastapi_that_is_not_there",))
+    monkeypatch.setattr(live, "up", lambda *given, **options: None)
+    code, _, err = invoke("up")
+    assert code == 0 and "REST" not in err
+    code, _, err = invoke("up", "--listen", "8470")
+    assert code == 7 and "pip install 'headwater[web]'" in err and "fastapi_that_is_not_there" in err
+
+
+def test_help_loads_none_of_it() -> None:
+    script = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from headwater.cli import app\n"
+        "assert '--listen' in CliRunner().invoke(app, ['up', '--help']).stdout\n"
+        "print(sorted({'fastapi', 'uvicorn', 'starlette', 'sqlalchemy'} & set(sys.modules)))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert ran.stdout.strip() == "[]", ran.stdout + ran.stderr

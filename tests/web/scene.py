@@ -1,0 +1,84 @@
+"""What the browser tests put into a store: a dataflow over Acme's zones, and proposals on it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from headwater import live, service
+from headwater.adapt.promise import Promise
+from headwater.control.store import Store
+from headwater.plan import edit
+from headwater.plan.model import Deployment, DeploymentPlan
+
+ROOT = Path(__file__).parents[2]
+FLOW = """
+import headwater as hw
+f = hw.flow("machines", locations=["L1", "L2", "L3", "L4", "L5"])
+rows = f.read.csv("in/{location}", "id int, ts timestamp, celsius double", location_as="location")
+warm = rows.named("readings").with_watermark("ts", "1 second").where("celsius > 40").named("warm")
+means = warm.to_layer("site").group_by(hw.window("ts", "1 minute"), "location").agg(mean="avg(celsius)")
+means.named("means").to_layer("cloud").write.memory("hottest")
+"""
+OPTION: dict[str, Any] = {
+    "name": "as it is", "layers": {}, "at": {}, "latency_s": 3.1, "load": {"gw2 (E2)": 0.91},
+    "bandwidth_bytes_per_s": 48_000.0, "cost": 0.42, "moved": 0, "keeps": False,
+    "breaks": ["max_latency: 3.1 s > 2 s"], "why_not": "",
+}  # fmt: skip
+BETTER = {
+    **OPTION, "name": "cut behind watermark", "latency_s": 1.2, "load": {"gw2 (E2)": 0.55}, "cost": 0.31,
+    "moved": 1, "keeps": True, "breaks": [],
+}  # fmt: skip
+
+
+def apply(place: str, directory: Path) -> int:
+    """Want the dataflow, and give its version."""
+    flow = directory / "flow.py"
+    flow.write_text(FLOW)
+    loaded = service.load_dataflow(str(flow)).dataflow
+    plan = service.plan(loaded, service.load_continuum(str(ROOT / "tests/unit/acme.yaml")))
+    return live.apply(plan, place)
+
+
+def until_runs(place: str, version: int, seconds: float = 90.0) -> None:
+    """Wait until a version is in force, and measured."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        (status,) = live.status("machines", place)
+        if status.deployment.dealt >= version and status.units and status.measured:
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"version {version} is not in force within {seconds} s")
+
+
+def propose_fission(place: str) -> int:
+    """Propose to cut the units at the edge behind the watermark, and give the decision's number."""
+
+    def split(plan: DeploymentPlan) -> Deployment:
+        unit = next(u for u in plan.units if u.zone == "E1")
+        return edit.split(plan, unit.id, "watermark")
+
+    return propose(place, live.edited(split, "machines", place))
+
+
+def propose(place: str, plan: DeploymentPlan) -> int:
+    """Propose a plan as the controller would, which holds the lease and decides nothing by itself here."""
+    store = Store(place)
+    try:
+        store.set_promise("machines", Promise(mode="off", max_latency=2.0))
+        lease = store.lease()
+        assert lease is not None
+        return store.record_decision(
+            lease.holder,
+            "machines",
+            mode="advise",
+            trigger="max_latency",
+            why="max_latency: 3.1 s > 2 s; cut behind watermark keeps to all limits",
+            state="proposed",
+            plan=plan,
+            before=store.deployment("machines").base,
+            data={"current": OPTION, "alternatives": [BETTER], "chosen": 0},
+        )
+    finally:
+        store.close()
