@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import threading
 from pathlib import Path
@@ -35,6 +34,7 @@ from headwater.cli.bars import Bar
 from headwater.cli.control import ContinuumFile, Flow
 from headwater.cli.out import Json, print_json, print_line, say
 from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
+from headwater.cli.signals import STOPS, on_signals
 from headwater.cli.zone import Delivery, WhenFull, zone
 from headwater.errors import HeadwaterError, RuntimeFailure
 
@@ -314,19 +314,16 @@ class stopping:  # noqa: N801 (reads as a statement: `with stopping(...) as stop
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._stop = threading.Event()
-        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> threading.Event:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._on_signal)
+        self._back = on_signals(STOPS, self._on_signal)
         return self._stop
 
     def __exit__(self, *_: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
+        self._back()
 
-    def _on_signal(self, number: int, frame: object) -> None:
-        # os.write: a signal may come in the middle of a print, which cannot be entered twice.
+    def _on_signal(self, number: int) -> None:
+        # os.write: the main thread may be in the middle of a print.
         if not self._stop.is_set():
             self._stop.set()
             os.write(2, b"\nstopping at the next batch boundary (Ctrl-C again: at once)\n")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -20,6 +17,7 @@ from headwater.cli.bars import Bar
 from headwater.cli.out import Json, print_json, print_line, say
 from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
 from headwater.cli.serve import Listen, TrustHttp, served
+from headwater.cli.signals import stopped_by_signals
 
 if TYPE_CHECKING:
     from headwater.live import Preview, Status
@@ -321,15 +319,3 @@ def follow(name: str, version: int, store: str | None, *, quiet: bool) -> None:
         ended = live.follow(name, version, store, stop=stopped_by_signals(), observe=observe, say=tell)
     if ended is None:
         say("not waited for; the controller goes on")
-
-
-def stopped_by_signals() -> threading.Event:
-    """Give an event that Ctrl-C and SIGTERM set."""
-    stop = threading.Event()
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, on_signal)
-    return stop

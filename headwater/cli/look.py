@@ -17,9 +17,9 @@ from headwater.cli.control import (
     StorePlace,
     canary_of,
     planned_of,
-    stopped_by_signals,
 )
 from headwater.cli.out import Json, print_json, print_line, say
+from headwater.cli.signals import stopped_by_signals
 
 if TYPE_CHECKING:
     from headwater.live import Status

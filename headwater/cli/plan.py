@@ -12,10 +12,11 @@ import typer
 
 from headwater.cli import place as placing
 from headwater.cli.bars import Bar
-from headwater.cli.control import ContinuumFile, Flow, StorePlace, stopped_by_signals
+from headwater.cli.control import ContinuumFile, Flow, StorePlace
 from headwater.cli.files import changes
 from headwater.cli.out import Json, print_json, print_line
 from headwater.cli.place import Compare, MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
+from headwater.cli.signals import stopped_by_signals
 from headwater.errors import ErrorList, HeadwaterError
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwater.cli import complete
-from headwater.cli.control import Name, StorePlace, Wait, Yes, propose, stopped_by_signals
+from headwater.cli.control import Name, StorePlace, Wait, Yes, propose
 from headwater.cli.out import Json, print_json, print_line, say
+from headwater.cli.signals import stopped_by_signals
 
 if TYPE_CHECKING:
     from headwater.adapt.promise import Promise

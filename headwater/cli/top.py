@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.control import StorePlace, stopped_by_signals
+from headwater.cli.control import StorePlace
 from headwater.cli.out import print_json, print_line
+from headwater.cli.signals import stopped_by_signals
 
 if TYPE_CHECKING:
     from headwater.live_seen import View

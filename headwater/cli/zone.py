@@ -14,6 +14,7 @@ import typer
 
 from headwater.cli import complete
 from headwater.cli.out import print_line
+from headwater.cli.signals import STOPS, on_signals
 from headwater.errors import DeploymentError
 
 _CLOSE_SECONDS = 5.0
@@ -132,12 +133,11 @@ def zone(
         done = threading.Event()
         how: list[int] = []
 
-        def end(number: int, frame: object) -> None:
+        def end(number: int) -> None:
             how.append(number)
             done.set()
 
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, end)
+        on_signals((*STOPS, signal.SIGHUP), end)
         done.wait()
         units = signal.SIGTERM in how
         if not as_json:

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -20,8 +21,14 @@ MOST_SECONDS = 60.0
 """For a command on a busy machine; nothing waits for it where all goes well."""
 
 
-BEGIN = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from headwater.cli import main; main()"
-"""Takes the terminal as its own, so that Ctrl-C reaches it as a signal."""
+BEGIN = """
+import faulthandler, fcntl, signal, termios
+faulthandler.register(signal.SIGUSR1)
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from headwater.cli import main
+main()
+"""
+"""Takes the terminal as its own, so that Ctrl-C reaches it as a signal; tells where it is when asked."""
 
 
 class Terminal:
@@ -95,9 +102,13 @@ class Terminal:
         end = time.monotonic() + MOST_SECONDS
         while self.process.poll() is None and time.monotonic() < end:
             self.more(0.1)
-        while self.more(0.1):
+        code = self.process.poll()
+        if code is None:
+            self.process.send_signal(signal.SIGUSR1)
+        while self.more(0.5):
             pass
-        return self.process.wait(1)
+        assert code is not None, f"did not end; it shows, and stands at:\n{self.text}"
+        return code
 
     @property
     def settings(self) -> list[object]:

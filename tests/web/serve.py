@@ -7,14 +7,13 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headwater import live
+from headwater.cli.signals import stopped_by_signals
 from headwater.continuum import Zone
 from headwater.control import tables
 from headwater.control.simulated import SimulatedZone, SimulatedZones
@@ -109,8 +108,7 @@ def _lively(unit: UnitProgress, passed: float) -> UnitProgress:
 def main(directory: Path, port: int, *, idle: bool, real: bool) -> None:
     """Serve until the process is ended."""
     tables.SYNCHRONOUS = "OFF"  # what a power cut would take is made anew by the next test
-    place, stop = str(directory / "store.db"), threading.Event()
-    signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    place, stop = str(directory / "store.db"), stopped_by_signals()
     zones = LivelyZones(directory / "zones.json")
     with serving(place, "127.0.0.1", port, home=directory):
         if idle:

@@ -1,0 +1,36 @@
+"""A signal is felt wherever the main thread is at that moment."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+WAITS = """
+import os, signal, threading, time
+from headwater.cli.signals import STOPS, on_signals
+told = []
+stop = threading.Event()
+
+def tell(number):
+    told.append(number)
+    stop.set()
+
+back = on_signals(STOPS, tell)
+
+class Interrupted(type(stop._cond)):
+    def __enter__(self):  # the worst moment: whoever waits holds the lock that set() needs
+        entered = super().__enter__()
+        if threading.current_thread() is threading.main_thread() and not told:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return entered
+
+stop._cond = Interrupted(threading.Lock())
+assert stop.wait(30)
+assert told[0] == signal.SIGTERM
+back()
+assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+"""
+
+
+def test_a_signal_in_the_midst_of_a_wait_is_felt() -> None:
+    subprocess.run([sys.executable, "-c", WAITS], check=True, timeout=40)
