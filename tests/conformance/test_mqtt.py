@@ -323,7 +323,7 @@ def test_stopping_does_not_wait_for_a_full_log(strict_broker: Broker, topic: str
     until(lambda: bridge.status().error, "a full log")
     began = time.monotonic()
     bridge.stop()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < SECONDS
     kept = len(bridges.values())
     assert 0 < kept < 12
     bridges.log.limits = Limits()
@@ -336,7 +336,7 @@ def test_a_forgotten_session_gets_nothing(broker: Broker, topic: str, bridges: B
     bridge = bridges.start()
     bridge.stop()
     bridge.forget()
-    time.sleep(1.5)  # amqtt ends a session within a second
+    time.sleep(3.0)  # amqtt ends a session within a second
     broker.publish(topic, *readings(0, 5))
     bridges.start()
     broker.publish(topic, *readings(5, 8))
