@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.errors import RuntimeFailure, Unavailable
 from headwater.runtime.ports import address_towards, keep_port
+from headwater.runtime.sparkclient import connect
 from headwater.runtime.zygote import supported, write_launcher
 
 if TYPE_CHECKING:
@@ -237,6 +239,7 @@ class LocalEndpoint:
             return endpoint
 
     def __post_init__(self) -> None:
+        self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._zygote: subprocess.Popen[bytes] | None = None
         self._again: Callable[[], LocalEndpoint] | None = None
@@ -244,22 +247,16 @@ class LocalEndpoint:
 
     def session(self) -> SparkSession:
         """Give the client session, with Headwater's data sources registered."""
-        if self._session is None:
-            from pyspark.sql import SparkSession
-            from pyspark.sql.connect.client.retries import DefaultPolicy
+        with self._lock:
+            if self._session is None:
+                from pyspark.sql.connect.client.retries import DefaultPolicy
 
-            # The token must not be in the URL, which clients print in errors.
-            os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = self.token
-            try:
-                url = f"sc://localhost:{self.port}/;session_id={self.session_id}"
-                session = SparkSession.builder.remote(url).create()
-            finally:
-                del os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"]
-            # A local server that does not answer is gone; the default is to try for ten minutes.
-            session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
-            register_sources(session)
-            self._session = session
-        return self._session
+                session = connect(f"sc://localhost:{self.port}/", self.session_id, self.token)
+                # A local server that does not answer is gone; the default is to try for ten minutes.
+                session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
+                register_sources(session)
+                self._session = session
+            return self._session
 
     @property
     def generation(self) -> str:

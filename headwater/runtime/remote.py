@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
+import threading
 import uuid
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -22,11 +21,11 @@ from headwater.errors import ContinuumError, Unavailable
 from headwater.runtime.credentials import from_environment
 from headwater.runtime.durable import write_atomically
 from headwater.runtime.endpoint import STREAMING_CONF, register_sources
+from headwater.runtime.sparkclient import connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 _PROBE_SECONDS = 2.0
 
 
@@ -41,6 +40,7 @@ class RemoteEndpoint:
         self.directory = directory
         self.cores = cores
         self.generation = ""
+        self._lock = threading.Lock()
         self._session: SparkSession | None = None
 
     def session(self) -> SparkSession:
@@ -48,24 +48,26 @@ class RemoteEndpoint:
 
         Raises Unavailable when the server does not answer.
         """
-        if self._session is None:
-            from pyspark.sql import SparkSession
+        with self._lock:
+            if self._session is None:
+                self._session = self._connect()
+            return self._session
 
-            file = self.directory / "session.json"
-            known = _read(file)
-            with self._token():
-                session = _try(SparkSession, self.url, known) if known else None
-                if session is None:  # the server has forgotten the session, and its queries are gone
-                    known = str(uuid.uuid4())
-                    session = self._insist(SparkSession, known)
-                    write_atomically(file, json.dumps({"session": known}))
-            for key, value in STREAMING_CONF.items():
-                session.conf.set(key, value)
-            session.conf.set("spark.sql.shuffle.partitions", str(min(self.cores, 4)))
-            register_sources(session)
-            self.generation = f"{session.conf.get('spark.app.id')} {known}"
-            self._session = session
-        return self._session
+    def _connect(self) -> SparkSession:
+        token = from_environment(self._token_env, where=self.url)
+        file = self.directory / "session.json"
+        known = _read(file)
+        session = _try(self.url, known, token) if known else None
+        if session is None:  # the server has forgotten the session, and its queries are gone
+            known = str(uuid.uuid4())
+            session = self._insist(known, token)
+            write_atomically(file, json.dumps({"session": known}))
+        for key, value in STREAMING_CONF.items():
+            session.conf.set(key, value)
+        session.conf.set("spark.sql.shuffle.partitions", str(min(self.cores, 4)))
+        register_sources(session)
+        self.generation = f"{session.conf.get('spark.app.id')} {known}"
+        return session
 
     @property
     def alive(self) -> bool:
@@ -89,8 +91,8 @@ class RemoteEndpoint:
             with contextlib.suppress(Exception):  # the server may be gone
                 session.client.close()
 
-    def _insist(self, builder: type[SparkSession], session_id: str) -> SparkSession:
-        session = _try(builder, self.url, session_id)
+    def _insist(self, session_id: str, token: str | None) -> SparkSession:
+        session = _try(self.url, session_id, token)
         if session is None:
             raise Unavailable(
                 "no Spark Connect server answers",
@@ -98,21 +100,6 @@ class RemoteEndpoint:
                 hint="is it running, does it take this token, and is the address in the continuum right?",
             )
         return session
-
-    @contextlib.contextmanager
-    def _token(self) -> Iterator[None]:
-        """Let the client find the token where it looks for it: in an address it would be printed."""
-        token = from_environment(self._token_env, where=self.url)
-        before = os.environ.get(_TOKEN)
-        if token is not None:
-            os.environ[_TOKEN] = token
-        try:
-            yield
-        finally:
-            if token is not None:
-                os.environ.pop(_TOKEN, None)
-                if before is not None:
-                    os.environ[_TOKEN] = before
 
 
 def _split(url: str) -> tuple[str, str | None]:
@@ -135,12 +122,12 @@ def _split(url: str) -> tuple[str, str | None]:
     return ";".join([place.rstrip("/") + "/", *kept]), token_env
 
 
-def _try(builder: type[SparkSession], url: str, session_id: str) -> SparkSession | None:
+def _try(url: str, session_id: str, token: str | None) -> SparkSession | None:
     import grpc
     from pyspark.errors import PySparkException
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    session: SparkSession = builder.builder.remote(f"{url};session_id={session_id}").create()
+    session = connect(url, session_id, token)
     session.client.set_retry_policies([DefaultPolicy(max_retries=4)])
     try:
         with warnings.catch_warnings():

@@ -6,11 +6,16 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from headwater.continuum import Continuum
 from headwater.errors import ContinuumError, RuntimeFailure, Unavailable
@@ -67,6 +72,28 @@ def test_a_server_of_somebody_else(endpoint: LocalEndpoint, token: str, tmp_path
     assert other.generation != remote.generation
     other.stop()
     assert os.environ.get("SPARK_CONNECT_AUTHENTICATE_TOKEN") is None
+
+
+def test_clients_that_are_made_at_the_same_time_know_their_own_tokens(endpoint: LocalEndpoint) -> None:
+    same = replace(endpoint)
+    others = [replace(endpoint, token=f"wrong{n}") for n in range(4)]
+    all_ = [*others, *[replace(endpoint) for _ in range(4)], *[same] * 4]
+    begin = threading.Barrier(len(all_))
+
+    def connected(one: LocalEndpoint) -> SparkSession | None:
+        begin.wait(60)
+        try:
+            return one.session()
+        except PySparkException:
+            return None
+
+    with ThreadPoolExecutor(len(all_)) as threads:
+        made = list(threads.map(connected, all_))
+    assert made[:4] == [None] * 4 and None not in made[4:]
+    assert len({id(session) for session in made[8:]}) == 1
+    for session in {id(s): s for s in made if s is not None}.values():
+        assert session.range(3).count() == 3
+        session.client.close()
 
 
 def test_what_keeps_from_a_server(endpoint: LocalEndpoint, tmp_path: Path) -> None:

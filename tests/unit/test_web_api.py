@@ -16,7 +16,8 @@ from headwater import live, live_loop, service
 from headwater.continuum import Continuum
 from headwater.control.store import Store
 from headwater.dataflow.graph import Dataflow
-from tests.unit.served import ZONES, Client, flow, until, world
+from headwater.web.server import serving
+from tests.unit.served import ZONES, Client, flow, place, until, world
 
 TRACE = "time,source,location,rate\n0,{source},L1,10\n1,{source},L1,500\n2,{source},L1,20\n"
 
@@ -313,10 +314,11 @@ def test_what_happens_is_told_as_it_happens(client: Client) -> None:
 
 
 def test_a_stream_says_when_the_store_is_gone(tmp_path: Path) -> None:
-    with world(tmp_path) as (url, _), Client(url) as client:
+    with place(tmp_path), serving(None, "127.0.0.1", 0) as url, Client(url) as client:
+        store = Path(live.store_place(None))
+        Store(str(store)).close()
         assert live_loop.told(None) == (0, ())
-        place = Path(live.store_place(None))
-        place.rename("elsewhere.db")
+        store.rename("elsewhere.db")
         found = client.get("/events", params={"seconds": 1.2}).text
         assert found.count("event: problem") == 1 and '"status": 404' in found
-        Path("elsewhere.db").rename(place)
+        Path("elsewhere.db").rename(store)
