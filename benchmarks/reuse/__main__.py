@@ -21,9 +21,8 @@ def main() -> None:
     parser.add_argument("--only", choices=["logical", "live"], help="one part")
     parser.add_argument("--traces", default="SEQ", help=f"for the live part: some of {','.join(TRACES)}")
     parser.add_argument("--steps", type=int, help="of a live trace, before all that is there goes")
-    parser.add_argument(
-        "--settle", type=float, default=6.0, help="seconds after a step before it is measured"
-    )
+    settle = "seconds, at most, until queries have warmed up and nothing waits"
+    parser.add_argument("--settle", type=float, default=120.0, help=settle)
     parser.add_argument("--measure", type=float, default=10.0, help="seconds that are measured")
     parser.add_argument("--every", type=int, default=1, help="steps from one measure to the next")
     parser.add_argument("--trigger", default="2 seconds", help="between two batches")

@@ -22,11 +22,17 @@ from headwater import live, live_share
 from headwater.continuum import Continuum
 from headwater.dataflow.graph import Dataflow
 from headwater.errors import HeadwaterError, Unavailable
+from headwater.metrics import UnitProgress
 from headwater.plan.build import build
+from headwater.quantity import parse_duration
 
 RATE = 10.0  # packs a second of each stream
 ZONE = "cloud"
 _PATIENCE = 300.0
+_WARM = 6
+"""Batches that a query does before it is measured: in the first ones Java compiles."""
+_BEHIND = 2
+"""Triggers that a row may wait where a query keeps up."""
 
 
 def continuum() -> Continuum:
@@ -43,7 +49,7 @@ class City:
     """A controller and a zone with streams of packs, until ``end``."""
 
     def __init__(self, place: Path, *, reuse: bool, trigger: str) -> None:
-        self.place, self._reuse = place, reuse
+        self.place, self._reuse, self._trigger = place, reuse, parse_duration(trigger)
         self.store = str(place / "store.db")
         place.mkdir(parents=True)
         self.feed = Feed(place / "in", RATE)
@@ -116,6 +122,31 @@ class City:
                     channels += len(plan.channels)
         return {"operators": tasks, "queries": queries, "channels": channels}
 
+    def settle(self, seconds: float) -> dict[str, float]:
+        """Wait until queries have warmed up and caught up, or so long; tell how old what waits is."""
+        deadline = time.monotonic() + seconds
+        while True:
+            units = self._units()
+            oldest = max((unit.oldest_s or 0.0 for unit in units), default=0.0)
+            if oldest < _BEHIND * self._trigger and all((u.batches or 0) >= _WARM for u in units):
+                break
+            if time.monotonic() > deadline:
+                break
+            time.sleep(1.0)
+        return {"oldest_s": round(oldest, 1)}
+
+    def _units(self) -> list[UnitProgress]:
+        """Give what is known of all units that run."""
+        with live.existing(self.store) as store:
+            found = [
+                report.progress.units
+                for record in store.deployments()
+                if record.phase == "running"
+                for report in store.reports(record.name)
+                if report.progress is not None
+            ]
+        return [unit for units in found for unit in units]
+
     def measured(self, seconds: float) -> dict[str, float]:
         """Measure the cores that the zone takes, and its memory, over some seconds."""
         before, begun = _cpu(self._processes()), time.monotonic()
@@ -181,7 +212,8 @@ def lived(
 ) -> dict[str, Any]:
     """Go through a trace; ``steps``: only the first so many, and then all that is there goes.
 
-    Cores are measured after every so many steps, where most tasks run, and in the end.
+    Cores are measured after every so many steps, where most tasks run, and in the end; each time when queries
+    have warmed up and caught up, or after ``settle`` seconds.
     """
     city = City(place, reuse=reuse, trigger=trigger)
     seen: list[dict[str, Any]] = []
@@ -206,7 +238,7 @@ def lived(
                 "dataflows": len(there), "tasks": counts[step], "took_s": round(took, 2), **city.counts(),
             }  # fmt: skip
             if step % every == 0 or counts[step] == max(counts) or step + 1 == len(course):
-                time.sleep(settle)
+                one |= city.settle(settle)
                 one |= city.measured(measure)
             seen.append(one)
             print(f"  {what} {name}: {one}", flush=True)
@@ -239,6 +271,8 @@ def result(place: Path, kinds: tuple[Trace, ...], **settings: Any) -> list[dict[
                 "cpu_cores_reuse": top[True]["cores"],
                 "queries_default": top[False]["queries"],
                 "queries_reuse": top[True]["queries"],
+                "oldest_s_default": top[False]["oldest_s"],
+                "oldest_s_reuse": top[True]["oldest_s"],
                 "channels_default": top[False]["channels"],
                 "channels_reuse": top[True]["channels"],
                 "memory_mb_default": top[False]["memory_mb"],
