@@ -49,7 +49,7 @@ def svg(series: Sequence[dict[str, Any]]) -> str:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    # Text as text, fixed margins and a fixed place for the legend: finding them takes longer than the drawing.
+    # Text as text, fixed margins, a fixed place for the legend: finding them takes longer than drawing.
     with rc_context({"svg.hashsalt": "headwater", "svg.fonttype": "none"}):
         figure = Figure(figsize=_SIZE)
         axes = figure.add_axes(_AXES)

@@ -68,7 +68,7 @@ SERVER_CONF: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.log.level": "WARN",
     "spark.sql.catalogImplementation": "in-memory",
-    # Java made for plans: with the default of 100, ten queries drop each other's, and make it anew every batch.
+    # Java made for plans: with the default of 100, some queries drop each other's and make it every batch.
     "spark.sql.codegen.cache.maxEntries": "1000",
     "spark.connect.grpc.binding.address": "127.0.0.1",
     # A rename is enough for checkpoints on a local disk; the default forks a shell command per file.
