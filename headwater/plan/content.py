@@ -85,10 +85,16 @@ def is_stateful(plan: DeploymentPlan, unit: Unit) -> bool:
 
 
 def direct_time(plan: DeploymentPlan, unit: Unit) -> bool:
-    """Tell whether the newest row written tells how far event time is: one input, nothing kept back."""
-    writers = sum(len(places) for places in source_locations(plan, unit).values())
-    writers += len(plan.inputs(unit))
-    return not is_stateful(plan, unit) and writers == 1
+    """Tell whether the newest row written tells how far event time is: one input, nothing kept back.
+
+    All the way from a source: where several writers were brought together before, the newest row of
+    one says nothing of the others, however few units read them now.
+    """
+    inputs = plan.inputs(unit)
+    writers = sum(len(places) for places in source_locations(plan, unit).values()) + len(inputs)
+    if is_stateful(plan, unit) or writers != 1:
+        return False
+    return all(direct_time(plan, plan.unit(channel.producer)) for channel in inputs)
 
 
 def _frontier(plan: DeploymentPlan, unit: Unit) -> dict[str, Any]:

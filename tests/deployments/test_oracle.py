@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import headwater as hw
 from headwater import service
 from headwater.continuum import Continuum
 from headwater.dataflow.graph import Dataflow
@@ -17,8 +18,8 @@ from headwater.dataflow.sources import Source
 from headwater.plan import build
 from headwater.plan.model import Deployment
 from headwater.runtime.endpoint import LocalEndpoint
-from headwater.testing import BoundedSource, check_equivalent
-from tests.deployments.flows import CONTINUUM, FLOWS, rows
+from headwater.testing import PAUSE, BoundedSource, check_equivalent
+from tests.deployments.flows import CONTINUUM, FLOWS, SCHEMA, rows
 
 DECISIONS = {
     "one unit": build.one_unit,
@@ -107,3 +108,21 @@ def test_units_shared_out_by_key(name: str, endpoint: LocalEndpoint, tmp_path: P
     assert {u.zone for u in parts} & {"S1", "C1"}
     assert all(u.hosts in (("s1",), ("s2",), ("c1",), ("c2", "c3")) for u in parts)
     assert all(outcome.rows.values())
+
+
+def test_a_zone_that_comes_later_is_not_late_behind_a_chain_of_units(
+    endpoint: LocalEndpoint, tmp_path: Path
+) -> None:
+    made = rows(60, seed=5)
+    later: dict[str, list[Any]] = {"L1": [PAUSE, *made["L1"]], "L2": made["L2"]}
+    source = BoundedSource(tmp_path / "in", later, rows_per_file=60)
+    builder = hw.flow("chain", locations=["L1", "L2"])
+    read = builder.read.json(source.path, SCHEMA, location_as="location")
+    readings = read.with_watermark("ts", "4 seconds")
+    chain = readings.to_layer("cloud").where("v IS NULL OR v < 1e9").with_columns(double="v * 2")
+    windows = chain.group_by(hw.window("ts", "5 seconds"), "location")
+    windows.agg(n="count(*)", total="sum(id)").write.memory("out")
+    flow, continuum = builder.build(), Continuum.from_text(CONTINUUM)
+    wanted = build.unit_per_operator(flow, continuum)
+    outcome = check_equivalent(flow, continuum, endpoint, tmp_path / "run", decision=wanted, source=source)
+    assert len([u for u in outcome.plan.units if u.zone == "C1"]) >= 4 and outcome.rows["out"] > 4
