@@ -128,24 +128,22 @@ class City:
         while True:
             units = self._units()
             oldest = max((unit.oldest_s or 0.0 for unit in units), default=0.0)
-            if oldest < _BEHIND * self._trigger and all((u.batches or 0) >= _WARM for u in units):
-                break
-            if time.monotonic() > deadline:
-                break
+            calm = oldest < _BEHIND * self._trigger and all((u.batches or 0) >= _WARM for u in units)
+            if calm or time.monotonic() > deadline:
+                return {"oldest_s": round(oldest, 1)}
             time.sleep(1.0)
-        return {"oldest_s": round(oldest, 1)}
 
     def _units(self) -> list[UnitProgress]:
         """Give what is known of all units that run."""
         with live.existing(self.store) as store:
-            found = [
-                report.progress.units
+            return [
+                unit
                 for record in store.deployments()
                 if record.phase == "running"
                 for report in store.reports(record.name)
                 if report.progress is not None
+                for unit in report.progress.units
             ]
-        return [unit for units in found for unit in units]
 
     def measured(self, seconds: float) -> dict[str, float]:
         """Measure the cores that the zone takes, and its memory, over some seconds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -131,6 +131,13 @@ class Channel:
         return tuple(dict.fromkeys(link for links in self.routes.values() for link in links))
 
 
+def _grouped(named: Iterable[tuple[str, Channel]]) -> Mapping[str, tuple[Channel, ...]]:
+    found: dict[str, list[Channel]] = {}
+    for unit, channel in named:
+        found.setdefault(unit, []).append(channel)
+    return {unit: tuple(channels) for unit, channels in found.items()}
+
+
 @dataclass(frozen=True)
 class DeploymentPlan:
     """Units and channels that carry a dataflow out on a continuum; units in topological order."""
@@ -149,16 +156,24 @@ class DeploymentPlan:
     def _units(self) -> Mapping[str, Unit]:
         return {u.id: u for u in self.units}
 
+    @cached_property
+    def _inputs(self) -> Mapping[str, tuple[Channel, ...]]:
+        return _grouped((unit, c) for c in self.channels for unit in c.routes)
+
+    @cached_property
+    def _outputs(self) -> Mapping[str, tuple[Channel, ...]]:
+        return _grouped((c.producer, c) for c in self.channels)
+
     def unit(self, id_: str) -> Unit:
         return self._units[id_]
 
     def inputs(self, unit: Unit) -> tuple[Channel, ...]:
         """Channels that a unit reads."""
-        return tuple(c for c in self.channels if unit.id in c.consumers)
+        return self._inputs.get(unit.id, ())
 
     def outputs(self, unit: Unit) -> tuple[Channel, ...]:
         """Channels that a unit writes."""
-        return tuple(c for c in self.channels if c.producer == unit.id)
+        return self._outputs.get(unit.id, ())
 
     def to_data(self) -> dict[str, Any]:
         """Give the plan as JSON-able data."""

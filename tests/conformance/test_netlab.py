@@ -60,7 +60,7 @@ def test_a_connection_outlives_a_change_of_its_links(lab: Lab) -> None:
     lab.set_link("E1", delay=0.005)
     out, _ = client.communicate(timeout=30)
     trips = [float(line) for line in out.split()]
-    assert len(trips) == 100 and min(trips) < 0.1 and sorted(trips)[-10] >= 0.02
+    assert len(trips) == 100 and sorted(trips)[50] < 0.1 and sorted(trips)[-10] >= 0.02
     lab.set_links(delay=0.0)
     probe.close()
 
