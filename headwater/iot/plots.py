@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,12 @@ from headwater.iot.folds import accumulate
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _SIZE = (6.4, 3.2)  # inches
 _AXES = (0.13, 0.16, 0.84, 0.78)  # left, bottom, width and height, as shares of that
+_kept = threading.local()
 
 
 def plot_lines(
@@ -47,21 +51,36 @@ def plot_lines(
 def svg(series: Sequence[dict[str, Any]]) -> str:
     """Draw points ``{"label", "at", "value"}`` as an SVG line chart; the same points give the same text."""
     from matplotlib import rc_context
-    from matplotlib.figure import Figure
 
     # Text as text, fixed margins, a fixed place for the legend: finding them takes longer than drawing.
     with rc_context({"svg.hashsalt": "headwater", "svg.fonttype": "none"}):
-        figure = Figure(figsize=_SIZE)
-        axes = figure.add_axes(_AXES)
+        figure, axes = _paper()
         for label in dict.fromkeys(point["label"] for point in series):
             mine = [p for p in series if p["label"] == label]
             axes.plot([p["at"] for p in mine], [p["value"] for p in mine], marker=".", label=str(label))
         if len(axes.lines) <= 12:
             axes.legend(fontsize="small", loc="upper right")
-        axes.set_xlabel("seconds since 1970")
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None})
     return out.getvalue()
+
+
+def _paper() -> tuple[Figure, Axes]:
+    """Give an empty chart, a thread always the same one: making its axes takes as long as drawing."""
+    from matplotlib.figure import Figure
+
+    found: tuple[Figure, Axes] | None = getattr(_kept, "paper", None)
+    if found is None:
+        figure = Figure(figsize=_SIZE)
+        found = _kept.paper = figure, figure.add_axes(_AXES)
+        found[1].set_xlabel("seconds since 1970")
+    axes = found[1]
+    for drawn in (*axes.lines, axes.get_legend()):
+        if drawn is not None:
+            drawn.remove()
+    axes.set_prop_cycle(None)
+    axes.relim()
+    return found
 
 
 def _called(name: str, row: dict[str, object], keys: Sequence[str]) -> str:

@@ -56,6 +56,8 @@ PRELOADED = (
 _MOST = 1 << 22  # bytes of a request
 IDLE = 60.0
 """Seconds after which a daemon without workers ends."""
+_LONG = 0.005
+"""Seconds of looking for garbage from which what stays is not looked at again."""
 _HELD = 128  # ports of ended daemons that are kept from being used again
 _LISTENING = "0A"  # a socket's state in /proc/net/tcp
 
@@ -302,6 +304,23 @@ def preload() -> None:
             print(f"zygote: {name} is not there to be loaded: {error}", file=sys.stderr, flush=True)
     gc.collect()
     gc.freeze()
+    gc.callbacks.append(_Frozen())
+
+
+class _Frozen:
+    """Keeps the collector from what a worker has loaded since.
+
+    PySpark's workers collect after every task: with matplotlib or scikit-learn loaded that is some 50 ms each.
+    """
+
+    def __init__(self) -> None:
+        self._begun = 0.0
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._begun = time.perf_counter()
+        elif info["generation"] == 2 and time.perf_counter() - self._begun > _LONG:
+            gc.freeze()
 
 
 def main() -> int:

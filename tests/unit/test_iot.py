@@ -160,3 +160,24 @@ def test_all_tasks_of_a_city_build() -> None:
     assert iot.to_senml(whole, {"light": "lx", "dust": "ppm"}, texts=("id",)).schema.names == ("ts", "pack")
     annotated = iot.annotate(clean, {"a": "harbour"}, unknown="nowhere")
     assert annotated.schema.column("annotation").type.text == "string"
+
+
+def test_a_chart_is_the_same_whatever_was_drawn_before() -> None:
+    pytest.importorskip("matplotlib")
+    from threading import Thread
+
+    from headwater.iot.plots import svg
+
+    drawn = random.Random(3)
+    series = [
+        [{"label": f"l{drawn.randrange(k)}", "at": n * s, "value": drawn.uniform(-s, s)} for n in range(20)]
+        for k, s in ((3, 1.0), (15, 1e4), (1, 0.01), (14, 1.0), (3, 1.0))  # from 13 lines on without a legend
+    ]
+    alone: list[str] = []
+    for one in series:  # each in a thread of its own, where nothing was drawn
+        worker = Thread(target=lambda points=one: alone.append(svg(points)))
+        worker.start()
+        worker.join(60)
+    assert [svg(one) for one in series] == alone
+    assert [text.count("<text") > 10 for text in alone] == [True] * 5
+    assert len(set(alone)) == 5

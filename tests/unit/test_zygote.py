@@ -28,6 +28,17 @@ if sys.argv[1:] == ["fail"]:
     raise ValueError("as asked")
 if sys.argv[1:] == ["quit"]:
     sys.exit(7)
+if sys.argv[1:] == ["collect"]:
+    import gc
+    gc.disable()  # but for what it is asked to do
+    loaded = [[n] for n in range(300_000)]
+    seen = []
+    for _ in range(3):
+        before = time.perf_counter()
+        gc.collect()
+        seen.append(time.perf_counter() - before)
+    print(json.dumps(seen))
+    sys.exit(0)
 import numpy
 print(json.dumps({
     "name": __name__, "argv": sys.argv[1:], "env": os.environ.get("MARK"), "cwd": os.getcwd(),
@@ -127,6 +138,11 @@ def test_ends_with_the_process_that_spark_ends(place: Place, number: int) -> Non
         process.send_signal(number)
         process.wait(30)
         assert until(lambda: gone(child))
+
+
+def test_what_a_worker_has_loaded_is_looked_through_for_garbage_once(place: Place) -> None:
+    first, *others = json.loads(start(place, "collect").communicate(timeout=60)[0])
+    assert max(others) < first / 3
 
 
 @pytest.mark.parametrize("sent", [b"", b"\0\0\0\5", b"\0\0\0\5hello", b"\xff\xff\xff\xff", b"\0\0\0\2{}"])
