@@ -310,7 +310,7 @@ def preload() -> None:
 class _Frozen:
     """Keeps the collector from what a worker has loaded since.
 
-    PySpark's workers collect after every task: with matplotlib or scikit-learn loaded that is some 50 ms each.
+    PySpark's workers collect after every task: some 50 ms each with matplotlib or scikit-learn loaded.
     """
 
     def __init__(self) -> None:
