@@ -74,6 +74,8 @@ def _paper() -> tuple[Figure, Axes]:
         figure = Figure(figsize=_SIZE)
         found = _kept.paper = figure, figure.add_axes(_AXES)
         found[1].set_xlabel("seconds since 1970")
+        found[1].xaxis.set_label_coords(0.5, -0.12)  # at a fixed place too
+        found[1].yaxis.set_label_coords(-0.1, 0.5)
     axes = found[1]
     for drawn in (*axes.lines, axes.get_legend()):
         if drawn is not None:
