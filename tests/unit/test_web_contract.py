@@ -154,6 +154,17 @@ def test_the_document_holds(served: tuple[str, str]) -> None:
     assert {"200", "202", "404", "409", "422"} <= found.keys() and sum(found.values()) > 150, found
 
 
+def test_what_comes_of_a_submission_is_as_documented(served: tuple[str, str]) -> None:
+    url, mine = served
+    schema = schemathesis.openapi.from_url(f"{url}/api/v1/openapi.json")
+    submit = schema["/api/v1/pools/{pool}/dataflows"]["POST"]
+    body = {"dataflow": {**FLOW, "name": "two"}, "continuum": ZONES}
+    case = submit.Case(path_parameters={"pool": "other"}, body=body, media_type="application/json")
+    response = case.call(headers={"Authorization": f"Bearer {mine}"}, timeout=60)
+    assert response.status_code == 202, response.content
+    case.validate_response(response, checks=CHECKS)
+
+
 @pytest.mark.long
 def test_the_document_holds_for_long(served: tuple[str, str]) -> None:
     found = examine(served, 250)

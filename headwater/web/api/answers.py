@@ -277,13 +277,16 @@ class ReplayAnswer(Answer):
 
 
 class JoinedAnswer(Answer):
-    """What came of a wish for a pool: its version, and what of a dataflow ran already, and what did not."""
+    """What came of a wish for a pool: its version, and what of a dataflow ran already, and what did not.
+
+    ``queries``: how many the pool had before, and how many it has with that.
+    """
 
     pool: str
     version: int
     reused: list[str]
     new: list[str]
-    queries: tuple[int, int]
+    queries: list[int] = Field(min_length=2, max_length=2)
     how: str
     cores: dict[str, float]
 
