@@ -165,6 +165,18 @@ def test_what_comes_of_a_submission_is_as_documented(served: tuple[str, str]) ->
     case.validate_response(response, checks=CHECKS)
 
 
+@pytest.mark.parametrize("preview", [True, False])
+def test_what_comes_of_a_change_is_as_documented(served: tuple[str, str], preview: bool) -> None:
+    url, mine = served
+    schema = schemathesis.openapi.from_url(f"{url}/api/v1/openapi.json")
+    body = {"operator": "ML", "to": "site", "preview": preview}
+    move = schema["/api/v1/deployments/{name}/move"]["POST"]
+    case = move.Case(path_parameters={"name": "f"}, body=body, media_type="application/json")
+    response = case.call(headers={"Authorization": f"Bearer {mine}"}, timeout=60)
+    assert response.status_code == (200 if preview else 202), response.content
+    case.validate_response(response, checks=CHECKS)
+
+
 @pytest.mark.long
 def test_the_document_holds_for_long(served: tuple[str, str]) -> None:
     found = examine(served, 250)

@@ -32,6 +32,16 @@ from headwater.web.problems import responses
 
 router = APIRouter(tags=["changes"])
 
+_STORES: dict[str, Any] = {
+    "status_code": 202,
+    "response_model": Stored,
+    "responses": {
+        200: {"model": Stored, "description": "Nothing is stored: it is in force already, or only shown"},
+        **responses(409, 413),
+    },
+}
+"""What routes answer that show a change and, if it is one, store it."""
+
 
 @router.post(
     "/plans", response_model=PlanAnswer, response_model_exclude_unset=True, responses=responses(409, 413)
@@ -42,7 +52,7 @@ def plan(form: PlanForm, served: Here, asker: Viewer) -> object:
         return live_plan.propose(asked(served, form), served.place).to_data()
 
 
-@router.post("/deployments", status_code=202, response_model=Stored, responses=responses(409, 413))
+@router.post("/deployments", **_STORES)
 def apply(form: ApplyForm, served: Here, asker: Operator, answer: Response) -> object:
     """Store a dataflow's plan as what is wanted; 200 where it is in force already, and nothing is stored."""
     with served.turn():
@@ -50,25 +60,19 @@ def apply(form: ApplyForm, served: Here, asker: Operator, answer: Response) -> o
     return _store(found, served, answer, preview=False, after=form.after)
 
 
-@router.post(
-    "/deployments/{name}/move", status_code=202, response_model=Stored, responses=responses(409, 413)
-)
+@router.post("/deployments/{name}/move", **_STORES)
 def move(name: NamePath, form: MoveForm, served: Here, asker: Operator, answer: Response) -> object:
     """Put an operator into another layer while it runs, with its state."""
     return _edit(name, lambda p: edit.move(p, form.operator, form.to, location=form.at), form, served, answer)
 
 
-@router.post(
-    "/deployments/{name}/split", status_code=202, response_model=Stored, responses=responses(409, 413)
-)
+@router.post("/deployments/{name}/split", **_STORES)
 def split(name: NamePath, form: SplitForm, served: Here, asker: Operator, answer: Response) -> object:
     """Cut a unit in two behind one of its operators, with a channel between them."""
     return _edit(name, lambda p: edit.split(p, form.unit, form.after_operator), form, served, answer)
 
 
-@router.post(
-    "/deployments/{name}/fuse", status_code=202, response_model=Stored, responses=responses(409, 413)
-)
+@router.post("/deployments/{name}/fuse", **_STORES)
 def fuse(name: NamePath, form: FuseForm, served: Here, asker: Operator, answer: Response) -> object:
     """Make two neighbouring units one query, without a channel between them."""
     return _edit(name, lambda p: edit.fuse(p, form.first, form.second, layer=form.to), form, served, answer)
