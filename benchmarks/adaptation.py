@@ -41,7 +41,8 @@ from headwater.continuum import Continuum
 from headwater.control.records import JournalEntry
 from headwater.control.store import StoreReader
 from headwater.plan.build import annotated, build
-from headwater.plan.model import Deployment, DeploymentPlan, Edge
+from headwater.plan.deployment import Deployment, Edge
+from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import Stop
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.endpoint import LocalEndpoint

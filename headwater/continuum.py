@@ -7,16 +7,21 @@ location at most once and its data can always go up from zone to zone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 from headwater.continuum_broker import Broker, ChannelKind
 from headwater.continuum_draft import ZoneDraft, closest, draft_of
 from headwater.errors import ContinuumError
 from headwater.quantity import format_bandwidth, format_duration
 from headwater.requirement import Capabilities, Requirement
-from headwater.yamltree import Node, Problems, read_text, tree_of_data, tree_of_text
+from headwater.yamltree import Problems, YamlNode, read_text, tree_of_data, tree_of_text
 
 
 @dataclass(frozen=True)
@@ -27,13 +32,53 @@ class Layer:
     index: int
 
 
+LOCAL = "local"
+"""The address of an agent that ``headwater up`` starts on its own machine."""
+
+
 @dataclass(frozen=True)
 class Host:
-    """A machine of a zone. Its name is unique in the continuum."""
+    """A machine of a zone. Its name is unique in the continuum.
+
+    ``at``: where its own agent listens, ``local`` for one that is started on this machine; None: it has none.
+    ``spark``: its agent's Spark, as a zone's.
+    """
 
     name: str
     zone: str
     capabilities: Capabilities = field(default_factory=Capabilities)
+    at: str | None = None
+    spark: str | None = None
+
+
+@dataclass(frozen=True)
+class Node:
+    """Where one agent runs units on one Spark: a host with an address, or a whole zone whose hosts have none.
+
+    ``at``: where the agent listens; None: on this machine.
+    """
+
+    name: str
+    zone: str
+    hosts: tuple[Host, ...]
+    at: str | None = None
+    spark: str | None = None
+
+    @property
+    def host(self) -> Host:
+        """The host that stands for the node in figures: the strongest one."""
+        return strongest(self.hosts)
+
+
+def strongest(hosts: Iterable[Host]) -> Host:
+    """Choose the host with the most processors, then the most memory, then the first written."""
+
+    def strength(host: Host) -> tuple[float, float]:
+        found = (host.capabilities.get(name, 0) for name in ("n_cpu", "memory"))
+        cpu, memory = (float(v) if isinstance(v, (int, float)) else 0.0 for v in found)
+        return cpu, memory
+
+    return max(hosts, key=strength)
 
 
 @dataclass(frozen=True)
@@ -70,6 +115,15 @@ class Zone:
     the agent."""
     broker: Broker | None = None
     channels: ChannelKind | None = None
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The zone's nodes: each host that has an address, or the zone itself."""
+        if any(host.at is not None for host in self.hosts):
+            return tuple(
+                Node(h.name, self.name, (h,), None if h.at == LOCAL else h.at, h.spark) for h in self.hosts
+            )
+        return (Node(self.name, self.name, self.hosts, self.at, self.spark),)
 
     @property
     def parent(self) -> str | None:
@@ -132,12 +186,19 @@ class Continuum:
         return cls._from_tree(tree_of_data(data, source=source, problems=problems), problems)
 
     @classmethod
-    def _from_tree(cls, root: Node, problems: Problems) -> Continuum:
+    def _from_tree(cls, root: YamlNode, problems: Problems) -> Continuum:
         draft = draft_of(root, problems)
         return cls(
             name=draft.name,
             layers=tuple(Layer(name, index) for index, name in enumerate(draft.layers)),
             zones=tuple(_zone(zone) for zone in draft.zones.values()),
+        )
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            lambda value: value if isinstance(value, cls) else cls.from_data(value),
+            serialization=core_schema.plain_serializer_function_ser_schema(cls.to_data),
         )
 
     def to_data(self) -> dict[str, object]:
@@ -148,10 +209,52 @@ class Continuum:
             "zones": {zone.name: _zone_data(zone) for zone in self.zones},
         }
 
-    @property
+    @cached_property
     def root(self) -> Zone:
         """Return the zone without a parent."""
         return next(zone for zone in self.zones if zone.link is None)
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes of all zones."""
+        return tuple(node for zone in self.zones for node in zone.nodes)
+
+    @cached_property
+    def _nodes(self) -> Mapping[str, Node]:
+        return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def _by_host(self) -> Mapping[str, tuple[Host, Node]]:
+        return {host.name: (host, node) for node in self.nodes for host in node.hosts}
+
+    @cached_property
+    def _links(self) -> Mapping[str, Link]:
+        return {link.name: link for link in self.links}
+
+    def link(self, name: str) -> Link:
+        """Return the link of this name."""
+        return self._links[name]
+
+    def node(self, name: str) -> Node:
+        """Return the node; raise ContinuumError with close matches if there is none."""
+        if (node := self._nodes.get(name)) is not None:
+            return node
+        hint = closest(name, self._nodes) or f"the nodes are {_some(list(self._nodes))}"
+        raise ContinuumError(f"no node {name!r} in continuum {self.name}", hint=hint)
+
+    def host(self, name: str) -> Host:
+        """Return the host; raise ContinuumError with close matches if there is none."""
+        return self._placed(name)[0]
+
+    def node_of(self, host: str) -> Node:
+        """Return the node that a host belongs to."""
+        return self._placed(host)[1]
+
+    def _placed(self, host: str) -> tuple[Host, Node]:
+        if (found := self._by_host.get(host)) is not None:
+            return found
+        hint = closest(host, self._by_host) or f"the hosts are {_some(list(self._by_host))}"
+        raise ContinuumError(f"no host {host!r} in continuum {self.name}", hint=hint)
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -248,7 +351,10 @@ def _zone(draft: ZoneDraft) -> Zone:
     return Zone(
         name=draft.name,
         layer=draft.layer_name,
-        hosts=tuple(Host(name, draft.name, capabilities) for name, capabilities in draft.hosts.items()),
+        hosts=tuple(
+            Host(name, draft.name, host.capabilities, host.at, host.spark)
+            for name, host in draft.hosts.items()
+        ),
         locations=tuple(str(leaf.value) for leaf in draft.locations),
         link=None if above is None else Link(draft.name, above, draft.bandwidth, draft.latency),
         at=draft.at,
@@ -277,7 +383,12 @@ def _zone_data(zone: Zone) -> dict[str, object]:
         data["broker"] = zone.broker.to_data()
     if zone.channels is not None:
         data["channels"] = zone.channels
-    return data | {"hosts": {host.name: dict(host.capabilities) for host in zone.hosts}}
+    return data | {"hosts": {host.name: _host_data(host) for host in zone.hosts}}
+
+
+def _host_data(host: Host) -> dict[str, object]:
+    own = {"at": host.at, "spark": host.spark}
+    return {**host.capabilities, **{key: value for key, value in own.items() if value is not None}}
 
 
 def _some(names: list[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from headwater.yamltree import Fields, Leaf, Node, Problems, shown
+from headwater.yamltree import Fields, Leaf, YamlNode, Problems, shown
 
 ChannelKind: TypeAlias = Literal["filelog", "kafka"]
 
@@ -54,7 +54,7 @@ class Broker:
         return {"servers": self.servers, **data} if data else self.servers
 
 
-def broker_of(node: Node | None, *, of: str, problems: Problems) -> Broker | None:
+def broker_of(node: YamlNode | None, *, of: str, problems: Problems) -> Broker | None:
     """Read ``broker:`` of a zone; what is wrong is noted."""
     if node is None or (isinstance(node, Leaf) and node.value is None):
         return None
@@ -101,7 +101,7 @@ def broker_of(node: Node | None, *, of: str, problems: Problems) -> Broker | Non
     )
 
 
-def channels_of(node: Node | None, *, of: str, problems: Problems) -> ChannelKind | None:
+def channels_of(node: YamlNode | None, *, of: str, problems: Problems) -> ChannelKind | None:
     """Read ``channels:`` of a zone."""
     if node is None or (isinstance(node, Leaf) and node.value is None):
         return None
@@ -126,7 +126,7 @@ def check_reach(
             )
 
 
-def _servers(node: Node, of: str, problems: Problems) -> str | None:
+def _servers(node: YamlNode, of: str, problems: Problems) -> str | None:
     text = node.value if isinstance(node, Leaf) else None
     if isinstance(text, str) and text.strip():
         parts = [part.strip() for part in text.split(",")]
@@ -143,7 +143,7 @@ def _servers(node: Node, of: str, problems: Problems) -> str | None:
     return None
 
 
-def _variable(node: Node, name: str, of: str, problems: Problems) -> str | None:
+def _variable(node: YamlNode, name: str, of: str, problems: Problems) -> str | None:
     if isinstance(node, Leaf) and isinstance(node.value, str) and _VARIABLE.fullmatch(node.value):
         return node.value
     problems.add(
@@ -155,7 +155,7 @@ def _variable(node: Node, name: str, of: str, problems: Problems) -> str | None:
     return None
 
 
-def _replication(node: Node, of: str, problems: Problems) -> int | None:
+def _replication(node: YamlNode, of: str, problems: Problems) -> int | None:
     value = node.value if isinstance(node, Leaf) else None
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 32767:
         return value

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from headwater.continuum_broker import Broker, ChannelKind, broker_of, channels_of, check_reach
 from headwater.quantity import QuantityError, parse_bandwidth, parse_duration
 from headwater.requirement import ATTRIBUTE, Capabilities, capability
-from headwater.yamltree import Fields, Items, Leaf, Node, Problems, shown
+from headwater.yamltree import Fields, Items, Leaf, YamlNode, Problems, shown
 
 MAX_LAYERS = 64
 DEFAULT_NAME = "continuum"
@@ -24,9 +24,20 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _NAME_HINT = "use 1 to 100 of A-Z a-z 0-9 _ . - and do not begin with . or -"
 _PLACE = r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5}"
 _AT = re.compile(rf"(?:grpc\+tls://)?{_PLACE}")
+_HOST_AT = re.compile(rf"{_AT.pattern}|local")
 _SPARK = re.compile(rf"sc://{_PLACE}(?:/[^\s]*)?|spark://{_PLACE}(?:,{_PLACE})*|local")
 # YAML 1.2 reads these as text, people do not.
 _TRUTHS = {"yes": True, "no": False}
+
+
+@dataclass
+class HostDraft:
+    """A host as declared."""
+
+    where: str
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    at: str | None = None
+    spark: str | None = None
 
 
 @dataclass
@@ -40,7 +51,7 @@ class ZoneDraft:
     # A parent that cannot be read is not the same as none: such a zone is no root.
     has_parent: bool = False
     locations: list[Leaf] = field(default_factory=list)
-    hosts: dict[str, Capabilities] = field(default_factory=dict)
+    hosts: dict[str, HostDraft] = field(default_factory=dict)
     bandwidth: float | None = None
     latency: float = 0.0
     at: str | None = None
@@ -68,7 +79,7 @@ class ContinuumDraft:
     zones: dict[str, ZoneDraft] = field(default_factory=dict)
 
 
-def draft_of(root: Node, problems: Problems) -> ContinuumDraft:
+def draft_of(root: YamlNode, problems: Problems) -> ContinuumDraft:
     """Return the checked draft; raise an ErrorList of every problem found."""
     draft = _Declarations(problems).continuum(root)
     _Tree(draft, problems).check()
@@ -84,6 +95,10 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     return f"did you mean {' or '.join(found)}?" if found else None
 
 
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
 def _line(where: str) -> str:
     position = where.rpartition(":")[2].strip()
     return f"line {position}" if position.isdigit() else position
@@ -96,7 +111,7 @@ class _Declarations:
         self._problems = problems
         self._hosts: dict[str, tuple[str, str]] = {}
 
-    def continuum(self, root: Node) -> ContinuumDraft:
+    def continuum(self, root: YamlNode) -> ContinuumDraft:
         if not isinstance(root, Fields):
             self._problems.stop(
                 f"a continuum is a mapping, not {root}",
@@ -119,9 +134,10 @@ class _Declarations:
                 draft.zones[zone_name] = self._zone(zone_name, node, key=key, layers=draft.layers)
         for zone in draft.zones.values():
             self._name_anonymous_host(zone)
+            self._check_nodes(zone, draft.zones)
         return draft
 
-    def _layers(self, node: Node | None, root_where: str) -> list[str]:
+    def _layers(self, node: YamlNode | None, root_where: str) -> list[str]:
         if not isinstance(node, Items) or not node.nodes:
             where = root_where if node is None else node.where
             self._problems.add("no layers", where=where, hint="write layers: [edge, site, cloud]")
@@ -139,7 +155,7 @@ class _Declarations:
                 layers.append(name)
         return layers
 
-    def _zone(self, name: str, node: Node, *, key: Leaf, layers: list[str]) -> ZoneDraft:
+    def _zone(self, name: str, node: YamlNode, *, key: Leaf, layers: list[str]) -> ZoneDraft:
         zone = ZoneDraft(name, key.where)
         of = f"zone {name}"
         if not isinstance(node, Fields):
@@ -163,7 +179,7 @@ class _Declarations:
             self._host(zone, host, node_of_host)
         return zone
 
-    def _layer(self, zone: ZoneDraft, node: Node | None, *, layers: list[str]) -> None:
+    def _layer(self, zone: ZoneDraft, node: YamlNode | None, *, layers: list[str]) -> None:
         if node is None:
             hint = f"write layer: with one of {', '.join(layers)}" if layers else "write layer: ..."
             self._problems.add(f"zone {zone.name} has no layer", where=zone.where, hint=hint)
@@ -178,7 +194,7 @@ class _Declarations:
                 hint=closest(name, layers) or f"the layers are {', '.join(layers)}",
             )
 
-    def _parent(self, zone: ZoneDraft, node: Node | None) -> None:
+    def _parent(self, zone: ZoneDraft, node: YamlNode | None) -> None:
         if node is None or (isinstance(node, Leaf) and node.value is None):
             return
         zone.has_parent = True
@@ -191,7 +207,7 @@ class _Declarations:
         elif self._name(node, f"the parent of zone {zone.name}") is not None and isinstance(node, Leaf):
             zone.parent = node
 
-    def _locations(self, zone: ZoneDraft, node: Node | None) -> None:
+    def _locations(self, zone: ZoneDraft, node: YamlNode | None) -> None:
         if node is None or (isinstance(node, Leaf) and node.value is None):
             return
         if not isinstance(node, Items):
@@ -214,7 +230,7 @@ class _Declarations:
                 seen.add(name)
                 zone.locations.append(item)
 
-    def _link(self, zone: ZoneDraft, node: Node | None) -> None:
+    def _link(self, zone: ZoneDraft, node: YamlNode | None) -> None:
         if node is None or (isinstance(node, Leaf) and node.value is None):
             return
         of = f"the link of zone {zone.name}"
@@ -245,7 +261,7 @@ class _Declarations:
         except QuantityError as error:
             self._problems.add(f"{of}: {error.what}", where=fields["latency"].where, hint=error.hint)
 
-    def _quantity(self, node: Node | None, what: str, of: str, example: str) -> str | None:
+    def _quantity(self, node: YamlNode | None, what: str, of: str, example: str) -> str | None:
         if node is None or (isinstance(node, Leaf) and node.value is None):
             return None
         if isinstance(node, Leaf) and isinstance(node.value, str):
@@ -258,7 +274,7 @@ class _Declarations:
         )
         return None
 
-    def _address(self, node: Node | None, of: str, form: re.Pattern[str], example: str) -> str | None:
+    def _address(self, node: YamlNode | None, of: str, form: re.Pattern[str], example: str) -> str | None:
         if node is None or (isinstance(node, Leaf) and node.value is None):
             return None
         if isinstance(node, Leaf) and isinstance(node.value, str) and form.fullmatch(node.value):
@@ -266,11 +282,17 @@ class _Declarations:
         self._problems.add(f"{of} is {node}, not an address", where=node.where, hint=f"write {example}")
         return None
 
-    def _host(self, zone: ZoneDraft, key: Leaf, node: Node) -> None:
+    def _host(self, zone: ZoneDraft, key: Leaf, node: YamlNode) -> None:
         name = self._name(key, f"a host of zone {zone.name}")
         values: dict[str, object] = {}
-        for attribute, value in self._entries(node, f"capabilities of host {key}", "{n_cpu: 4}"):
-            self._capability(values, attribute, value, of=f"host {key}")
+        host, of = HostDraft(key.where), f"host {key}"
+        for attribute, value in self._entries(node, f"capabilities of {of}", "{n_cpu: 4}"):
+            if attribute.value == "at":
+                host.at = self._address(value, f"at of {of}", _HOST_AT, "at: 10.0.0.7:7070, or at: local")
+            elif attribute.value == "spark":
+                host.spark = self._address(value, f"spark of {of}", _SPARK, "sc://10.0.0.7:15002")
+            else:
+                self._capability(values, attribute, value, of=of)
         if name is None:
             return
         if name in self._hosts:
@@ -281,7 +303,8 @@ class _Declarations:
                 hint="give every host of the continuum its own name",
             )
         self._hosts.setdefault(name, (zone.name, key.where))
-        zone.hosts[name] = Capabilities(values)
+        host.capabilities = Capabilities(values)
+        zone.hosts[name] = host
 
     def _name_anonymous_host(self, zone: ZoneDraft) -> None:
         if zone.hosts:
@@ -294,9 +317,46 @@ class _Declarations:
                 where=zone.where,
                 hint=f"rename that host, or list the hosts of zone {zone.name}",
             )
-        zone.hosts[zone.name] = Capabilities()
+        zone.hosts[zone.name] = HostDraft(zone.where)
 
-    def _capability(self, values: dict[str, object], key: Leaf, node: Node, *, of: str) -> None:
+    def _check_nodes(self, zone: ZoneDraft, zones: Iterable[str]) -> None:
+        """Check that either each host of a zone has an agent of its own, or the zone has one for all."""
+        own = [name for name, host in zone.hosts.items() if host.at is not None]
+        without = [name for name, host in zone.hosts.items() if host.at is None]
+        if len(without) == 1 and not own and zone.spark is None:
+            zone.spark, zone.hosts[without[0]].spark = zone.hosts[without[0]].spark, None
+        for name in [n for n, host in zone.hosts.items() if host.spark is not None and host.at is None]:
+            self._problems.add(
+                f"host {name} of zone {zone.name} has a Spark of its own, but no address",
+                where=zone.hosts[name].where,
+                hint=f"give it an agent: at: host:port, or write spark: of zone {zone.name}",
+            )
+        if not own:
+            return
+        where = zone.hosts[own[0]].where
+        if without:
+            self._problems.add(
+                f"{_some(own)} of zone {zone.name} {'has' if len(own) == 1 else 'have'} an address, but not "
+                f"{_some(without)}",
+                where=zone.hosts[without[0]].where,
+                hint="give every host of the zone an address (at: host:port), or none of them",
+            )
+        for key, value in (("at", zone.at), ("spark", zone.spark)):
+            if value is not None:
+                self._problems.add(
+                    f"zone {zone.name} has {key}: {value}, and hosts with addresses",
+                    where=where,
+                    hint=f"a zone has one agent, or one on each host: move {key}: to its hosts, or drop theirs",
+                )
+        for name in own:
+            if name in zones:
+                self._problems.add(
+                    f"host {name} of zone {zone.name} has an agent of its own, and the name of a zone",
+                    where=zone.hosts[name].where,
+                    hint="rename the host: agents are told apart by these names",
+                )
+
+    def _capability(self, values: dict[str, object], key: Leaf, node: YamlNode, *, of: str) -> None:
         name = key.value
         if not isinstance(name, str) or not ATTRIBUTE.fullmatch(name) or name.lower() in ("and", "or"):
             self._problems.add(
@@ -317,7 +377,7 @@ class _Declarations:
                 hint="write a truth, a number, a size or a text; leave out what the host does not have",
             )
 
-    def _entries(self, node: Node | None, what: str, example: str) -> Iterator[tuple[Leaf, Node]]:
+    def _entries(self, node: YamlNode | None, what: str, example: str) -> Iterator[tuple[Leaf, YamlNode]]:
         if isinstance(node, Fields):
             yield from node.entries
         elif node is not None and not (isinstance(node, Leaf) and node.value is None):
@@ -325,8 +385,8 @@ class _Declarations:
                 f"{what} must be a mapping, not {node}", where=node.where, hint=f"write {example}"
             )
 
-    def _known(self, node: Fields, allowed: tuple[str, ...], *, of: str) -> dict[str, Node]:
-        fields: dict[str, Node] = {}
+    def _known(self, node: Fields, allowed: tuple[str, ...], *, of: str) -> dict[str, YamlNode]:
+        fields: dict[str, YamlNode] = {}
         for key, value in node.entries:
             if isinstance(key.value, str) and key.value in allowed:
                 fields[key.value] = value
@@ -338,7 +398,7 @@ class _Declarations:
                 )
         return fields
 
-    def _name(self, node: Node, what: str) -> str | None:
+    def _name(self, node: YamlNode, what: str) -> str | None:
         """Return a name, noted as a problem when it is no good; None if it is not even text."""
         if not isinstance(node, Leaf) or not isinstance(node.value, str):
             quotable = isinstance(node, Leaf) and node.value is not None

@@ -122,6 +122,14 @@ class Denied(DeploymentError):
     """Who asks may not do this."""
 
 
+class Fenced(DeploymentError):
+    """An order is older than one that was taken already: another controller acts, or it came late."""
+
+
+class SpecUnknown(DeploymentError):
+    """A node has to be given a unit's description first."""
+
+
 class Unavailable(HeadwaterError):
     """Something outside (Java, a broker, a Spark server) is not there."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwater.errors import DeploymentError, Unavailable
+from headwater.errors import DeploymentError, SpecUnknown, Unavailable
 from headwater.places import HOME, existing
 from headwater.plan.content import own_sources
 from headwater.plan.model import DeploymentPlan
@@ -33,11 +33,11 @@ def dead_letters(
     if plan is None:
         return
     agents = Agents(home)
-    for zone in _zones(plan):
+    for node in _nodes(plan):
         try:
-            yield from agents.find(plan.continuum.zone(zone)).dead_letters(name)
+            yield from agents.find(plan.continuum.node(node)).dead_letters(name)
         except Unavailable as error:
-            say(f"zone {zone}: {error.what}")
+            say(f"{node}: {error.what}")
 
 
 def replay(
@@ -90,21 +90,20 @@ def _replay(
     agents, name = Agents(home), plan.dataflow.name
     found: dict[str, Replayed] = {}
     silent: list[str] = []
-    for zone in _zones(plan):
+    for node in _nodes(plan):
         left = [one for one in wanted if one.id not in found]
         if not left:
             break
         try:
             for n in range(0, len(left), MOST):
                 asked = left[n : n + MOST]
-                answers = agents.find(plan.continuum.zone(zone)).replay(name, asked, force=force)
+                answers = agents.find(plan.continuum.node(node)).replay(name, asked, force=force)
                 found |= {one.id: one for one in answers if one.outcome != "unknown"}
         except Unavailable as error:
-            silent.append(zone)
-            say(f"zone {zone}: {error.what}")
-        except DeploymentError as error:
-            if error.what != "is not here":  # the agent has not been given the deployment yet
-                raise
+            silent.append(node)
+            say(f"{node}: {error.what}")
+        except SpecUnknown:
+            continue  # the agent has not been given the deployment yet
     why = "no such letter"
     if silent:
         why += f" in zones that answered; {', '.join(silent)} did not: ask again when it does"
@@ -117,10 +116,10 @@ def _in_force(name: str, place: str | None) -> DeploymentPlan | None:
         return store.base(name)
 
 
-def _zones(plan: DeploymentPlan) -> tuple[str, ...]:
-    """Name the zones, first those that read sources, where letters come from."""
-    units = sorted(plan.units, key=lambda unit: not own_sources(plan, unit))
-    return tuple(dict.fromkeys(u.zone for u in units))
+def _nodes(plan: DeploymentPlan) -> tuple[str, ...]:
+    """Name the nodes, first those that read sources, where letters come from."""
+    units = sorted(plan.units, key=lambda unit: not own_sources(plan.dataflow, unit))
+    return tuple(dict.fromkeys(u.node for u in units))
 
 
 def read_wanted(text: str, *, where: str) -> dict[str, str | None]:

@@ -18,8 +18,7 @@ from headwater.adapt.keeping import Figures, breaks
 from headwater.adapt.keeping import measured as measured_of
 from headwater.adapt.promise import Promise
 from headwater.adapt.window import window
-from headwater.continuum import Zone
-from headwater.control.lifecycle import BUSY
+from headwater.continuum import Node
 from headwater.control.records import (
     OPEN,
     Change,
@@ -28,11 +27,10 @@ from headwater.control.records import (
     Event,
     JournalEntry,
     Wish,
-    ZoneReport,
+    ReportRecord,
     whole,
 )
 from headwater.control.store import NoStore, Store, StoreReader
-from headwater.control.zone import OpenZone
 from headwater.errors import DeploymentError, HeadwaterError, RuntimeFailure
 
 # Dead letters are among the use cases, and what all of them share: faces find these here.
@@ -43,14 +41,10 @@ from headwater.places import HOME as HOME
 from headwater.places import STORE as STORE
 from headwater.places import existing as existing
 from headwater.places import store_place as store_place
-from headwater.plan.build import build
-from headwater.plan.cutcost import CutCost, cut_cost
-from headwater.plan.diff import PlanDiff, diff
-from headwater.plan.document import plan_id
 from headwater.plan.explain import explain as in_words
-from headwater.plan.model import Deployment, DeploymentPlan
-from headwater.plan.order import steps_to
-from headwater.plan.steps import CanarySettings, Start, Step, Stop
+from headwater.plan.model import DeploymentPlan
+from headwater.plan.port import OpenNode
+from headwater.plan.steps import Start, Stop
 from headwater.profile import Profile
 
 RECENT = 12.0
@@ -60,110 +54,10 @@ RECENT = 12.0
 # ---------------------------------------------------------------- wishes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Preview:
-    """What applying a plan would do, as of ``version`` of its deployment (0: there is none yet)."""
-
-    diff: PlanDiff
-    steps: tuple[Step, ...]
-    version: int
-    busy: bool
-    """Whether a change is under way, which this one would take the place of."""
-    same: bool
-    """Whether the plan is in force already and nothing is to do."""
-    cost: CutCost | None = None
-    """What its cuts cost or save beside those that run."""
-
-    @property
-    def words(self) -> list[str]:
-        lines = list(in_words(self.steps)) + [f"note: {note}" for note in self.diff.notes]
-        lines += self.cost.words() if self.cost else []
-        if self.busy:
-            lines.append("a change is under way: this one takes its place between two of its steps")
-        return lines
-
-    def to_data(self) -> dict[str, Any]:
-        """Give the preview as JSON-able data."""
-        cost = self.cost.to_data() if self.cost else None
-        return {"version": self.version, **self.diff.to_data(), "steps": self.words, "cost": cost}
-
-
-def preview(
-    plan: DeploymentPlan,
-    place: str | None = None,
-    *,
-    reset_state: frozenset[str] = frozenset(),
-    canary: CanarySettings | None = None,
-) -> Preview:
-    """Say what applying a plan would do; raise what is refused."""
-    name = plan.dataflow.name
-    if not holds(name, place):
-        decided = diff(None, plan, reset_state=reset_state)
-        steps = steps_to(decided, {}, {}, canary=canary)
-        return Preview(diff=decided, steps=steps, version=0, busy=False, same=False)
-    with existing(place) as store:
-        record = store.deployment(name)
-        base, standings = store.base(name), store.standings(name)
-        plans = store.plans_of(standings)
-        seen = whole(store.reports(name))
-    next_one = Wish(deployment=name, version=record.version + 1, goal="run", plan=None)
-    decided = diff(base, plan, reset_state=reset_state, generation=next_one.generation)
-    steps = steps_to(decided, standings, plans, canary=canary)
-    same = not steps and record.phase == "running" and plan_id(decided.wanted) == record.base
-    return Preview(
-        diff=decided,
-        steps=steps,
-        version=record.version,
-        busy=record.phase in BUSY - {"wanted"},
-        same=same,
-        cost=cut_cost(base, decided.wanted, seen) if base else None,
-    )
-
-
-def apply(
-    plan: DeploymentPlan,
-    place: str | None = None,
-    *,
-    reset_state: frozenset[str] = frozenset(),
-    canary: CanarySettings | None = None,
-    after: int | None = None,
-    profile: Profile | None = None,
-) -> int:
-    """Store a plan as the wanted one and give its version; ``after`` is the version it was shown for.
-
-    ``profile``: by which it was placed; it is kept.
-    """
-    name = plan.dataflow.name
-    with closing(Store(store_place(place))) as store:
-        version = store.want(name, "run", plan, reset_state=reset_state, canary=canary, after=after)
-        if profile is not None:
-            store.keep_profile(name, profile)
-    return version
-
-
 def keep_profile(name: str, profile: Profile, place: str | None = None) -> None:
     """Keep a profile of a deployment that is there."""
     with closing(Store(store_place(place))) as store:
         store.keep_profile(name, profile)
-
-
-def edited(
-    edit: Callable[[DeploymentPlan], Deployment], name: str | None = None, place: str | None = None
-) -> DeploymentPlan:
-    """Plan a deployment's dataflow with other layers or cuts; without a name, the only one there is."""
-    with existing(place) as store:
-        records = store.deployments()
-        if name is None and len(records) != 1:
-            there = ", ".join(r.name for r in records) or "none"
-            raise DeploymentError(
-                f"which deployment? There is {there}", where=store.where, hint="name it with --of NAME"
-            )
-        record = store.deployment(name or records[0].name)
-        wish = store.wish(record.name)
-        plan = store.plan(wish.plan) if wish.plan else store.base(record.name)
-    if plan is None:
-        raise DeploymentError("has no plan", where=f"deployment '{record.name}'", hint="apply one first")
-    return build(plan.dataflow, plan.continuum, edit(plan))
 
 
 def stop(name: str, place: str | None = None, *, how: Literal["stop", "forget", "finish"] = "stop") -> int:
@@ -186,7 +80,7 @@ class Status:
     """The change under way, or the last one."""
     done: int
     steps: int
-    zones: tuple[ZoneReport, ...]
+    zones: tuple[ReportRecord, ...]
     controller: str | None
     """Who acts on the store; None when nobody does."""
     promise: Promise | None
@@ -230,7 +124,7 @@ class Status:
             "broken": list(self.broken),
             "measured": self.measured and self.measured.to_data(),
             "decisions": [d.to_data() for d in self.decisions],
-            "zones": [{"zone": z.zone, "at": z.at, "error": z.error} for z in self.zones],
+            "zones": [{"zone": z.node, "at": z.at, "error": z.error} for z in self.zones],
             **{k: v for k, v in self.progress.to_data().items() if k != "seconds"},
         }
 
@@ -245,7 +139,7 @@ def status_of(store: StoreReader, name: str | None = None) -> tuple[Status, ...]
     """Give the state of one deployment of an open store, or of all."""
     records = (store.deployment(name),) if name else store.deployments()
     lease = store.lease()
-    return tuple(_status(store, record, lease.holder if lease else None) for record in records)
+    return tuple(_status(store, record, lease.label if lease else None) for record in records)
 
 
 def _status(store: StoreReader, record: DeploymentRecord, controller: str | None) -> Status:
@@ -339,15 +233,6 @@ def change_data(change: Change, words: Sequence[str], journal: Sequence[JournalE
     return {**change.to_data(), "words": list(words), "steps": steps}
 
 
-def holds(name: str, place: str | None = None) -> bool:
-    """Tell whether there is a store that holds a deployment of this name."""
-    try:
-        with existing(place) as store:
-            return store.find(name) is not None
-    except NoStore:
-        return False
-
-
 def in_force(place: str | None = None) -> dict[str, DeploymentPlan]:
     """Give the plans that are carried out now, by name; nothing where there is no store."""
     try:
@@ -378,7 +263,7 @@ def follow(
         told = max((e.id for e in store.events(name, limit=1)), default=0)
         while True:
             lease = store.lease()
-            now = _status(store, store.deployment(name), lease.holder if lease else None)
+            now = _status(store, store.deployment(name), lease.label if lease else None)
             for event in store.events(name, after=told):
                 told = event.id
                 say(event.text)
@@ -413,35 +298,37 @@ def up(
     *,
     home: Path = HOME,
     options: tuple[str, ...] = (),
-    open_zone: OpenZone | None = None,
-    zones: Iterable[Zone] = (),
+    open_node: OpenNode | None = None,
+    nodes: Iterable[Node] = (),
     stop: threading.Event | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Run the controller until ``stop`` is set; ``zones`` are opened at once, others when they are needed.
+    """Run the controller until ``stop`` is set; ``nodes`` are reached at once, others when they are needed.
 
-    Agents of zones without an address run on this machine, below ``home``, with ``options``.
+    Agents of nodes without an address run on this machine, below ``home``, with ``options``.
     """
     from headwater.control.controller import Controller
     from headwater.runtime.agents import Agents
 
-    open_zone = open_zone or Agents(home, options=options).open
     store = Store(store_place(place))
-    for zone in zones:
-        try:
-            open_zone(zone)
-        except HeadwaterError as error:
-            if not error.retryable:
-                raise
-            say(f"zone {zone.name}: {error.what}")
+    if open_node is None:
+        agents = Agents(home, options=options)
+        open_node = agents.open
+        for node in nodes:
+            try:
+                agents.open(node)
+            except HeadwaterError as error:
+                if not error.retryable:
+                    raise
+                say(f"{node.name}: {error.what}")
     try:
-        Controller(store, open_zone).run(stop or threading.Event(), say=say)
+        Controller(store, open_node).run(stop or threading.Event(), say=say)
     finally:
         store.close()
 
 
 def down(home: Path = HOME) -> list[str]:
-    """End the agents of this machine with their units and Sparks; give the zones they were of."""
+    """End the agents of this machine with their units and Sparks; give the nodes they were of."""
     from headwater.runtime.agents import Agents
 
     return Agents(home).end()

@@ -9,6 +9,7 @@ from typing import Any
 
 from headwater import live, live_loop, live_share
 from headwater.adapt.promise import Promise
+from headwater.app.client import Client, Preview
 from headwater.control.records import Decision
 from headwater.errors import DeploymentError
 from headwater.live import existing
@@ -80,7 +81,7 @@ def unit(name: str, id_: str, place: str | None = None) -> UnitDetail:
             hint="it may have stopped or moved meanwhile: headwater status",
         )
     seen = live_loop.metrics(name, live_loop.NOW, place).to_data()
-    zone, users = plan.continuum.zone(found.zone), pool.users if pool else {}
+    node, users = plan.continuum.node(found.node), pool.users if pool else {}
     return UnitDetail(
         unit=found.id,
         deployment=name,
@@ -99,9 +100,9 @@ def unit(name: str, id_: str, place: str | None = None) -> UnitDetail:
                 channel=c.id,
                 operator=c.operator,
                 units=(c.producer,),
-                links=tuple(x.name for x in c.routes[found.id]),
+                links=c.routes[found.id],
                 schema=_schema(plan, c.operator),
-                kept=_kept(c.zone, c.broker),
+                kept=_kept(c.node, c.broker),
             )
             for c in plan.inputs(found)
         ),
@@ -110,13 +111,13 @@ def unit(name: str, id_: str, place: str | None = None) -> UnitDetail:
                 channel=c.id,
                 operator=c.operator,
                 units=c.consumers,
-                links=tuple(x.name for x in c.links),
+                links=c.links,
                 schema=_schema(plan, c.operator),
-                kept=_kept(c.zone, c.broker),
+                kept=_kept(c.node, c.broker),
             )
             for c in plan.outputs(found)
         ),
-        spark=zone.spark,
+        spark=node.spark,
         measured=next((u for u in seen["units"] if u["unit"] == id_), None),
     )
 
@@ -125,8 +126,8 @@ def _schema(plan: DeploymentPlan, operator: str) -> str:
     return plan.dataflow.types[operator].schema.text
 
 
-def _kept(zone: str, broker: str | None) -> str:
-    return f"filelog of {zone}" if broker is None else f"Kafka of {broker}"
+def _kept(node: str, broker: str | None) -> str:
+    return f"filelog of {node}" if broker is None else f"Kafka of {broker}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +138,7 @@ class Proposal:
     """
 
     decision: Decision
-    preview: live.Preview | None
+    preview: Preview | None
     turns: tuple[Turn, ...]
     gone: str | None = None
 
@@ -157,7 +158,7 @@ class Proposal:
         }
 
 
-def zones_of(preview: live.Preview) -> tuple[dict[str, Any], ...]:
+def zones_of(preview: Preview) -> tuple[dict[str, Any], ...]:
     """Say for each zone that runs anything which units it has before and after a change."""
     running, wanted = preview.diff.running, preview.diff.wanted
     before = [] if running is None else [(u.zone, u.id) for u in running.units]
@@ -181,7 +182,7 @@ def proposal(number: int, place: str | None = None) -> Proposal:
     if decision.state != "proposed":
         return Proposal(decision=decision, preview=None, turns=())
     try:
-        preview = live.preview(live_loop.proposed(number, place), place)
+        preview = Client(place).preview(live_loop.proposed(number, place))
     except DeploymentError as error:
         return Proposal(decision=decision, preview=None, turns=(), gone=str(error))
     return Proposal(decision=decision, preview=preview, turns=turns(preview.diff))

@@ -24,7 +24,7 @@ from headwater.continuum import Continuum, Zone
 from headwater.control.glance import Glance, Key, Member
 from headwater.control.lifecycle import BUSY
 from headwater.control.pulse import Pulse
-from headwater.control.records import OPEN, DeploymentRecord, Sample, ZoneReport
+from headwater.control.records import OPEN, DeploymentRecord, Sample, ReportRecord
 from headwater.errors import HeadwaterError
 from headwater.live import RECENT, store_place
 from headwater.live_seen import (
@@ -121,7 +121,7 @@ class _Memory:
     samples: dict[Key, Sample] = field(default_factory=dict)
     windows: dict[str, tuple[tuple[Key, ...], Window | None]] = field(default_factory=dict)
     parts: dict[str, _Part] = field(default_factory=dict)
-    reports: dict[tuple[str, str], tuple[float, str | None, ZoneReport]] = field(default_factory=dict)
+    reports: dict[tuple[str, str], tuple[float, str | None, ReportRecord]] = field(default_factory=dict)
 
     def look(self, store: Glance) -> View:
         now, lease = time.time(), store.lease()
@@ -145,7 +145,7 @@ class _Memory:
         return View(
             at=now,
             store=store.where,
-            controller=lease.holder if lease else None,
+            controller=lease.label if lease else None,
             layers=world.layers,
             zones=world.seen_zones(heard),
             links=world.seen_links(),

@@ -19,6 +19,7 @@ from headwater.adapt.model import Facts
 from headwater.adapt.options import Option
 from headwater.adapt.promise import Promise
 from headwater.adapt.window import Window, window
+from headwater.app.client import Client, Preview
 from headwater.control.policy import NEWEST, SEEN, WARM, given_up
 from headwater.control.store import StoreReader
 from headwater.dataflow.sources import Source
@@ -162,7 +163,7 @@ class WhatIf:
     then: Facts
     now: Option
     choice: Choice
-    preview: live.Preview | None
+    preview: Preview | None
 
     @property
     def why(self) -> str:
@@ -270,7 +271,7 @@ def what_if(name: str, supposed: Supposed, place: str | None = None) -> WhatIf:
         then=facts,
         now=case.options(before).current,
         choice=choice,
-        preview=None if choice.chosen is None else live.preview(choice.chosen.plan, place),
+        preview=None if choice.chosen is None else Client(place).preview(choice.chosen.plan),
     )
 
 

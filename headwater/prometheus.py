@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from sqlalchemy.exc import SQLAlchemyError
 
-from headwater.control.records import ZoneReport
+from headwater.control.records import ReportRecord
 from headwater.errors import DeploymentError, HeadwaterError
 from headwater.live import Status, existing, status_of
 from headwater.metrics import ChannelProgress, HostProgress, LinkProgress, UnitProgress
@@ -145,8 +145,8 @@ def _deployment(to: _Families, status: Status, decided: Mapping[str, int]) -> No
         to.gauge("decisions", "Decisions that are kept, by their state.", count, deployment=name, state=state)
 
 
-def _zone(to: _Families, name: str, zone: ZoneReport, now: float) -> None:
-    about = {"deployment": name, "zone": zone.zone}
+def _zone(to: _Families, name: str, zone: ReportRecord, now: float) -> None:
+    about = {"deployment": name, "zone": zone.node}
     to.gauge("zone_report_age_seconds", "Age of what a zone last said.", max(0.0, now - zone.at), **about)
     to.gauge("zone_up", "Whether the zone could be asked.", zone.error is None, **about)
 

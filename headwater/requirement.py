@@ -13,7 +13,10 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 from headwater.errors import DataflowError
 from headwater.quantity import QuantityError, format_size, parse_size
@@ -97,6 +100,13 @@ class Capabilities(Mapping[str, Value]):
 
     def __repr__(self) -> str:
         return f"Capabilities({self._values!r})"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            lambda value: value if isinstance(value, cls) else cls(value),
+            serialization=core_schema.plain_serializer_function_ser_schema(dict),
+        )
 
     def _typed(self) -> frozenset[tuple[str, bool, Value]]:
         return frozenset((name, isinstance(value, bool), value) for name, value in self._values.items())

@@ -13,14 +13,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from headwater.continuum import Continuum
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sinks import ConsoleSink
-from headwater.errors import DeploymentError, HeadwaterError, PlacementError, RuntimeFailure
+from headwater.errors import DeploymentError, PlacementError, RuntimeFailure
 
 # Loading is one of the use cases: faces call it here.
 from headwater.loading import LoadedDataflow as LoadedDataflow
@@ -28,21 +28,19 @@ from headwater.loading import check_trust as check_trust
 from headwater.loading import load_dataflow as load_dataflow
 from headwater.metrics import Observe, Progress
 from headwater.plan import build as planning
-from headwater.plan.model import Deployment as Decided
 from headwater.plan.model import DeploymentPlan
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from headwater.placement.replay import Score
-    from headwater.plan.place import Prediction, Setting, Wish
+    from headwater.plan.place import Setting, Wish
     from headwater.profile import Profile
-    from headwater.runtime.deployment import Deployment
+    from headwater.app.local import LocalRun
     from headwater.runtime.endpoint import LocalEndpoint
     from headwater.runtime.profiling import Seen
     from headwater.runtime.standing import Standing
 
-Shape = Literal["annotated", "one-unit", "unit-per-operator"]
 WhenFull = Literal["block", "drop_oldest", "drop_newest", "fail"]
 Delivery = Literal["exactly_once", "at_least_once"]
 
@@ -54,6 +52,8 @@ class RunSettings:
     directory: Path
     until_drained: bool = False
     fresh: bool = False
+    reset_state: frozenset[str] = frozenset()
+    """Units whose state may be given up where an edited dataflow cannot go on with it."""
     trigger: str = "500 milliseconds"
     cores: int | None = None
     memory_mb: int = 1024
@@ -84,28 +84,6 @@ def load_continuum(path: str | Path) -> Continuum:
     return Continuum.from_yaml(path)
 
 
-def plan(
-    dataflow: Dataflow,
-    continuum: Continuum,
-    *,
-    shape: Shape = "annotated",
-    decided: Decided | None = None,
-    spread: bool = False,
-) -> DeploymentPlan:
-    """Plan a dataflow: as its marks say, all in the root zone, or cut at every edge; or as is ``decided``.
-
-    With ``spread`` hosts of a zone that differ share out what several of them may run.
-    """
-    match shape:
-        case "one-unit":
-            return planning.build(dataflow, continuum, planning.one_unit(dataflow, continuum))
-        case "unit-per-operator":
-            return planning.build(dataflow, continuum, planning.unit_per_operator(dataflow, continuum))
-        case _:
-            decided = decided or planning.annotated(dataflow, continuum)
-            return planning.build(dataflow, continuum, replace(decided, spread=spread))
-
-
 def read_profile(path: str | Path) -> Profile:
     """Read a profile; raise PlacementError where it cannot be read or is wrong."""
     from headwater.profile import Profile
@@ -118,48 +96,6 @@ def _text(path: str | Path, what: str) -> str:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise PlacementError(f"the {what} cannot be read: {error}", where=str(path)) from error
-
-
-def place(
-    dataflow: Dataflow, continuum: Continuum, wish: Wish | str, *, profile: Profile | None = None
-) -> tuple[Decided, Prediction]:
-    """Choose layers as wished, or by a strategy (``annotated``: the dataflow's marks); predict costs."""
-    from headwater.plan import place as placing
-
-    wished = placing.Wish(strategy=wish) if isinstance(wish, str) else wish
-    return placing.place(_setting(dataflow, continuum, profile), wished)
-
-
-def compare(
-    dataflow: Dataflow,
-    continuum: Continuum,
-    wish: Wish,
-    *,
-    profile: Profile | None = None,
-    observe: Observe = lambda what, done, of: None,
-) -> dict[str, Prediction | HeadwaterError]:
-    """Predict what each strategy's placement would cost, or say why it finds none.
-
-    Where the strategy wished for is a scheduler, the other schedulers too, within the same limits.
-    ``observe`` is called before each with its name.
-    """
-    from headwater.placement import STRATEGIES
-    from headwater.placement.schedule import SCHEDULERS
-    from headwater.plan import place as placing
-
-    setting = _setting(dataflow, continuum, profile)
-    names = (placing.ANNOTATED, *STRATEGIES)
-    wishes = {name: placing.Wish(strategy=name, beside=wish.beside) for name in names}
-    if wish.strategy in SCHEDULERS:
-        wishes |= {name: replace(wish, strategy=name) for name in SCHEDULERS}
-    found: dict[str, Prediction | HeadwaterError] = {}
-    for name, one in wishes.items():
-        observe(name, len(found), len(wishes))
-        try:
-            found[name] = placing.place(setting, one)[1]
-        except PlacementError as error:
-            found[name] = error
-    return found
 
 
 def simulate(
@@ -238,7 +174,7 @@ def run(
     observe: Callable[[Progress], None] = lambda progress: None,
     show_rows: Callable[[str, pa.Table], None] = lambda sink, rows: None,
     feed: Callable[[threading.Event], None] = lambda stop: None,
-    at_end: Callable[[Deployment, LocalEndpoint], object] = lambda deployment, endpoint: None,
+    at_end: Callable[[LocalRun, LocalEndpoint], object] = lambda deployment, endpoint: None,
     endpoint: LocalEndpoint | None = None,
 ) -> Outcome:
     """Run a plan until it is drained (if asked for), ``stop`` is set or a unit fails; keep its state.
@@ -249,18 +185,15 @@ def run(
     A given ``endpoint`` is used and left running.
     Raises the failed unit's error, DeploymentError if the directory is in use or holds another plan.
     """
-    from headwater.runtime.channelspec import drop_topics
-    from headwater.runtime.deployment import Deployment
+    from headwater.app.local import LocalRun
     from headwater.runtime.endpoint import LocalEndpoint
     from headwater.runtime.jdbc import packages_for
-    from headwater.runtime.layout import Layout
     from headwater.runtime.settings import ChannelSettings, UnitSettings
 
     stop = stop or threading.Event()
     begun = time.monotonic()
     with _only_one(settings.directory):
         if settings.fresh:
-            drop_topics(plan, Layout(settings.directory.resolve()))
             _clear(settings.directory)
         channel = ChannelSettings(
             max_bytes=settings.max_buffer, when_full=settings.when_full, delivery=settings.delivery
@@ -273,7 +206,7 @@ def run(
             packages=packages_for(plan.dataflow),
         )
         try:
-            deployment = Deployment(
+            deployment = LocalRun(
                 plan,
                 settings.directory.resolve(),
                 spark,
@@ -282,7 +215,7 @@ def run(
             drained = False
             if not stop.is_set():
                 consoles = _Consoles(deployment, show_rows)
-                deployment.start()
+                deployment.start(reset_state=settings.reset_state)
 
                 def look(progress: Progress) -> None:
                     observe(progress)
@@ -303,7 +236,7 @@ def run(
 
 
 def _watch(
-    deployment: Deployment,
+    deployment: LocalRun,
     settings: RunSettings,
     *,
     stop: threading.Event,
@@ -340,7 +273,7 @@ def _watch(
 class _Consoles:
     """Follows the console sinks: what was there before this run is not shown again."""
 
-    def __init__(self, deployment: Deployment, show: Callable[[str, pa.Table], None]) -> None:
+    def __init__(self, deployment: LocalRun, show: Callable[[str, pa.Table], None]) -> None:
         self._deployment = deployment
         self._show = show
         operators = deployment.plan.dataflow.sinks
@@ -370,7 +303,7 @@ class _Drain(threading.Thread):
     """Waits for a deployment to use up its input, beside the loop that shows progress."""
 
     def __init__(
-        self, deployment: Deployment, feed: Callable[[threading.Event], None], ended: threading.Event
+        self, deployment: LocalRun, feed: Callable[[threading.Event], None], ended: threading.Event
     ) -> None:
         super().__init__(name="drain", daemon=True)
         self.give_up = threading.Event()
@@ -421,11 +354,15 @@ def _only_one(directory: Path) -> Iterator[None]:
 
 def _clear(directory: Path) -> None:
     """Delete a deployment, but never a directory that is something else."""
+    from headwater.runtime.channelspec import drop_topics
     from headwater.runtime.endpoint import end_stale
+    from headwater.runtime.layout import Layout
+    from headwater.runtime.tasks import specs_in
 
     end_stale(directory.resolve() / "spark")
     rest = [p for p in directory.iterdir() if p.name != ".lock"]
-    ours = {"plan.json", "spark", "channels", "units", "checkpoints", "sinks", "deadletters"}
+    ours = {"plan.json", "plan.json.old", "spark", "channels", "units", "checkpoints", "sinks", "deadletters"}
+    ours |= {"run.db", "run.db-journal", "specs", "tasks.json", "terms.json", "peers.json", "state", "rehearsals"}
     strange = sorted(p.name for p in rest if p.name not in ours)
     if strange:
         raise DeploymentError(
@@ -433,6 +370,7 @@ def _clear(directory: Path) -> None:
             where=str(directory),
             hint="give a directory of its own with --dir",
         )
+    drop_topics(specs_in(directory), Layout(directory.resolve()))
     for path in rest:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
@@ -453,7 +391,7 @@ def dead_letters(directory: Path) -> Iterator[dict[str, Any]]:
     from headwater.runtime.layout import Layout
 
     layout = Layout(directory)
-    if not layout.plan.exists():
+    if not _is_deployment(directory):
         raise DeploymentError(
             "no deployment here", where=str(directory), hint="give the --dir of `headwater run`"
         )
@@ -461,10 +399,14 @@ def dead_letters(directory: Path) -> Iterator[dict[str, Any]]:
     return letters
 
 
+def _is_deployment(directory: Path) -> bool:
+    return any((directory / name).exists() for name in ("run.db", "plan.json"))
+
+
 def only_deployment() -> Path:
     """Give the directory of the deployment below .headwater, if there is exactly one."""
     root = default_directory("x").parent
-    found = sorted(p.parent for p in root.glob("*/plan.json"))
+    found = sorted(p for p in root.glob("*") if _is_deployment(p))
     if len(found) == 1:
         return found[0]
     what = f"{len(found)} deployments: {', '.join(p.name for p in found)}" if found else "no deployment"

@@ -89,7 +89,7 @@ class World:
             self._add(rows, channel.id, "rows")
             self._add(rows * size, channel.id, "bytes")
             for link in channel.links:
-                self._add(rows * size, link.name, "bytes")
+                self._add(rows * size, link, "bytes")
         for key in self._hosts():
             used = sum(found.units[u.id].cpu for u in self.plan.units if self._host(u) == key)
             most = self.facts.cores.get(key, 1.0)

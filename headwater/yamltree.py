@@ -68,7 +68,7 @@ class Leaf:
 class Items:
     """A list of nodes; `weight` counts the nodes with all aliases expanded."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[YamlNode, ...]
     where: str
     weight: int = 1
 
@@ -80,7 +80,7 @@ class Items:
 class Fields:
     """A mapping in written order; of equal keys only the first is kept."""
 
-    entries: tuple[tuple[Leaf, Node], ...]
+    entries: tuple[tuple[Leaf, YamlNode], ...]
     where: str
     weight: int = 1
 
@@ -88,7 +88,7 @@ class Fields:
         return "a mapping"
 
 
-Node = Leaf | Items | Fields
+YamlNode = Leaf | Items | Fields
 
 
 class Problems:
@@ -141,11 +141,11 @@ def read_text(path: Path, problems: Problems) -> str:
         problems.stop("the text is not UTF-8", where=f"{path}:{line}", hint="save the file as UTF-8")
 
 
-def tree_of_text(text: str, *, source: str, problems: Problems) -> Node:
+def tree_of_text(text: str, *, source: str, problems: Problems) -> YamlNode:
     """Read one YAML document; `where` of each node is `source:line`."""
     # UTF-8 takes at least one byte a character: refuse before spending four on each.
     _check_size(len(text), source=source, problems=problems)
-    root: Node | None = None
+    root: YamlNode | None = None
     try:
         root = _Tree(source, problems).read(YAML(typ="safe", pure=True).parse(text))
     except MarkedYAMLError as error:
@@ -163,11 +163,11 @@ def tree_of_text(text: str, *, source: str, problems: Problems) -> Node:
     return root
 
 
-def tree_of_data(data: object, *, source: str, problems: Problems) -> Node:
+def tree_of_data(data: object, *, source: str, problems: Problems) -> YamlNode:
     """Read dicts, lists and values as JSON gives them; `where` is `source: path.to.node`."""
     budget = iter(range(MAX_NODES))
 
-    def node(value: object, path: str, depth: int) -> Node:
+    def node(value: object, path: str, depth: int) -> YamlNode:
         where = f"{source}: {path}" if path else source
         if next(budget, None) is None or depth > MAX_DEPTH:
             problems.stop("the data is too large or too deep", where=where, hint="is it a continuum?")
@@ -215,7 +215,7 @@ class _Open:
 
     def __init__(self, *, anchor: str | None, where: str, mapping: bool) -> None:
         self.anchor, self.where, self.mapping = anchor, where, mapping
-        self.nodes: list[Node] = []
+        self.nodes: list[YamlNode] = []
         self.weight = 1
 
 
@@ -226,10 +226,10 @@ class _Tree:
         self._source = source
         self._problems = problems
         self._open: list[_Open] = []
-        self._anchors: dict[str, Node] = {}
-        self._root: Node | None = None
+        self._anchors: dict[str, YamlNode] = {}
+        self._root: YamlNode | None = None
 
-    def read(self, events: Iterator[Event]) -> Node | None:
+    def read(self, events: Iterator[Event]) -> YamlNode | None:
         for count, event in enumerate(events):
             where = f"{self._source}:{event.start_mark.line + 1}"
             if count > 2 * MAX_NODES:
@@ -268,14 +268,14 @@ class _Tree:
             return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
         return float(text) if _FLOAT.fullmatch(text) else text
 
-    def _aliased(self, anchor: str, where: str) -> Node:
+    def _aliased(self, anchor: str, where: str) -> YamlNode:
         if anchor in self._anchors:
             return self._anchors[anchor]
         if any(anchor == collection.anchor for collection in self._open):
             self._problems.stop(f"alias {shown(anchor)} contains itself", where=where, hint="write it out")
         self._problems.stop(f"no anchor {shown(anchor)} above", where=where, hint="an alias names an &anchor")
 
-    def _add(self, node: Node, anchor: str | None) -> None:
+    def _add(self, node: YamlNode, anchor: str | None) -> None:
         if anchor is not None:
             self._anchors[anchor] = node
         if not self._open:
@@ -296,7 +296,7 @@ class _Tree:
         return Items(tuple(done.nodes), done.where, done.weight)
 
     def _fields(self, done: _Open) -> Fields:
-        entries: dict[tuple[type, Atom], tuple[Leaf, Node]] = {}
+        entries: dict[tuple[type, Atom], tuple[Leaf, YamlNode]] = {}
         for key, node in zip(done.nodes[::2], done.nodes[1::2], strict=True):
             if not isinstance(key, Leaf):
                 self._problems.add(f"{key} cannot be a key", where=key.where, hint="use a name")

@@ -37,7 +37,8 @@ from headwater import live, live_loop, service
 from headwater.adapt.promise import Promise
 from headwater.control.store import Store
 from headwater.plan.build import annotated, build
-from headwater.plan.model import Deployment, DeploymentPlan
+from headwater.plan.deployment import Deployment
+from headwater.plan.model import DeploymentPlan
 from headwater.profile import Profile
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.endpoint import LocalEndpoint

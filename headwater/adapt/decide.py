@@ -15,15 +15,16 @@ from functools import cached_property
 from typing import Any, Literal
 
 from headwater.adapt.calibrate import Learned, facts_of
+from headwater.adapt.evaluate import BatchModel, disagreement
 from headwater.adapt.keeping import Figures, breaks, measured, sink_units, strain
 from headwater.adapt.model import Facts, HostKey, predict
-from headwater.adapt.options import Option, Options
+from headwater.adapt.options import Option, Options, name_of
 from headwater.adapt.promise import Promise
 from headwater.adapt.window import Window
 from headwater.errors import HeadwaterError
 from headwater.placement.exact import Exactness
 from headwater.plan.diff import diff
-from headwater.plan.model import Deployment, DeploymentPlan
+from headwater.plan.model import DeploymentPlan
 from headwater.plan.place import Beside
 
 Rates = Mapping[str, Mapping[str, float]]
@@ -51,6 +52,8 @@ _ALIKE = 1.25
 class Left:
     """A placement that was given up at a time because of a limit, and how things were then."""
 
+    decided: str | None
+    """The name of the deployment; None where an older version noted layers alone."""
     layers: Mapping[str, str]
     at: Mapping[str, Mapping[str, str]]
     rate: float
@@ -58,10 +61,12 @@ class Left:
     load_of_others: Mapping[str, float]
     why: str
 
-    def is_placement_of(self, deployment: Deployment) -> bool:
-        """Tell whether a deployment has everything where this has."""
-        at = {x: dict(own) for x, own in deployment.at.items()}
-        return dict(deployment.layers) == dict(self.layers) and at == {x: dict(y) for x, y in self.at.items()}
+    def is_of(self, plan: DeploymentPlan) -> bool:
+        """Tell whether a plan has everything where this has, cut alike."""
+        if self.decided is not None:
+            return name_of(plan.deployment) == self.decided
+        at = {x: dict(own) for x, own in plan.layers_at.items()}
+        return dict(plan.layers) == dict(self.layers) and at == {x: dict(y) for x, y in self.at.items()}
 
 
 @dataclass(frozen=True)
@@ -253,7 +258,10 @@ def decide(case: Case, alarm: Alarm, facts: Facts | None = None) -> Choice:
             break
         others[others.index(wanted)] = replace(wanted, why_not=refused)
     told = tuple(_told(case, alarm, o, chosen) for o in others)
-    return Choice(alarm, _why(alarm, chosen), current, told, chosen)
+    why = _why(alarm, chosen)
+    if chosen is not None and (said := disagreement(chosen.estimates, BatchModel(facts or case.facts()))):
+        why = f"{why} ({said})"
+    return Choice(alarm, why, current, told, chosen)
 
 
 def _best_first(
@@ -290,7 +298,7 @@ def _price(option: Option) -> float:
 def _judged(case: Case, option: Option, supposed: Facts | None) -> Option:
     """Exclude what was left because of a limit while things are, or are supposed to be, as they were."""
     for one in case.left:
-        if one.is_placement_of(option.deployment) and not _better_now(case, one, supposed):
+        if one.is_of(option.plan) and not _better_now(case, one, supposed):
             return replace(option, why_not=one.why)
     return option
 

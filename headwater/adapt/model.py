@@ -21,7 +21,6 @@ from headwater.dataflow.sources import Source
 from headwater.dataflow.stateful import Aggregate, CountWindow, Join, Scan
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.plan.onepass import one_pass
-from headwater.plan.spread import kinds, strongest
 from headwater.profile import Known, Profile
 
 HostKey = tuple[str, str]
@@ -130,10 +129,8 @@ class Predicted:
 
 
 def host_of(plan: DeploymentPlan, unit: Unit) -> Host:
-    """Give the host that stands for those that run a unit, as zones have it."""
-    hosts = plan.continuum.zone(unit.zone).hosts
-    best = strongest(h for h in hosts if h.name in unit.hosts)
-    return next(k for k in kinds(hosts) if best in k)[0]
+    """Give the host that stands for the node that runs a unit."""
+    return plan.continuum.node(unit.node).host
 
 
 def waits_for_time(operator: Operator) -> bool:
@@ -290,7 +287,7 @@ class _Prediction:
         found = dict(self._facts.taken)
         for channel in self._plan.channels:
             for link in channel.links:
-                found[link.name] = found.get(link.name, 0.0) + self._bytes(channel)
+                found[link] = found.get(link, 0.0) + self._bytes(channel)
         return found
 
     def _bytes(self, channel: Channel) -> float:
@@ -328,7 +325,7 @@ class _Prediction:
         if not channel.links:
             return 0.0, 0.0
         seconds = self._facts.costs.hop_s
-        for link in channel.links:
+        for link in map(self._plan.continuum.link, channel.links):
             declared = math.inf if link.bandwidth is None else link.bandwidth / 8
             capacity = self._facts.capacity.get(link.name, declared)
             if links[link.name] >= _FULL * capacity:

@@ -1,28 +1,61 @@
-"""What could run in place of what runs: one move away, or as schedulers choose; each foretold. Pure."""
+"""What could run in place of what runs: one edit away, or as schedulers choose; each foretold. Pure.
+
+Edits are moves to another layer, cuts and fusions inside a zone, and units on more, fewer or other hosts.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
+from headwater.adapt.evaluate import (
+    BATCH,
+    BatchModel,
+    Estimate,
+    Evaluator,
+    QueueNetwork,
+    SharedHosts,
+    disagreement,
+)
 from headwater.adapt.keeping import Break, Figures, breaks
-from headwater.adapt.model import Facts, HostKey, Predicted, predict
+from headwater.adapt.model import Facts, HostKey, Predicted
 from headwater.adapt.promise import Promise
+from headwater.continuum import Host
 from headwater.errors import HeadwaterError, PlacementError
 from headwater.placement.problem import moved
 from headwater.placement.situation import Limits
 from headwater.placement.usage import resource_usage
 from headwater.plan.build import annotated, build
-from headwater.plan.edit import move
-from headwater.plan.model import Deployment, DeploymentPlan
+from headwater.plan.edit import Edit, Fuse, Move, Split, Spread, edited
+from headwater.plan.deployment import Deployment
+from headwater.plan.model import DeploymentPlan
 from headwater.plan.place import Beside, Setting, Wish, place
-from headwater.profile import Known
+from headwater.profile import Known, Profile
 
 _EACH_LOCATION = 8
 """Locations up to which moves for each by itself are looked at; schedulers decide on more."""
+_MOST_CUTS = 24
+"""Splits, and fusions, that are looked at."""
 _SCHEDULER = "tsoo_exact"
+_NO_FACTS = Facts(profile=Profile())
+
+
+def name_of(deployment: Deployment) -> str:
+    """Name a deployment by what it decides."""
+    text = json.dumps([sorted(deployment.cuts), deployment.placement.to_data()], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def capability(host: Host, name: str) -> float:
+    """Give a number that a host offers; 0 where it says nothing."""
+    value = host.capabilities.get(name, 0)
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
 
 
 @dataclass(frozen=True)
@@ -34,14 +67,18 @@ class Option:
     """
 
     name: str
-    deployment: Deployment
     plan: DeploymentPlan
     predicted: Predicted
     figures: Figures
     work: Mapping[str, float]
     moved: int
     breaks: tuple[Break, ...]
+    estimates: tuple[Estimate, ...]
     why_not: str = ""
+
+    @property
+    def deployment(self) -> Deployment:
+        return self.plan.deployment
 
     @property
     def keeps(self) -> bool:
@@ -52,9 +89,12 @@ class Option:
         """Give it as JSON-able data; what would never end is None."""
         return {
             "name": self.name,
-            "layers": dict(self.deployment.layers),
-            "at": {x: dict(own) for x, own in self.deployment.at.items()},
+            "layers": dict(self.plan.layers),
+            "at": {x: dict(own) for x, own in self.plan.layers_at.items()},
             "cuts": sorted(list(c) for c in self.deployment.cuts),
+            "decided": name_of(self.deployment),
+            "models": [e.to_data() for e in self.estimates],
+            "disagreement": disagreement(self.estimates, BatchModel(_NO_FACTS)),
             **self.figures.to_data(),
             "moved": self.moved,
             "keeps": self.keeps,
@@ -89,7 +129,8 @@ class Options:
         unexplained: Mapping[HostKey, float],
         within: float,
     ) -> None:
-        self._plan, self._promise, self._facts = plan, promise, facts
+        self._plan, self._promise = plan, promise
+        self._model = BatchModel(facts)
         self._within = within
         self._unexplained = unexplained
         self._setting = Setting(
@@ -100,49 +141,101 @@ class Options:
             apart=True,
             beside=beside,
         )
+        self._models: tuple[Evaluator, ...] = (QueueNetwork(self._setting), SharedHosts(self._setting))
 
     @cached_property
     def current(self) -> Option:
         """What runs."""
-        return self._option("as it is", self._plan.deployment, self._plan)
+        return self._option("as it is", self._plan, 0)
 
     def others(self) -> Iterator[Option]:
-        """Give all others once each, nearest first."""
+        """Give all others once each: moves, nearest first, then other cuts and hosts, then a scheduler's."""
         known = [self._plan.deployment]
-        for name, deployment in self._deployments():
+        work = work_of(self._plan)
+        for name, deployment, touched in self._deployments():
             if deployment in known or not self._allowed(deployment):
                 continue
             known.append(deployment)
             try:
-                plan = build(self._plan.dataflow, self._plan.continuum, deployment)
+                plan = build(
+                    self._plan.dataflow, self._plan.continuum, deployment, pooled=self._plan.pooled
+                )
             except HeadwaterError:
                 continue
-            if work_of(plan) != work_of(self._plan):
-                yield self._option(name, deployment, plan)
+            if work_of(plan) != work:
+                yield self._option(name, plan, touched)
 
-    def _deployments(self) -> Iterator[tuple[str, Deployment]]:
+    def _deployments(self) -> Iterator[tuple[str, Deployment, int]]:
+        """Give deployments by name, each with the number of operators that its edit touches in place."""
+        for name, edit, touched in chain(self._moves(), self._cuts(), self._spreads()):
+            try:
+                yield name, edited(self._plan, edit), touched
+            except HeadwaterError:
+                continue
+        try:
+            limits = Limits(max_bandwidth=self._promise.max_bandwidth * 8 * self._within)
+            wish = Wish(strategy=_SCHEDULER, limits=limits, running=self._plan.deployment)
+            found = replace(place(self._setting, wish)[0], cuts=self._plan.deployment.cuts)
+            yield f"by {_SCHEDULER}", found, 0
+        except PlacementError:
+            return
+
+    def _moves(self) -> Iterator[tuple[str, Edit, int]]:
         locations = self._setting.locations
-        layers = [layer.name for layer in self._plan.continuum.layers]
         each: Iterable[str | None] = (None,)
         if 1 < len(locations) <= _EACH_LOCATION:
             each = (None, *locations)
         for location in each:
             for operator in self._movable:
-                for layer in layers:
+                for layer in self._plan.continuum.layers:
                     at = f" at {location}" if location else ""
-                    try:
-                        yield (
-                            f"{operator} to {layer}{at}",
-                            move(self._plan, operator, layer, location=location),
-                        )
-                    except PlacementError:
-                        continue
-        try:
-            limits = Limits(max_bandwidth=self._promise.max_bandwidth * 8 * self._within)
-            wish = Wish(strategy=_SCHEDULER, limits=limits, running=self._plan.deployment)
-            yield f"by {_SCHEDULER}", replace(place(self._setting, wish)[0], cuts=self._plan.deployment.cuts)
-        except PlacementError:
-            return
+                    name = f"{operator} to {layer.name}{at}"
+                    yield name, Move(operator=operator, to=layer.name, at=location), 0
+
+    def _cuts(self) -> Iterator[tuple[str, Edit, int]]:
+        """Give the units that could be cut in two, and pairs of neighbours that could be one, by name: a cut
+        holds everywhere."""
+        units = {u.name: u for u in self._plan.units}
+        splits = [
+            (f"{u.name} split behind {o}", Split(unit=u.id, after=o), len(u.operators))
+            for u in units.values()
+            for o in u.operators
+            if any(c in u.operators for c in self._plan.dataflow.consumers[o])
+        ]
+        yield from splits[:_MOST_CUTS]
+        pairs = {
+            (self._plan.unit(c.producer).name, self._plan.unit(r).name): (c.producer, r)
+            for c in self._plan.channels
+            for r, links in c.routes.items()
+            if not links
+        }
+        for (first, second), (one, other) in list(pairs.items())[:_MOST_CUTS]:
+            touched = len(units[first].operators) + len(units[second].operators)
+            yield f"{first} and {second} fused", Fuse(first=one, second=other), touched
+
+    def _spreads(self) -> Iterator[tuple[str, Edit, int]]:
+        """Give the units of zones with several nodes on another host, on one more, or on one less."""
+        placement = self._plan.deployment.placement
+        for unit in {(u.name, u.zone): u for u in self._plan.units}.values():
+            zone = self._plan.continuum.zone(unit.zone)
+            if len(zone.nodes) < 2:
+                continue
+            now = placement[unit.operators[0], unit.locations[0]]
+            ranked = sorted(
+                (h for h in zone.hosts if all(self._meets(o, h) for o in unit.operators)),
+                key=lambda h: [-capability(h, name) for name in ("n_cpu", "memory")],
+            )
+            others = [h.name for h in ranked if h.name not in now]
+            wanted: list[tuple[str, ...]] = [(host,) for host in others] if len(now) == 1 else []
+            wanted += [(*now, others[0])] if others else []
+            weakest = next((h.name for h in reversed(ranked) if h.name in now), None)
+            wanted += [tuple(h for h in now if h != weakest)] if len(now) > 1 else []
+            for hosts in wanted:
+                name = f"{unit.name} on {', '.join(hosts)}"
+                yield name, Spread(unit=unit.id, over=hosts), len(unit.operators)
+
+    def _meets(self, operator: str, host: Host) -> bool:
+        return self._plan.dataflow[operator].requires.holds(host.capabilities)
 
     @cached_property
     def _movable(self) -> tuple[str, ...]:
@@ -162,25 +255,26 @@ class Options:
             placement = self._setting.placement(deployment)
         except (KeyError, PlacementError):
             return False
-        operators = self._setting.problem.application.operators
+        operators, nodes = self._setting.problem.application.operators, self._setting.nodes
         return all(
-            what.hosts is None or host in what.hosts for what, host in zip(operators, placement, strict=True)
+            what.hosts is None or nodes[host].zone in {nodes[h].zone for h in what.hosts}
+            for what, host in zip(operators, placement, strict=True)
         )
 
-    def _option(self, name: str, deployment: Deployment, plan: DeploymentPlan) -> Option:
-        predicted = predict(plan, self._facts)
-        cost, changed = self._cost(deployment)
+    def _option(self, name: str, plan: DeploymentPlan, touched: int) -> Option:
+        predicted = self._model.predict(plan)
+        cost, changed = self._cost(plan.deployment)
         figures = Figures(predicted.p95, predicted.bandwidth, cost, self._shares(predicted.load))
         within = 1.0 if plan is self._plan else self._within
         return Option(
             name,
-            deployment,
             plan,
             predicted,
             figures,
             self._shares(predicted.work),
-            changed,
+            max(changed, touched),
             breaks(self._promise, figures, within=within),
+            (Estimate(BATCH, predicted.p95), *(model.estimate(plan) for model in self._models)),
         )
 
     def _shares(self, of: Mapping[HostKey, float]) -> dict[str, float]:

@@ -31,7 +31,7 @@ from headwater.cli import (
 )
 from headwater.cli import place as placing
 from headwater.cli.bars import Bar
-from headwater.cli.control import ContinuumFile, Flow
+from headwater.cli.control import ContinuumFile, Flow, Reset
 from headwater.cli.out import Json, print_json, print_line, say
 from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
 from headwater.cli.signals import STOPS, on_signals
@@ -115,20 +115,36 @@ def run(
     max_latency: MaxLatency = None,
     max_bandwidth: MaxBandwidth = None,
     weights: WeightsOf = None,
+    reset_state: Reset = None,
 ) -> None:
-    """Run a dataflow, or go on where it was stopped."""
+    """Run a dataflow, or go on where it was stopped; an edited one goes on with its state."""
     from headwater import service
+    from headwater.app.client import Client
+    from headwater.app.local import STORE
     from headwater.quantity import parse_duration, parse_heap, parse_size
 
     parse_duration(trigger)
     memory_mb, buffer = parse_heap(memory), parse_size(max_buffer)
     loaded = service.load_dataflow(flow)
     service.check_trust(loaded, trust_code=trust_code)
-    wish = placing.wished(strategy, max_latency, max_bandwidth, weights)
-    profiles = placing.read_profiles(profile, loaded.dataflow.name)
-    planned = placing.planned(loaded.dataflow, service.load_continuum(continuum), wish, profiles)
+    place = directory or service.default_directory(loaded.dataflow.name)
+    request = placing.requested(
+        loaded.dataflow,
+        service.load_continuum(continuum),
+        strategy=strategy,
+        profile=profile,
+        max_latency=max_latency,
+        max_bandwidth=max_bandwidth,
+        weights=weights,
+        reset_state=frozenset(reset_state or ()),
+    )
+    proposal = Client(None if fresh else str(place / STORE)).propose(request)
+    planned = proposal.plan
+    if not fresh:
+        _ = proposal.change
     settings = service.RunSettings(
-        directory=directory or service.default_directory(loaded.dataflow.name),
+        directory=place,
+        reset_state=request.reset_state,
         until_drained=until_drained,
         fresh=fresh,
         trigger=trigger,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -20,11 +19,12 @@ from headwater.cli.serve import Listen, TrustHttp, served
 from headwater.cli.signals import stopped_by_signals
 
 if TYPE_CHECKING:
-    from headwater.live import Preview, Status
+    from headwater.app.client import Client, Preview, Proposal
+    from headwater.continuum import Continuum
+    from headwater.dataflow.graph import Dataflow
+    from headwater.live import Status
     from headwater.plan.model import DeploymentPlan
-    from headwater.plan.place import Wish
     from headwater.plan.steps import CanarySettings
-    from headwater.profile import Profile
 
 Flow = Annotated[str, typer.Argument(help="flow.py, flow.py:name or flow.json", show_default=False)]
 ContinuumFile = Annotated[
@@ -91,74 +91,61 @@ def apply(
     as_json: Json = False,
 ) -> None:
     """Show what a dataflow would change, and store it as what is wanted."""
-    from headwater import live
+    from headwater.app.client import Client
 
-    kept: dict[str, Profile] = {}
-
-    def chosen(name: str) -> tuple[Wish | None, Mapping[str, Profile]]:
-        plans, profiles = live.in_force(store) if strategy else {}, placing.read_profiles(profile, name)
-        kept.update(profiles)
-        wish = placing.wished(
-            strategy, max_latency, max_bandwidth, weights, name=name, plans=plans, profiles=profiles
-        )
-        return wish, profiles
-
-    planned = planned_of(flow, continuum, chosen, trust_code=trust_code)
-    propose(
-        planned,
-        store,
-        yes,
-        reset=frozenset(reset_state or ()),
+    dataflow, zones = loaded(flow, continuum, trust_code=trust_code)
+    request = placing.requested(
+        dataflow,
+        zones,
+        strategy=strategy,
+        profile=profile,
+        max_latency=max_latency,
+        max_bandwidth=max_bandwidth,
+        weights=weights,
+        reset_state=frozenset(reset_state or ()),
         canary=canary_of(canary, factor),
-        profile=kept.get(planned.dataflow.name),
-        wait=wait,
-        as_json=as_json,
     )
+    client = Client(store)
+    propose(client, client.propose(request), yes, wait=wait, as_json=as_json)
 
 
-def propose(
-    planned: DeploymentPlan,
-    store: str | None,
-    yes: bool,
-    *,
-    reset: frozenset[str] = frozenset(),
-    canary: CanarySettings | None = None,
-    profile: Profile | None = None,
-    approve: Callable[[], int] | None = None,
-    wait: bool,
-    as_json: bool,
-) -> None:
-    """Show what a plan would change, ask, store it as what is wanted, and perhaps follow it.
-
-    ``profile``: by which it was placed; it is kept. ``approve`` stores what was decided on already.
-    """
+def propose(client: Client, proposal: Proposal, yes: bool, *, wait: bool, as_json: bool) -> None:
+    """Show what a proposal would change, ask, store it as what is wanted, and perhaps follow it."""
     from headwater import live
 
-    found = live.preview(planned, store, reset_state=reset, canary=canary)
+    found, plan = proposal.change, proposal.plan
+    name = plan.dataflow.name
     if not as_json:
-        _show(planned, found)
-    name = planned.dataflow.name
-    if found.same and approve is None:
-        if profile is not None:
-            live.keep_profile(name, profile, store)
+        show_change(plan, found)
+    if found.same:
+        if (profile := proposal.request.profiles.get(name)) is not None:
+            live.keep_profile(name, profile, client.place)
         if as_json:
             print_json({**found.to_data(), "stored": False})
         return
+    agree(yes, as_json=as_json)
+    version = client.apply(proposal)
+    tell_stored(client, plan, found, version, wait=wait, as_json=as_json)
+
+
+def agree(yes: bool, *, as_json: bool) -> None:
+    """Ask whether it is to be stored, unless that was said; end the command if not."""
     if not yes and not _agreed(as_json=as_json):
         say("nothing was stored")
         raise typer.Exit(1)
-    if approve is not None:
-        version = approve()
-    else:
-        version = live.apply(
-            planned, store, reset_state=reset, canary=canary, after=found.version, profile=profile
-        )
+
+
+def tell_stored(
+    client: Client, plan: DeploymentPlan, found: Preview, version: int, *, wait: bool, as_json: bool
+) -> None:
+    """Say that a version is wanted, and perhaps follow it."""
+    name = plan.dataflow.name
     if as_json:
         print_json({**found.to_data(), "stored": True, "version": version})
     else:
         say(f"{name}: version {version} is wanted")
     if wait:
-        follow(name, version, store, quiet=as_json)
+        follow(name, version, client.place, quiet=as_json)
 
 
 def stop(
@@ -224,7 +211,8 @@ def up(
     """
     from headwater import live, service
 
-    zones = service.load_continuum(continuum).zones if continuum else ()
+    known = service.load_continuum(continuum) if continuum else None
+    nodes, zones = (known.nodes, known.zones) if known else ((), ())
     options = ("--quick",) if quick else ()
     stop = stopped_by_signals()
 
@@ -243,7 +231,7 @@ def up(
         url = stack.enter_context(served(listen, store, home, say=tell, trust_code=trust_code, zones=zones))
         if url is not None:
             tell(f"dashboard at {url}, REST API at {url}/api/v1")
-        live.up(store, home=home, options=options, zones=zones, stop=stop, say=tell)
+        live.up(store, home=home, options=options, nodes=nodes, stop=stop, say=tell)
     tell("stopped; all units run on")
 
 
@@ -261,21 +249,13 @@ def down(home: Home = Path(".headwater"), as_json: Json = False) -> None:
 # ---------------------------------------------------------------- parts
 
 
-def planned_of(
-    flow: str,
-    continuum: Path,
-    chosen: Callable[[str], tuple[Wish | None, Mapping[str, Profile]]] = lambda name: (None, {}),
-    *,
-    trust_code: bool,
-) -> DeploymentPlan:
-    """Load a dataflow, and plan it as is ``chosen`` for its name; else by its marks."""
+def loaded(flow: str, continuum: Path, *, trust_code: bool) -> tuple[Dataflow, Continuum]:
+    """Load a dataflow that may run here, and a continuum."""
     from headwater import service
 
-    loaded = service.load_dataflow(flow)
-    service.check_trust(loaded, trust_code=trust_code)
-    zones = service.load_continuum(continuum)
-    wish, profiles = chosen(loaded.dataflow.name)
-    return placing.planned(loaded.dataflow, zones, wish, profiles, spread=True)
+    found = service.load_dataflow(flow)
+    service.check_trust(found, trust_code=trust_code)
+    return found.dataflow, service.load_continuum(continuum)
 
 
 def canary_of(text: str | None, factor: float) -> CanarySettings | None:
@@ -285,7 +265,8 @@ def canary_of(text: str | None, factor: float) -> CanarySettings | None:
     return CanarySettings(seconds=parse_duration(text), factor=factor) if text else None
 
 
-def _show(planned: DeploymentPlan, found: Preview) -> None:
+def show_change(planned: DeploymentPlan, found: Preview) -> None:
+    """Show what applying a plan would change."""
     from rich.console import Console
 
     from headwater.render.deployment import change_view

@@ -1,8 +1,7 @@
-"""Commands that edit a running deployment: move an operator, fuse units, split one."""
+"""Commands that edit a running deployment: move an operator, fuse units, split or spread one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +11,7 @@ from headwater.cli.control import StorePlace, Wait, Yes, propose
 from headwater.cli.out import Json
 
 if TYPE_CHECKING:
-    from headwater.plan.model import Deployment, DeploymentPlan
+    from headwater.plan.edit import Edit
 
 Of = Annotated[
     str | None,
@@ -42,7 +41,7 @@ Layer = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    for command in (move, fuse, split):
+    for command in (move, fuse, split, spread):
         app.command()(command)
 
 
@@ -55,7 +54,7 @@ def move(
         str,
         typer.Option(
             "--to",
-            help="The layer it is to run in.",
+            help="The layer, or the host, it is to run in.",
             show_default=False,
             autocompletion=complete.layers,
         ),
@@ -75,15 +74,13 @@ def move(
     wait: Wait = False,
     as_json: Json = False,
 ) -> None:
-    """Put an operator into another layer while it runs, with its state: for all locations, or for one.
+    """Put an operator into another layer, or onto a host, while it runs, with its state: for all locations, or for one.
 
     Upwards what comes after it goes along, downwards what comes before it.
     """
-    from headwater.plan import edit
+    from headwater.plan.edit import Move
 
-    _propose(
-        lambda plan: edit.move(plan, operator, to, location=at), of, store, yes, wait=wait, as_json=as_json
-    )
+    _propose(Move(operator=operator, to=to, at=at), of, store, yes, wait=wait, as_json=as_json)
 
 
 def fuse(
@@ -102,11 +99,9 @@ def fuse(
     as_json: Json = False,
 ) -> None:
     """Make two neighbouring units one query, without a channel between them."""
-    from headwater.plan import edit
+    from headwater.plan.edit import Fuse
 
-    _propose(
-        lambda plan: edit.fuse(plan, first, second, layer=to), of, store, yes, wait=wait, as_json=as_json
-    )
+    _propose(Fuse(first=first, second=second, to=to), of, store, yes, wait=wait, as_json=as_json)
 
 
 def split(
@@ -127,20 +122,35 @@ def split(
     as_json: Json = False,
 ) -> None:
     """Cut a unit in two behind one of its operators, with a channel between them."""
-    from headwater.plan import edit
+    from headwater.plan.edit import Split
 
-    _propose(lambda plan: edit.split(plan, unit, after), of, store, yes, wait=wait, as_json=as_json)
+    _propose(Split(unit=unit, after=after), of, store, yes, wait=wait, as_json=as_json)
+
+
+def spread(
+    unit: Unit,
+    over: Annotated[
+        str,
+        typer.Option("--over", help="Hosts of its zone, with commas between; one: it runs there alone."),
+    ],
+    of: Of = None,
+    store: StorePlace = None,
+    yes: Yes = False,
+    wait: Wait = False,
+    as_json: Json = False,
+) -> None:
+    """Run a unit on one host of its zone, or on several that share its rows out by key."""
+    from headwater.plan.edit import Spread
+
+    hosts = tuple(host.strip() for host in over.split(",") if host.strip())
+    _propose(Spread(unit=unit, over=hosts), of, store, yes, wait=wait, as_json=as_json)
 
 
 def _propose(
-    change: Callable[[DeploymentPlan], Deployment],
-    of: str | None,
-    store: str | None,
-    yes: bool,
-    *,
-    wait: bool,
-    as_json: bool,
+    edit: Edit, of: str | None, store: str | None, yes: bool, *, wait: bool, as_json: bool
 ) -> None:
-    from headwater import live
+    from headwater.app.client import Client, PlanRequest
 
-    propose(live.edited(change, of, store), store, yes, wait=wait, as_json=as_json)
+    client = Client(store)
+    request = PlanRequest(of=of or client.only(), edits=(edit,))
+    propose(client, client.propose(request), yes, wait=wait, as_json=as_json)

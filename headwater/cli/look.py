@@ -16,7 +16,7 @@ from headwater.cli.control import (
     Reset,
     StorePlace,
     canary_of,
-    planned_of,
+    loaded,
 )
 from headwater.cli.out import Json, print_json, print_line, say
 from headwater.cli.signals import stopped_by_signals
@@ -164,17 +164,24 @@ def explain(
 ) -> None:
     """Say in words what applying a dataflow would do, what the last change did, or why it was decided."""
     from headwater import live
+    from headwater.app.client import Client, PlanRequest
 
+    client = Client(store)
     if continuum is not None:
-        planned = planned_of(subject, continuum, trust_code=True)
-        settings = canary_of(canary, factor)
-        shown = live.preview(planned, store, reset_state=frozenset(reset_state or ()), canary=settings)
+        dataflow, zones = loaded(subject, continuum, trust_code=True)
+        request = PlanRequest(
+            dataflow=dataflow,
+            continuum=zones,
+            reset_state=frozenset(reset_state or ()),
+            canary=canary_of(canary, factor),
+        )
+        shown = client.propose(request).change
         if as_json:
             print_json(shown.to_data())
         else:
             _numbered(shown.words)
         return
-    if subject.isdecimal() and not live.holds(subject, store):
+    if subject.isdecimal() and not client.holds(subject):
         _explain_decision(int(subject), store, as_json=as_json)
         return
     change, lines, journal = live.explain(subject, store)

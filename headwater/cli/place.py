@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,9 +16,9 @@ from headwater.cli.out import say
 if TYPE_CHECKING:
     from headwater.continuum import Continuum
     from headwater.dataflow.graph import Dataflow
+    from headwater.app.client import PlanRequest
+    from headwater.placement.situation import Limits
     from headwater.placement.usage import Weights
-    from headwater.plan.model import Deployment, DeploymentPlan
-    from headwater.plan.place import Prediction, Wish
     from headwater.profile import Profile
     from headwater.runtime.profiling import Seen
 
@@ -164,50 +164,54 @@ def _rates(dataflow: Dataflow, given: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def wished(
-    strategy: str | None,
-    max_latency: str | None,
-    max_bandwidth: str | None,
-    weights: str | None,
+def requested(
+    dataflow: Dataflow,
+    continuum: Continuum,
     *,
-    name: str = "",
-    plans: Mapping[str, DeploymentPlan] | None = None,
-    profiles: Mapping[str, Profile] | None = None,
-) -> Wish | None:
-    """Read the options of a strategy; None where none is named.
+    strategy: str | None = None,
+    profile: Sequence[Path] | None = None,
+    max_latency: str | None = None,
+    max_bandwidth: str | None = None,
+    weights: str | None = None,
+    **more: Any,
+) -> PlanRequest:
+    """Read the options of a strategy into a request for a plan; ``more``: what else is asked of it."""
+    from headwater.app.client import PlanRequest
 
-    ``plans``: what runs; that of the dataflow's ``name`` is adapted, the others take their part, by their
-    ``profiles``.
-    """
-    from headwater.placement.situation import Limits
-    from headwater.placement.usage import Weights
-    from headwater.plan.place import Wish
-    from headwater.quantity import parse_bandwidth, parse_duration
-
+    given = {"--max-latency": max_latency, "--max-bandwidth": max_bandwidth, "--weights": weights}
     if strategy is None:
-        given = {"--max-latency": max_latency, "--max-bandwidth": max_bandwidth, "--weights": weights}
         if named := [name for name, value in given.items() if value is not None]:
             raise typer.BadParameter(f"{named[0]} is for --strategy: name one, such as tsoo_exact")
-        return None
-    limits = Limits(
+        if profile:
+            raise typer.BadParameter("--profile is for --strategy: name one, such as --strategy optimal")
+    return PlanRequest(
+        dataflow=dataflow,
+        continuum=continuum,
+        strategy=strategy,
+        limits=read_limits(max_latency, max_bandwidth),
+        weights=read_weights(weights),
+        profiles=read_profiles(profile, dataflow.name),
+        **more,
+    )
+
+
+def read_limits(max_latency: str | None, max_bandwidth: str | None) -> Limits:
+    """Read --max-latency and --max-bandwidth."""
+    from headwater.placement.situation import Limits
+    from headwater.quantity import parse_bandwidth, parse_duration
+
+    return Limits(
         max_latency=math.inf if max_latency is None else parse_duration(max_latency),
         max_bandwidth=math.inf if max_bandwidth is None else parse_bandwidth(max_bandwidth),
     )
-    return Wish(
-        strategy=strategy,
-        limits=limits,
-        weights=Weights() if weights is None else _weights(weights),
-        running=plans[name].deployment if plans and name in plans else None,
-        beside=tuple(
-            (plan, (profiles or {}).get(other)) for other, plan in (plans or {}).items() if other != name
-        ),
-    )
 
 
-def _weights(text: str) -> Weights:
+def read_weights(text: str | None) -> Weights:
     """Read --weights."""
     from headwater.placement.usage import Weights
 
+    if text is None:
+        return Weights()
     found = {"cpu": 0.0, "network": 0.0}
     for part in text.split(","):
         name, _, number = part.partition("=")
@@ -218,34 +222,6 @@ def _weights(text: str) -> Weights:
     if set(found) != {"cpu", "network"} or not all(0 <= value < math.inf for value in found.values()):
         raise typer.BadParameter(f"--weights {text}: write cpu=NUMBER,network=NUMBER, from 0 on")
     return Weights(found["cpu"], found["network"])
-
-
-def chosen(
-    dataflow: Dataflow, continuum: Continuum, wish: Wish | None, profiles: Mapping[str, Profile]
-) -> tuple[Deployment, Prediction] | None:
-    """Choose layers as wished; None where nothing is."""
-    from headwater import service
-
-    if wish is None:
-        if profiles:
-            raise typer.BadParameter("--profile is for --strategy: name one, such as --strategy optimal")
-        return None
-    return service.place(dataflow, continuum, wish, profile=profiles.get(dataflow.name))
-
-
-def planned(
-    dataflow: Dataflow,
-    continuum: Continuum,
-    wish: Wish | None,
-    profiles: Mapping[str, Profile],
-    *,
-    spread: bool = False,
-) -> DeploymentPlan:
-    """Plan a dataflow as wished, or by its marks; a limit that nothing keeps to is among the warnings."""
-    from headwater import live_plan
-
-    decided, prediction = chosen(dataflow, continuum, wish, profiles) or (None, None)
-    return live_plan.planned(dataflow, continuum, decided, prediction, spread=spread)
 
 
 def read_profiles(files: Sequence[Path] | None, name: str) -> dict[str, Profile]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,11 +21,9 @@ from headwater.cli.signals import stopped_by_signals
 from headwater.errors import ErrorList, HeadwaterError
 
 if TYPE_CHECKING:
-    from headwater.live import Preview
+    from headwater.app.client import Proposal, Shape
     from headwater.plan.diff import PlanDiff
     from headwater.plan.model import DeploymentPlan
-    from headwater.plan.place import Prediction
-    from headwater.service import Shape
 
 
 def register(app: typer.Typer) -> None:
@@ -53,25 +52,6 @@ class _Asked:
         file = name if name.is_file() else Path(self.flow.rpartition(":")[0] or self.flow)
         beside = sorted(file.parent.glob("*.py")) if file.suffix == ".py" else []
         return [file, *beside, self.continuum, *self.profile]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Found:
-    """A plan with what was asked beside it; ``refused`` is why it could not be applied."""
-
-    planned: DeploymentPlan
-    change: Preview | None = None
-    prediction: Prediction | None = None
-    others: Mapping[str, Prediction | HeadwaterError] = field(default_factory=dict)
-    refused: HeadwaterError | None = None
-
-    def to_data(self) -> dict[str, Any]:
-        extra: dict[str, Any] = {"change": self.change.to_data()} if self.change else {}
-        if self.prediction is not None:
-            from headwater.live_plan import foretold_data
-
-            extra |= foretold_data(self.prediction, self.others)
-        return {**self.planned.to_data(), **extra}
 
 
 def plan(
@@ -119,63 +99,51 @@ def plan(
         print_json(found.to_data())
     else:
         _show(found)
-    if found.refused is not None:
+    if found.refused is not None and asked.shape == "annotated":
         raise found.refused
 
 
-def _plan(asked: _Asked) -> _Found:
-    from headwater import live, service
+def _plan(asked: _Asked) -> Proposal:
+    from headwater import service
+    from headwater.app.client import Client
 
     loaded = service.load_dataflow(asked.flow)
-    zones = service.load_continuum(asked.continuum)
-    plans, change, refused = {}, None, None
-    try:
-        plans = live.in_force(asked.store) if asked.strategy else {}
-    except HeadwaterError as error:
-        refused = error  # the plan is shown all the same
-    name = loaded.dataflow.name
-    profiles = placing.read_profiles(asked.profile, name)
-    limits = (asked.max_latency, asked.max_bandwidth, asked.weights)
-    wish = placing.wished(asked.strategy, *limits, name=name, plans=plans, profiles=profiles)
-    foreseen = placing.chosen(loaded.dataflow, zones, wish, profiles)
-    decided = None if foreseen is None else foreseen[0]
-    planned = service.plan(loaded.dataflow, zones, shape=asked.shape, decided=decided)
-    try:
-        if asked.shape == "annotated" and live.holds(name, asked.store):
-            planned = service.plan(loaded.dataflow, zones, decided=decided, spread=True)
-            change = live.preview(planned, asked.store)
-    except HeadwaterError as error:
-        refused = error
-    others: Mapping[str, Prediction | HeadwaterError] = {}
-    if asked.compare and wish is not None:
-        with Bar("comparing strategies") as bar:
-            others = service.compare(
-                loaded.dataflow,
-                zones,
-                wish,
-                profile=profiles.get(name),
-                observe=lambda one, done, of: bar.at(done, total=of, what=f"trying {one}"),
-            )
-    prediction = None if foreseen is None else foreseen[1]
-    return _Found(planned=planned, change=change, prediction=prediction, others=others, refused=refused)
+    request = placing.requested(
+        loaded.dataflow,
+        service.load_continuum(asked.continuum),
+        strategy=asked.strategy,
+        profile=asked.profile,
+        max_latency=asked.max_latency,
+        max_bandwidth=asked.max_bandwidth,
+        weights=asked.weights,
+        shape=asked.shape,
+        compare=asked.compare,
+    )
+    with Bar("comparing strategies") if asked.compare else contextlib.nullcontext() as bar:
+
+        def observe(one: str, done: int, of: int) -> None:
+            if bar is not None:
+                bar.at(done, total=of, what=f"trying {one}")
+
+        return Client(asked.store).propose(request, observe=observe)
 
 
-def _show(found: _Found) -> None:
+def _show(found: Proposal) -> None:
     from rich.console import Console
 
     from headwater.render.deployment import change_view, plan_view
 
     console = Console(highlight=False)
-    console.print(plan_view(found.planned))
+    console.print(plan_view(found.plan))
     if found.prediction is not None:
         from headwater.render.place import comparison_view, prediction_view
 
         console.print("", prediction_view(found.prediction), sep="\n")
         if found.others:
             console.print("", comparison_view(found.others, found.prediction.layers), sep="\n")
-    if found.change is not None:
-        name = found.planned.dataflow.name
-        console.print("", change_view(name, found.change.diff, found.change.words), sep="\n")
+    if found.preview is not None and found.preview.version:
+        name = found.plan.dataflow.name
+        console.print("", change_view(name, found.preview.diff, found.preview.words), sep="\n")
 
 
 # ---------------------------------------------------------------- again and again
@@ -192,14 +160,14 @@ def _watch(asked: _Asked, *, as_json: bool) -> None:
         except HeadwaterError as error:
             _show_error(error, names, as_json=as_json)
             continue
-        differs = None if last is None else _difference(last, found.planned)
+        differs = None if last is None else _difference(last, found.plan)
         if as_json:
             data: dict[str, Any] = {"at": time.time(), "changed": names, **found.to_data()}
             refused = {"refused": _error_data(found.refused)} if found.refused else {}
             print_line({**data, **_difference_data(differs), **refused})
         else:
             _show_again(found, differs, names, first=last is None)
-        last = found.planned
+        last = found.plan
 
 
 def _difference(last: DeploymentPlan, now: DeploymentPlan) -> PlanDiff | HeadwaterError | None:
@@ -221,7 +189,7 @@ def _difference_data(differs: PlanDiff | HeadwaterError | None) -> dict[str, Any
 
 
 def _show_again(
-    found: _Found, differs: PlanDiff | HeadwaterError | None, changed: list[str], *, first: bool
+    found: Proposal, differs: PlanDiff | HeadwaterError | None, changed: list[str], *, first: bool
 ) -> None:
     from rich.console import Console
 
@@ -238,7 +206,7 @@ def _show_again(
     elif differs is not None:
         console.print("\nBeside the last plan", style="bold")
         notes = [f"note: {note}" for note in differs.notes]
-        console.print(change_view(found.planned.dataflow.name, differs, notes))
+        console.print(change_view(found.plan.dataflow.name, differs, notes))
     elif not first:
         console.print("\nThe last plan was of another dataflow", style="bold")
     if found.refused is not None:

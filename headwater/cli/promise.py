@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwater.cli import complete
-from headwater.cli.control import Name, StorePlace, Wait, Yes, propose
+from headwater.cli.control import Name, StorePlace, Wait, Yes, agree, show_change, tell_stored
 from headwater.cli.out import Json, print_json, print_line, say
 from headwater.cli.signals import stopped_by_signals
 
@@ -112,16 +112,15 @@ def approve(
 ) -> None:
     """Show what a decision proposes would change, and store it as what is wanted."""
     from headwater import live_loop
+    from headwater.app.client import Client
 
-    planned = live_loop.proposed(number, store)
-    propose(
-        planned,
-        store,
-        yes,
-        approve=lambda: live_loop.approve(number, store),
-        wait=wait,
-        as_json=as_json,
-    )
+    client, plan = Client(store), live_loop.proposed(number, store)
+    found = client.preview(plan)
+    if not as_json:
+        show_change(plan, found)
+    agree(yes, as_json=as_json)
+    version = live_loop.approve(number, store)
+    tell_stored(client, plan, found, version, wait=wait, as_json=as_json)
 
 
 def reject(number: Number, store: StorePlace = None, as_json: Json = False) -> None:

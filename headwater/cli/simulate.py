@@ -61,9 +61,8 @@ def simulate(
     from headwater.plan.place import Wish
 
     names = list(dict.fromkeys(name.strip() for name in strategy.split(",")))
-    common = placing.wished("tsoo_exact", max_latency, max_bandwidth, weights)
-    assert common is not None
-    wishes = [Wish(strategy=name, limits=common.limits, weights=common.weights) for name in names]
+    limits, counted = placing.read_limits(max_latency, max_bandwidth), placing.read_weights(weights)
+    wishes = [Wish(strategy=name, limits=limits, weights=counted) for name in names]
     loaded = service.load_dataflow(flow)
     name = loaded.dataflow.name
     with Bar("simulating") as bar:
@@ -79,8 +78,8 @@ def simulate(
     from headwater.render.simulate import draw, simulation_data, simulation_view
 
     if plot is not None:
-        draw(found, plot, common.limits)
+        draw(found, plot, limits)
     if as_json:
         print_json(simulation_data(found))
     else:
-        Console(highlight=False).print(simulation_view(found, common.limits))
+        Console(highlight=False).print(simulation_view(found, limits))

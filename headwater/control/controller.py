@@ -1,9 +1,9 @@
 """The controller: looks at the store, carries out what is wanted step by step, journals each.
 
 Whatever it knows is in the store. After a kill at any moment the next one goes on at the first step
-that is not marked done; checks, rehearsals and starts of several zones are carried out at once. A newer
+that is not marked done; checks, rehearsals and starts of several nodes are carried out at once. A newer
 wish is taken up between two steps, wherever units stand then; so no change that is stuck keeps a later
-one waiting.
+one waiting. Deployments go on side by side: a node that does not answer delays what needs it.
 """
 
 from __future__ import annotations
@@ -12,23 +12,32 @@ import os
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
-from headwater.control.executor import Attempt, Executor, Ports
+from headwater.continuum import Node
+from headwater.control.calls import Calls
+from headwater.control.executor import Attempt, Executor
 from headwater.control.lifecycle import Phase
 from headwater.control.policy import Policy
-from headwater.control.records import Change, DeploymentRecord, JournalEntry, Wish, ZoneReport, whole
+from headwater.control.poller import Drift, Key, Poller
+from headwater.control.ports import Ports
+from headwater.control.records import Change, DeploymentRecord, JournalEntry, Wish
+from headwater.control.stamps import Stamps
 from headwater.control.store import LeaseLost, Store
-from headwater.control.zone import OpenZone
-from headwater.errors import HeadwaterError, RuntimeFailure, Unavailable
+from headwater.errors import Fenced, HeadwaterError, RuntimeFailure, Unavailable
 from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import finishing, steps_to, stopping
+from headwater.plan.port import OpenNode, Stamp
+from headwater.plan.spec import spec_of
 from headwater.plan.steps import (
     Check,
+    Incarnation,
     Plans,
     Rehearse,
     Step,
@@ -45,46 +54,68 @@ TRY_SECONDS = 120.0
 """After which a rehearsal ahead is given up."""
 IDLE = 1.0  # seconds between two looks at a store where nothing is to do
 WATCHED = 1.0  # seconds between two looks at the progress of what decisions are made on
+_BRIEF = 0.2  # seconds of waiting for which a deployment is not put aside
+POLLING = 0.02
+"""The share of a core that asking nodes may take."""
 
 
-def holder_name() -> str:
+def holder_label() -> str:
     """Name this controller, so that a person can find it."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
+@dataclass
+class _Acting:
+    """Which deployments are being acted on, and when each is to be looked at again."""
+
+    names: set[str] = field(default_factory=set)
+    due: dict[str, float] = field(default_factory=dict)
+    versions: dict[str, int] = field(default_factory=dict)
+    """The newest wish that was looked at."""
+    woken: threading.Condition = field(default_factory=threading.Condition)
+
+
 class Controller:
-    """Makes zones match what a store says is wanted.
+    """Makes nodes match what a store says is wanted.
 
     ``lease``: seconds after which another controller may take over from one that is not heard of.
-    ``poll``: seconds between two looks at the zones' progress. ``patience``: for how long a zone
+    ``poll``: seconds between two looks at the nodes' progress. ``patience``: for how long a node
     that cannot be reached is waited for before a change, while nothing has been touched yet.
     """
 
     def __init__(
         self,
         store: Store,
-        open_zone: OpenZone,
+        open_node: OpenNode,
         *,
         holder: str | None = None,
         lease: float = 10.0,
         poll: float = 5.0,
         patience: float = 300.0,
-        executor: Executor | None = None,
+        executor: Callable[[Ports], Executor] | None = None,
     ) -> None:
         self._store = store
-        self._holder = holder or holder_name()
+        self._holder = holder or str(uuid.uuid4())
         self._lease = lease
         self._poll = poll
         self._patience = patience
+        self._calls = Calls("call")
+        self._stamps = Stamps(store.id, 0)
+        self._ports = Ports(open_node, self._stamp)
         self._executors: dict[str, Executor] = {}
-        self._given = executor
-        self._open_zone = open_zone
-        self._ports = Ports(open_zone)
-        self._due: dict[str, float] = {}
+        self._make = executor or (lambda ports: Executor(ports, calls=self._calls))
+        self._acting = _Acting()
         self._lost = threading.Event()
-        self._errors: dict[tuple[str, str], str] = {}
+        self._poller = Poller(store, self._holder, self._ports, self._calls, drifted=self._drifted)
         self._policy = Policy(store, self._holder, try_out=self._try_out)
         self._trying: threading.Thread | None = None
+        self._gone: set[tuple[str, Incarnation]] = set()
+        """Units that their nodes do not know any more, as was told."""
+        self._all_due = 0.0
+        """When all nodes are to be asked again."""
+
+    def _stamp(self) -> Stamp:
+        return self._stamps()
 
     # ------------------------------------------------------------ living
 
@@ -102,14 +133,15 @@ class Controller:
             thread.start()
         try:
             while not stop.is_set() and not self._lost.is_set():
-                stop.wait(self._guarded(self.look, say))
+                self._rest(self._guarded(self._hand_out, say), stop)
         finally:
             ours = not self._lost.is_set()
             self._lost.set()
             for thread in threads:
                 thread.join(self._lease)
+            self._come_to_rest()
             if ours:
-                self._store.release(self._holder)
+                self.release()
         if not stop.is_set():
             raise LeaseLost(
                 "another controller has taken over",
@@ -120,25 +152,44 @@ class Controller:
     def _take_lease(self, stop: threading.Event, say: Callable[[str], None]) -> bool:
         told = ""
         while not stop.is_set():
-            if self._store.hold(self._holder, self._lease):
+            if self.hold():
                 return True
             lease = self._store.lease()
-            if lease is not None and lease.holder != told:
-                told = lease.holder
+            if lease is not None and lease.label != told:
+                told = lease.label
                 say(f"waiting: {told} acts on {self._store.where}")
             stop.wait(min(1.0, self._lease / 3))
         return False
 
+    def hold(self) -> bool:
+        """Take or renew the lease; orders carry its term."""
+        term = self._store.hold(self._holder, self._lease, label=holder_label())
+        if term is None:
+            return False
+        if term != self._stamps.term:
+            self._stamps = Stamps(self._store.id, term)
+        return True
+
+    def release(self) -> None:
+        """Give the lease back."""
+        self._store.release(self._holder)
+
     def _keep_lease(self, stop: threading.Event) -> None:
         heard = time.monotonic()
         while not stop.is_set() and not self._lost.wait(self._lease / 3):
+            asked = time.monotonic()
             try:
-                if not self._store.hold(self._holder, self._lease):
-                    self._lost.set()
-                heard = time.monotonic()
+                if not self.hold():
+                    self._lose()
+                heard = asked
             except HeadwaterError:
                 if time.monotonic() - heard > self._lease:
-                    self._lost.set()
+                    self._lose()
+
+    def _lose(self) -> None:
+        self._lost.set()
+        with self._acting.woken:
+            self._acting.woken.notify_all()
 
     def _keep_polling(self, stop: threading.Event) -> None:
         while not stop.is_set() and not self._lost.is_set():
@@ -149,7 +200,7 @@ class Controller:
             self._guarded(self._decide_all, lambda text: None)
 
     def _decide_all(self) -> float:
-        self._policy.look()
+        self._policy.look(self._poller.fresh(2 * IDLE))
         return IDLE
 
     def _try_out(self, name: str, plan: DeploymentPlan) -> bool:
@@ -172,7 +223,7 @@ class Controller:
             standings = self._store.standings(name)
             plans = {**self._store.plans_of(standings), plan_id(decided.wanted): decided.wanted}
             steps = steps_to(decided, standings, plans)
-            executor, deadline = self._given or Executor(self._open_zone), time.monotonic() + TRY_SECONDS
+            executor, deadline = self._make(self._ports), time.monotonic() + TRY_SECONDS
             for step in (s for s in steps if isinstance(s, Check | Survey | Rehearse)):
                 while not (attempt := executor.attempt(step, plans[step.plan])).done:
                     if time.monotonic() > deadline or self._lost.wait(attempt.wait):
@@ -191,30 +242,74 @@ class Controller:
         except Unavailable as error:
             say(str(error))
             return IDLE
-        except LeaseLost:
-            self._lost.set()
+        except (LeaseLost, Fenced):
+            self._lose()
             return 0.0
 
     # ------------------------------------------------------------ acting
 
-    def look(self) -> float:
-        """Take every deployment one step on; give the seconds until there is more to do."""
-        now, waits = time.monotonic(), [IDLE]
-        for record in self._store.deployments():
-            due = self._due.get(record.name, now)
-            newer = record.version > record.dealt and self._is_newer(record)
-            if due <= now or newer:
-                wait = self.advance(record.name)
-                self._due[record.name] = due = time.monotonic() + wait
-            waits.append(max(0.0, due - time.monotonic()))  # a step may have taken long
+    def _hand_out(self) -> float:
+        """Let every deployment that is due be taken a step on, each by itself; give the seconds until one is."""
+        acting, now = self._acting, time.monotonic()
+        pending, waits = self._store.pending(), [IDLE]
+        for name, version in pending.items():
+            with acting.woken:
+                if acting.versions.get(name) != version:
+                    acting.due.pop(name, None)
+                if name in acting.names:
+                    continue
+                due = acting.due.get(name, now)
+                if due > now:
+                    waits.append(due - now)
+                    continue
+                acting.names.add(name)
+                acting.versions[name] = version
+            self._calls.begin(partial(self._act, name))
         return min(waits)
 
-    def _is_newer(self, record: DeploymentRecord) -> bool:
-        change = self._store.change(record.name)
-        return change is None or change.version < record.version
+    def _act(self, name: str) -> None:
+        """Take a deployment on until it has to wait for something."""
+        wait = 0.0
+        try:
+            while not wait and not self._lost.is_set():
+                wait = self._guarded(lambda: self.advance(name), lambda text: None)
+                if wait < _BRIEF and wait > 0:
+                    self._lost.wait(wait)
+                    wait = 0.0
+        finally:
+            with self._acting.woken:
+                self._acting.names.discard(name)
+                self._acting.due[name] = time.monotonic() + wait
+                self._acting.woken.notify_all()
+
+    def _rest(self, seconds: float, stop: threading.Event) -> None:
+        """Wait, until something is due or has come to rest."""
+        deadline = time.monotonic() + seconds
+        with self._acting.woken:
+            while (left := deadline - time.monotonic()) > 0 and not stop.is_set():
+                if self._acting.woken.wait(min(left, _BRIEF)):
+                    return
+
+    def _come_to_rest(self) -> None:
+        """Let what is being done come to the end of its step, for a while."""
+        deadline = time.monotonic() + self._lease
+        with self._acting.woken:
+            while self._acting.names and (left := deadline - time.monotonic()) > 0:
+                self._acting.woken.wait(left)
+
+    def look(self) -> float:
+        """Take every deployment of which something is wanted one step on; give the seconds until there is more
+        to do."""
+        return min([IDLE, *(self.advance(name) for name in self._store.pending())])
 
     def advance(self, name: str) -> float:
         """Take one deployment one step on; give the seconds until it wants to be seen again."""
+        try:
+            return self._advance(name)
+        finally:
+            self._poller.moved(name)
+
+    def _advance(self, name: str) -> float:
         record, change = self._store.deployment(name), self._store.change(name)
         if change is None:
             if record.dealt < record.version:
@@ -229,7 +324,7 @@ class Controller:
 
     def _executor(self, name: str) -> Executor:
         if name not in self._executors:
-            self._executors[name] = self._given or Executor(self._open_zone)
+            self._executors[name] = self._make(self._ports)
         return self._executors[name]
 
     def _take_up(self, record: DeploymentRecord) -> None:
@@ -276,7 +371,8 @@ class Controller:
             if isinstance(outcome, HeadwaterError):
                 failed = (entry.step, outcome)
             elif not outcome.done:
-                self._store.step_waits(self._holder, change, entry.number, outcome.note)
+                if outcome.note:
+                    self._store.step_waits(self._holder, change, entry.number, outcome.note)
                 waits.append(outcome.wait)
             else:
                 standings = done(entry.step, standings, plans[entry.step.plan])
@@ -294,6 +390,8 @@ class Controller:
         def attempt(entry: JournalEntry) -> Attempt | HeadwaterError:
             try:
                 return self._attempt(change, entry.step, plans[entry.step.plan])
+            except Fenced:
+                raise
             except HeadwaterError as error:
                 return error
 
@@ -314,14 +412,14 @@ class Controller:
         except Exception as error:
             # A port that breaks its contract ends the change, not the controller.
             raise RuntimeFailure(
-                f"{type(error).__name__}: {error}", where=f"zone {step.zone}", hint="report this as a defect"
+                f"{type(error).__name__}: {error}", where=step.node, hint="report this as a defect"
             ) from error
         waited = executor.tried_for(step)
         if not attempt.done and change.phase == "checking" and waited > self._patience:
             raise Unavailable(
                 f"{attempt.note}, for {waited:.0f} s now",
-                where=f"zone {step.zone}",
-                hint="apply again when the zone can be reached",
+                where=step.node,
+                hint="apply again when the node can be reached",
             )
         return attempt
 
@@ -362,7 +460,7 @@ class Controller:
                     standings=settled(standings, plan),
                     base=change.plan,
                 )
-                self._store.clear_reports(self._holder, name, frozenset(u.zone for u in plan.units))
+                self._store.clear_reports(self._holder, name, frozenset(u.node for u in plan.units))
             case "forget":
                 end(self._holder, change, "done", phase="stopped", message="deleted", standings={}, base=None)
                 self._store.clear_reports(self._holder, name, frozenset())
@@ -411,31 +509,73 @@ class Controller:
     # ------------------------------------------------------------ looking
 
     def poll(self) -> float:
-        """Ask the zones how far they are, and keep it; give the seconds until they are to be asked again."""
-        watched = False
-        for record in self._store.deployments():
-            standings = self._store.standings(record.name)
-            plans = self._store.plans_of(standings)
-            zones = {u.zone: plan for plan in plans.values() for u in plan.units}
-            reports = [self._report(record.name, zone, plan) for zone, plan in zones.items()]
-            if reports:
-                self._store.report(self._holder, record.name, reports)
-            if any(r.progress for r in reports):
-                self._store.keep_sample(self._holder, record.name, time.time(), whole(reports))
-            promise = self._store.promise(record.name)
-            decided = promise is not None and promise.mode != "off"
-            watched |= decided and any(s.runs for s in standings.values())
-        return min(WATCHED, self._poll) if watched else self._poll
+        """Ask the nodes how far they are, and keep it; give the seconds until they are to be asked again.
 
-    def _report(self, name: str, zone: str, plan: DeploymentPlan) -> ZoneReport:
-        try:
-            progress = self._ports.of(plan, zone).progress(name)
-        except Exception as error:
-            what = error.what if isinstance(error, HeadwaterError) else f"{type(error).__name__}: {error}"
-            return ZoneReport(zone=zone, at=time.time(), progress=None, error=what)
-        for unit in progress.units:
-            wrong = unit.error or ""
-            if wrong and wrong != self._errors.get((name, unit.unit)):
-                self._store.tell(name, f"{unit.unit} failed: {wrong.splitlines()[0]}")
-            self._errors[name, unit.unit] = wrong
-        return ZoneReport(zone=zone, at=time.time(), progress=progress)
+        Those of deployments that decisions are made on are asked more often; all the less often, the more there
+        are.
+        """
+        now, watched = time.monotonic(), self._watched()
+        if now >= self._all_due or not watched:
+            self._poller.poll()
+            self._all_due = now + max(self._poll, self._poller.seconds / POLLING)
+        else:
+            self._poller.poll(watched)
+        left = max(0.0, self._all_due - time.monotonic())
+        return min(WATCHED, self._poll, left) if watched else left
+
+    def _watched(self) -> set[str]:
+        """Name the deployments that decisions are made on."""
+        promised = {name for name, promise in self._store.promises().items() if promise.mode != "off"}
+        return promised & self._store.standing()
+
+    def _drifted(self, drift: Drift) -> None:
+        """Begin to put right what a node has otherwise than it stands, unless the deployment is acted on."""
+        name = drift.deployment
+        with self._acting.woken:
+            if name in self._acting.names:
+                return
+            self._acting.names.add(name)
+
+        def act() -> None:
+            try:
+                if drift.holds():
+                    self._guarded(lambda: self.reconcile(drift), lambda text: None)
+            finally:
+                with self._acting.woken:
+                    self._acting.names.discard(name)
+
+        self._calls.begin(act)
+
+    def reconcile(self, drift: Drift) -> float:
+        """End what runs on a node and should not, and start again what it has stopped by itself.
+
+        A unit that the node does not know any more is told of, and left: its state is not there either.
+        """
+        name, key = drift.deployment, drift.key
+        record = self._store.deployment(name)
+        if record.version > record.dealt:
+            return IDLE  # a change is under way, which leads from wherever units stand
+        standings = self._store.standings(name)
+        plans = self._store.plans_of(standings)
+        port = self._ports.to(key[0], self._described(plans, key))
+        told = drift.report.units.get(name, {})
+        for which, wanted in told.items():
+            stood = standings.get(which)
+            if wanted == "running" and (stood is None or not stood.runs):
+                port.end(name, which[0])
+                self._store.tell(name, f"drift: {which[0]} ran on {key[1]} although it is stopped; ended")
+        for which, stood in standings.items():
+            plan = plans[stood.plan]
+            if not stood.runs or plan.unit(which[0]).node != key[1] or told.get(which) == "running":
+                continue
+            if which in told and told[which] != "finished":
+                port.start(spec_of(plan, which[0]))
+                self._store.tell(name, f"drift: {which[0]} did not run on {key[1]}; started")
+            elif which not in told and (name, which) not in self._gone:
+                self._gone.add((name, which))
+                self._store.tell(name, f"drift: {which[0]} is not known on {key[1]} any more")
+        return IDLE
+
+    @staticmethod
+    def _described(plans: Plans, key: Key) -> Node:
+        return next(p.continuum.node(key[1]) for p in plans.values() if p.continuum.name == key[0])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import Connection, and_, delete, insert, select, update
+from sqlalchemy import Connection, and_, insert, select, update
 
 from headwater.control import tables as t
+from headwater.control.migrate import bring_up_to_date
 from headwater.control.records import Lease
 from headwater.errors import DeploymentError
 
@@ -39,7 +41,7 @@ class Reader:
             older = t.is_older(connection, where=store.where)
         if older:
             with t.writing(store._engine, where=store.where) as connection:
-                t.create_tables(connection, where=store.where)
+                bring_up_to_date(connection, where=store.where)
         return store
 
     @property
@@ -63,10 +65,17 @@ class Reader:
     def _one(self, query: Any) -> Any:
         return next(iter(self._all(query)), None)
 
+    @cached_property
+    def id(self) -> str:
+        """Name the store; each has a name of its own from the moment it is made."""
+        return str(self._one(select(t.meta.c.id)).id)
+
     def lease(self) -> Lease | None:
-        """Give who acts on the store now."""
+        """Give who acts on the store now, as far as the clock of who asks can tell."""
         row = self._one(select(t.leases).where(t.leases.c.name == CONTROLLER))
-        return None if row is None or row.until < time.time() else Lease(holder=row.holder, until=row.until)
+        if row is None or not row.holder or time.time() - row.at > row.seconds:
+            return None
+        return Lease(holder=row.holder, label=row.label, term=row.term, seconds=row.seconds)
 
 
 class Writer(Reader):
@@ -74,39 +83,51 @@ class Writer(Reader):
 
     def __init__(self, place: str | Path) -> None:
         super().__init__(place)
+        self._heard: tuple[tuple[int, int], float] | None = None
+        """The heartbeat of another's lease that was seen last, and when it was seen first."""
         if self._url.get_backend_name() == "sqlite" and self._url.database:
             Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
         with self._writing() as connection:
-            t.create_tables(connection, where=self.where)
+            bring_up_to_date(connection, where=self.where)
 
     def _writing(self) -> AbstractContextManager[Connection]:
         return t.writing(self._engine, where=self.where)
 
-    def hold(self, holder: str, seconds: float) -> bool:
-        """Take or renew the lease; False while another holds it."""
-        now = time.time()
+    def hold(self, holder: str, seconds: float, *, label: str | None = None) -> int | None:
+        """Take or renew the lease and give its term; None while another holds it.
+
+        Another one loses it when this store object has seen no heartbeat for that one's seconds, by a clock
+        that only goes forward: no clock is compared with that of another machine.
+        """
+        mine = {"seconds": seconds, "at": time.time()}
         with self._writing() as connection:
-            query = select(t.leases).where(t.leases.c.name == CONTROLLER)
-            row = connection.execute(query).first()
+            row = connection.execute(select(t.leases).where(t.leases.c.name == CONTROLLER)).first()
+            own = t.leases.c.name == CONTROLLER
             if row is None:
-                connection.execute(
-                    insert(t.leases).values(name=CONTROLLER, holder=holder, until=now + seconds)
-                )
-                return True
-            if row.holder != holder and row.until > now:
-                return False
-            connection.execute(
-                update(t.leases)
-                .where(t.leases.c.name == CONTROLLER)
-                .values(holder=holder, until=now + seconds)
-            )
-        return True
+                taken = {"holder": holder, "label": label or holder, "term": 1, "beat": 0, **mine}
+                connection.execute(insert(t.leases).values(name=CONTROLLER, **taken))
+                return 1
+            if row.holder == holder:
+                connection.execute(update(t.leases).where(own).values(beat=row.beat + 1, **mine))
+                return int(row.term)
+            if row.holder and not self._is_silent(row):
+                return None
+            taken = {"holder": holder, "label": label or holder, "term": row.term + 1, "beat": 0, **mine}
+            connection.execute(update(t.leases).where(own).values(**taken))
+            return int(row.term) + 1
+
+    def _is_silent(self, row: Any) -> bool:
+        """Tell whether a lease has had no heartbeat for its seconds, since it was first seen as it is."""
+        beat, now = (row.term, row.beat), time.monotonic()
+        if self._heard is None or self._heard[0] != beat:
+            self._heard = (beat, now)
+        return bool(now - self._heard[1] >= row.seconds)
 
     def release(self, holder: str) -> None:
-        """Give the lease back, so that the next controller need not wait."""
+        """Give the lease back, so that the next controller need not wait; its term stays used."""
         with self._writing() as connection:
             mine = and_(t.leases.c.name == CONTROLLER, t.leases.c.holder == holder)
-            connection.execute(delete(t.leases).where(mine))
+            connection.execute(update(t.leases).where(mine).values(holder=""))
 
     @contextmanager
     def _acting(self, holder: str) -> Iterator[Connection]:

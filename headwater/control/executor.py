@@ -1,16 +1,21 @@
-"""Carry out one step: a call to one zone, made again where it may succeed later."""
+"""Carry out one step: a call to one node, made again where it may succeed later."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 
 from headwater.control import health
-from headwater.control.zone import OpenZone, ZonePort
+from headwater.control.calls import Calls
+from headwater.control.ports import Ports
 from headwater.errors import HeadwaterError
 from headwater.metrics import Progress
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.port import NodePort
+from headwater.plan.spec import UnitSpec, spec_of
 from headwater.plan.steps import (
     Check,
     Drain,
@@ -30,6 +35,8 @@ from headwater.plan.steps import (
 )
 
 _SOON = 0.1  # seconds
+_ANSWER = 0.5  # seconds for which an answer is waited for before something else is looked at
+_SILENT = 5.0  # seconds after which it is worth a word that a node does not answer
 
 
 class GateFailed(HeadwaterError):
@@ -54,25 +61,31 @@ class _Trying:
     since: float
     failures: int = 0
     first: Progress | None = None
+    call: Future[Attempt] | None = None
+    """The attempt that goes on."""
+    asked: float = 0.0
 
 
 class Executor:
     """Makes attempts at steps. An attempt may be repeated at any time: a step done twice is done once.
 
     Errors that may go away are waited for, ``shortest`` to ``longest`` seconds between two attempts;
-    all others are raised.
+    all others are raised. With ``calls`` a node that does not answer is not waited for: the attempt goes on
+    by itself, and is asked for again.
     """
 
     def __init__(
         self,
-        open_zone: OpenZone,
+        ports: Ports,
         *,
+        calls: Calls | None = None,
         shortest: float = 0.5,
         longest: float = 30.0,
         look: float = 0.5,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ports = Ports(open_zone)
+        self._ports = ports
+        self._calls = calls
         self._shortest = shortest
         self._longest = longest
         self._look = look
@@ -83,23 +96,45 @@ class Executor:
         """Try a step of ``plan`` once; ``baseline`` is what a gate compares with."""
         trying = self._trying.setdefault(step, _Trying(since=self._clock()))
         try:
-            if isinstance(step, Switch):
-                attempt = Attempt(done=True)  # the store's affair
-            elif isinstance(step, Watch):
-                attempt = self._watch(step, plan, trying, baseline)
-            else:
-                attempt = self._attempt(step, plan, self._ports.of(plan, step.zone))
+            attempt = self._tried(step, plan, trying, baseline)
         except HeadwaterError as error:
             if not error.retryable:
-                self._trying.pop(step)
+                self._trying.pop(step, None)
                 raise
             trying.failures += 1
             wait = min(self._longest, self._shortest * 2 ** min(20, trying.failures - 1))
-            return Attempt(done=False, wait=wait, note=f"zone {step.zone}: {error.what}; trying again")
+            return Attempt(done=False, wait=wait, note=f"{step.node}: {error.what}; trying again")
+        if attempt is None:
+            return self._unanswered(step, trying)
         trying.failures = 0
         if attempt.done:
-            self._trying.pop(step)
+            self._trying.pop(step, None)
         return attempt
+
+    def _tried(
+        self, step: Step, plan: DeploymentPlan, trying: _Trying, baseline: Progress | None
+    ) -> Attempt | None:
+        """Give what came of an attempt; None while the node has not answered."""
+        if isinstance(step, Switch):
+            return Attempt(done=True)  # the store's affair
+        if self._calls is None:
+            return self._attempt(step, plan, trying, baseline)
+        if trying.call is None:
+            trying.call = self._calls.begin(lambda: self._attempt(step, plan, trying, baseline))
+            trying.asked = self._clock()
+        try:
+            attempt = trying.call.result(_ANSWER)
+        except FutureTimeout:
+            return None
+        except BaseException:
+            trying.call = None
+            raise
+        trying.call = None
+        return attempt
+
+    def _unanswered(self, step: Step, trying: _Trying) -> Attempt:
+        silent = self._clock() - trying.asked > _SILENT
+        return Attempt(done=False, wait=_SOON, note=f"{step.node} does not answer" if silent else "")
 
     def tried_for(self, step: Step) -> float:
         """Give the seconds since the first attempt at a step that is not done."""
@@ -107,46 +142,51 @@ class Executor:
         return self._clock() - trying.since if trying else 0.0
 
     def give_up(self) -> None:
-        """Forget the steps that were being tried: others take their place."""
+        """Forget the steps that were being tried: others take their place, and what comes late is refused."""
         self._trying.clear()
 
-    def _attempt(self, step: Step, plan: DeploymentPlan, port: ZonePort) -> Attempt:
+    def _attempt(
+        self, step: Step, plan: DeploymentPlan, trying: _Trying, baseline: Progress | None
+    ) -> Attempt:
+        if isinstance(step, Watch):
+            return self._watch(step, plan, trying, baseline)
+        port, spec = self._ports.of(plan, step.node), spec_of(plan, step.unit)
         match step:
             case Check():
-                port.check(plan, step.unit)
+                port.check(spec)
             case Prepare():
-                port.prepare(plan, step.unit, joining=step.joining)
+                port.prepare(spec, joining=step.joining)
             case Start():
-                port.start(plan, step.unit)
+                port.start(spec)
             case Feed():
-                port.feed(plan, step.unit)
+                port.feed(spec)
             case Stop():
-                port.stop(plan, step.unit, clean=step.clean)
+                port.stop(spec, clean=step.clean)
             case Drain():
-                return self._drain(step, plan, port)
+                return self._drain(step, spec, port)
             case Survey():
-                port.survey(plan, step.unit)
+                port.survey(spec)
             case Rehearse():
-                port.rehearse(plan, step.unit, step.carry, step.saved)
+                port.rehearse(spec, step.carry, step.saved)
             case Save():
-                kept, sent = port.save(plan, step.unit)
+                kept, sent = port.save(spec)
                 return Attempt(done=True, note=f"{kept} bytes of state, {sent} of them sent now")
             case Load():
-                port.load(plan, step.unit, step.carry, step.saved)
+                port.load(spec, step.carry, step.saved)
             case Finish():
-                if not port.finish(plan, step.unit):
+                if not port.finish(spec):
                     return self._later(f"{step.unit} has input left")
             case Forget():
-                if not port.forget(plan, step.unit):
+                if not port.forget(spec):
                     return self._later(f"what {step.unit} has written is still being read")
         return Attempt(done=True)
 
     def _later(self, note: str) -> Attempt:
         return Attempt(done=False, wait=self._look, note=note)
 
-    def _drain(self, step: Drain, plan: DeploymentPlan, port: ZonePort) -> Attempt:
+    def _drain(self, step: Drain, spec: UnitSpec, port: NodePort) -> Attempt:
         try:
-            if port.drained(plan, step.unit):
+            if port.drained(spec):
                 return Attempt(done=True)
         except HeadwaterError as error:
             if error.retryable or step.must:
@@ -162,8 +202,9 @@ class Executor:
         trying: _Trying,
         baseline: Progress | None,
     ) -> Attempt:
-        seen = [self._ports.of(plan, zone).progress(plan.dataflow.name) for zone in step.zones]
-        now = Progress(seconds=0.0, units=tuple(u for p in seen for u in p.units))
+        name = plan.dataflow.name
+        reports = [self._ports.of(plan, node).report().progress.get(name) for node in step.nodes]
+        now = Progress(seconds=0.0, units=tuple(u for p in reports if p is not None for u in p.units))
         why = health.broken(step, now)
         if trying.first is None:
             trying.first, trying.since = now, self._clock()
@@ -175,20 +216,3 @@ class Executor:
         if left <= 0:
             return Attempt(done=True)
         return Attempt(done=False, wait=min(left, self._look), note=f"watching {', '.join(step.units)}")
-
-
-class Ports:
-    """The open ports of zones."""
-
-    def __init__(self, open_zone: OpenZone) -> None:
-        self._open = open_zone
-        self._ports: dict[tuple[str, str], tuple[object, ZonePort]] = {}
-
-    def of(self, plan: DeploymentPlan, zone: str) -> ZonePort:
-        """Give the port of a plan's zone; open it anew when the zone is described in another way."""
-        described = plan.continuum.zone(zone)
-        key = (plan.continuum.name, zone)
-        found = self._ports.get(key)
-        if found is None or found[0] != described:
-            found = self._ports[key] = (described, self._open(described))
-        return found[1]

@@ -12,9 +12,8 @@ from typing import Any
 
 from sqlalchemy import and_, func, select
 
-from headwater.adapt.promise import Promise
 from headwater.control import tables as t
-from headwater.control.records import Sample, ZoneReport
+from headwater.control.records import Sample, ReportRecord
 from headwater.control.sharing import UNDONE
 from headwater.control.store import StoreReader
 from headwater.metrics import Progress
@@ -69,19 +68,14 @@ class Glance(StoreReader):
         query = select(column.deployment, column.zone, column.at, column.error)
         return tuple((name, zone, at, error) for name, zone, at, error in self._all(query))
 
-    def report_of(self, name: str, zone: str) -> ZoneReport | None:
+    def report_of(self, name: str, zone: str) -> ReportRecord | None:
         """Give what a zone last said of a deployment."""
         own = and_(t.reports.c.deployment == name, t.reports.c.zone == zone)
         row = self._one(select(t.reports).where(own))
         if row is None:
             return None
         progress = Progress.from_data(json.loads(row.progress)) if row.progress else None
-        return ZoneReport(zone=zone, at=row.at, progress=progress, error=row.error)
-
-    def promises(self) -> dict[str, Promise]:
-        """Give what is promised, by deployment."""
-        own = select(t.memory.c.deployment, t.memory.c.document).where(t.memory.c.what == "promise")
-        return {name: Promise.from_data(json.loads(text)) for name, text in self._all(own)}
+        return ReportRecord(node=zone, at=row.at, progress=progress, error=row.error)
 
     def steps(self, change: int) -> tuple[int, int]:
         """Count the steps of a change: those done, and all."""

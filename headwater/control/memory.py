@@ -51,6 +51,11 @@ class MemoryReader(Reader):
         query = select(column.at, column.progress).where(and_(*mine)).order_by(column.at.desc()).limit(most)
         return tuple(Sample(at=at, progress=_progress(text)) for at, text in reversed(self._all(query)))
 
+    def promises(self) -> dict[str, Promise]:
+        """Give what is promised, by deployment."""
+        own = select(t.memory.c.deployment, t.memory.c.document).where(t.memory.c.what == "promise")
+        return {name: Promise.from_data(json.loads(text)) for name, text in self._all(own)}
+
     def promise(self, name: str) -> Promise | None:
         """Give what was promised of a deployment."""
         found = self._document(name, "promise")
@@ -104,20 +109,6 @@ class MemoryReader(Reader):
 
 class Memory(MemoryReader, Writer):
     """What is kept of deployments, to write to."""
-
-    def keep_sample(self, holder: str, deployment: str, at: float, progress: Progress) -> None:
-        """Keep what all zones said at a time; once a minute older samples are thinned out."""
-        column = t.samples.c
-        with self._acting(holder) as connection:
-            last = connection.execute(
-                select(func.max(column.at)).where(column.deployment == deployment)
-            ).scalar()
-            key = and_(column.deployment == deployment, column.at == at)
-            connection.execute(delete(t.samples).where(key))
-            text = json.dumps(lean(progress), separators=(",", ":"))
-            connection.execute(insert(t.samples).values(deployment=deployment, at=at, progress=text))
-            if last is None or last // APART != at // APART:
-                _thin(connection, deployment, at)
 
     def set_promise(self, name: str, promise: Promise) -> None:
         """Keep what is promised of a deployment, which has to be there."""
@@ -201,6 +192,18 @@ class Memory(MemoryReader, Writer):
 
     def _writing_as(self, holder: str | None) -> AbstractContextManager[Connection]:
         return self._writing() if holder is None else self._acting(holder)
+
+
+def keep_sample(connection: Connection, deployment: str, at: float, progress: Progress) -> None:
+    """Keep what all nodes said at a time; once a minute older samples are thinned out."""
+    column = t.samples.c
+    last = connection.execute(select(func.max(column.at)).where(column.deployment == deployment)).scalar()
+    key = and_(column.deployment == deployment, column.at == at)
+    connection.execute(delete(t.samples).where(key))
+    text = json.dumps(lean(progress), separators=(",", ":"))
+    connection.execute(insert(t.samples).values(deployment=deployment, at=at, progress=text))
+    if last is None or last // APART != at // APART:
+        _thin(connection, deployment, at)
 
 
 def drop_memory(connection: Connection, name: str) -> None:

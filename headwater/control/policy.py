@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from headwater.adapt.ahead import likely
@@ -107,10 +107,14 @@ class Policy:
         self._expect, self._clock, self._try_out = expect, clock, try_out
         self._watched: dict[str, _Watched] = {}
 
-    def look(self) -> None:
-        """Look at every deployment once."""
+    def look(self, news: Collection[str] | None = None) -> None:
+        """Look once at every deployment that something was promised of, is to be heard of, or has ``news``."""
+        promises = self._store.promises()
+        opened = {decision.deployment for decision in self._store.decisions(states=OPEN, limit=10_000)}
+        bound = {name for name, promise in promises.items() if promise.mode != "off"}
         for record in self._store.deployments():
-            self._look(record, self._store.promise(record.name) or Promise(mode="off"))
+            if news is None or record.name in bound or record.name in opened or record.name in news:
+                self._look(record, promises.get(record.name) or Promise(mode="off"))
 
     def _look(self, record: DeploymentRecord, promise: Promise) -> None:
         watched = self._watched.setdefault(record.name, _Watched())
@@ -384,7 +388,9 @@ def _left(one: Decision, option: Mapping[str, object] | None, why: str) -> Left 
     layers, at = option.get("layers"), option.get("at")
     if not isinstance(layers, Mapping) or not isinstance(at, Mapping):
         return None
+    decided = option.get("decided")
     return Left(
+        decided=decided if isinstance(decided, str) else None,
         layers=dict(layers),
         at={x: dict(own) for x, own in at.items()},
         rate=total(measured.get("rates") or {}),

@@ -103,17 +103,17 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ZoneReport:
-    """What a zone last said of a deployment, and since when it cannot be asked."""
+class ReportRecord:
+    """What a node last said of a deployment, and why it cannot be asked now."""
 
-    zone: str
+    node: str
     at: float
     progress: Progress | None
     error: str | None = None
 
 
-def whole(reports: Iterable[ZoneReport]) -> Progress:
-    """Put together what zones said."""
+def whole(reports: Iterable[ReportRecord]) -> Progress:
+    """Put together what nodes said."""
     found = Progress(seconds=0.0)
     for zone in reports:
         found = found.joined(zone.progress) if zone.progress else found
@@ -159,7 +159,12 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """Who acts on the store, and until when without being heard of."""
+    """Who acts on the store: ``holder`` is unique, ``label`` is for people; ``term`` counts the takings.
+
+    ``seconds``: after which another may take it that has seen no heartbeat meanwhile.
+    """
 
     holder: str
-    until: float
+    label: str
+    term: int
+    seconds: float

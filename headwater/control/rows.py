@@ -14,7 +14,7 @@ from headwater.control.lifecycle import Goal, Phase, move
 from headwater.control.records import Change, Decision, JournalEntry, StepState, Wish
 from headwater.errors import DeploymentError
 from headwater.metrics import Progress
-from headwater.plan.document import digest, to_document
+from headwater.plan.document import continuum_id, plan_id, stored_form
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import CanarySettings, Incarnation, Standing, Step, step_from_data, step_to_data
 
@@ -63,10 +63,13 @@ def record_of(connection: Connection, name: str) -> Any:
 
 def keep_plan(connection: Connection, plan: DeploymentPlan) -> str:
     """Store a plan, if it is not there, and give its id."""
-    document = to_document(plan)
-    id_ = digest(document)
+    id_, continuum = plan_id(plan), continuum_id(plan.continuum)
     if connection.execute(select(t.plans.c.id).where(t.plans.c.id == id_)).first() is None:
-        connection.execute(insert(t.plans).values(id=id_, document=json.dumps(document)))
+        connection.execute(insert(t.plans).values(id=id_, document=json.dumps(stored_form(plan))))
+        there = select(t.continua.c.id).where(t.continua.c.id == continuum)
+        if connection.execute(there).first() is None:
+            text = json.dumps(plan.continuum.to_data())
+            connection.execute(insert(t.continua).values(id=continuum, document=text))
     return id_
 
 

@@ -1,6 +1,6 @@
-"""Zones in memory, or in one file that several processes share: ports to try a controller with.
+"""Nodes in memory, or in one file that several processes share: ports to try a controller with.
 
-They hold a plan's units to the rules that real zones enforce (one writer per channel, no older epoch,
+They hold units to the rules that real nodes enforce (one writer per channel, no older epoch,
 nothing unread deleted), and raise where a step breaks one. Failures are injected by ``before``.
 """
 
@@ -11,17 +11,18 @@ import fcntl
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headwater.continuum import Zone
+from headwater.continuum import Node
 from headwater.errors import ChannelError, DeploymentError, RuntimeFailure
 from headwater.metrics import Progress, UnitProgress
 from headwater.plan.carry import Carry
-from headwater.plan.content import unit_content
-from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.model import DeploymentPlan
+from headwater.plan.port import Fence, NodeReport, Stamp, TakeStamp
+from headwater.plan.spec import UnitSpec, spec_of
 from headwater.plan.state import kept_state
 
 UNREAD = 2
@@ -30,16 +31,16 @@ UNREAD = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A call to a zone: its number among all, from 0, and what was asked."""
+    """A call to a node: its number among all, from 0, and what was asked."""
 
     number: int
-    zone: str
+    node: str
     name: str
     unit: str = ""
 
 
-class SimulatedZones:
-    """The zones of a continuum with what runs in them. ``file`` keeps that across processes.
+class SimulatedNodes:
+    """The nodes of a continuum with what runs on them. ``file`` keeps that across processes.
 
     ``before`` is called before each call and ``after`` behind it; what they raise the caller gets.
     ``seen`` makes the progress of a unit other than running and empty.
@@ -60,23 +61,24 @@ class SimulatedZones:
         self._alone = threading.RLock()
         self.announced = 0
         """Calls about to be made, by this process; each has a number already."""
-        self._world: dict[str, Any] = {"calls": [], "units": {}, "channels": {}, "latest": {}, "saved": {}}
+        names = ("units", "nodes", "channels", "latest", "saved", "terms")
+        self._world: dict[str, Any] = {"calls": [], **{name: {} for name in names}}
 
-    def open(self, zone: Zone) -> SimulatedZone:
-        """Give the port of a zone: an ``OpenZone``."""
-        return SimulatedZone(self, zone.name)
+    def open(self, node: Node, stamps: TakeStamp) -> SimulatedNode:
+        """Give the port of a node: an ``OpenNode``."""
+        return SimulatedNode(self, node.name, stamps)
 
     @property
     def calls(self) -> tuple[Call, ...]:
         """All calls so far that changed or might have changed something, in order."""
         with self.world() as world:
             return tuple(
-                Call(number=n, zone=c[0], name=c[1], unit=c[2]) for n, c in enumerate(world["calls"])
+                Call(number=n, node=c[0], name=c[1], unit=c[2]) for n, c in enumerate(world["calls"])
             )
 
     def differences(self, plan: DeploymentPlan | None, deployment: str) -> list[str]:
-        """Say how what runs and is stored differs from a plan; [] where the zones hold exactly it."""
-        wanted = {_key(deployment, u): _facts(plan, u) for u in plan.units} if plan else {}
+        """Say how what runs and is stored differs from a plan; [] where the nodes hold exactly it."""
+        wanted = {_key(s): _facts(s) for u in plan.units for s in [spec_of(plan, u.id)]} if plan else {}
         channels = (
             {f"{deployment}/{c.id}": {plan.unit(u).checkpoint for u in c.consumers} for c in plan.channels}
             if plan
@@ -132,222 +134,263 @@ class SimulatedZones:
 
 
 @dataclass
-class SimulatedZone:
-    """The port of one simulated zone."""
+class SimulatedNode:
+    """The port of one simulated node."""
 
-    zones: SimulatedZones
+    nodes: SimulatedNodes
     name: str
+    stamps: TakeStamp
 
-    def check(self, plan: DeploymentPlan, unit: str) -> None:
-        """Find the unit in the plan."""
-        with self._called("check", unit):
-            self._own(plan, unit)
+    def check(self, spec: UnitSpec) -> None:
+        """See that the unit is of this node."""
+        with self._called("check", spec):
+            pass
 
-    def prepare(self, plan: DeploymentPlan, unit: str, *, joining: Sequence[str] = ()) -> None:
+    def prepare(self, spec: UnitSpec, *, joining: Sequence[str] = ()) -> None:
         """Make channels and readers, and a place for the unit's state."""
-        with self._called("prepare", unit) as world:
-            own = self._own(plan, unit)
-            for channel in plan.outputs(own):
-                key = f"{plan.dataflow.name}/{channel.id}"
+        with self._called("prepare", spec) as world:
+            for channel in spec.outputs:
+                key = f"{spec.deployment}/{channel.id}"
                 log = world["channels"].setdefault(key, {"epoch": 0, "readers": [], "unread": {}})
-                for consumer in channel.consumers:
-                    reader = plan.unit(consumer).checkpoint
-                    if reader not in log["readers"]:
-                        log["readers"].append(reader)
-            fresh = {**_facts(plan, own), "id": unit, "layer": own.layer, "runs": False, "outputs": []}
-            fresh["kept"] = {}
-            world["units"].setdefault(_key(plan.dataflow.name, own), fresh)
-            if not any(u["runs"] for u in self._incarnations(world, plan, unit)):
-                world["latest"][f"{plan.dataflow.name}/{unit}"] = _latest(plan, own)
+                for reader in spec.readers[channel.id]:
+                    if reader.checkpoint not in log["readers"]:
+                        log["readers"].append(reader.checkpoint)
+            fresh = {**_facts(spec), "id": spec.id, "layer": spec.unit.layer, "runs": False, "outputs": []}
+            fresh |= {"kept": {}, "wanted": "prepared", "deployment": spec.deployment}
+            stored = world["units"].setdefault(_key(spec), fresh)
+            self._mine(world)[_key(spec)] = True
+            if not stored["runs"]:
+                stored["wanted"] = "prepared"
+            if not any(u["runs"] for u in self._incarnations(world, spec)):
+                self._latest_of(world, spec)[spec.id] = _latest(spec)
 
-    def start(self, plan: DeploymentPlan, unit: str) -> None:
+    def start(self, spec: UnitSpec) -> None:
         """Run the unit, if no other does in its place."""
-        with self._called("start", unit) as world:
-            own = self._own(plan, unit)
-            stored = world["units"].get(_key(plan.dataflow.name, own))
+        with self._called("start", spec) as world:
+            unit, stored = spec.unit, world["units"].get(_key(spec))
             if stored is None:
-                raise RuntimeFailure("started before it was prepared", where=unit, hint="prepare it first")
-            for other in self._incarnations(world, plan, unit):
-                if other["runs"] and (other["tag"], other["epoch"]) != (own.tag, own.epoch):
+                raise RuntimeFailure("started before it was prepared", where=unit.id, hint="prepare it first")
+            for other in self._incarnations(world, spec):
+                if other["runs"] and (other["tag"], other["epoch"]) != (unit.tag, unit.epoch):
                     raise RuntimeFailure(
-                        "started while another runs", where=unit, hint="stop the other one first"
+                        "started while another runs", where=unit.id, hint="stop the other one first"
                     )
             if stored["runs"]:
                 return
-            latest = _latest(plan, own)
+            latest = _latest(spec)
             for key in latest["outputs"]:
                 if key not in world["channels"]:
                     raise ChannelError("not prepared", where=key)
                 log = world["channels"][key]
-                if log["epoch"] > own.epoch:
-                    raise ChannelError(f"epoch {own.epoch} is older than {log['epoch']}", where=key)
-                log["epoch"] = own.epoch
-            world["latest"][f"{plan.dataflow.name}/{unit}"] = latest
-            stored.update(_facts(plan, own), runs=True, outputs=latest["outputs"])
-            for kept in kept_state(plan, own):
-                stored["kept"].setdefault(kept.operator, f"begun by {own.checkpoint}")
+                if log["epoch"] > unit.epoch:
+                    raise ChannelError(f"epoch {unit.epoch} is older than {log['epoch']}", where=key)
+                log["epoch"] = unit.epoch
+            self._latest_of(world, spec)[spec.id] = latest
+            stored.update(_facts(spec), runs=True, outputs=latest["outputs"], wanted="running")
+            for kept in kept_state(spec.flow, unit):
+                stored["kept"].setdefault(kept.operator, f"begun by {unit.checkpoint}")
 
-    def feed(self, plan: DeploymentPlan, unit: str) -> None:
+    def feed(self, spec: UnitSpec) -> None:
         """Give the running unit its inputs."""
-        with self._called("feed", unit) as world:
-            own = self._own(plan, unit)
-            stored = world["units"].get(_key(plan.dataflow.name, own))
-            if stored is None or not stored["runs"] or stored["epoch"] != own.epoch:
-                raise RuntimeFailure("fed while it does not run", where=unit, hint="start it first")
-            stored["inputs"] = _facts(plan, own)["inputs"]
+        with self._called("feed", spec) as world:
+            stored = world["units"].get(_key(spec))
+            if stored is None or not stored["runs"] or stored["epoch"] != spec.unit.epoch:
+                raise RuntimeFailure("fed while it does not run", where=spec.id, hint="start it first")
+            stored["inputs"] = _facts(spec)["inputs"]
 
-    def stop(self, plan: DeploymentPlan, unit: str, *, clean: bool = False) -> None:
+    def stop(self, spec: UnitSpec, *, clean: bool = False) -> None:
         """Stop the unit; some rows of it are left unread."""
-        with self._called("stop", unit) as world:
-            own = self._own(plan, unit)
-            stored = world["units"].get(_key(plan.dataflow.name, own))
-            if stored is not None and stored["runs"]:
-                stored["runs"] = False
-                for key in stored["outputs"]:
-                    log = world["channels"][key]
-                    log["unread"] = dict.fromkeys(log["readers"], UNREAD)
+        with self._called("stop", spec) as world:
+            self._end(world, world["units"].get(_key(spec)))
 
-    def drained(self, plan: DeploymentPlan, unit: str) -> bool:
+    def end(self, deployment: str, unit: str) -> None:
+        """Stop whatever runs under a unit's id."""
+        with self._asked("end", f"{deployment}/{unit}", unit) as world:
+            for stored in world["units"].values():
+                if (stored["deployment"], stored["id"]) == (deployment, unit):
+                    self._end(world, stored)
+
+    @staticmethod
+    def _end(world: dict[str, Any], stored: dict[str, Any] | None) -> None:
+        if stored is not None and stored["runs"]:
+            stored.update(runs=False, wanted="stopped")
+            for key in stored["outputs"]:
+                log = world["channels"][key]
+                log["unread"] = dict.fromkeys(log["readers"], UNREAD)
+
+    def drained(self, spec: UnitSpec) -> bool:
         """Read on, and tell whether all is read."""
-        with self._called("drained", unit) as world:
-            own = self._own(plan, unit)
-            stored = world["units"].get(_key(plan.dataflow.name, own))
+        with self._called("drained", spec) as world:
+            stored = world["units"].get(_key(spec))
             if stored is None or not stored["runs"]:
-                raise RuntimeFailure("cannot read on: it does not run", where=unit, hint="start it")
+                raise RuntimeFailure("cannot read on: it does not run", where=spec.id, hint="start it")
             left = 0
-            for channel in plan.inputs(own):
-                log = world["channels"].get(f"{plan.dataflow.name}/{channel.id}")
+            for channel in spec.inputs:
+                log = world["channels"].get(f"{spec.deployment}/{channel.id}")
                 if log is not None:
-                    left += self._read(log, own.checkpoint)
+                    left += self._read(log, spec.unit.checkpoint)
             return not left
 
-    def survey(self, plan: DeploymentPlan, unit: str) -> None:
-        """Find the unit."""
-        with self._called("survey", unit):
-            self._own(plan, unit)
+    def survey(self, spec: UnitSpec) -> None:
+        """See that the unit is of this node."""
+        with self._called("survey", spec):
+            pass
 
-    def rehearse(self, plan: DeploymentPlan, unit: str, carry: Carry | None, saved: Sequence[str]) -> None:
-        """Find the unit."""
-        with self._called("rehearse", unit):
-            self._own(plan, unit)
+    def rehearse(self, spec: UnitSpec, carry: Carry | None, saved: Sequence[str]) -> None:
+        """See that the unit is of this node."""
+        with self._called("rehearse", spec):
+            pass
 
-    def save(self, plan: DeploymentPlan, unit: str) -> tuple[int, int]:
+    def save(self, spec: UnitSpec) -> tuple[int, int]:
         """Put what a stopped unit keeps where others find it."""
-        with self._called("save", unit) as world:
-            own = self._own(plan, unit)
-            stored = world["units"].get(_key(plan.dataflow.name, own))
+        with self._called("save", spec) as world:
+            stored = world["units"].get(_key(spec))
             if stored is not None and stored["runs"]:
-                raise RuntimeFailure("saved while it runs", where=unit, hint="stop it first")
+                raise RuntimeFailure("saved while it runs", where=spec.id, hint="stop it first")
             kept = stored["kept"] if stored else {}
-            world["saved"][f"{plan.dataflow.name}/{own.checkpoint}"] = kept
+            world["saved"][_key(spec)] = kept
             return len(kept), len(kept)
 
-    def load(self, plan: DeploymentPlan, unit: str, carry: Carry, saved: Sequence[str]) -> None:
+    def load(self, spec: UnitSpec, carry: Carry, saved: Sequence[str]) -> None:
         """Give a unit what others have saved."""
-        with self._called("load", unit) as world:
-            own, name = self._own(plan, unit), plan.dataflow.name
-            stored = world["units"].get(_key(name, own))
+        with self._called("load", spec) as world:
+            stored = world["units"].get(_key(spec))
             if stored is None:
-                raise RuntimeFailure("loaded before it was prepared", where=unit, hint="prepare it first")
+                raise RuntimeFailure("loaded before it was prepared", where=spec.id, hint="prepare it first")
             places = dict(zip(carry.donors, saved, strict=True))
             for share in carry.shares:
                 saved_of = [
-                    world["saved"][f"{name}/{places[d.unit]}"] for d in share.donors if places[d.unit]
+                    world["saved"][f"{spec.deployment}/{places[d.unit]}"]
+                    for d in share.donors
+                    if places[d.unit]
                 ]
                 begun_by = [kept[share.operator] for kept in saved_of if share.operator in kept]
                 if begun_by:
                     stored["kept"][share.operator] = " + ".join(sorted(set(begun_by)))
 
-    def finish(self, plan: DeploymentPlan, unit: str) -> bool:
+    def finish(self, spec: UnitSpec) -> bool:
         """Use up the input; every second question finds it done."""
-        with self._called("finish", unit) as world:
-            stored = world["units"][_key(plan.dataflow.name, self._own(plan, unit))]
+        with self._called("finish", spec) as world:
+            stored = world["units"][_key(spec)]
             stored["asked"] = stored.get("asked", 0) + 1
             if stored["asked"] < UNREAD:
                 return False
-            stored["runs"] = False
+            stored.update(runs=False, wanted="finished")
             return True
 
-    def forget(self, plan: DeploymentPlan, unit: str) -> bool:
+    def forget(self, spec: UnitSpec) -> bool:
         """Delete what a stopped unit has, once its rows have been read."""
-        with self._called("forget", unit) as world:
-            own, name = self._own(plan, unit), plan.dataflow.name
-            key, mine = _key(name, own), _latest(plan, own)
-            latest = world["latest"].get(f"{name}/{unit}", mine)
+        with self._called("forget", spec) as world:
+            unit, key, mine = spec.unit, _key(spec), _latest(spec)
+            known = self._latest_of(world, spec)
+            latest = known.get(spec.id, mine)
             itself = latest["is"] == mine["is"]
             stored = world["units"].get(key)
             if itself and stored is not None and stored["runs"]:
-                raise DeploymentError("forgotten while it runs", where=unit, hint="stop it first")
+                raise DeploymentError("forgotten while it runs", where=spec.id, hint="stop it first")
             # Another unit may have taken over to write a channel.
-            others = [u["outputs"] for k, u in world["latest"].items() if k != f"{name}/{unit}"]
+            others = [u["outputs"] for k, u in known.items() if k != spec.id]
             going = set(mine["outputs"]).difference(*others, () if itself else latest["outputs"])
-            if self._left(world, name, going & world["channels"].keys()):
+            if self._left(world, spec.deployment, going & world["channels"].keys()):
                 return False
             for channel in going:
                 world["channels"].pop(channel, None)
-            same_state = not itself and latest["is"][0] == own.tag
+            same_state = not itself and latest["is"][0] == unit.tag
             # What was taken out of its inputs is no input of this plan, and may not have been read.
-            left = (
-                set(mine["inputs"]).difference(latest["inputs"]) if same_state else world["channels"].keys()
-            )
-            for id_ in left & world["channels"].keys():
+            prefix = f"{spec.deployment}/"
+            every = {c for c in world["channels"] if c.startswith(prefix)}
+            left = set(mine["inputs"]).difference(latest["inputs"]) if same_state else every
+            for id_ in left & every:
                 log = world["channels"][id_]
-                log["readers"] = [r for r in log["readers"] if r != own.checkpoint]
-                log["unread"].pop(own.checkpoint, None)
+                log["readers"] = [r for r in log["readers"] if r != unit.checkpoint]
+                log["unread"].pop(unit.checkpoint, None)
             if not same_state:
                 world["units"].pop(key, None)
+                self._mine(world).pop(key, None)
             if itself:
-                world["latest"].pop(f"{name}/{unit}", None)
+                known.pop(spec.id, None)
             return True
 
-    def progress(self, deployment: str) -> Progress:
-        """Give the zone's units: running, or stopped."""
-        self.zones.before(Call(number=-1, zone=self.name, name="progress"))
-        with self.zones.world() as world:
-            units = [
-                UnitProgress(
-                    unit=u["id"],
-                    zone=self.name,
-                    layer=u["layer"],
-                    status="running" if u["runs"] else "stopped",
-                )
-                for k, u in world["units"].items()
-                if k.startswith(f"{deployment}/") and u["id"].endswith(f"@{self.name}")
-            ]
-        running = {u.unit for u in units if u.status == "running"}
-        shown = [u for u in units if u.status == "running" or u.unit not in running]
-        return Progress(seconds=0.0, units=tuple(self.zones.seen(u) for u in shown))
+    def report(self) -> NodeReport:
+        """Give the node's units: running, or stopped."""
+        self.nodes.before(Call(number=-1, node=self.name, name="report"))
+        with self.nodes.world() as world:
+            self._admit(world, None)
+            stored = [world["units"][key] for key in self._mine(world)]
+            here: dict[str, list[dict[str, Any]]] = {}
+            for one in stored:
+                here.setdefault(one["deployment"], []).append(dict(one))
+        return NodeReport(
+            progress={name: self._progress(units) for name, units in here.items()},
+            units={
+                name: {(u["id"], u["tag"], u["epoch"]): u["wanted"] for u in units}
+                for name, units in here.items()
+            },
+        )
+
+    def _progress(self, units: Sequence[Mapping[str, Any]]) -> Progress:
+        found = [
+            UnitProgress(
+                unit=u["id"],
+                zone=u["zone"],
+                layer=u["layer"],
+                status="running" if u["runs"] else "stopped",
+            )
+            for u in units
+        ]
+        running = {u.unit for u in found if u.status == "running"}
+        shown = [u for u in found if u.status == "running" or u.unit not in running]
+        return Progress(seconds=0.0, units=tuple(self.nodes.seen(u) for u in shown))
 
     # ------------------------------------------------------------ one call
 
     @contextlib.contextmanager
-    def _called(self, name: str, unit: str) -> Iterator[dict[str, Any]]:
-        with self.zones.world() as world:
-            number = len(world["calls"]) + self.zones.announced
-            self.zones.announced += 1
-        call = Call(number=number, zone=self.name, name=name, unit=unit)
+    def _called(self, name: str, spec: UnitSpec) -> Iterator[dict[str, Any]]:
+        if spec.unit.node != self.name:
+            raise DeploymentError(
+                f"belongs to node {spec.unit.node}", where=spec.id, hint="ask that one"
+            )
+        with self._asked(name, f"{spec.deployment}/{spec.id}", spec.id) as world:
+            yield world
+
+    @contextlib.contextmanager
+    def _asked(self, name: str, fenced: str, unit: str) -> Iterator[dict[str, Any]]:
+        stamp = self.stamps()
+        with self.nodes.world() as world:
+            number = len(world["calls"]) + self.nodes.announced
+            self.nodes.announced += 1
+        call = Call(number=number, node=self.name, name=name, unit=unit)
         try:
-            self.zones.before(call)
+            self.nodes.before(call)
         except BaseException:
-            with self.zones.world():
-                self.zones.announced -= 1
+            with self.nodes.world():
+                self.nodes.announced -= 1
             raise
-        with self.zones.world() as world:
-            self.zones.announced -= 1
+        with self.nodes.world() as world:
+            self.nodes.announced -= 1
+            self._admit(world, fenced, stamp)
             world["calls"].append([self.name, name, unit])
             yield world
-        self.zones.after(call)
+        self.nodes.after(call)
 
-    def _own(self, plan: DeploymentPlan, unit: str) -> Unit:
-        found = plan.unit(unit)
-        if found.zone != self.name:
-            raise DeploymentError(f"belongs to zone {found.zone}", where=unit, hint="ask that one")
+    def _admit(self, world: dict[str, Any], unit: str | None, stamp: Stamp | None = None) -> None:
+        """Refuse an order that is older than one that was taken."""
+        known = world["terms"].setdefault(self.name, {"terms": {}, "numbers": {}})
+        fence = Fence(known["terms"], known["terms"].update, known["numbers"])
+        fence.admit(stamp or self.stamps(), unit)
+
+    def _mine(self, world: dict[str, Any]) -> dict[str, bool]:
+        found: dict[str, bool] = world["nodes"].setdefault(self.name, {})
         return found
 
     @staticmethod
-    def _incarnations(world: dict[str, Any], plan: DeploymentPlan, unit: str) -> list[dict[str, Any]]:
-        prefix = f"{plan.dataflow.name}/"
-        return [u for k, u in world["units"].items() if k.startswith(prefix) and u["id"] == unit]
+    def _latest_of(world: dict[str, Any], spec: UnitSpec) -> dict[str, Any]:
+        found: dict[str, Any] = world["latest"].setdefault(spec.deployment, {})
+        return found
+
+    def _incarnations(self, world: dict[str, Any], spec: UnitSpec) -> list[dict[str, Any]]:
+        here = [world["units"][key] for key in self._mine(world)]
+        return [u for u in here if (u["deployment"], u["id"]) == (spec.deployment, spec.id)]
 
     def _left(self, world: dict[str, Any], deployment: str, channels: set[str]) -> int:
         """Let those that run read on, and give how many rows all registered readers still have to read."""
@@ -372,27 +415,28 @@ class SimulatedZone:
         return left
 
 
-def _key(deployment: str, unit: Unit) -> str:
-    return f"{deployment}/{unit.checkpoint}"
+def _key(spec: UnitSpec) -> str:
+    return f"{spec.deployment}/{spec.unit.checkpoint}"
 
 
-def _latest(plan: DeploymentPlan, unit: Unit) -> dict[str, Any]:
-    """Give what a zone remembers of what it was last told of a unit."""
-    name = plan.dataflow.name
+def _latest(spec: UnitSpec) -> dict[str, Any]:
+    """Give what a node remembers of what it was last told of a unit."""
+    name = spec.deployment
     return {
-        "is": [unit.tag, unit.epoch],
-        "outputs": [f"{name}/{c.id}" for c in plan.outputs(unit)],
-        "inputs": [f"{name}/{c.id}" for c in plan.inputs(unit)],
+        "is": [spec.unit.tag, spec.unit.epoch],
+        "outputs": [f"{name}/{c.id}" for c in spec.outputs],
+        "inputs": [f"{name}/{c.id}" for c in spec.inputs],
     }
 
 
-def _facts(plan: DeploymentPlan, unit: Unit) -> dict[str, Any]:
+def _facts(spec: UnitSpec) -> dict[str, Any]:
     """Give what tells two ways of running a unit apart, as JSON has it."""
     facts = {
-        "tag": unit.tag,
-        "epoch": unit.epoch,
-        "inputs": sorted(c.id for c in plan.inputs(unit)),
-        "content": unit_content(plan, unit),
+        "tag": spec.unit.tag,
+        "epoch": spec.unit.epoch,
+        "zone": spec.unit.zone,
+        "inputs": sorted(c.id for c in spec.inputs),
+        "content": spec.content,
     }
     found: dict[str, Any] = json.loads(json.dumps(facts))
     return found

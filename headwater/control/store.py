@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import and_, delete, func, insert, select, update
+from sqlalchemy import Connection, and_, delete, func, insert, select, update
 
+from headwater.continuum import Continuum
 from headwater.control import rows
 from headwater.control import tables as t
 from headwater.control.database import LeaseLost
 from headwater.control.lifecycle import Goal, Phase
-from headwater.control.memory import Memory, MemoryReader, drop_memory
+from headwater.control.memory import Memory, MemoryReader, drop_memory, keep_sample
 from headwater.control.records import (
     Change,
     DeploymentRecord,
@@ -26,7 +29,7 @@ from headwater.control.records import (
     JournalEntry,
     Outcome,
     Wish,
-    ZoneReport,
+    ReportRecord,
 )
 from headwater.control.sharing import Sharing, SharingReader
 from headwater.errors import Missing
@@ -39,9 +42,12 @@ from headwater.plan.steps import (
     Standing,
     Standings,
     Step,
+    standing_of,
 )
 
 NoStore = t.NoStore
+PLANS = 5000
+"""Plans that are remembered."""
 __all__ = ["LeaseLost", "NoStore", "Store", "StoreReader"]
 
 
@@ -51,6 +57,7 @@ class StoreReader(MemoryReader, SharingReader):
     def __init__(self, place: str | Path) -> None:
         super().__init__(place)
         self._plans: dict[str, DeploymentPlan] = {}
+        self._continua: dict[str, Continuum] = {}
 
     # ------------------------------------------------------------ deployments
 
@@ -74,12 +81,27 @@ class StoreReader(MemoryReader, SharingReader):
 
     def plan(self, id_: str) -> DeploymentPlan:
         """Give a stored plan."""
-        if id_ not in self._plans:
+        found = self._plans.get(id_)
+        if found is None:
             row = self._one(select(t.plans.c.document).where(t.plans.c.id == id_))
             if row is None:
                 raise Missing(f"no plan {id_[:12]}", where=self.where, hint="the store was damaged")
-            self._plans[id_] = from_document(json.loads(row.document))
-        return self._plans[id_]
+            document = json.loads(row.document)
+            if isinstance(document.get("continuum"), str):
+                document["continuum"] = self._continuum(document["continuum"])
+            found = self._plans[id_] = from_document(document)
+            while len(self._plans) > PLANS:
+                self._plans.pop(next(iter(self._plans)), None)
+        return found
+
+    def _continuum(self, id_: str) -> Continuum:
+        found = self._continua.get(id_)
+        if found is None:
+            row = self._one(select(t.continua.c.document).where(t.continua.c.id == id_))
+            if row is None:
+                raise Missing(f"no continuum {id_[:12]}", where=self.where, hint="the store was damaged")
+            found = self._continua[id_] = Continuum.from_data(json.loads(row.document))
+        return found
 
     def base(self, name: str) -> DeploymentPlan | None:
         """Give the plan whose names and epochs hold; None before the first and after all is forgotten."""
@@ -159,12 +181,22 @@ class StoreReader(MemoryReader, SharingReader):
         row = self._one(select(func.max(t.events.c.id).label("last")))
         return int(row.last or 0)
 
-    def reports(self, name: str) -> tuple[ZoneReport, ...]:
-        """Give what each zone last said."""
+    def standing(self) -> set[str]:
+        """Name the deployments of which anything stands in zones."""
+        return {name for (name,) in self._all(select(t.units.c.deployment).distinct())}
+
+    def pending(self) -> dict[str, int]:
+        """Give the deployments of which something is wanted that was not brought to an end, by version."""
+        column = t.deployments.c
+        query = select(column.name, column.version).where(column.version > column.dealt)
+        return {name: version for name, version in self._all(query)}
+
+    def reports(self, name: str) -> tuple[ReportRecord, ...]:
+        """Give what each node last said."""
         found = self._all(select(t.reports).where(t.reports.c.deployment == name).order_by(t.reports.c.zone))
         return tuple(
-            ZoneReport(
-                zone=r.zone,
+            ReportRecord(
+                node=r.zone,
                 at=r.at,
                 progress=Progress.from_data(json.loads(r.progress)) if r.progress else None,
                 error=r.error,
@@ -196,6 +228,18 @@ class Store(StoreReader, Memory, Sharing):
         with self._writing() as connection:
             plan_id = rows.keep_plan(connection, plan) if plan is not None else None
             return rows.add_wish(connection, name, goal, plan_id, options, after=after)
+
+    def adopt(self, plan: DeploymentPlan, *, finished: bool) -> None:
+        """Take in a deployment that another version ran: as stopped, under the names of its plan."""
+        name = plan.dataflow.name
+        version = self.want(name, "finish" if finished else "stop")
+        with self._writing() as connection:
+            id_ = rows.keep_plan(connection, plan)
+            standings = {which: replace(s, runs=False) for which, s in standing_of(plan).items()}
+            rows.set_standings(connection, name, standings)
+            values = {"base": id_, "dealt": version, "phase": "stopped"}
+            own = t.deployments.c.name == name
+            connection.execute(update(t.deployments).where(own).values(**values))
 
     # ------------------------------------------------------------ the controller
 
@@ -311,22 +355,33 @@ class Store(StoreReader, Memory, Sharing):
         with self._writing() as connection:
             rows.tell(connection, deployment, text)
 
-    def report(self, holder: str, deployment: str, reports: Sequence[ZoneReport]) -> None:
-        """Keep what zones said; the last progress stays where a zone cannot be asked."""
+    def report(
+        self,
+        holder: str,
+        at: float,
+        reports: Mapping[str, Sequence[ReportRecord]] = MappingProxyType({}),
+        samples: Mapping[str, Progress] = MappingProxyType({}),
+    ) -> None:
+        """Keep what nodes said of deployments, and of each as a whole at a time; the last progress stays where
+        a node cannot be asked."""
         with self._acting(holder) as connection:
-            for report in reports:
-                key = and_(t.reports.c.deployment == deployment, t.reports.c.zone == report.zone)
-                values: dict[str, Any] = {"error": report.error}
-                if report.progress is not None:
-                    values |= {"progress": json.dumps(report.progress.to_data()), "at": report.at}
-                if not connection.execute(update(t.reports).where(key).values(**values)).rowcount:
-                    values = {"at": report.at, **values}
-                    connection.execute(
-                        insert(t.reports).values(deployment=deployment, zone=report.zone, **values)
-                    )
+            for deployment, found in reports.items():
+                for report in found:
+                    _keep_report(connection, deployment, report)
+            for deployment, progress in samples.items():
+                keep_sample(connection, deployment, at, progress)
 
     def clear_reports(self, holder: str, deployment: str, keep: frozenset[str]) -> None:
-        """Drop what zones said that have no part in the deployment any more."""
+        """Drop what nodes said that have no part in the deployment any more."""
         with self._acting(holder) as connection:
             gone = and_(t.reports.c.deployment == deployment, t.reports.c.zone.not_in(keep))
             connection.execute(delete(t.reports).where(gone))
+
+
+def _keep_report(connection: Connection, deployment: str, report: ReportRecord) -> None:
+    key = and_(t.reports.c.deployment == deployment, t.reports.c.zone == report.node)
+    values: dict[str, Any] = {"error": report.error, "at": report.at}
+    if report.progress is not None:
+        values["progress"] = json.dumps(report.progress.to_data())
+    if not connection.execute(update(t.reports).where(key).values(**values)).rowcount:
+        connection.execute(insert(t.reports).values(deployment=deployment, zone=report.node, **values))

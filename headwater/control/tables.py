@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,9 @@ STORE = "HEADWATER_STORE"
 HOME = Path(".headwater")
 """Where agents of this machine are kept, and the store where no other is named."""
 
-SCHEMA = 5
-UPGRADED = frozenset({2, 3, 4})
-"""Versions that lack nothing but tables and columns: these are made, and the rest stays as it is."""
+SCHEMA = 6
+UPGRADED = frozenset({2, 3, 4, 5})
+"""Versions that are brought up to date: see ``headwater.control.migrate``."""
 SYNCHRONOUS = "FULL"
 """SQLite's word for how sure a commit is: this one outlives a power cut."""
 WRITES = "headwater_writes"
@@ -52,7 +53,15 @@ LOCK = 4856170231
 
 metadata = MetaData()
 
-meta = Table("headwater_meta", metadata, Column("schema", Integer, primary_key=True))
+meta = Table(
+    "headwater_meta",
+    metadata,
+    Column("schema", Integer, primary_key=True),
+    Column("id", String(36), nullable=False, server_default=""),
+)
+continua = Table(
+    "headwater_continua", metadata, Column("id", String(64), primary_key=True), Column("document", Text)
+)
 plans = Table(
     "headwater_plans", metadata, Column("id", String(64), primary_key=True), Column("document", Text)
 )
@@ -198,7 +207,18 @@ leases = Table(
     metadata,
     Column("name", String(20), primary_key=True),
     Column("holder", String(200), nullable=False),
-    Column("until", Float, nullable=False),
+    Column("label", String(200), nullable=False),
+    Column("term", Integer, nullable=False),
+    Column("beat", Integer, nullable=False),
+    Column("seconds", Float, nullable=False),
+    Column("at", Float, nullable=False),
+)
+nodes = Table(
+    "headwater_nodes",
+    metadata,
+    Column("name", String(100), primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("error", Text),
 )
 
 
@@ -282,13 +302,20 @@ def create_tables(connection: Connection, *, where: str) -> None:
     """Make the tables where there are none, and what an older version lacks; refuse other versions."""
     if not inspect(connection).has_table(meta.name):
         metadata.create_all(connection)
-        connection.execute(insert(meta).values(schema=SCHEMA))
+        connection.execute(insert(meta).values(schema=SCHEMA, id=str(uuid.uuid4())))
     elif is_older(connection, where=where):
+        if inspect(connection).has_table(leases.name) and not _has(connection, leases, "term"):
+            leases.drop(connection)  # who held it has to take it anew
         metadata.create_all(connection)
-        if "role" not in {column["name"] for column in inspect(connection).get_columns(owners.name)}:
-            role = CreateColumn(owners.c.role).compile(dialect=connection.dialect)
-            connection.exec_driver_sql(f"ALTER TABLE {owners.name} ADD COLUMN {role}")
-        connection.execute(update(meta).values(schema=SCHEMA))
+        for table, column in ((owners, owners.c.role), (meta, meta.c.id)):
+            if not _has(connection, table, column.name):
+                added = CreateColumn(column).compile(dialect=connection.dialect)
+                connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {added}")
+        connection.execute(update(meta).values(schema=SCHEMA, id=str(uuid.uuid4())))
+
+
+def _has(connection: Connection, table: Table, column: str) -> bool:
+    return column in {found["name"] for found in inspect(connection).get_columns(table.name)}
 
 
 def is_older(connection: Connection, *, where: str) -> bool:

@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import networkx as nx
-from pydantic import TypeAdapter, ValidationError
+from pydantic import GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic_core import CoreSchema, core_schema
 
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sinks, sources, stateful
@@ -33,6 +34,29 @@ KINDS: Mapping[str, type[ops.Operator]] = {
         sinks.JdbcSink,
     )
 }  # fmt: skip
+
+
+class Graph(Protocol):
+    """Operators that are joined: a whole dataflow, or the fragment of it that one unit runs."""
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Names of the operators, inputs first."""
+        ...
+
+    @property
+    def consumers(self) -> Mapping[str, tuple[str, ...]]:
+        """For each operator the names of those that read it."""
+        ...
+
+    @property
+    def types(self) -> Mapping[str, StreamType]:
+        """The types of all streams that operators give or read."""
+        ...
+
+    def __getitem__(self, id_: str) -> ops.Operator: ...
+
+    def __contains__(self, id_: object) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -91,20 +115,8 @@ class Dataflow:
         """Content keys: equal keys mean equal output streams."""
         keys: dict[str, str] = {}
         for id_ in self.order:
-            keys[id_] = self.key_over(id_, [keys[i] for i in self[id_].inputs])
+            keys[id_] = key_over(self, id_, [keys[i] for i in self[id_].inputs])
         return keys
-
-    def own_content(self, id_: str) -> Any:
-        """Give what one operator does, without its inputs: kind and config, functions by fingerprint."""
-        operator = self[id_]
-        config = _content(operator.content(tuple(self.types[i] for i in operator.inputs)))
-        return [operator.kind, config]
-
-    def key_over(self, id_: str, parents: list[str]) -> str:
-        """Give an operator's content key over inputs of these keys."""
-        ordered = parents if self[id_].ordered_inputs else sorted(parents)
-        content = json.dumps([*self.own_content(id_), ordered], sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()
 
     @property
     def sources(self) -> tuple[sources.Source, ...]:
@@ -135,17 +147,7 @@ class Dataflow:
             "headwater": FORMAT,
             "name": self.name,
             "locations": list(self.locations),
-            "operators": [
-                {
-                    "id": o.id,
-                    "kind": o.kind,
-                    "inputs": list(o.inputs),
-                    "layer": o.layer,
-                    "requires": o.requires.text,
-                    **o.config(),
-                }
-                for o in self.operators
-            ],
+            "operators": [operator_to_data(o) for o in self.operators],
         }
 
     def to_json(self) -> str:
@@ -184,12 +186,33 @@ class Dataflow:
             name = TypeAdapter(str).validate_python(data.get("name"), strict=True)
         except ValidationError as error:
             raise DataflowError(_first(error), hint="write it with Dataflow.to_json()") from error
-        return cls(name, tuple(_operator(e) for e in entries), locations)
+        return cls(name, tuple(operator_from_data(e) for e in entries), locations)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            lambda value: value if isinstance(value, cls) else cls.from_data(value),
+            serialization=core_schema.plain_serializer_function_ser_schema(cls.to_data),
+        )
 
     def with_operators(self, changed: Iterable[ops.Operator]) -> Dataflow:
         """Give the graph with operators of these names replaced."""
         by_id = {o.id: o for o in changed}
         return replace(self, operators=tuple(by_id.get(o.id, o) for o in self.operators))
+
+
+def own_content(flow: Graph, id_: str) -> Any:
+    """Give what one operator does, without its inputs: kind and config, functions by fingerprint."""
+    operator = flow[id_]
+    config = _content(operator.content(tuple(flow.types[i] for i in operator.inputs)))
+    return [operator.kind, config]
+
+
+def key_over(flow: Graph, id_: str, parents: list[str]) -> str:
+    """Give an operator's content key over inputs of these keys."""
+    ordered = parents if flow[id_].ordered_inputs else sorted(parents)
+    content = json.dumps([*own_content(flow, id_), ordered], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _content(value: Any) -> Any:
@@ -203,7 +226,20 @@ def _content(value: Any) -> Any:
     return value
 
 
-def _operator(entry: dict[str, Any]) -> ops.Operator:
+def operator_to_data(operator: ops.Operator) -> dict[str, Any]:
+    """Give an operator as JSON-able data."""
+    return {
+        "id": operator.id,
+        "kind": operator.kind,
+        "inputs": list(operator.inputs),
+        "layer": operator.layer,
+        "requires": operator.requires.text,
+        **operator.config(),
+    }
+
+
+def operator_from_data(entry: Mapping[str, Any]) -> ops.Operator:
+    """Read what ``operator_to_data`` gave; raise DataflowError where it is wrong."""
     kind = entry.get("kind")
     where = f"operator {entry.get('id')!r}"
     cls = KINDS.get(kind) if isinstance(kind, str) else None

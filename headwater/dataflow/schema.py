@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
 from headwater.dataflow.lexer import Token, quote_name, shorten, tokens
 from headwater.errors import DataflowError
 
@@ -236,6 +239,13 @@ class Schema:
     def to_data(self) -> list[dict[str, str]]:
         """Give the schema as plain JSON values."""
         return [{"name": c.name, "type": c.type.text} for c in self.columns]
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            lambda value: value if isinstance(value, cls) else cls.parse(str(value)),
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda schema: schema.text),
+        )
 
     @property
     def text(self) -> str:

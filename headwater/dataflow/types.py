@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import PlainSerializer
 
 from headwater.dataflow.schema import DataType, Schema
 
@@ -21,7 +24,12 @@ class StreamType:
 
     schema: Schema
     event_time: EventTime | None = None
-    located_by: frozenset[str] = frozenset()
+    located_by: Annotated[frozenset[str], PlainSerializer(sorted)] = frozenset()
+
+
+def stream_type(type_: StreamType) -> tuple[str, str | None]:
+    """Give what a reader has to know of a stream: its columns, and which is the event time."""
+    return type_.schema.text, type_.event_time.column if type_.event_time else None
 
 
 def is_time(type_: DataType) -> bool:

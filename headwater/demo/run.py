@@ -18,6 +18,7 @@ from headwater.demo.data import FileWritten, Series, nab_series, sensor_series, 
 from headwater.demo.flow import CONTINUUM, LOCATIONS, acme
 from headwater.errors import HeadwaterError
 from headwater.metrics import Progress
+from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
 from headwater.sensors import SensorModel, anomaly_windows
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import RenderableType
 
-    from headwater.runtime.deployment import Deployment
+    from headwater.app.local import LocalRun
     from headwater.runtime.endpoint import LocalEndpoint
 
 DAYS = 60.0
@@ -89,7 +90,7 @@ def run_demo(
     shutil.rmtree(data, ignore_errors=True)
     for location in LOCATIONS:
         (data / location).mkdir(parents=True)
-    plan = service.plan(acme(str(data)), service.load_continuum(CONTINUUM))
+    plan = build(acme(str(data)), service.load_continuum(CONTINUUM))
     written: list[FileWritten] = []
 
     def feed(give_up: threading.Event) -> None:
@@ -100,7 +101,7 @@ def run_demo(
                 return
         say(f"all input is written: {sum(f.lines for f in written):,} lines; draining")
 
-    def at_end(deployment: Deployment, spark: LocalEndpoint) -> _Findings:
+    def at_end(deployment: LocalRun, spark: LocalEndpoint) -> _Findings:
         letters = sum(1 for _ in deployment.dead_letters())
         if stop.is_set():
             return _Findings({}, {}, letters)

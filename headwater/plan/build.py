@@ -1,6 +1,6 @@
-"""From dataflow and continuum to a plan: layers, zones, cuts, units, hosts. Pure.
+"""From dataflow and continuum to a plan: layers, hosts, cuts, units, channels. Pure.
 
-Model: FlowUnits, section III. Contiguous operators that a zone runs for the same locations form a unit;
+Model: FlowUnits, section III. Contiguous operators that the same hosts run for the same locations form a unit;
 the job's locations decide which zones get an instance of it; requirements decide the hosts inside a zone;
 data moves only up the tree of zones.
 """
@@ -8,26 +8,28 @@ data moves only up the tree of zones.
 from __future__ import annotations
 
 import hashlib
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from headwater.continuum import Continuum, Host
+from headwater.continuum import Continuum, Zone, strongest
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Watermark
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.errors import ErrorList, HeadwaterError, PlacementError, suggestion
-from headwater.plan.model import Channel, Deployment, DeploymentPlan, Part, Unit
+from headwater.plan.deployment import Deployment, Edge, HostNames, Placement
+from headwater.plan.model import Channel, DeploymentPlan, Part, Unit
+from headwater.plan.nodes import NodeGroup, NodeGroups, groups_of, locations_of
 from headwater.plan.onepass import outputs_of
 from headwater.plan.pieces import pieces
-from headwater.plan.spread import kinds, spread_column, strongest
-from headwater.plan.zones import Zones, distinct, zones_of
+from headwater.plan.spread import spread_column
 from headwater.requirement import Requirement
 
 
-def annotated(dataflow: Dataflow, continuum: Continuum) -> Deployment:
+def marked_layers(dataflow: Dataflow, continuum: Continuum) -> dict[str, str]:
     """Take each operator's layer from the dataflow's own ``to_layer`` marks."""
     layers: dict[str, str] = {}
     problems: list[HeadwaterError] = []
@@ -49,45 +51,175 @@ def annotated(dataflow: Dataflow, continuum: Continuum) -> Deployment:
         layers[id_] = wanted
     if problems:
         raise ErrorList(problems)
-    return Deployment(layers)
+    return layers
+
+
+def annotated(dataflow: Dataflow, continuum: Continuum) -> Deployment:
+    """Place operators as the dataflow's own marks say, without further cuts."""
+    return in_layers(dataflow, continuum, marked_layers(dataflow, continuum))
 
 
 def one_unit(dataflow: Dataflow, continuum: Continuum) -> Deployment:
     """Everything in the root zone, sources too: what shipping all data to the cloud would be."""
-    return Deployment(dict.fromkeys(dataflow.order, continuum.root.layer))
+    return in_layers(dataflow, continuum, dict.fromkeys(dataflow.order, continuum.root.layer))
 
 
 def unit_per_operator(dataflow: Dataflow, continuum: Continuum) -> Deployment:
-    """The annotated layers, with every edge cut."""
+    """The marked layers, with every edge cut."""
     edges = frozenset((parent, id_) for id_ in dataflow.order for parent in dataflow[id_].inputs)
-    return Deployment(annotated(dataflow, continuum).layers, edges)
+    return in_layers(dataflow, continuum, marked_layers(dataflow, continuum), cuts=edges)
 
 
-def build(dataflow: Dataflow, continuum: Continuum, deployment: Deployment | None = None) -> DeploymentPlan:
+def in_layers(
+    dataflow: Dataflow,
+    continuum: Continuum,
+    layers: Mapping[str, str],
+    *,
+    at: Mapping[str, Mapping[str, str]] | None = None,
+    cuts: frozenset[Edge] = frozenset(),
+) -> Deployment:
+    """Place each operator in the zone of its layer, on all hosts that may run it; ``at``: other layers of a
+    location.
+
+    Where hosts have agents of their own, what can be shared out by key runs on all of them, anything else on
+    the strongest. Raises ErrorList with a reason per operator and zone.
+    """
+    locations = locations_of(dataflow, continuum)
+    problems = _unknown_layers(dataflow, continuum, layers, at or {}, locations)
+    if problems:
+        raise ErrorList(problems)
+    found: dict[str, dict[str, HostNames]] = {id_: {} for id_ in dataflow.order}
+    first: dict[tuple[str, str], str] = {}
+    covering: dict[tuple[str, str], Zone | None] = {}
+    eligible: dict[tuple[str, Requirement], HostNames] = {}
+    lacking: dict[tuple[str, str], None] = {}
+    for id_ in dataflow.order:
+        requirement = dataflow[id_].requires
+        for location in locations:
+            layer = (at or {}).get(location, {}).get(id_) or layers[id_]
+            if (layer, location) not in covering:
+                covering[layer, location] = continuum.covering(layer, location)
+                first[layer, location] = id_
+            zone = covering[layer, location]
+            if zone is None:
+                continue
+            key = (zone.name, requirement)
+            if key not in eligible:
+                eligible[key] = tuple(h.name for h in zone.hosts if requirement.holds(h.capabilities))
+            if not eligible[key]:
+                lacking[zone.name, id_] = None
+            found[id_][location] = eligible[key]
+    problems += [
+        PlacementError(
+            f"no zone of layer {layer} covers location {location}",
+            where=dataflow[first[layer, location]].where,
+            hint=f"add the location to a zone of layer {layer}, or drop it from the dataflow's locations",
+        )
+        for (layer, location), zone in covering.items()
+        if zone is None
+    ]
+    problems += [_no_host(dataflow, continuum, id_, zone) for zone, id_ in lacking]
+    if problems:
+        raise ErrorList(problems)
+    return _shared_out(dataflow, continuum, Deployment(cuts, Placement(found)))
+
+
+def _unknown_layers(
+    dataflow: Dataflow,
+    continuum: Continuum,
+    layers: Mapping[str, str],
+    at: Mapping[str, Mapping[str, str]],
+    locations: tuple[str, ...],
+) -> list[HeadwaterError]:
+    """Say what of layers by location speaks of nothing that is there."""
+    where, known = f"dataflow '{dataflow.name}'", [layer.name for layer in continuum.layers]
+    problems: list[HeadwaterError] = []
+
+    def strange(what: str, name: str, there: Iterable[str], or_else: str) -> None:
+        problems.append(PlacementError(what, where=where, hint=suggestion(name, there, or_else)))
+
+    for location, own in at.items():
+        if location not in locations:
+            text = f"has other layers at {location}, which is no location of it"
+            strange(text, location, locations, "its locations are")
+        for operator, layer in own.items():
+            if operator not in dataflow:
+                text = f"'{operator}', which is to be in {layer} at {location}, is no operator of it"
+                strange(text, operator, dataflow.order, "its operators are")
+            if layer not in known:
+                text = f"there is no layer '{layer}', in which '{operator}' is to be at {location}"
+                strange(text, layer, known, "the layers are")
+    return problems
+
+
+def _no_host(dataflow: Dataflow, continuum: Continuum, id_: str, zone: str) -> PlacementError:
+    requirement = dataflow[id_].requires
+    reasons = [
+        f"{host.name}: {', '.join(requirement.unmet(host.capabilities))}"
+        for host in continuum.zone(zone).hosts
+    ]
+    return PlacementError(
+        f"no host of zone {zone} meets {requirement.text} ({'; '.join(reasons)})",
+        where=dataflow[id_].where,
+        hint=f"add a host with these capabilities to {zone}, or loosen .require(...)",
+    )
+
+
+def _shared_out(dataflow: Dataflow, continuum: Continuum, deployment: Deployment) -> Deployment:
+    """Leave to the strongest host what cannot be shared out over several with agents of their own."""
+    if all(len(zone.nodes) == 1 for zone in continuum.zones):
+        return deployment
+    groups = groups_of(dataflow, continuum, deployment.placement)
+    changed: dict[str, dict[str, HostNames]] = {}
+    for run in _runs(dataflow, continuum, deployment, groups):
+        if len(run.group.nodes) > 1 and spread_column(dataflow, run.operators) is None:
+            hosts = [continuum.node(node).host for node in run.group.nodes]
+            for id_ in run.operators:
+                own = changed.setdefault(id_, {})
+                own |= dict.fromkeys(run.locations, (strongest(hosts).name,))
+    return replace(deployment, placement=deployment.placement.replaced(changed))
+
+
+def build(
+    dataflow: Dataflow,
+    continuum: Continuum,
+    deployment: Deployment | None = None,
+    *,
+    pooled: bool = False,
+) -> DeploymentPlan:
     """Carry a deployment out on paper, or raise ErrorList with a reason per operator and zone."""
     deployment = deployment or annotated(dataflow, continuum)
+    runs = _runs(dataflow, continuum, deployment, groups_of(dataflow, continuum, deployment.placement))
     problems: list[HeadwaterError] = []
-    runs = _runs(dataflow, continuum, deployment, zones_of(dataflow, continuum, deployment))
-    units: dict[tuple[int, int], Unit] = {}
-    for number, run in enumerate(runs):
-        group, zone = run.operators, run.zone
-        outputs = outputs_of(dataflow, group)
-        hosts = continuum.eligible_hosts(zone, Requirement.all_of(dataflow[i].requires for i in group))
-        if not hosts:
-            problems += _host_problems(dataflow, continuum, group, zone)
-        for index, (part, chosen) in enumerate(_parts(dataflow, deployment, group, hosts)):
-            units[number, index] = Unit(
-                name=outputs[0],
-                zone=zone,
-                layer=continuum.zone(zone).layer,
-                operators=group,
-                outputs=outputs,
-                locations=run.locations,
-                hosts=tuple(h.name for h in chosen),
-                key=(key := _unit_key(dataflow, group)),
-                tag=tag_of(key),
-                part=part,
-            )
+    units: list[list[Unit]] = []
+    keys: dict[tuple[str, ...], tuple[tuple[str, ...], str]] = {}
+    for run in runs:
+        if run.operators not in keys:
+            keys[run.operators] = outputs_of(dataflow, run.operators), _unit_key(dataflow, run.operators)
+        outputs, key = keys[run.operators]
+        column = None
+        if len(run.group.nodes) > 1:
+            column = spread_column(dataflow, run.operators)
+            if column is None:
+                problems.append(_not_to_be_shared(dataflow, run))
+        units.append(
+            [
+                Unit(
+                    name=outputs[0],
+                    node=node,
+                    zone=run.group.zone,
+                    layer=run.group.layer,
+                    operators=run.operators,
+                    outputs=outputs,
+                    locations=run.locations,
+                    hosts=_hosts(continuum, deployment, run, node),
+                    key=key,
+                    tag=tag_of(key),
+                    part=None if column is None else Part(index, len(run.group.nodes), column),
+                )
+                for index, node in enumerate(run.group.nodes)
+            ]
+        )
     if problems:
         raise ErrorList(problems)
     channels = _channels(dataflow, continuum, runs, units)
@@ -95,114 +227,116 @@ def build(dataflow: Dataflow, continuum: Continuum, deployment: Deployment | Non
         dataflow,
         continuum,
         deployment,
-        tuple(units.values()),
+        tuple(unit for parts in units for unit in parts),
         channels,
         {id_: tag_of(key) for id_, key in dataflow.keys.items()},
         _warnings(dataflow, continuum, channels),
+        pooled,
     )
+
+
+def _not_to_be_shared(dataflow: Dataflow, run: _Run) -> PlacementError:
+    return PlacementError(
+        f"cannot be shared out over {', '.join(run.group.nodes)}: no column of its input goes unchanged into "
+        "a key of every operator with state",
+        where=dataflow[run.operators[0]].where,
+        hint="place it on one host, or cut it from its source and from operators with other keys",
+    )
+
+
+def _hosts(continuum: Continuum, deployment: Deployment, run: _Run, node: str) -> HostNames:
+    """Name the hosts of a node that all operators of a run are placed on."""
+    there = {host.name for host in continuum.node(node).hosts}
+    found = [deployment.placement[id_, run.locations[0]] for id_ in run.operators]
+    return tuple(h for h in found[0] if h in there and all(h in own for own in found[1:]))
 
 
 @dataclass(frozen=True)
 class _Run:
-    """A piece of the dataflow in one zone, for the locations whose rows it takes there.
+    """A piece of the dataflow on the nodes of one group, for the locations whose rows it takes there.
 
-    Zones of one layer that run the same operators are cut alike: ``group`` numbers what they have in common.
+    Groups of one layer that run the same operators are cut alike: ``number`` says which have that in common.
     """
 
     operators: tuple[str, ...]
-    zone: str
+    group: NodeGroup
     locations: tuple[str, ...]
-    group: int
+    number: int
 
 
-def _runs(dataflow: Dataflow, continuum: Continuum, deployment: Deployment, zones: Zones) -> tuple[_Run, ...]:
-    """Cut what each zone runs into pieces; whoever feeds comes first."""
-    there: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+def _runs(
+    dataflow: Dataflow, continuum: Continuum, deployment: Deployment, groups: NodeGroups
+) -> tuple[_Run, ...]:
+    """Cut what each group of nodes runs into pieces; whoever feeds comes first."""
+    there: dict[tuple[NodeGroup, tuple[str, ...]], list[str]] = {}
     for id_ in dataflow.order:
-        for zone in distinct(zones, id_):
-            locations = tuple(x for x, found in zones[id_].items() if found == zone)
-            there.setdefault((zone, locations), []).append(id_)
-    alike: dict[tuple[str, tuple[str, ...]], list[tuple[str, tuple[str, ...]]]] = {}
-    for (zone, locations), operators in there.items():
-        layer = continuum.zone(zone).layer
-        alike.setdefault((layer, tuple(operators)), []).append((zone, locations))
+        together: dict[NodeGroup, list[str]] = {}
+        for location, group in groups[id_].items():
+            together.setdefault(group, []).append(location)
+        for group, own in together.items():
+            there.setdefault((group, tuple(own)), []).append(id_)
+    alike: dict[tuple[str, tuple[str, ...]], list[tuple[NodeGroup, tuple[str, ...]]]] = {}
+    for (group, locations), operators in there.items():
+        alike.setdefault((group.layer, tuple(operators)), []).append((group, locations))
     # A watermark stays with its input: it is only a mark.
     cuts = {(p, c) for p, c in deployment.cuts if c in dataflow and not isinstance(dataflow[c], Watermark)}
-    groups = [
-        (group, places)
+    numbered = [
+        (piece, places)
         for (_, operators), places in alike.items()
-        for group in pieces(dataflow, cuts, partial(_one_host, dataflow, continuum, places), operators)
+        for piece in pieces(dataflow, cuts, partial(_one_host, deployment.placement, places), operators)
     ]
     runs = [
-        _Run(group, zone, locations, number)
-        for number, (group, places) in enumerate(groups)
-        for zone, locations in places
+        _Run(piece, group, locations, number)
+        for number, (piece, places) in enumerate(numbered)
+        for group, locations in places
     ]
     return _in_order(dataflow, runs)
 
 
+def _one_host(
+    placement: Placement, places: Iterable[tuple[NodeGroup, tuple[str, ...]]], piece: tuple[str, ...]
+) -> bool:
+    """Tell whether in each place all operators of a piece are placed on some host in common."""
+    different = {placement[id_, locations[0]] for _, locations in places for id_ in piece}
+    if len(different) == 1:
+        return True
+    return all(
+        frozenset.intersection(*(frozenset(placement[id_, locations[0]]) for id_ in piece))
+        for _, locations in places
+    )
+
+
 def _in_order(dataflow: Dataflow, runs: Sequence[_Run]) -> tuple[_Run, ...]:
-    """Sort runs topologically: by their first operators, and those of a group one after another."""
+    """Sort runs topologically: by their first operators, and those that are cut alike one after another."""
     place = {id_: n for n, id_ in enumerate(dataflow.order)}
     takers = _takers(runs)
     feeds = [_readers(dataflow, takers, run, run.operators) for run in runs]
     waiting = Counter(n for readers in feeds for n in readers)
-    ready = [n for n in range(len(runs)) if not waiting[n]]
+    ready: list[tuple[int, int]] = []
+    alike: dict[int, list[tuple[int, int]]] = {}
+
+    def begin(n: int) -> None:
+        entry = place[runs[n].operators[0]], n
+        heapq.heappush(ready, entry)
+        heapq.heappush(alike.setdefault(runs[n].number, []), entry)
+
+    for n in range(len(runs)):
+        if not waiting[n]:
+            begin(n)
     found: list[_Run] = []
-    while ready:
-        last = found[-1].group if found else None
-        n = min(ready, key=lambda n: (runs[n].group != last, place[runs[n].operators[0]], n))
-        ready.remove(n)
+    done: set[int] = set()
+    while len(found) < len(runs):
+        near = alike.get(found[-1].number) if found else None
+        _, n = heapq.heappop(near or ready)
+        if n in done:
+            continue
+        done.add(n)
         found.append(runs[n])
-        waiting.subtract(feeds[n])
-        ready += [m for m in feeds[n] if not waiting[m]]
+        for m in feeds[n]:
+            waiting[m] -= 1
+            if not waiting[m]:
+                begin(m)
     return tuple(found)
-
-
-def _parts(
-    dataflow: Dataflow, deployment: Deployment, group: tuple[str, ...], hosts: tuple[Host, ...]
-) -> list[tuple[Part | None, tuple[Host, ...]]]:
-    """Share a unit out over the kinds of hosts that may run it, or choose one kind."""
-    found = kinds(hosts)
-    if not deployment.spread or len(found) < 2:
-        return [(None, hosts)]
-    column = spread_column(dataflow, group)
-    if column is None:
-        best = strongest(hosts)
-        return [(None, next(k for k in found if best in k))]
-    return [(Part(index, len(found), column), kind) for index, kind in enumerate(found)]
-
-
-def _one_host(
-    dataflow: Dataflow,
-    continuum: Continuum,
-    places: Iterable[tuple[str, tuple[str, ...]]],
-    group: tuple[str, ...],
-) -> bool:
-    """Tell whether in each zone some host meets the requirements of the whole group."""
-    requirement = Requirement.all_of(dataflow[i].requires for i in group)
-    return all(continuum.eligible_hosts(zone, requirement) for zone, _ in places)
-
-
-def _host_problems(
-    dataflow: Dataflow, continuum: Continuum, group: tuple[str, ...], zone: str
-) -> list[HeadwaterError]:
-    problems: list[HeadwaterError] = []
-    for id_ in group:
-        requirement = dataflow[id_].requires
-        if requirement and not continuum.eligible_hosts(zone, requirement):
-            reasons = [
-                f"{host.name}: {', '.join(requirement.unmet(host.capabilities))}"
-                for host in continuum.zone(zone).hosts
-            ]
-            problems.append(
-                PlacementError(
-                    f"no host of zone {zone} meets {requirement.text} ({'; '.join(reasons)})",
-                    where=dataflow[id_].where,
-                    hint=f"add a host with these capabilities to {zone}, or loosen .require(...)",
-                )
-            )
-    return problems
 
 
 def tag_of(key: str) -> str:
@@ -232,21 +366,28 @@ def _channels(
     dataflow: Dataflow,
     continuum: Continuum,
     runs: Sequence[_Run],
-    units: Mapping[tuple[int, int], Unit],
+    units: Sequence[Sequence[Unit]],
 ) -> tuple[Channel, ...]:
     takers = _takers(runs)
     channels: list[Channel] = []
-    for (number, _), unit in units.items():
-        for id_ in unit.outputs:
-            if isinstance(dataflow[id_], Sink):
-                continue
-            readers = _readers(dataflow, takers, runs[number], [id_])
-            reading = [u for (n, _), u in units.items() if n in readers]
-            routes = {u.id: continuum.links_up(unit.zone, u.zone) for u in reading}
-            event_time = dataflow.types[id_].event_time
-            tag = tag_of(dataflow.keys[id_])
-            broker = _broker(continuum, unit.zone, [u.zone for u in reading])
-            channels.append(Channel(id_, unit.zone, tag, unit.id, routes, event_time, unit.part, broker))
+    for run, parts in zip(runs, units, strict=True):
+        for unit in parts:
+            for id_ in unit.outputs:
+                if isinstance(dataflow[id_], Sink):
+                    continue
+                readers = sorted(_readers(dataflow, takers, run, [id_]))
+                reading = [u for n in readers for u in units[n]]
+                routes = {
+                    u.id: tuple(x.name for x in continuum.links_up(unit.zone, u.zone)) for u in reading
+                }
+                event_time = dataflow.types[id_].event_time
+                tag = tag_of(dataflow.keys[id_])
+                broker = _broker(continuum, unit.zone, [u.zone for u in reading])
+                channels.append(
+                    Channel(
+                        id_, unit.node, unit.zone, tag, unit.id, routes, event_time, unit.part, broker
+                    )
+                )
     return tuple(channels)
 
 
@@ -265,12 +406,8 @@ def _broker(continuum: Continuum, zone: str, readers: Iterable[str]) -> str | No
 def _warnings(dataflow: Dataflow, continuum: Continuum, channels: tuple[Channel, ...]) -> tuple[str, ...]:
     """Say what will run but may surprise."""
     warnings: list[str] = []
-    merged = {
-        (consumer, c.operator)
-        for c in channels
-        for consumer in c.consumers
-        if sum(d.operator == c.operator and consumer in d.consumers for d in channels) > 1
-    }
+    read = Counter((consumer, c.operator) for c in channels for consumer in c.consumers)
+    merged = {key for key, count in read.items() if count > 1}
     for consumer, id_ in sorted(merged):
         if dataflow.types[id_].event_time is None and _watermark_after(dataflow, id_):
             warnings.append(

@@ -16,8 +16,9 @@ from headwater.dataflow import stateful
 from headwater.dataflow.sources import MqttSource
 from headwater.errors import DeploymentError
 from headwater.plan.content import own_sources, reads
-from headwater.plan.model import Channel, DeploymentPlan, Unit
+from headwater.plan.model import Channel, DeploymentPlan, Part, Unit
 from headwater.plan.onepass import below_of
+from headwater.plan.spread import keys_by
 from headwater.plan.state import Kept, kept_state, listed, state_difference
 
 
@@ -30,12 +31,22 @@ class Donor:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeyPart:
+    """The keys whose column, of a type, hashes to ``index`` of ``count``: what a part of a unit keeps."""
+
+    column: str
+    type: str
+    index: int
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Share:
     """One operator's state: Spark's number of it in the new unit, and where it was.
 
     With several donors it becomes one; with ``by`` it is divided: only keys are taken whose column ``by``
-    has one of ``values``. Both mean that Spark writes it anew. ``tag`` tells a scan's state from that of
-    others under the same number, in the new unit and where it was.
+    has one of ``values``; with ``part`` those of one part. All of that means that Spark writes it anew.
+    ``tag`` tells a scan's state from that of others under the same number, in the new unit and where it was.
     """
 
     operator: str
@@ -43,11 +54,8 @@ class Share:
     donors: tuple[Donor, ...]
     by: str | None = None
     values: tuple[str, ...] = ()
+    part: KeyPart | None = None
     tag: str | None = None
-
-    @property
-    def whole(self) -> bool:
-        return len(self.donors) == 1 and self.by is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +92,8 @@ class Carry:
     """Spark's numbers of scans under which nobody kept anything: they go on with no rows seen."""
 
 
-_Found = dict[Unit, tuple[int, Kept]]
-"""Units that keep an operator's state, with Spark's number of it."""
+_IN_JSON = ("boolean", "tinyint", "smallint", "int", "bigint", "string")
+"""Types whose values a scan's keys hold as they are."""
 
 _CARRY: TypeAdapter[Carry] = TypeAdapter(Carry)
 
@@ -115,9 +123,9 @@ class Carriers:
 
         Raise DeploymentError, before anything stops, where it cannot be exact.
         """
-        kept = kept_state(self._new, unit)
+        kept = kept_state(self._new.dataflow, unit)
         shares = [s for k in kept if (s := self._share(unit, k)) is not None]
-        own = [s.id for s in own_sources(self._new, unit)]
+        own = [s.id for s in own_sources(self._new.dataflow, unit)]
         channels = dict.fromkeys(c.operator for c in self._new.inputs(unit))
         readings = [self._reading(unit, i) for i in (*own, *channels)]
         donors = {d.unit for s in shares for d in s.donors} | {d for r in readings for d in r.donors}
@@ -166,7 +174,7 @@ class Carriers:
         """Refuse what reads an input twice: each read has a place of its own in the checkpoint."""
         unit = self._new.unit(carry.unit)
         for plan, one in [(self._new, unit), *((self._old, self._old.unit(d)) for d in carry.donors)]:
-            if twice := [id_ for id_, count in reads(plan, one).items() if count > 1]:
+            if twice := [id_ for id_, count in reads(plan.dataflow, one).items() if count > 1]:
                 raise _refused(
                     unit,
                     f"{one.id} reads {listed(twice)} more than once, for branches that meet again",
@@ -181,7 +189,7 @@ class Carriers:
         found = {
             v: (k.number, k)
             for v in self._old.units
-            for k in kept_state(self._old, v)
+            for k in kept_state(self._old.dataflow, v)
             if k.operator == kept.operator and _meet(v, unit)
         }
         if not found:
@@ -189,38 +197,49 @@ class Carriers:
         for _, before in found.values():
             if why := state_difference((before,), (kept,)):
                 raise _refused(unit, why)
-        divided = self._others(unit, kept.operator, found)
-        if (len(found) > 1 or divided) and any(v.part is not None for v in (*found, unit)):
-            found = self._same_part(unit, kept.operator, found)
-            divided = ()
+        part = None
+        if any(v.part is not None for v in (*found, unit)):
+            same = {v: k for v, k in found.items() if v.part == unit.part}
+            if len(same) == 1 and self._parts(unit, kept.operator) == {v.part for v in found}:
+                found = same
+            elif unit.part is not None:
+                part = self._key_part(unit, kept.operator)
+        divided = tuple(
+            u.id
+            for u in self._new.units
+            if kept.operator in u.operators
+            and u.locations != unit.locations
+            and any(_meet(d, u) for d in found)
+        )
         return Share(
             operator=kept.operator,
             number=kept.number,
             donors=tuple(Donor(unit=v.id, number=n) for v, (n, _) in found.items()),
             by=self._location_of(unit, kept.operator, divided) if divided else None,
             values=unit.locations if divided else (),
+            part=part,
             tag=kept.tag,
         )
 
-    def _others(self, unit: Unit, operator: str, donors: Iterable[Unit]) -> tuple[str, ...]:
-        """Name the other new units that take something of the same state."""
-        return tuple(
-            u.id
-            for u in self._new.units
-            if u.id != unit.id and operator in u.operators and any(_meet(d, u) for d in donors)
-        )
+    def _parts(self, unit: Unit, operator: str) -> set[Part | None]:
+        """Give the parts into which an operator's rows are shared out where a new unit takes them."""
+        return {u.part for u in self._new.units if operator in u.operators and _meet(unit, u)}
 
-    def _same_part(self, unit: Unit, operator: str, found: _Found) -> _Found:
-        """Give the donor of the same share of the rows; refuse where rows were shared out otherwise."""
-        same = {v: k for v, k in found.items() if v.part == unit.part}
-        shares = {u.part for u in self._new.units if operator in u.operators and _meet(unit, u)}
-        if len(same) != 1 or shares != {v.part for v in found}:
+    def _key_part(self, unit: Unit, operator: str) -> KeyPart:
+        """Say which keys of an operator a part of a unit takes; refuse where their values are not kept as
+        they are."""
+        assert unit.part is not None
+        flow = self._new.dataflow
+        column = (keys_by(flow, unit.operators, unit.part.column) or {}).get(operator)
+        type_ = flow.types[flow[operator].inputs[0]].schema.column(column).type.text if column else ""
+        if column is None or (isinstance(flow[operator], stateful.Scan) and type_ not in _IN_JSON):
             raise _refused(
                 unit,
-                f"the state of '{operator}' is shared out by key otherwise in {listed(v.id for v in found)}",
-                hint="leave the kinds of hosts as they are",
+                f"the state of '{operator}' would have to be divided by '{column or unit.part.column}', "
+                "and cannot be",
+                hint="leave it on as many hosts as now",
             )
-        return same
+        return KeyPart(column=column, type=type_, index=unit.part.index, count=unit.part.count)
 
     def _location_of(self, unit: Unit, operator: str, others: Iterable[str]) -> str:
         """Give the key column that tells of whose location a piece of state is."""
@@ -324,7 +343,7 @@ def beginning(running: DeploymentPlan, wanted: DeploymentPlan) -> frozenset[str]
 
     In a deployment that many share, those that nobody has had.
     """
-    if not wanted.deployment.shared:
+    if not wanted.pooled:
         return frozenset()
     return frozenset(i for i in wanted.dataflow.order if i not in running.dataflow)
 
@@ -333,12 +352,18 @@ def moved_locations(
     plan: DeploymentPlan, unit: Unit, other: Unit, operators: Iterable[str]
 ) -> tuple[str, ...]:
     """Name the locations of ``unit`` that ``other`` does not have, nor their layer in ``plan``: units of
-    other layers have them there, with some of ``operators``."""
+    other layers, or of other nodes of the zone, have them there, with some of ``operators``."""
     inside = set(operators)
     elsewhere = {
-        x for v in plan.units if v.layer != unit.layer and inside & set(v.operators) for x in v.locations
+        x for v in plan.units if _is_elsewhere(v, unit) and inside & set(v.operators) for x in v.locations
     }
     return tuple(x for x in unit.locations if x in elsewhere and x not in other.locations)
+
+
+def _is_elsewhere(one: Unit, other: Unit) -> bool:
+    if one.layer != other.layer:
+        return True
+    return one.zone == other.zone and one.node != other.node and one.part is None and other.part is None
 
 
 def joined(running: DeploymentPlan, old: Channel, wanted: DeploymentPlan, new: Channel) -> bool:

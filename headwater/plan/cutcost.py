@@ -90,7 +90,7 @@ def _flow(place: str, channel: Channel, seen: Iterable[ChannelProgress | None]) 
     known = [c for c in seen if c is not None and c.bytes_per_s is not None]
     bytes_ = sum(c.bytes_per_s or 0.0 for c in known) if known else None
     rows = sum((c.bytes_per_s or 0.0) * c.rows / c.bytes for c in known if c.bytes) if known else None
-    links = tuple(link.name for link in channel.links)
+    links = channel.links
     return Flow(channel=place, rows_per_s=rows, bytes_per_s=bytes_, links=links)
 
 
@@ -103,7 +103,7 @@ def _added(
     if now:
         measured = {c.channel: c for c in seen.channels}
         return _flow(place, channel, [measured.get(c.id) for c in now])
-    links = tuple(link.name for link in channel.links)
+    links = channel.links
     source = _source_of(running, channel.operator)
     if source is None:
         return Flow(channel=place, links=links)

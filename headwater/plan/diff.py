@@ -13,22 +13,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from headwater.dataflow.graph import own_content
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
+from headwater.dataflow.types import stream_type
 from headwater.errors import DeploymentError, ErrorList, HeadwaterError
 from headwater.plan.build import tag_of
 from headwater.plan.carry import Carriers, Carry, beginning, joined
 from headwater.plan.content import (
     is_stateful,
-    kept_at,
     own_sources,
     source_locations,
-    stream_type,
-    unit_content,
 )
 from headwater.plan.document import inherit
 from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.spec import spec_of
 from headwater.plan.state import Kept, kept_state, listed, state_difference
 
 Action = Literal["start", "stop", "replace", "feed", "unchanged"]
@@ -162,7 +162,7 @@ class _Comparison:
         self._carriers = Carriers(running, self._new, reset)
         self._begin = beginning(running, wanted)
         # Whoever takes a dataflow out of many gives up what it kept.
-        self._end = beginning(wanted, running) if wanted.deployment.shared else frozenset[str]()
+        self._end = beginning(wanted, running) if wanted.pooled else frozenset[str]()
         self._carries: dict[str, Carry] = {}
 
     def result(self) -> PlanDiff:
@@ -235,10 +235,10 @@ class _Comparison:
             return None
         # A source under another name, in a unit that goes on, is still read from where it stood.
         same = [
-            s.id for s in old.sources if s.id not in new and old.own_content(s.id) == new.own_content(id_)
+            s.id for s in old.sources if s.id not in new and own_content(old, s.id) == own_content(new, id_)
         ]
         rivals = [
-            s.id for s in new.sources if s.id not in old and new.own_content(s.id) == new.own_content(id_)
+            s.id for s in new.sources if s.id not in old and own_content(new, s.id) == own_content(new, id_)
         ]
         return same[0] if len(same) == 1 and len(rivals) == 1 else None
 
@@ -262,11 +262,12 @@ class _Comparison:
         self._epochs[unit.id] = old.epoch
         self._unit_tags[unit.id] = old.tag
         reason = self._why_restart(old, unit)
-        stateful = is_stateful(self._old, old)
+        stateful = is_stateful(self._old.dataflow, old)
         if reason:
             return self._replace(old, unit, reason)
-        kept_before = {c.id: kept_at(self._old, c) for c in self._old.inputs(old)}
-        kept_after = {c.id: kept_at(self._new, c) for c in self._new.inputs(unit)}
+        was, now = spec_of(self._old, old.id), spec_of(self._new, unit.id)
+        kept_before = {c.id: was.kept_at(c) for c in was.inputs}
+        kept_after = {c.id: now.kept_at(c) for c in now.inputs}
         state: State = "kept" if stateful else "none"
         if kept_before == kept_after:
             return UnitChange(unit=unit.id, action="unchanged", state=state)
@@ -279,20 +280,18 @@ class _Comparison:
 
     def _why_restart(self, old: Unit, new: Unit) -> str:
         """Give the reason for a restart in plain words; '' where there is none."""
-        before, after = unit_content(self._old, old), unit_content(self._new, new)
+        before, after = spec_of(self._old, old.id).content, spec_of(self._new, new.id).content
         if before != after:
             return self._what_changed(old, new, before, after)
-        if not set(old.hosts) & set(new.hosts):
-            return f"it must leave {' or '.join(old.hosts)} for {' or '.join(new.hosts)}"
         if new.id in self._reset:
             return "its state is to be given up"
         return self._carriers.shift(new, old)
 
-    def _what_changed(self, old: Unit, new: Unit, before: dict[str, Any], after: dict[str, Any]) -> str:
+    def _what_changed(self, old: Unit, new: Unit, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
         flow, was = self._new.dataflow, self._old.dataflow
         inside, formerly = set(new.operators), set(old.operators)
         parts = []
-        changed = [i for i in new.operators if i in formerly and flow.own_content(i) != was.own_content(i)]
+        changed = [i for i in new.operators if i in formerly and own_content(flow, i) != own_content(was, i)]
         if changed:
             parts.append(f"{listed(changed)} changed")
         if added := [i for i in new.operators if i not in formerly]:
@@ -306,8 +305,8 @@ class _Comparison:
             parts.append(f"{listed(retyped)}, which it reads, has other columns")
         if before["outputs"].keys() != after["outputs"].keys():
             parts.append("it has other outputs")
-        places = source_locations(self._new, new)
-        if places and places != source_locations(self._old, old):
+        places = source_locations(self._new.dataflow, new)
+        if places and places != source_locations(self._old.dataflow, old):
             found = sorted({x for xs in places.values() for x in xs})
             parts.append(f"it reads its sources at {', '.join(found)}")
         if before["outputs"].keys() == after["outputs"].keys() and before["kept"] != after["kept"]:
@@ -345,7 +344,7 @@ class _Comparison:
 
     def _replace(self, old: Unit, new: Unit, reason: str) -> UnitChange:
         self._epochs[new.id] = old.epoch + 1
-        before, after = kept_state(self._old, old), kept_state(self._new, new)
+        before, after = kept_state(self._old.dataflow, old), kept_state(self._new.dataflow, new)
         why = state_difference(before, after, begin=self._begin, end=self._end)
         if new.id in self._reset:
             why = why or "you asked for it"
@@ -370,14 +369,14 @@ class _Comparison:
     def _goes_elsewhere(self, old: Unit, carry: Carry | None) -> bool:
         """Tell whether all that a unit kept is in its successor, or in other units of the new plan."""
         taken = {s.operator for s in carry.shares} if carry else set()
-        kept = {k.operator for k in kept_state(self._old, old)} - self._end
+        kept = {k.operator for k in kept_state(self._old.dataflow, old)} - self._end
         others = {o for u in self._new.units if u.id != old.id for o in u.operators}
         return kept <= taken | others
 
     def _begin_anew(self, new: Unit, before: tuple[Kept, ...], why: str, reason: str) -> UnitChange:
         """Give a unit's state up where its input can be read on, and it was agreed to."""
         self._unit_tags[new.id] = _fresh(new.key, self._generation)
-        if sources := own_sources(self._new, new):
+        if sources := own_sources(self._new.dataflow, new):
             self._problems.append(
                 DeploymentError(
                     f"its state cannot be gone on with ({why}), and it reads {listed(s.id for s in sources)} "
@@ -404,7 +403,8 @@ class _Comparison:
         """Say where new code meets old state."""
         for id_ in unit.operators:
             if state == "kept" and self._new.dataflow[id_].kind == "scan" and id_ in self._old.dataflow:
-                before, after = self._old.dataflow.own_content(id_), self._new.dataflow.own_content(id_)
+                before = own_content(self._old.dataflow, id_)
+                after = own_content(self._new.dataflow, id_)
                 if before != after:
                     self._notes.append(
                         f"{unit.id}: the changed function of '{id_}' goes on with the state that the former "
@@ -420,7 +420,7 @@ class _Comparison:
                 continue
             kept = [
                 k.operator
-                for k in kept_state(self._old, old)
+                for k in kept_state(self._old.dataflow, old)
                 if (old.id, k.operator) not in taken and k.operator not in self._end
             ]
             if kept and not self._problems:
@@ -436,7 +436,7 @@ class _Comparison:
         """Stop a unit; where its operators live on in another one, giving up its state needs consent."""
         takers = [c for c in self._carries.values() if unit.id in c.donors]
         taken = {s.operator for c in takers for s in c.shares if unit.id in {d.unit for d in s.donors}}
-        kept = [k for k in kept_state(self._old, unit) if k.operator not in taken]
+        kept = [k for k in kept_state(self._old.dataflow, unit) if k.operator not in taken]
         state: State = "given up" if kept else "carried" if taken else "none"
         heirs = [
             u.id
@@ -486,7 +486,7 @@ class _Comparison:
         return carry is not None and any(r.operator == operator and donor in r.donors for r in carry.readings)
 
 
-def _goes_to(kept: list[str | None]) -> str:
+def _goes_to(kept: list[str]) -> str:
     return f"goes to the broker of {kept[0]}, {kept[1]}" if kept else "goes to the disk of its zone"
 
 

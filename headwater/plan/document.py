@@ -1,99 +1,120 @@
-"""A plan as a document: what is stored, sent to zones and compared, from which the plan is built again.
+"""A plan as a document: what is stored and compared. Reading it checks it, and never plans.
 
-A plan follows from dataflow, continuum and deployment; beside these the document only holds what
-a plan inherits from the one before it: under which names its state is stored, and its epochs.
+The document holds all that the plan decided: units, channels, hosts, names, epochs, and the version of the
+planner that made it. Documents of older formats are brought up to date by ``headwater.plan.upgrade``.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from headwater.continuum import Continuum
-from headwater.dataflow.graph import Dataflow
-from headwater.errors import DeploymentError
-from headwater.plan.build import build
-from headwater.plan.model import Deployment, DeploymentPlan
+from headwater.errors import ContinuumError, DeploymentError
+from headwater.plan.model import DeploymentPlan, Unit
 
-FORMAT = 1
+FORMAT = 2
+PLANNER = 2
+"""Counts the planners: this one may cut and place another way than those before."""
 _NOTHING: Mapping[str, str] = {}
 _NO_EPOCHS: Mapping[str, int] = {}
-
-
-class _Document(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    plan: int
-    dataflow: dict[str, Any]
-    continuum: dict[str, Any]
-    layers: dict[str, str]
-    cuts: list[list[str]]
-    spread: bool
-    at: dict[str, dict[str, str]] = {}
-    shared: bool = False
-    tags: dict[str, str]
-    unit_tags: dict[str, str]
-    epochs: dict[str, int]
-    channel_tags: dict[str, str] = {}
+_PLAN: TypeAdapter[DeploymentPlan] = TypeAdapter(DeploymentPlan)
 
 
 def to_document(plan: DeploymentPlan) -> dict[str, Any]:
     """Give a plan as JSON-able data; ``from_document`` gives an equal plan back."""
-    return {
-        "plan": FORMAT,
-        "dataflow": plan.dataflow.to_data(),
-        "continuum": plan.continuum.to_data(),
-        "layers": dict(plan.deployment.layers),
-        "cuts": sorted(list(c) for c in plan.deployment.cuts),
-        "spread": plan.deployment.spread,
-        # Left out where empty: such plans keep the names that they had before there was this.
-        **({"at": {x: dict(own) for x, own in at.items()}} if (at := plan.deployment.at) else {}),
-        **({"shared": True} if plan.deployment.shared else {}),
-        "tags": dict(plan.tags),
-        "unit_tags": {u.id: u.tag for u in plan.units},
-        "epochs": {u.id: u.epoch for u in plan.units},
-        "channel_tags": {c.place: c.tag for c in plan.channels},
-    }
+    return {"plan": FORMAT, "planner": PLANNER, **_PLAN.dump_python(plan, mode="json")}
+
+
+def stored_parts(document: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """Give a document's continuum, and the rest, which names it by its content: many plans share one."""
+    continuum = document["continuum"]
+    return continuum, {**document, "continuum": digest(continuum)}
 
 
 def from_document(data: object) -> DeploymentPlan:
-    """Build the plan of a document, or raise a HeadwaterError that says what is wrong with it.
+    """Read the plan of a document, or raise a HeadwaterError that says what is wrong with it.
 
     Nothing in it is executed; functions it carries stay pickled.
     """
+    if not isinstance(data, Mapping) or type(data.get("plan")) is not int:
+        raise _wrong("it has no format")
+    if data["plan"] != FORMAT:
+        raise DeploymentError(
+            f"a plan of format {data['plan']}, where {FORMAT} is read",
+            hint="open the store it is in, which brings it up to date; or use the version that made it",
+        )
     try:
-        document = _Document.model_validate(data)
+        plan = _PLAN.validate_python({k: v for k, v in data.items() if k not in ("plan", "planner")})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise DeploymentError(
-            f"not a plan: {'.'.join(map(str, first['loc']))}: {first['msg']}",
-            hint="it was damaged, or made by another version of Headwater: plan again",
-        ) from error
-    if document.plan != FORMAT:
-        raise DeploymentError(f"a plan of format {document.plan}", hint=f"this version reads format {FORMAT}")
-    cuts = frozenset((edge[0], edge[1]) for edge in document.cuts if len(edge) == 2)
-    fresh = build(
-        Dataflow.from_data(document.dataflow),
-        Continuum.from_data(document.continuum),
-        Deployment(document.layers, cuts, document.spread, document.at, document.shared),
+        raise _wrong(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    _check(plan)
+    return plan
+
+
+def _wrong(what: str) -> DeploymentError:
+    return DeploymentError(
+        f"not a plan: {what}", hint="it was damaged, or made by another version of Headwater: plan again"
     )
-    return inherit(
-        fresh,
-        tags=document.tags,
-        unit_tags=document.unit_tags,
-        epochs=document.epochs,
-        channel_tags=document.channel_tags,
-    )
+
+
+def _check(plan: DeploymentPlan) -> None:
+    """See that the parts of a plan fit together."""
+    flow, continuum, placement = plan.dataflow, plan.continuum, plan.deployment.placement
+    twice = [name for names in (_ids(plan.units), _ids(plan.channels)) for name, n in names.items() if n > 1]
+    if twice:
+        raise _wrong(f"{twice[0]} is there twice")
+    try:
+        for unit in plan.units:
+            node = continuum.node(unit.node)
+            strange = set(unit.hosts) - {host.name for host in node.hosts}
+            if node.zone != unit.zone or continuum.zone(unit.zone).layer != unit.layer or strange:
+                raise _wrong(f"unit {unit.id} is on hosts that are not of its node")
+            if unknown := [o for o in (*unit.operators, *unit.outputs) if o not in flow]:
+                raise _wrong(f"unit {unit.id} has operator '{unknown[0]}', which is not there")
+    except ContinuumError as error:
+        raise _wrong(error.what) from error
+    _check_cover(plan)
+    if missing := [o for o in flow.order if o not in plan.tags]:
+        raise _wrong(f"'{missing[0]}' has no stored name")
+    ids = {unit.id for unit in plan.units}
+    for channel in plan.channels:
+        if strangers := {channel.producer, *channel.routes} - ids:
+            raise _wrong(f"channel {channel.id} is of unit {min(strangers)}, which is not there")
+        if channel.operator not in plan.unit(channel.producer).outputs:
+            raise _wrong(f"channel {channel.id} is no output of {channel.producer}")
+    if unplaced := [o for o in flow.order if set(plan.locations) - placement.of(o).keys()]:
+        raise _wrong(f"'{unplaced[0]}' is placed nowhere for some location")
+
+
+def _check_cover(plan: DeploymentPlan) -> None:
+    """See that each operator runs once for each location, in one unit or in all parts of one."""
+    found: dict[tuple[str, str], float] = {}
+    for unit in plan.units:
+        share = 1.0 if unit.part is None else 1.0 / unit.part.count
+        for operator in unit.operators:
+            for location in unit.locations:
+                found[operator, location] = found.get((operator, location), 0.0) + share
+    for operator in plan.dataflow.order:
+        for location in plan.locations:
+            if abs(found.get((operator, location), 0.0) - 1.0) > 1e-6:
+                raise _wrong(f"'{operator}' does not run exactly once for location {location}")
+
+
+def _ids(parts: Any) -> Counter[str]:
+    return Counter(part.id for part in parts)
 
 
 @dataclass(frozen=True)
 class Outline:
-    """What a document tells at once, without building its plan: the units by id, and the continuum's data."""
+    """What a document tells at once: the units by id, and the continuum's data."""
 
     units: tuple[str, ...]
     continuum: Mapping[str, Any]
@@ -102,8 +123,11 @@ class Outline:
 
 def outline(data: Mapping[str, Any]) -> Outline:
     """Read the outline of a stored document, which was checked when it was made."""
-    operators = tuple(data["layers"])
-    return Outline(tuple(data["unit_tags"]), data["continuum"], operators)
+    units = tuple(_UNIT.validate_python(unit).id for unit in data["units"])
+    return Outline(units, data["continuum"], tuple(data["tags"]))
+
+
+_UNIT: TypeAdapter[Unit] = TypeAdapter(Unit)
 
 
 def inherit(
@@ -133,7 +157,24 @@ def inherit(
 
 def plan_id(plan: DeploymentPlan) -> str:
     """Name a plan by its content, stored names and epochs included."""
-    return digest(to_document(plan))
+    if "_id" not in plan.__dict__:
+        plan.__dict__["_id"] = digest(stored_form(plan))
+    name: str = plan.__dict__["_id"]
+    return name
+
+
+def stored_form(plan: DeploymentPlan) -> dict[str, Any]:
+    """Give a plan's document with its continuum named by its content."""
+    rest = _PLAN.dump_python(plan, mode="json", exclude={"continuum"})
+    return {"plan": FORMAT, "planner": PLANNER, **rest, "continuum": continuum_id(plan.continuum)}
+
+
+def continuum_id(continuum: Continuum) -> str:
+    """Name a continuum by its content."""
+    if "_id" not in continuum.__dict__:
+        continuum.__dict__["_id"] = digest(continuum.to_data())
+    name: str = continuum.__dict__["_id"]
+    return name
 
 
 def digest(document: Mapping[str, Any]) -> str:

@@ -1,47 +1,127 @@
-"""Edits of a deployment that people make by name: move an operator, fuse units, split one. Pure.
+"""Edits of a deployment by name: move an operator, fuse units, split one, spread one over hosts. Pure.
 
-Each gives another deployment, from which a plan is built and compared with the running one like any
-other. Units are named with or without their zone: a cut holds in all zones. A move may be for one location.
+Each is a value, and gives another deployment, from which a plan is built and compared with the running one
+like any other. Units are named with or without their node: a cut holds everywhere. A move may be for one
+location.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sources import Source
-from headwater.errors import PlacementError, suggestion
-from headwater.plan.build import build
-from headwater.plan.model import Deployment, DeploymentPlan, Edge, Unit
+from headwater.errors import HeadwaterError, PlacementError, suggestion
+from headwater.plan.build import build, in_layers
+from headwater.plan.deployment import Deployment, Edge, HostNames
+from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.nodes import groups_of
 
 
-def move(plan: DeploymentPlan, operator: str, layer: str, *, location: str | None = None) -> Deployment:
-    """Put an operator into another layer, and those along that data could not reach or leave it otherwise.
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """Put an operator into another layer, or onto a host: for all locations, or for one."""
+
+    operator: str
+    to: str
+    at: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Cut a unit behind one of its operators."""
+
+    unit: str
+    after: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fuse:
+    """Make two neighbouring units one; ``to``: the layer where they are to run, if they are in two."""
+
+    first: str
+    second: str
+    to: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Run a unit on these hosts of its zone, which share its rows out by key where they are several."""
+
+    unit: str
+    over: HostNames
+
+
+Edit = Move | Split | Fuse | Spread
+
+
+def edited(plan: DeploymentPlan, edit: Edit) -> Deployment:
+    """Give the deployment that an edit of a plan leads to; raise PlacementError where it cannot be made."""
+    match edit:
+        case Move():
+            return move(plan, edit.operator, edit.to, location=edit.at)
+        case Split():
+            return split(plan, edit.unit, edit.after)
+        case Fuse():
+            return fuse(plan, edit.first, edit.second, layer=edit.to)
+        case Spread():
+            return spread(plan, edit.unit, edit.over)
+
+
+def move(plan: DeploymentPlan, operator: str, to: str, *, location: str | None = None) -> Deployment:
+    """Put an operator into another layer or onto a host, and those along that data could not reach or leave
+    it otherwise.
 
     Upwards all that comes after it goes along, downwards all that comes before it. With ``location`` only
     for the rows of that location, else for all. Raise PlacementError where that would take a source along:
     what it reads is where it is.
     """
-    flow, deployment = plan.dataflow, plan.deployment
-    locations = flow.locations or plan.continuum.locations
+    flow, continuum = plan.dataflow, plan.continuum
     _known("operator", operator, flow.order)
-    _known("layer", layer, [known.name for known in plan.continuum.layers])
+    layers = [known.name for known in continuum.layers]
+    hosts = {} if to in layers else {host.name: host for host in continuum.hosts}
+    _known("layer or host", to, (*layers, *hosts))
+    layer = to if to in layers else continuum.zone(hosts[to].zone).layer
     if location is not None:
-        _known("location", location, locations)
-    at = {x: {id_: deployment.layer(id_, x) for id_ in flow.order} for x in locations}
-    for moving in locations if location is None else (location,):
-        at[moving] = _moved(plan, at[moving], operator, layer)
-    layers = {}
-    for id_ in flow.order:
-        found = [at[x][id_] for x in locations]
-        usual = deployment.layers[id_]
-        layers[id_] = usual if usual in found else found[0]
-    return replace(deployment, layers=layers, at=at)
+        _known("location", location, plan.locations)
+    moving = plan.locations if location is None else (location,)
+    deployment = _in_layer(plan, operator, layer, moving)
+    if to in layers:
+        return deployment
+    covered = set(continuum.covered(hosts[to].zone))
+    there = [x for x in moving if x in covered]
+    if not there:
+        raise PlacementError(
+            f"host {to} is in zone {hosts[to].zone}, which covers none of {', '.join(moving)}",
+            where=flow[operator].where,
+            hint="name a host of a zone above its source",
+        )
+    return replace(
+        deployment, placement=deployment.placement.replaced({operator: dict.fromkeys(there, (to,))})
+    )
 
 
-def _moved(plan: DeploymentPlan, layers: Mapping[str, str], operator: str, layer: str) -> dict[str, str]:
-    """Give the layers of one location after a move."""
+def _in_layer(plan: DeploymentPlan, operator: str, layer: str, moving: Iterable[str]) -> Deployment:
+    flow = plan.dataflow
+    at = {x: {id_: plan.layer(id_, x) for id_ in flow.order} for x in plan.locations}
+    along: dict[str, list[str]] = {}
+    for location in moving:
+        moved = _moved(plan, at[location], operator, layer)
+        at[location] = {**at[location], **dict.fromkeys(moved, layer)}
+        for id_ in moved:
+            along.setdefault(id_, []).append(location)
+    if not along:
+        return plan.deployment
+    usual = {id_: at[plan.locations[0]][id_] for id_ in flow.order}
+    target = in_layers(flow, plan.continuum, usual, at=at, cuts=plan.deployment.cuts).placement
+    changed = {id_: {x: target[id_, x] for x in found} for id_, found in along.items()}
+    return replace(plan.deployment, placement=plan.deployment.placement.replaced(changed))
+
+
+def _moved(plan: DeploymentPlan, layers: Mapping[str, str], operator: str, layer: str) -> list[str]:
+    """Name the operators of one location that a move takes along."""
     flow, height = plan.dataflow, plan.continuum.layer_index
     upwards = height(layer) > height(layers[operator])
     along = {operator} | (_after(flow, operator) if upwards else _before(flow, operator))
@@ -58,7 +138,7 @@ def _moved(plan: DeploymentPlan, layers: Mapping[str, str], operator: str, layer
                 where=flow[operator].where,
                 hint=f"if its data can be read there, move it first: headwater move {id_} --to {layer}",
             )
-    return {**layers, **dict.fromkeys(moved, layer)}
+    return moved
 
 
 def split(plan: DeploymentPlan, unit: str, after: str) -> Deployment:
@@ -73,6 +153,25 @@ def split(plan: DeploymentPlan, unit: str, after: str) -> Deployment:
             hint=f"split behind one of {', '.join(i for i in operators if i != after)}",
         )
     return replace(plan.deployment, cuts=plan.deployment.cuts | edges)
+
+
+def spread(plan: DeploymentPlan, unit: str, over: HostNames) -> Deployment:
+    """Run a unit on some hosts of its zone; raise PlacementError where they cannot share its rows out."""
+    one, continuum = _unit(plan, unit), plan.continuum
+    there = [host.name for host in continuum.zone(one.zone).hosts]
+    for host in over:
+        _known(f"host of zone {one.zone}", host, there)
+    if not over or len(set(over)) < len(over):
+        raise PlacementError(
+            f"{unit} needs hosts to run on, each named once",
+            where="spread",
+            hint=f"the hosts of zone {one.zone} are {', '.join(there)}",
+        )
+    ordered = tuple(host for host in there if host in over)
+    changed = {id_: dict.fromkeys(one.locations, ordered) for id_ in one.operators}
+    deployment = replace(plan.deployment, placement=plan.deployment.placement.replaced(changed))
+    build(plan.dataflow, continuum, deployment)
+    return deployment
 
 
 def fuse(plan: DeploymentPlan, first: str, second: str, *, layer: str | None = None) -> Deployment:
@@ -98,30 +197,48 @@ def fuse(plan: DeploymentPlan, first: str, second: str, *, layer: str | None = N
             hint=f"say where they are to run: --to {' or --to '.join(sorted({one.layer, other.layer}))}",
         )
     if layer is not None:
-        _check_one_layer(deployment, operators)
-    for id_ in operators:
-        if layer is not None and deployment.layers[id_] != layer:
-            deployment = move(replace(plan, deployment=deployment), id_, layer)
-    fused = build(flow, plan.continuum, deployment)
-    there = [u for u in fused.units if u.layer == (layer or one.layer)]
-    apart = [(a, b) for a, b in between if not any({a, b} <= set(u.operators) for u in there)]
-    if apart:
-        raise PlacementError(
-            f"{first} and {second} cannot be one query",
-            where=flow[apart[0][1]].where,
-            hint="a unit needs one host that meets all its requirements, the same locations for all its "
-            "operators, and outputs that one pass over its input can serve",
-        )
-    return deployment
+        _check_one_layer(plan, operators)
+        for id_ in operators:
+            now = replace(plan, deployment=deployment)
+            if now.layers[id_] != layer:
+                deployment = move(now, id_, layer)
+    apart = list(between)
+    for candidate in _on_one_of(plan, deployment, one, other):
+        fused = build(flow, plan.continuum, candidate)
+        there = [u for u in fused.units if u.layer == (layer or one.layer)]
+        apart = [(a, b) for a, b in between if not any({a, b} <= set(u.operators) for u in there)]
+        if not apart:
+            return candidate
+    raise PlacementError(
+        f"{first} and {second} cannot be one query",
+        where=flow[apart[0][1]].where,
+        hint="a unit needs one host that meets all its requirements, the same locations for all its "
+        "operators, and outputs that one pass over its input can serve",
+    )
 
 
-def _check_one_layer(deployment: Deployment, operators: Iterable[str]) -> None:
+def _on_one_of(
+    plan: DeploymentPlan, deployment: Deployment, one: Unit, other: Unit
+) -> Iterator[Deployment]:
+    """Give a deployment as it is, and with what two units of one zone run on the hosts of either."""
+    yield deployment
+    if one.zone != other.zone or len(plan.continuum.zone(one.zone).nodes) == 1:
+        return
+    for unit in (one, other):
+        hosts = {x: deployment.placement[unit.operators[0], x] for x in unit.locations}
+        changed = {id_: hosts for id_ in (*one.operators, *other.operators)}
+        moved = replace(deployment, placement=deployment.placement.replaced(changed))
+        with suppress(HeadwaterError):
+            groups_of(plan.dataflow, plan.continuum, moved.placement)
+            yield moved
+
+
+def _check_one_layer(plan: DeploymentPlan, operators: Iterable[str]) -> None:
     """Refuse to move operators that some locations have elsewhere: which of these is meant is not said."""
-    for location, own in deployment.at.items():
+    for location, own in plan.layers_at.items():
         if found := [i for i in operators if i in own]:
             raise PlacementError(
-                f"'{found[0]}' is in layer {own[found[0]]} at {location}, elsewhere in "
-                f"{deployment.layers[found[0]]}",
+                f"'{found[0]}' is in layer {own[found[0]]} at {location}, elsewhere in {plan.layers[found[0]]}",
                 where="fuse",
                 hint=f"move it first: headwater move {found[0]} --to LAYER for all locations, "
                 f"or with --at {location} for that one",
@@ -129,11 +246,11 @@ def _check_one_layer(deployment: Deployment, operators: Iterable[str]) -> None:
 
 
 def _unit(plan: DeploymentPlan, unit: str) -> Unit:
-    names = {name: u for u in plan.units for name in (u.id, u.name, f"{u.name}@{u.zone}")}
+    names = {name: u for u in plan.units for name in (u.id, u.name, f"{u.name}@{u.node}")}
     _known("unit", unit, names)
     alike = [u for u in plan.units if unit == u.name]
     if len({u.operators for u in alike}) > 1:
-        ids = [f"{u.name}@{u.zone}" for u in alike]
+        ids = [f"{u.name}@{u.node}" for u in alike]
         raise PlacementError(
             f"{unit} does not have the same operators in all zones",
             where="edit",

@@ -1,45 +1,16 @@
-"""The deployment as a value: cuts and layers, and the plan of units and channels they lead to."""
+"""The plan that a deployment leads to: units, and the channels that join them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from headwater.continuum import Continuum, Link
+from headwater.continuum import Continuum
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.types import EventTime
-
-Edge = tuple[str, str]
-"""From operator to operator, by name."""
-
-
-@dataclass(frozen=True)
-class Deployment:
-    """What is decided about a dataflow: each operator's layer, and edges cut beyond layer changes."""
-
-    layers: Mapping[str, str]
-    cuts: frozenset[Edge] = frozenset()
-    spread: bool = False
-    """Whether hosts of a zone that differ share out the units that several of them may run."""
-    at: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """By location, the operators whose layer there is not that of ``layers``; only these."""
-    shared: bool = False
-    """Whether several dataflows are one here, which come and go: what one of them brings begins where the
-    stream stands, and what it takes along gives its state up."""
-
-    def __post_init__(self) -> None:
-        found = {
-            location: {o: layer for o, layer in sorted(own.items()) if self.layers.get(o) != layer}
-            for location, own in sorted(self.at.items())
-        }
-        object.__setattr__(self, "at", {location: own for location, own in found.items() if own})
-
-    def layer(self, operator: str, location: str) -> str:
-        """Give the layer in which an operator takes the rows of a location."""
-        return self.at.get(location, {}).get(operator) or self.layers[operator]
-
+from headwater.plan.deployment import Deployment, layers_of
 
 @dataclass(frozen=True)
 class Part:
@@ -55,9 +26,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Unit:
-    """One streaming query in one zone: a connected piece of the dataflow between cuts."""
+    """One streaming query on one node: a connected piece of the dataflow between cuts.
+
+    ``node``: where it runs. ``hosts``: those of the node that it may use.
+    """
 
     name: str
+    node: str
     zone: str
     layer: str
     operators: tuple[str, ...]
@@ -76,7 +51,7 @@ class Unit:
 
     @property
     def id(self) -> str:
-        return f"{self.name}{self.suffix}@{self.zone}"
+        return f"{self.name}{self.suffix}@{self.node}"
 
     @property
     def suffix(self) -> str:
@@ -86,20 +61,21 @@ class Unit:
     @property
     def checkpoint(self) -> str:
         """The name of the unit's checkpoint directory."""
-        return f"{self.name}-{self.tag}{self.suffix}@{self.zone}"
+        return f"{self.name}-{self.tag}{self.suffix}@{self.node}"
 
 
 @dataclass(frozen=True)
 class Channel:
-    """A durable stream from one operator in one zone to the units that read it."""
+    """A durable stream from one operator on one node to the units that read it."""
 
     operator: str
+    node: str
     zone: str
     tag: str
     """With its place it names what is stored; a place that is left and taken again gets another one."""
     producer: str
-    routes: Mapping[str, tuple[Link, ...]]
-    """For each unit that reads it, the links its data crosses, lowest first; none inside a zone."""
+    routes: Mapping[str, tuple[str, ...]]
+    """For each unit that reads it, the names of the links its data crosses, lowest first; none inside a zone."""
     event_time: EventTime | None
     part: Part | None = None
     """Which part of its unit writes it."""
@@ -109,12 +85,12 @@ class Channel:
     @property
     def id(self) -> str:
         """Its name; kept elsewhere it is another channel, so that one that moves is read to its end."""
-        return f"{self.operator}-{self.tag}{self._suffix}@{self.zone}"
+        return f"{self.operator}-{self.tag}{self._suffix}@{self.node}"
 
     @property
     def place(self) -> str:
         """What a plan has at most one channel for: whose rows it takes, where, and where it is kept."""
-        return f"{self.operator}{self._suffix}@{self.zone}"
+        return f"{self.operator}{self._suffix}@{self.node}"
 
     @property
     def _suffix(self) -> str:
@@ -126,7 +102,7 @@ class Channel:
         return tuple(self.routes)
 
     @property
-    def links(self) -> tuple[Link, ...]:
+    def links(self) -> tuple[str, ...]:
         """All links that any reader's data crosses."""
         return tuple(dict.fromkeys(link for links in self.routes.values() for link in links))
 
@@ -151,6 +127,32 @@ class DeploymentPlan:
     """For each operator what its sinks, a checkpoint's sources and, at first, its channels are named by: the
     start of its key, or of the key that it had when they were made."""
     warnings: tuple[str, ...] = ()
+    pooled: bool = False
+    """Whether several dataflows are one here, which come and go: what one of them brings begins where the
+    stream stands, and what it takes along gives its state up."""
+
+    @cached_property
+    def locations(self) -> tuple[str, ...]:
+        """The locations the plan is for."""
+        return self.dataflow.locations or self.continuum.locations
+
+    @cached_property
+    def _layers(self) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+        return layers_of(self.deployment.placement, self.continuum, self.dataflow.order)
+
+    @property
+    def layers(self) -> Mapping[str, str]:
+        """Each operator's layer: that of most locations."""
+        return self._layers[0]
+
+    @property
+    def layers_at(self) -> Mapping[str, Mapping[str, str]]:
+        """By location, the layers of operators that are in another one there."""
+        return self._layers[1]
+
+    def layer(self, operator: str, location: str) -> str:
+        """Give the layer in which an operator takes the rows of a location."""
+        return self.layers_at.get(location, {}).get(operator) or self.layers[operator]
 
     @cached_property
     def _units(self) -> Mapping[str, Unit]:
@@ -167,6 +169,14 @@ class DeploymentPlan:
     def unit(self, id_: str) -> Unit:
         return self._units[id_]
 
+    def position(self, id_: str) -> int:
+        """Tell where a unit stands among all."""
+        return self._positions[id_]
+
+    @cached_property
+    def _positions(self) -> Mapping[str, int]:
+        return {u.id: n for n, u in enumerate(self.units)}
+
     def inputs(self, unit: Unit) -> tuple[Channel, ...]:
         """Channels that a unit reads."""
         return self._inputs.get(unit.id, ())
@@ -180,13 +190,14 @@ class DeploymentPlan:
         return {
             "dataflow": self.dataflow.name,
             "locations": list(self.dataflow.locations),
-            "layers": dict(self.deployment.layers),
-            **({"at": {x: dict(own) for x, own in at.items()}} if (at := self.deployment.at) else {}),
-            **({"shared": True} if self.deployment.shared else {}),
+            "layers": dict(self.layers),
+            **({"at": {x: dict(own) for x, own in at.items()}} if (at := self.layers_at) else {}),
+            **({"shared": True} if self.pooled else {}),
             "cuts": sorted(list(c) for c in self.deployment.cuts),
             "units": [
                 {
                     "id": u.id,
+                    "node": u.node,
                     "zone": u.zone,
                     "layer": u.layer,
                     "operators": list(u.operators),
@@ -208,15 +219,15 @@ class DeploymentPlan:
                     "from": c.producer,
                     "to": list(c.consumers),
                     "schema": self.dataflow.types[c.operator].schema.text,
-                    "links": [link.name for link in c.links],
+                    "links": list(c.links),
                     "kind": "filelog" if c.broker is None else "kafka",
                     **({} if c.broker is None else {"broker": c.broker}),
                 }
                 for c in self.channels
             ],
             "links": {
-                name: [c.id for c in self.channels if name in {link.name for link in c.links}]
-                for name in dict.fromkeys(link.name for c in self.channels for link in c.links)
+                name: [c.id for c in crossing]
+                for name, crossing in _grouped((x, c) for c in self.channels for x in c.links).items()
             },
             "warnings": list(self.warnings),
         }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from headwater.dataflow import operators as ops
-from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.graph import Graph
 from headwater.dataflow.rewrite import substitute
 from headwater.dataflow.schema import Column, Schema
 from headwater.dataflow.sinks import JdbcSink, Sink
@@ -37,7 +37,7 @@ class Pass:
     root: str
     scans: tuple[str, ...] = ()
 
-    def branches(self, flow: Dataflow, id_: str) -> list[Branch]:
+    def branches(self, flow: Graph, id_: str) -> list[Branch]:
         """Give each way on which rows come to an operator from the root or a scan; several behind a union."""
         if id_ == self.root or id_ in self.scans:
             return [Branch(id_, ())]
@@ -49,7 +49,7 @@ class Pass:
         ]
 
 
-def outputs_of(flow: Dataflow, piece: Iterable[str]) -> tuple[str, ...]:
+def outputs_of(flow: Graph, piece: Iterable[str]) -> tuple[str, ...]:
     """Operators of a piece whose stream leaves it: sinks, and those read by another piece."""
     inside = set(piece)
     return tuple(
@@ -59,7 +59,7 @@ def outputs_of(flow: Dataflow, piece: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def one_pass(flow: Dataflow, piece: tuple[str, ...]) -> Pass | None:
+def one_pass(flow: Graph, piece: tuple[str, ...]) -> Pass | None:
     """Find how one query serves a piece; None where it cannot.
 
     As many scans as possible are done together, and as much as possible before rows are told apart.
@@ -77,18 +77,18 @@ def one_pass(flow: Dataflow, piece: tuple[str, ...]) -> Pass | None:
     return best
 
 
-def root_of(flow: Dataflow, piece: tuple[str, ...]) -> str:
+def root_of(flow: Graph, piece: tuple[str, ...]) -> str:
     """Give the operator from which a piece's query is built upwards."""
     found = one_pass(flow, piece)
     return found.root if found is not None else outputs_of(flow, piece)[0]
 
 
-def passes(flow: Dataflow, id_: str) -> bool:
+def passes(flow: Graph, id_: str) -> bool:
     """Tell whether an operator may stand behind the root of a pass."""
     return isinstance(flow[id_], (*ops.STATELESS_SQL, ops.Watermark, ops.Union, Sink, Scan))
 
 
-def hinders(flow: Dataflow, piece: tuple[str, ...], roots: Collection[str]) -> set[tuple[str, str]]:
+def hinders(flow: Graph, piece: tuple[str, ...], roots: Collection[str]) -> set[tuple[str, str]]:
     """Give the edges at which a piece has to be cut so that a pass from some roots serves what is left."""
     places: dict[str, _Place] = {}
     cuts: set[tuple[str, str]] = set()
@@ -113,7 +113,7 @@ class _Place:
     behind: ops.Operator | None
 
 
-def _place_of(flow: Dataflow, operator: ops.Operator, places: Mapping[str, _Place]) -> _Place | None:
+def _place_of(flow: Graph, operator: ops.Operator, places: Mapping[str, _Place]) -> _Place | None:
     """Give an operator's place in a pass, by its inputs'; None where it cannot have one."""
     above = [places.get(p) for p in operator.inputs]
     first = above[0]
@@ -127,7 +127,7 @@ def _place_of(flow: Dataflow, operator: ops.Operator, places: Mapping[str, _Plac
     return _Place(first.root, operator if isinstance(operator, (Scan, ops.Union)) else first.behind)
 
 
-def _pass(flow: Dataflow, root: str, below: Sequence[str]) -> Pass | None:
+def _pass(flow: Graph, root: str, below: Sequence[str]) -> Pass | None:
     """Give the pass from a root over all that is below it, if there is one."""
     within = {root, *below}
     if not all(passes(flow, b) and within.issuperset(flow[b].inputs) for b in below):
@@ -155,7 +155,7 @@ def _follows(one: Scan, other: Scan) -> bool:
     return one.inputs == (other.id,) and other.keeps_keys and keys[0] == keys[1]
 
 
-def below_of(flow: Dataflow, id_: str, inside: Collection[str]) -> set[str]:
+def below_of(flow: Graph, id_: str, inside: Collection[str]) -> set[str]:
     """Name the operators of a piece that something of an operator's stream comes to within the piece."""
     found: set[str] = set()
     todo = [id_]
@@ -168,7 +168,7 @@ def below_of(flow: Dataflow, id_: str, inside: Collection[str]) -> set[str]:
 
 
 def steps(
-    flow: Dataflow, root: str, output: str, *, beside: tuple[type[ops.Operator], ...] = ()
+    flow: Graph, root: str, output: str, *, beside: tuple[type[ops.Operator], ...] = ()
 ) -> list[ops.Operator] | None:
     """Give the operators from root to output, the one next to the root first.
 
@@ -187,7 +187,7 @@ def steps(
 
 
 def melted(
-    flow: Dataflow, root: str, output: str, *, within: str | None = None
+    flow: Graph, root: str, output: str, *, within: str | None = None
 ) -> tuple[str, list[tuple[str, str]]]:
     """Write filters and projections from a root to an output as one condition and columns of the root.
 
@@ -197,7 +197,7 @@ def melted(
 
 
 def melted_along(
-    flow: Dataflow, root: str, path: Iterable[ops.Operator], *, within: str | None = None
+    flow: Graph, root: str, path: Iterable[ops.Operator], *, within: str | None = None
 ) -> tuple[str, list[tuple[str, str]]]:
     """Do so along a given path, which may lead through unions."""
     schema = flow.types[root].schema

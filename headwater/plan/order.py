@@ -11,10 +11,11 @@ from functools import cache
 
 from headwater.errors import DeploymentError
 from headwater.plan.carry import Carry
-from headwater.plan.content import is_stateful, unit_content
+from headwater.plan.content import is_stateful
 from headwater.plan.diff import PlanDiff, State
 from headwater.plan.document import plan_id
 from headwater.plan.model import Channel, DeploymentPlan, Unit
+from headwater.plan.spec import spec_of
 from headwater.plan.steps import (
     CanarySettings,
     Check,
@@ -110,7 +111,7 @@ def _require_way_back(diff: PlanDiff) -> None:
 
 
 def _keeps(plan: DeploymentPlan, unit: str) -> bool:
-    return is_stateful(plan, plan.unit(unit))
+    return is_stateful(plan.dataflow, plan.unit(unit))
 
 
 Placed = tuple[Incarnation, Standing]
@@ -123,8 +124,7 @@ def _by_place(entries: Iterable[tuple[DeploymentPlan, Incarnation, Standing]]) -
 
 
 def _place(plan: DeploymentPlan, unit: Unit) -> tuple[int, str, int]:
-    position = next(n for n, u in enumerate(plan.units) if u.id == unit.id)
-    return plan.continuum.layer_index(plan.continuum.zone(unit.zone).layer), unit.zone, position
+    return plan.continuum.layer_index(unit.layer), unit.zone, plan.position(unit.id)
 
 
 class _Ordering:
@@ -198,7 +198,7 @@ class _Ordering:
         other = self._plans[plan]
         mine, theirs = self._plan.unit(unit), other.unit(unit)
         return (mine.tag, mine.epoch) == (theirs.tag, theirs.epoch) and (
-            unit_content(self._plan, mine) == unit_content(other, theirs)
+            spec_of(self._plan, unit).content == spec_of(other, unit).content
         )
 
     def _stands(self, unit: Unit) -> bool:
@@ -249,7 +249,7 @@ class _Ordering:
 
     def _prepare(self, unit: Unit) -> Prepare:
         """Prepare a unit; in a deployment that many share, who is new to the stream joins it as it stands."""
-        if not self._plan.deployment.shared:
+        if not self._plan.pooled:
             return Prepare(plan=self._id, unit=unit.id)
         near = [unit.id, *(c for channel in self._plan.outputs(unit) for c in channel.consumers)]
         joining = (u for u in dict.fromkeys(near) if self._is_new(u))
@@ -300,11 +300,11 @@ class _Ordering:
         return bool(self._readers(self._plan, unit) - self._readers(old, old.unit(unit.id)))
 
     def _read_elsewhere(self, unit: str, channel: Channel) -> bool:
-        """Tell whether a stream is read on in another zone, which does not have what waits in this one."""
+        """Tell whether a stream is read on on another node, which does not have what waits on this one."""
         return any(
             r.operator == channel.operator
             and unit in r.donors
-            and self._plan.unit(c.unit).zone != self._base.unit(unit).zone
+            and self._plan.unit(c.unit).node != self._base.unit(unit).node
             for c in self._carried.values()
             for r in c.readings
         )

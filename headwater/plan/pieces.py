@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import networkx as nx
 
 from headwater.dataflow.graph import Dataflow
-from headwater.plan.model import Edge
+from headwater.plan.deployment import Edge
 from headwater.plan.onepass import OWN_QUERY, hinders, one_pass, outputs_of
 
 

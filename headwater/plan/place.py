@@ -2,9 +2,9 @@
 
 An operator that can run apart for each location is one operator of the problem per location. For strategies
 of placement these have to be in one layer together; schedulers choose for each location. Any other is one
-operator, and may be only where one zone sees all locations. Sources and sinks stay in their layers: what they
-read and write is there; so does what leads to a declaration of event time. In a zone, an operator runs on the
-strongest host that meets its requirements, as the runtime has it. Work is seconds of a core.
+operator, and may be only where one zone sees all locations. Sources and sinks stay where they are: what they
+read and write is there; so does what leads to a declaration of event time. The problem's hosts are the
+continuum's nodes. Work is seconds of a core.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from headwater.continuum import Continuum, Host
+from headwater.continuum import Continuum, Host, Node, strongest
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Watermark
 from headwater.dataflow.sinks import Sink
@@ -32,8 +32,9 @@ from headwater.placement.problem import Placement, Stream, moved
 from headwater.placement.schedule import SCHEDULERS, Scheduled, decide
 from headwater.placement.situation import Limits
 from headwater.placement.usage import Weights
-from headwater.plan.model import Deployment, DeploymentPlan
-from headwater.plan.spread import kinds, strongest
+from headwater.plan.deployment import Deployment, HostNames, layers_of
+from headwater.plan.deployment import Placement as HostPlacement
+from headwater.plan.model import DeploymentPlan
 from headwater.profile import Known, Profile
 
 ANNOTATED = "annotated"
@@ -124,17 +125,31 @@ class Setting:
         )
 
     @cached_property
-    def hosts(self) -> tuple[Host, ...]:
-        """One host of each kind in each zone: those that units run on."""
-        return tuple(kind[0] for zone in self.continuum.zones for kind in kinds(zone.hosts))
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes that units can run on, as the problem's hosts are numbered."""
+        return self.continuum.nodes
 
-    def _host_number(self, operator: str, zone: str) -> int | None:
-        """Number the host of a zone that would run an operator; None where none meets its requirements."""
-        eligible = self.continuum.eligible_hosts(zone, self.dataflow[operator].requires)
-        if not eligible:
-            return None
-        best = strongest(eligible).capabilities
-        return next(n for n, h in enumerate(self.hosts) if h.zone == zone and h.capabilities == best)
+    @cached_property
+    def hosts(self) -> tuple[Host, ...]:
+        """The problem's hosts: of each node the one that stands for it."""
+        return tuple(node.host for node in self.nodes)
+
+    @cached_property
+    def _numbers(self) -> Mapping[str, int]:
+        return {node.name: n for n, node in enumerate(self.nodes)}
+
+    def _able(self, operator: str, node: Node) -> HostNames:
+        """Name the hosts of a node that meet an operator's requirements."""
+        requirement = self.dataflow[operator].requires
+        return tuple(host.name for host in node.hosts if requirement.holds(host.capabilities))
+
+    def _nodes_in(self, operator: str, zone: str) -> list[int]:
+        """Number the nodes of a zone that could run an operator: schedulers know but the strongest."""
+        found = [node for node in self.continuum.zone(zone).nodes if self._able(operator, node)]
+        if self.apart and len(found) > 1:
+            best = strongest(node.host for node in found)
+            found = [node for node in found if node.host is best]
+        return [self._numbers[node.name] for node in found]
 
     def _zones_of(self, instance: Instance, layer: str) -> set[str]:
         """Name the zones of a layer in which an instance would run: more than one is not possible."""
@@ -145,15 +160,25 @@ class Setting:
 
     def _choices(self, instance: Instance) -> frozenset[int]:
         name, _ = instance
-        stays = name in self._staying
-        layers = [self.marked.layers[name]] if stays else [layer.name for layer in self.continuum.layers]
+        if name in self._staying:
+            return frozenset({self._running_on(self.marked, instance)})
         found: set[int] = set()
-        for layer in layers:
-            zones = self._zones_of(instance, layer)
+        for layer in self.continuum.layers:
+            zones = self._zones_of(instance, layer.name)
             if len(zones) == 1 and (zone := next(iter(zones))):
-                number = self._host_number(name, zone)
-                found |= set() if number is None else {number}
+                found |= set(self._nodes_in(name, zone))
         return frozenset(found)
+
+    def _running_on(self, deployment: Deployment, instance: Instance) -> int:
+        """Number the node of an instance: of several that share its rows, the strongest. Raise PlacementError
+        where it has none, or one for each location where it can have but one."""
+        name, location = instance
+        here = self.locations if location is None else (location,)
+        found: set[HostNames] = {deployment.placement[name, x] for x in here}
+        if len(found) != 1:
+            raise PlacementError(f"'{name}' cannot run apart for each location")
+        best = strongest(self.continuum.host(host) for host in found.pop())
+        return self._numbers[self.continuum.node_of(best.name).name]
 
     @cached_property
     def problem(self) -> Problem:
@@ -245,27 +270,43 @@ class Setting:
         return Topology(hosts, network, level == len(continuum.layers) - 1, level)
 
     def deployment(self, placement: Placement) -> Deployment:
-        """Give the deployment that a placement stands for: an operator's layer is that of most locations."""
-        found: dict[str, dict[str | None, str]] = {}
-        for (name, location), host in zip(self.instances, placement, strict=True):
-            found.setdefault(name, {})[location] = self.continuum.zone(self.hosts[host].zone).layer
-        layers = {name: Counter(own.values()).most_common(1)[0][0] for name, own in found.items()}
-        at = {
-            location: {name: own[location] for name, own in found.items() if location in own}
-            for location in self.locations
-        }
-        return replace(self.marked, layers=layers, at=at)
+        """Give the deployment that a placement stands for, without cuts but those of the marks."""
+        found: dict[str, dict[str, HostNames]] = {}
+        for (name, location), number in zip(self.instances, placement, strict=True):
+            hosts = self._able(name, self.nodes[number])
+            here = self.locations if location is None else (location,)
+            found.setdefault(name, {}).update(dict.fromkeys(here, hosts))
+        return replace(self.marked, placement=HostPlacement(found))
 
     def placement(self, deployment: Deployment) -> Placement:
         """Give the placement that a deployment leads to; raise PlacementError where there is none."""
         found = []
-        for name, location in self.instances:
-            layer = deployment.layers[name] if location is None else deployment.layer(name, location)
-            zones = self._zones_of((name, location), layer)
-            number = self._host_number(name, zones.pop()) if len(zones) == 1 and "" not in zones else None
-            if number is None:
-                raise PlacementError(f"'{name}' cannot run in layer {layer}")
+        for instance in self.instances:
+            number = self._running_on(deployment, instance)
+            if not self._able(instance[0], self.nodes[number]):
+                raise PlacementError(f"'{instance[0]}' cannot run on {self.nodes[number].name}")
             found.append(number)
+        return tuple(found)
+
+    def joined(self, placement: Placement) -> Placement:
+        """Keep rows of several locations together that have come together on a node of the zone: an operator
+        takes them on the node that most of them have."""
+        numbers = {instance: n for n, instance in enumerate(self.instances)}
+        found = list(placement)
+        for name in self.dataflow.order:
+            if not self._split[name]:
+                continue
+            for parent in dict.fromkeys(self.dataflow[name].inputs):
+                together: dict[int, list[int]] = {}
+                for location in self.locations:
+                    own = numbers[name, location]
+                    together.setdefault(found[numbers[parent, location]], []).append(own)
+                for own_ones in together.values():
+                    zones = {self.nodes[found[n]].zone for n in own_ones}
+                    if len(zones) == 1 and len(own_ones) > 1:
+                        most = Counter(found[n] for n in own_ones).most_common(1)[0][0]
+                        for n in own_ones:
+                            found[n] = most
         return tuple(found)
 
 
@@ -376,8 +417,18 @@ def place(setting: Setting, wish: Wish) -> tuple[Deployment, Prediction]:
             f"strategy '{wish.strategy}' knows no limits and weights",
             hint=f"those that do are {', '.join(SCHEDULERS)}",
         )
-    answer = _marked(setting) if wish.strategy == ANNOTATED else solve(setting.problem, wish.strategy)
+    if wish.strategy == ANNOTATED:
+        return setting.marked, predict(setting, _marked(setting))
+    answer = _solved(setting, wish.strategy)
     return setting.deployment(answer.placement), predict(setting, answer)
+
+
+def _solved(setting: Setting, strategy: str) -> Answer:
+    answer = solve(setting.problem, strategy)
+    together = setting.joined(answer.placement)
+    if together == answer.placement:
+        return answer
+    return replace(answer, placement=together, evaluation=evaluate(setting.problem, together))
 
 
 def _scheduled(setting: Setting, wish: Wish) -> tuple[Deployment, Prediction]:
@@ -440,8 +491,7 @@ def predict(setting: Setting, answer: Answer) -> Prediction:
         notes += (f"assumed, not measured: {some}. Measure with headwater profile.",)
     return Prediction(
         answer.strategy,
-        deployment.layers,
-        deployment.at,
+        *layers_of(deployment.placement, setting.continuum, setting.dataflow.order),
         cost.latency,
         tuple(_paths(setting, answer)),
         {f"{hosts[h].name} ({hosts[h].zone})": w / problem.hosts.cpu[h] for h, w in cost.usage.work.items()},

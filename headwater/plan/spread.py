@@ -1,12 +1,11 @@
-"""Share a unit out over hosts of a zone that differ, by the value of a column. Pure."""
+"""Share a unit out over several hosts by the value of a column. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import replace
 
-from headwater.continuum import Host
-from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.graph import Graph
 from headwater.dataflow.sources import Source
 from headwater.dataflow.types import StreamType
 
@@ -14,61 +13,46 @@ _TYPES = ("boolean", "tinyint", "smallint", "int", "bigint", "string", "date", "
 """Types of which equal values have equal hashes, however they came about."""
 
 
-def kinds(hosts: Iterable[Host]) -> tuple[tuple[Host, ...], ...]:
-    """Group hosts of equal capabilities, in written order."""
-    found: list[list[Host]] = []
-    for host in hosts:
-        same = next((k for k in found if k[0].capabilities == host.capabilities), None)
-        if same is None:
-            found.append([host])
-        else:
-            same.append(host)
-    return tuple(tuple(k) for k in found)
-
-
-def strongest(hosts: Iterable[Host]) -> Host:
-    """Choose the host with the most processors, then the most memory, then the first written."""
-
-    def strength(host: Host) -> tuple[float, float]:
-        found = (host.capabilities.get(name, 0) for name in ("n_cpu", "memory"))
-        cpu, memory = (float(v) if isinstance(v, (int, float)) else 0.0 for v in found)
-        return cpu, memory
-
-    return max(hosts, key=strength)
-
-
-def spread_column(dataflow: Dataflow, group: tuple[str, ...]) -> str | None:
+def spread_column(flow: Graph, group: tuple[str, ...]) -> str | None:
     """Find a column of a unit's inputs by which its rows can be shared out; None where there is none.
 
     It must be in all inputs, with one type, and go unchanged into a key of every stateful operator:
     then the rows of a key are together in one part. A unit that reads sources of its own cannot be shared.
     """
-    inside = set(group)
-    if any(isinstance(dataflow[i], Source) for i in group):
+    if any(isinstance(flow[i], Source) for i in group):
         return None
-    feeds = dict.fromkeys(p for i in group for p in dataflow[i].inputs if p not in inside)
-    types = [dataflow.types[f] for f in feeds]
+    types = [flow.types[f] for f in _feeds(flow, group)]
     first, *others = [{c.name: c.type.text for c in t.schema.columns} for t in types]
     names = [n for n, t in first.items() if t in _TYPES and all(o.get(n) == t for o in others)]
     # A location has few values: any other column shares more evenly.
     names.sort(key=lambda n: any(n in t.located_by for t in types))
-    return next((n for n in names if _keeps_keys_together(dataflow, group, tuple(feeds), n)), None)
+    return next((n for n in names if keys_by(flow, group, n) is not None), None)
 
 
-def _keeps_keys_together(
-    dataflow: Dataflow, group: tuple[str, ...], feeds: tuple[str, ...], column: str
-) -> bool:
-    """Follow a column through the unit as if it told locations apart: the same rule decides."""
+def _feeds(flow: Graph, group: tuple[str, ...]) -> tuple[str, ...]:
+    inside = set(group)
+    return tuple(dict.fromkeys(p for i in group for p in flow[i].inputs if p not in inside))
+
+
+def keys_by(flow: Graph, group: tuple[str, ...], column: str) -> Mapping[str, str] | None:
+    """Name, for each operator of a unit with keys, the key that a column of its inputs is there; None where
+    one has no such key.
+
+    The column is followed through the unit as if it told locations apart: the same rule decides.
+    """
     types: dict[str, StreamType] = {
-        f: replace(dataflow.types[f], located_by=frozenset((column,))) for f in feeds
+        f: replace(flow.types[f], located_by=frozenset((column,))) for f in _feeds(flow, group)
     }
+    found: dict[str, str] = {}
     for id_ in group:
-        operator = dataflow[id_]
+        operator = flow[id_]
         inputs = tuple(types[i] for i in operator.inputs)
         keys = operator.partition_keys()
         if keys is not None:
-            located = frozenset.intersection(*(t.located_by for t in inputs))
-            if not {k.lower() for k in keys} & {c.lower() for c in located}:
-                return False
+            located = {c.lower() for c in frozenset.intersection(*(t.located_by for t in inputs))}
+            key = next((k for k in keys if k.lower() in located), None)
+            if key is None:
+                return None
+            found[id_] = key
         types[id_] = operator.output(inputs)
-    return True
+    return found

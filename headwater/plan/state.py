@@ -15,11 +15,11 @@ from typing import Any
 from headwater.dataflow import operators as ops
 from headwater.dataflow import stateful
 from headwater.dataflow.expressions import check, check_aggregate
+from headwater.dataflow.graph import Graph
 from headwater.dataflow.rewrite import aggregate_calls, row_aggregates
 from headwater.dataflow.schema import Schema
-from headwater.dataflow.types import StreamType
-from headwater.plan.content import stream_type
-from headwater.plan.model import DeploymentPlan, Unit
+from headwater.dataflow.types import StreamType, stream_type
+from headwater.plan.model import Unit
 from headwater.plan.onepass import one_pass, root_of
 
 
@@ -43,12 +43,11 @@ def scan_tag(operator: str) -> str:
     return hashlib.sha256(operator.encode()).hexdigest()[:16]
 
 
-def kept_state(plan: DeploymentPlan, unit: Unit) -> tuple[Kept, ...]:
+def kept_state(flow: Graph, unit: Unit) -> tuple[Kept, ...]:
     """Give what a unit keeps, operator by operator, as Spark numbers them: from its output upwards.
 
     Where branches of the unit meet again, what they share is there once for each.
     """
-    flow = plan.dataflow
     found: list[Kept] = []
     served = one_pass(flow, unit.operators)
     together = served.scans if served is not None else ()

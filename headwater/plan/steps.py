@@ -28,7 +28,7 @@ class _UnitStep:
     unit: str
 
     @property
-    def zone(self) -> str:
+    def node(self) -> str:
         return self.unit.rpartition("@")[2]
 
 
@@ -131,7 +131,10 @@ class Switch:
     kind: Literal["switch"] = "switch"
     plan: str
     unit: str = ""
-    zone: str = "controller"
+
+    @property
+    def node(self) -> str:
+        return "controller"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,12 +164,12 @@ class Watch:
     """By how much the share of dead letters and late rows may exceed that of before."""
 
     @property
-    def zones(self) -> tuple[str, ...]:
+    def nodes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(u.rpartition("@")[2] for u in self.units))
 
     @property
-    def zone(self) -> str:
-        return ", ".join(self.zones)
+    def node(self) -> str:
+        return ", ".join(self.nodes)
 
 
 Step = (  # fmt: skip
@@ -185,16 +188,16 @@ Step = (  # fmt: skip
     | Forget
     | Watch
 )
-_SIDE_BY_SIDE = Check | Survey | Rehearse | Start
+_SIDE_BY_SIDE = Check | Survey | Rehearse | Start | Finish
 
 
 def side_by_side(steps: Sequence[Step]) -> tuple[int, ...]:
-    """Give the places of those steps that may be carried out at once with the first: one for each zone."""
-    found = {steps[0].zone: 0}
+    """Give the places of those steps that may be carried out at once with the first: one for each node."""
+    found = {steps[0].node: 0}
     for n, step in enumerate(steps):
         if not isinstance(step, _SIDE_BY_SIDE) or step.kind != steps[0].kind:
             break
-        found.setdefault(step.zone, n)
+        found.setdefault(step.node, n)
     return tuple(found.values())
 
 

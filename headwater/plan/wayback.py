@@ -31,7 +31,7 @@ def way_back(before: DeploymentPlan, failed: DeploymentPlan, standings: Standing
     known = {u.id for u in before.units}
     units = []
     for unit in before.units:
-        state: State = "kept" if is_stateful(before, unit) else "none"
+        state: State = "kept" if is_stateful(before.dataflow, unit) else "none"
         if unit.id in anew:
             units.append(UnitChange(unit=unit.id, action="replace", state=state, reason=WHY))
         else:

@@ -88,7 +88,7 @@ def _crossings(plan: DeploymentPlan) -> Iterator[RenderableType]:
     links: dict[str, Link] = {}
     crossing: dict[str, list[Channel]] = {}
     for channel in plan.channels:
-        for link in channel.links:
+        for link in map(plan.continuum.link, channel.links):
             links[link.name] = link
             crossing.setdefault(link.name, []).append(channel)
     if not links:
@@ -103,8 +103,8 @@ def _crossings(plan: DeploymentPlan) -> Iterator[RenderableType]:
                 name if number == 0 else "",
                 channel.operator,
                 channel.producer,
-                ", ".join(u for u, way in channel.routes.items() if links[name] in way),
-                f"Kafka of {channel.broker}" if channel.broker else f"filelog of {channel.zone}",
+                ", ".join(u for u, way in channel.routes.items() if name in way),
+                f"Kafka of {channel.broker}" if channel.broker else f"filelog of {channel.node}",
             )
     yield table
     yield Text("")
@@ -171,7 +171,7 @@ def status_view(status: Status) -> RenderableType:
     if links := status.progress.links:
         parts.append(_link_table(links))
     parts += _buffers(status.progress)
-    parts += [Text(f"zone {z.zone}: {z.error}", style="red") for z in status.zones if z.error]
+    parts += [Text(f"{z.node}: {z.error}", style="red") for z in status.zones if z.error]
     parts += [Text(f"{u.unit}: {u.error}", style="red") for u in status.units if u.error]
     return Group(*parts)
 

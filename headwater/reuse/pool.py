@@ -15,8 +15,9 @@ from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import MemorySink
 from headwater.errors import DataflowError
-from headwater.plan.build import annotated
-from headwater.plan.model import Deployment, DeploymentPlan, Edge
+from headwater.plan.build import in_layers, marked_layers
+from headwater.plan.deployment import Deployment, Edge
+from headwater.plan.model import DeploymentPlan
 from headwater.reuse.commons import Commons, Shape
 from headwater.reuse.contain import served
 from headwater.reuse.normal import normalized
@@ -139,17 +140,42 @@ class Pool:
         """Place what is to run: what runs already stays where it is, and cut as it is; see ``_beside``."""
         wanted: dict[str, str] = {}
         for one in self.submissions:
-            own = annotated(one.runs, continuum).layers
+            own = marked_layers(one.runs, continuum)
             for id_, shared in one.ids.items():
                 wanted[shared] = min(wanted.get(shared, own[id_]), own[id_], key=continuum.layer_index)
         if running is None:
-            return Deployment(wanted, shared=True)
-        now = running.deployment
-        layers = self._beside(now.layers, wanted, continuum)
-        at = {x: self._beside({**now.layers, **own}, wanted, continuum) for x, own in now.at.items()}
+            return in_layers(self.dataflow, continuum, wanted)
+        layers = self._beside(running.layers, wanted, continuum)
+        at = {
+            x: self._beside({**running.layers, **own}, wanted, continuum)
+            for x, own in running.layers_at.items()
+        }
         edges = {(p, o.id) for o in self.dataflow.operators for p in o.inputs}
         kept = frozenset(e for e in _cuts(running) & edges if layers[e[0]] == layers[e[1]])
-        return replace(now, layers=layers, at=at, cuts=kept, shared=True)
+        fresh = in_layers(self.dataflow, continuum, layers, at=at, cuts=kept)
+        return Deployment(kept, fresh.placement.replaced(self._staying(fresh, running)))
+
+    def _staying(
+        self, fresh: Deployment, running: DeploymentPlan
+    ) -> dict[str, Mapping[str, tuple[str, ...]]]:
+        """Give the hosts of what runs, where it stays in its layer and they are still there."""
+        now, known = running.deployment.placement, {host.name for host in running.continuum.hosts}
+        continuum = running.continuum
+
+        def stays(operator: str, location: str) -> bool:
+            hosts, others = now[operator, location], fresh.placement[operator, location]
+            requirement = self.dataflow[operator].requires
+            return (
+                set(hosts) <= known
+                and all(requirement.holds(continuum.host(h).capabilities) for h in hosts)
+                and continuum.host(hosts[0]).zone == continuum.host(others[0]).zone
+            )
+
+        return {
+            o: {x: now[o, x] for x in fresh.placement.of(o) if (o, x) in now and stays(o, x)}
+            for o in fresh.placement
+            if now.of(o)
+        }
 
     def _beside(
         self, now: Mapping[str, str], wanted: Mapping[str, str], continuum: Continuum

@@ -15,7 +15,8 @@ from headwater.dataflow.graph import Dataflow
 from headwater.errors import ErrorList
 from headwater.plan.build import build
 from headwater.plan.diff import diff
-from headwater.plan.model import Deployment, DeploymentPlan, Edge
+from headwater.plan.deployment import Deployment, Edge
+from headwater.plan.model import DeploymentPlan
 from headwater.reuse.pool import Pool
 
 FRAGMENTED = 0.3
@@ -55,13 +56,13 @@ def ways(
         if taps:
             deployment = replace(plan.deployment, cuts=plan.deployment.cuts | taps)
             words = f"{how}, queries beside what runs" if how else "queries beside what runs"
-            found.append(Way(words, after, build(after.dataflow, continuum, deployment)))
+            found.append(Way(words, after, build(after.dataflow, continuum, deployment, pooled=True)))
     return tuple(found)
 
 
 def put_together(pool: Pool, continuum: Continuum, running: DeploymentPlan | None) -> DeploymentPlan:
     """Plan a pool so that what runs stays as it is cut, unless that has become too many queries."""
-    plan = build(pool.dataflow, continuum, pool.deployment(continuum, running))
+    plan = build(pool.dataflow, continuum, pool.deployment(continuum, running), pooled=True)
     less = whole(pool, continuum, running)
     if len(plan.units) - len(less.units) < FRAGMENTED * len(plan.units):
         return plan
@@ -75,7 +76,7 @@ def put_together(pool: Pool, continuum: Continuum, running: DeploymentPlan | Non
 def whole(pool: Pool, continuum: Continuum, running: DeploymentPlan | None) -> DeploymentPlan:
     """Plan a pool in as few queries as its layers allow."""
     uncut: Deployment = replace(pool.deployment(continuum, running), cuts=frozenset())
-    return build(pool.dataflow, continuum, uncut)
+    return build(pool.dataflow, continuum, uncut, pooled=True)
 
 
 def costs(found: Sequence[Way], facts: Facts | None) -> dict[str, float]:

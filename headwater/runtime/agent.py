@@ -1,4 +1,4 @@
-"""A zone's agent: carries out what it is told, remembers it, and goes on alone when nobody is there.
+"""A node's agent: carries out what it is told, remembers it, and goes on alone when nobody is there.
 
 What it was told last of each unit is on its own disk. So after a restart, of the agent or of the
 machine, with or without a link, its units go on; queries that still run are adopted.
@@ -6,11 +6,12 @@ machine, with or without a link, its units go on; queries that still run are ado
 Directory of an agent::
 
     agent.json                       its address and process, for this machine's eyes
-    peers.json                       where other zones' agents are
-    spark/<host>/                    one Spark for each kind of host
+    peers.json                       where other nodes' agents are
+    terms.json                       the newest term of each store that has given orders
+    spark/<host>/                    its Spark
     deployments/<name>/              channels, checkpoints, sinks (see layout.py)
-    deployments/<name>/plans/        plans by digest
-    deployments/<name>/tasks.json    each unit, its plan and whether it is to run
+    deployments/<name>/specs/        descriptions of units, by digest
+    deployments/<name>/tasks.json    each unit, its description and whether it is to run
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headwater.errors import ChannelError, DeploymentError, HeadwaterError
+from headwater.errors import ChannelError, DeploymentError, HeadwaterError, SpecUnknown
 from headwater.plan.carry import Carry, carry_from_data
-from headwater.plan.document import from_document
-from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.port import Fence, stamp_from_data
+from headwater.plan.spec import UnitSpec
+from headwater.requirement import Capabilities
 from headwater.runtime import carrying
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.deadletters import read_dead_letters
@@ -51,38 +53,55 @@ _SAVE = 5.0  # seconds between two notes of the units' totals
 
 
 class Agent:
-    """The units, channels and Sparks of one zone. Its methods may be called from many threads."""
+    """The units, channels and Spark of one node. Its methods may be called from many threads.
+
+    ``offers``: the capabilities of its host; None where it stands in for whatever the plan counts on.
+    ``share``: it does so for all nodes, whose channels are in one directory.
+    """
 
     def __init__(
         self,
-        zone: str,
+        node: str,
         directory: Path,
         credentials: Credentials,
         sparks: Sparks,
         settings: UnitSettings | None = None,
+        *,
+        offers: Capabilities | None = None,
+        share: bool = False,
     ) -> None:
-        self.zone = zone
+        self.node = node
         self.directory = directory.resolve()
+        self.offers = offers
+        self._share = share
         self._credentials = credentials
         self._sparks = sparks
         self._settings = settings or UnitSettings()
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._deployed: dict[str, Deployed] = {}
-        self._hosts = Hosts(zone, sparks)
+        self._hosts = Hosts(sparks)
         self._peers: dict[str, str] = read_note(self.directory / "peers.json")
+        self._fencing = threading.Lock()
+        self._fence = Fence(read_note(self.directory / "terms.json"), self._keep_terms)
         self._guard = threading.Thread(target=self._watch, name="guard", daemon=True)
 
     # ------------------------------------------------------------ life
 
     def begin(self) -> None:
         """Go on with what was to run when the agent ended last."""
-        home = self.directory / "deployments"
-        home.mkdir(parents=True, exist_ok=True)
-        for place in sorted(home.iterdir()):
-            if (place / "tasks.json").exists():
-                self._open(place.name)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for name in self._remembered():
+            self._open(name)
         self._guard.start()
+
+    def _remembered(self) -> list[str]:
+        home = self.directory / "deployments"
+        found = sorted(home.iterdir()) if home.is_dir() else []
+        return [place.name for place in found if (place / "tasks.json").exists()]
+
+    def _keep_terms(self, terms: Mapping[str, int]) -> None:
+        write_atomically(self.directory / "terms.json", json.dumps(terms))
 
     def end(self, *, units: bool) -> None:
         """End the agent; with ``units`` the queries and their Spark as well, at a batch boundary."""
@@ -99,11 +118,11 @@ class Agent:
         if len(parts) == 2:
             parts.insert(1, "channels")
         if len(parts) != 3 or parts[1] not in ("channels", "sinks") or not all(map(_NAME.fullmatch, parts)):
-            raise ChannelError(f"not a log's name: {name!r}", where=f"zone {self.zone}")
-        path = self.directory / "deployments" / parts[0] / parts[1] / parts[2]
+            raise ChannelError(f"not a log's name: {name!r}", where=self.node)
+        path = self._place_of(parts[0]) / parts[1] / parts[2]
         if not path.is_dir():
             raise ChannelError(
-                "there is no such log (yet)", where=f"zone {self.zone}: {name}", hint="is its unit prepared?"
+                "there is no such log (yet)", where=f"{self.node}: {name}", hint="is its unit prepared?"
             )
         return FileLog(path)
 
@@ -112,26 +131,29 @@ class Agent:
     def actions(self) -> dict[str, Action]:
         """Give what may be asked, by name; see ``agents.AgentClient`` for the other side."""
         return {
-            "hello": lambda body: {"zone": self.zone, "deployments": sorted(self._deployed)},
+            "hello": lambda body: {"node": self.node, "deployments": sorted(self._deployed)},
             "peers": self._meet,
             "hold": self._hold,
-            "check": self._of_unit(lambda d, plan, unit: d.check(plan, unit)),
-            "prepare": lambda body: self._of_unit(
-                lambda d, plan, unit: d.prepare(plan, unit, frozenset(map(str, body.get("joining") or ())))
-            )(body),
-            "start": self._of_unit(lambda d, plan, unit: d.start(plan, unit)),
-            "feed": self._of_unit(lambda d, plan, unit: d.feed(plan, unit)),
-            "stop": lambda body: self._of_unit(
-                lambda d, plan, unit: d.stop(unit, clean=bool(body.get("clean")))
-            )(body),
-            "settle": self._of_unit(lambda d, plan, unit: d.settle(plan, unit)),
-            "drained": self._of_unit(lambda d, plan, unit: d.drained(plan, unit)),
+            "check": self._of_unit(lambda d, spec, body: d.check(spec)),
+            "prepare": self._of_unit(
+                lambda d, spec, body: d.prepare(spec, frozenset(map(str, body.get("joining") or ()))),
+                alone=True,
+            ),
+            "start": self._of_unit(lambda d, spec, body: d.start(spec), alone=True),
+            "feed": self._of_unit(lambda d, spec, body: d.feed(spec), alone=True),
+            "stop": self._of_unit(
+                lambda d, spec, body: d.stop(spec, clean=bool(body.get("clean"))), alone=True
+            ),
+            "settle": self._of_unit(lambda d, spec, body: d.settle(spec)),
+            "drained": self._of_unit(lambda d, spec, body: d.drained(spec)),
             "survey": self._of_unit(self._survey),
-            "rehearse": self._rehearse,
-            "save": self._of_unit(self._save),
-            "load": self._load,
-            "finish": self._of_unit(lambda d, plan, unit: d.finish(plan, unit)),
-            "forget": self._of_unit(self._forget),
+            "rehearse": self._of_unit(self._rehearse),
+            "save": self._of_unit(self._save, alone=True),
+            "load": self._of_unit(self._load, alone=True),
+            "finish": self._of_unit(lambda d, spec, body: d.finish(spec), alone=True),
+            "forget": self._of_unit(self._forget, alone=True),
+            "end": self._end,
+            "report": self._report,
             "progress": lambda body: self._named(body).progress().to_data(),
             "dead_letters": self._dead_letters,
             "replay": self._replay,
@@ -145,41 +167,50 @@ class Agent:
             write_atomically(self.directory / "peers.json", json.dumps(self._peers))
 
     def _hold(self, body: Mapping[str, Any]) -> str:
-        """Store a plan."""
-        document = dict(body["document"])
-        plan = from_document(document)
+        """Store a unit's description."""
+        spec = UnitSpec.from_data(body.get("spec"))
         with self._lock:
-            return self._open(plan.dataflow.name).hold(document, plan)
+            return self._open(spec.deployment).hold(spec)
+
+    def _end(self, body: Mapping[str, Any]) -> None:
+        """Stop what runs under a unit's id."""
+        deployed, unit = self._named(body), str(body.get("unit"))
+        with deployed.alone(unit):
+            self._admit(body, f"{deployed.name}/{unit}")
+            deployed.end(unit)
+
+    def _report(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Give the state of all deployments, and what was last asked for of each unit."""
+        self._admit(body)
+        with self._lock:
+            here = dict(self._deployed)
+        return {
+            "progress": {name: deployed.progress().to_data() for name, deployed in here.items()},
+            "units": {
+                name: [[*which, wanted] for which, wanted in deployed.wanted().items()]
+                for name, deployed in here.items()
+            },
+        }
 
     def _carry(self, body: Mapping[str, Any]) -> tuple[Carry, list[str]]:
         """Read what a unit takes over, and the names of what was saved of its donors."""
         carry, names = carry_from_data(body.get("carry")), [str(n) for n in body.get("saved") or ()]
         if not all(n == "" or _NAME.fullmatch(n) for n in names) or len(names) != len(carry.donors):
-            raise DeploymentError(f"not the names of what was saved: {names}", where=f"zone {self.zone}")
+            raise DeploymentError(f"not the names of what was saved: {names}", where=self.node)
         return carry, names
 
-    def _rehearse(self, body: dict[str, Any]) -> None:
+    def _rehearse(self, deployed: Deployed, spec: UnitSpec, body: Mapping[str, Any]) -> None:
         """Run a unit on a trifle, from what its donors keep by now if it takes over anything."""
         carried = self._carry(body) if body.get("carry") is not None else None
+        with deployed.acting(spec) as units:
+            dressed = carrying.dress(units, spec, *carried, self._state_store()) if carried else None
+        rehearse(units, spec, dressed)
 
-        def run(deployed: Deployed, plan: DeploymentPlan, unit: Unit) -> None:
-            with deployed.acting(plan, unit) as units:
-                dressed = (
-                    carrying.dress(units, plan, unit, *carried, self._state_store()) if carried else None
-                )
-            rehearse(units, plan, unit, dressed)
-
-        self._of_unit(run)(body)
-
-    def _load(self, body: dict[str, Any]) -> None:
+    def _load(self, deployed: Deployed, spec: UnitSpec, body: Mapping[str, Any]) -> None:
         """Make a unit's checkpoint of what others have saved."""
         carry, names = self._carry(body)
-
-        def load(deployed: Deployed, plan: DeploymentPlan, unit: Unit) -> None:
-            with deployed.acting(plan, unit) as units:
-                carrying.load(units, plan, unit, carry, names, self._state_store())
-
-        self._of_unit(load)(body)
+        with deployed.acting(spec) as units:
+            carrying.load(units, spec, carry, names, self._state_store())
 
     def _dead_letters(self, body: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Give the first malformed records of a deployment."""
@@ -188,75 +219,107 @@ class Agent:
 
     def _replay(self, body: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Offer dead letters again to the sources that they came from."""
-        wanted = wanted_from_data(body.get("letters"), where=f"zone {self.zone}")
+        wanted = wanted_from_data(body.get("letters"), where=self.node)
         deployed, force = self._named(body), body.get("force") is True
         find = sources_of(deployed.in_force(), deployed.layout)
         found = replay(deployed.layout.all_dead_letters, wanted, find, force=force)
-        return [replace(one, zone=self.zone).to_data() for one in found]
+        return [replace(one, zone=self.node).to_data() for one in found]
 
-    def _survey(self, deployed: Deployed, plan: DeploymentPlan, unit: Unit) -> None:
+    def _survey(self, deployed: Deployed, spec: UnitSpec, body: Mapping[str, Any]) -> None:
         """Raise what stands in the way of saving what a unit keeps."""
-        with deployed.acting(plan, unit) as units:
-            carrying.survey(units, plan, unit, self._state_store())
+        with deployed.acting(spec) as units:
+            carrying.survey(units, spec, self._state_store())
 
-    def _save(self, deployed: Deployed, plan: DeploymentPlan, unit: Unit) -> dict[str, int]:
-        """Put what a stopped unit kept where other zones find it; tell its size."""
-        with deployed.acting(plan, unit) as units:
-            saved, sent = carrying.save(units, plan, unit, self._state_store())
+    def _save(self, deployed: Deployed, spec: UnitSpec, body: Mapping[str, Any]) -> dict[str, int]:
+        """Put what a stopped unit kept where other nodes find it; tell its size."""
+        with deployed.acting(spec) as units:
+            saved, sent = carrying.save(units, spec, self._state_store())
         return {"bytes": saved.bytes, "sent": sent}
 
-    def _forget(self, deployed: Deployed, plan: DeploymentPlan, unit: Unit) -> bool:
+    def _forget(self, deployed: Deployed, spec: UnitSpec, body: Mapping[str, Any]) -> bool:
         """Delete what is stored of a unit here, and what it left for others."""
-        carrying.remove(deployed.layout, unit)
-        return deployed.forget(plan, unit)
+        carrying.remove(deployed.layout, spec.unit)
+        return deployed.forget(spec)
 
     def _state_store(self) -> StateStore:
         if self._settings.state_store is None:
             raise DeploymentError(
                 "there is no place to leave state for other units",
-                where=f"zone {self.zone}",
+                where=self.node,
                 hint="start its agent with --state-store URI, the same for all zones",
             )
         return StateStore(self._settings.state_store)
 
-    def _of_unit(self, call: Callable[[Deployed, DeploymentPlan, Unit], Any]) -> Action:
+    def _of_unit(
+        self, call: Callable[[Deployed, UnitSpec, Mapping[str, Any]], Any], *, alone: bool = False
+    ) -> Action:
+        """Answer a request about a unit; ``alone``: nothing else is done with the unit meanwhile."""
+
         def answer(body: dict[str, Any]) -> Any:
             deployed = self._named(body)
-            plan = deployed.plan(str(body.get("digest")))
-            unit = plan.unit(str(body.get("unit")))
-            if unit.zone != self.zone:
-                raise DeploymentError(
-                    f"unit {unit.id} is not of this zone",
-                    where=f"zone {self.zone}",
-                    hint="check the addresses",
-                )
-            with reaching_spark(f"zone {self.zone}"):
-                return call(deployed, plan, unit)
+            spec = deployed.spec(str(body.get("digest")))
+            self._check_own(spec)
+            with reaching_spark(self.node):
+                if not alone:
+                    self._admit(body)
+                    return call(deployed, spec, body)
+                with deployed.alone(spec.id):
+                    # Only now: while it waited for its turn a newer one may have been taken.
+                    self._admit(body, f"{deployed.name}/{spec.id}")
+                    return call(deployed, spec, body)
 
         return answer
+
+    def _admit(self, body: Mapping[str, Any], unit: str | None = None) -> None:
+        """Raise Fenced where a newer order was taken."""
+        with self._fencing:
+            self._fence.admit(stamp_from_data(body.get("stamp")), unit)
+
+    def _check_own(self, spec: UnitSpec) -> None:
+        """Refuse a unit of another node, or one that needs what this host does not have."""
+        if spec.unit.node != self.node:
+            raise DeploymentError(
+                f"unit {spec.id} is not of this node", where=self.node, hint="check the addresses"
+            )
+        if self.offers is None or not (unmet := spec.requires.unmet(self.offers)):
+            return
+        raise DeploymentError(
+            f"it requires {spec.requires.text}, and this host offers less than the plan counts on "
+            f"({'; '.join(unmet)})",
+            where=f"unit {spec.id}, {self.node}",
+            hint="correct the host's capabilities in the continuum, or start its agent with --offer",
+        )
+
+    def deployed(self, name: str) -> Deployed | None:
+        """Give what there is of a deployment."""
+        with self._lock:
+            return self._deployed.get(name)
 
     def _named(self, body: Mapping[str, Any]) -> Deployed:
         name = str(body.get("deployment"))
         with self._lock:
             if name not in self._deployed:
-                raise DeploymentError("is not here", where=f"zone {self.zone}: deployment {name}")
+                raise SpecUnknown("is not here", where=f"{self.node}: deployment {name}")
             return self._deployed[name]
+
+    def _place_of(self, name: str) -> Path:
+        return self.directory / "deployments" / name
 
     def _open(self, name: str) -> Deployed:
         with self._lock:
             if name not in self._deployed:
                 if not _NAME.fullmatch(name):
                     raise DeploymentError(f"not a deployment's name: {name!r}")
-                place = self.directory / "deployments" / name
                 self._deployed[name] = Deployed(
                     name,
-                    self.zone,
-                    place,
+                    self.node,
+                    self._place_of(name),
                     self._sparks,
                     self._peers,
                     self._credentials,
                     self._settings,
                     self._hosts,
+                    share=self._share,
                 )
             return self._deployed[name]
 
@@ -280,6 +343,6 @@ class Agent:
 
     def _look_at_hosts(self) -> None:
         try:
-            self._hosts.look([r for deployed in list(self._deployed.values()) for r in deployed.running()])
+            self._hosts.look(r for deployed in list(self._deployed.values()) for r in deployed.running())
         except Exception:  # nothing that runs depends on it
-            _LOG.exception("the hosts of zone %s", self.zone)
+            _LOG.exception("the host of %s", self.node)

@@ -12,18 +12,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headwater.continuum import Zone
-from headwater.errors import DeploymentError, Unavailable
+from headwater.continuum import Node
+from headwater.errors import DeploymentError, SpecUnknown, Unavailable
 from headwater.metrics import Progress
 from headwater.plan.carry import Carry
-from headwater.plan.document import digest, to_document
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.port import NodeReport, TakeStamp
+from headwater.plan.spec import UnitSpec
 from headwater.runtime.channels.flight import FlightLog
 from headwater.runtime.durable import write_first
 from headwater.runtime.layout import sink_name
@@ -33,148 +34,142 @@ from headwater.runtime.wire import CA_ENV, TOKEN_ENV, Credentials, Wire
 STATE_ENV = "HEADWATER_STATE_STORE"
 LONG_SECONDS = 300.0
 """For requests that may have to start a Spark first."""
+REPORT_SECONDS = 10.0
+"""For the state of a node."""
 
 START_SECONDS = 30.0
 STOP_SECONDS = 60.0
 
 
+Ask = Callable[[str, Mapping[str, Any], float], Any]
+"""Sends a request to an agent, by name, with a body, for so many seconds; gives its answer."""
+
+
 class AgentClient:
-    """A zone, as its agent tells it: check, prepare, start, feed, stop, drained, finish, forget units."""
+    """A node, as its agent tells it: a ``NodePort``, and what else is asked of agents.
 
-    def __init__(self, zone: str, reach: Callable[[], Wire], peers: Mapping[str, str]) -> None:
-        self.zone = zone
-        self._reach = reach
-        self._peers = peers
-        self._documents: dict[int, tuple[DeploymentPlan, str, dict[str, Any]]] = {}
+    ``stamps``: of orders; without, only questions can be asked. ``meet``: called with the nodes that a unit
+    reads from, before a request about it.
+    """
 
-    def check(self, plan: DeploymentPlan, unit: str) -> None:
-        """Compile a unit in the zone without starting it; raise what is wrong with it."""
-        self._ask("check", plan, unit)
+    def __init__(
+        self,
+        node: str,
+        ask: Ask,
+        stamps: TakeStamp | None = None,
+        *,
+        meet: Callable[[Collection[str]], None] = lambda nodes: None,
+    ) -> None:
+        self.node = node
+        self._ask = ask
+        self._stamps = stamps
+        self._meet = meet
 
-    def prepare(self, plan: DeploymentPlan, unit: str, *, joining: Sequence[str] = ()) -> None:
-        """Make its channels, register their readers, set its inputs up."""
-        self._ask("prepare", plan, unit, joining=list(joining))
+    # ------------------------------------------------------------ orders
 
-    def start(self, plan: DeploymentPlan, unit: str) -> None:
-        """Start a unit, or adopt it when it runs under this tag and epoch already."""
-        self._ask("start", plan, unit)
+    def check(self, spec: UnitSpec) -> None:
+        self._order("check", spec)
 
-    def feed(self, plan: DeploymentPlan, unit: str) -> None:
-        """Give a running unit the inputs of this plan."""
-        self._ask("feed", plan, unit)
+    def prepare(self, spec: UnitSpec, *, joining: Sequence[str] = ()) -> None:
+        self._order("prepare", spec, joining=list(joining))
 
-    def stop(self, plan: DeploymentPlan, unit: str, *, clean: bool = False) -> None:
-        """Stop a unit at a batch boundary; ``clean``: a batch that was cut off comes to its end first."""
-        self._ask("stop", plan, unit, clean=clean)
+    def start(self, spec: UnitSpec) -> None:
+        self._order("start", spec)
 
-    def settle(self, plan: DeploymentPlan, unit: str) -> None:
-        """Wait until what has arrived in the zone so far has gone through a unit."""
-        self._ask("settle", plan, unit)
+    def feed(self, spec: UnitSpec) -> None:
+        self._order("feed", spec)
 
-    def drained(self, plan: DeploymentPlan, unit: str) -> bool:
-        """Tell whether a unit has read all that its inputs hold."""
-        return bool(self._ask("drained", plan, unit))
+    def stop(self, spec: UnitSpec, *, clean: bool = False) -> None:
+        self._order("stop", spec, clean=clean)
 
-    def survey(self, plan: DeploymentPlan, unit: str) -> None:
-        """See whether a unit's state can be saved; raise what stands in the way."""
-        self._ask("survey", plan, unit)
+    def settle(self, spec: UnitSpec) -> None:
+        """Wait until what has arrived on the node so far has gone through a unit."""
+        self._order("settle", spec)
 
-    def rehearse(self, plan: DeploymentPlan, unit: str, carry: Carry | None, saved: Sequence[str]) -> None:
-        """Run a unit on a trifle beside all that counts; raise what is wrong with it."""
-        self._ask("rehearse", plan, unit, carry=asdict(carry) if carry else None, saved=list(saved))
+    def drained(self, spec: UnitSpec) -> bool:
+        return bool(self._order("drained", spec))
 
-    def save(self, plan: DeploymentPlan, unit: str) -> tuple[int, int]:
-        """Put what a stopped unit kept where other zones find it; give its bytes, and those sent now."""
-        told = self._ask("save", plan, unit)
+    def survey(self, spec: UnitSpec) -> None:
+        self._order("survey", spec)
+
+    def rehearse(self, spec: UnitSpec, carry: Carry | None, saved: Sequence[str]) -> None:
+        self._order("rehearse", spec, carry=asdict(carry) if carry else None, saved=list(saved))
+
+    def save(self, spec: UnitSpec) -> tuple[int, int]:
+        told = self._order("save", spec)
         return int(told["bytes"]), int(told["sent"])
 
-    def load(self, plan: DeploymentPlan, unit: str, carry: Carry, saved: Sequence[str]) -> None:
-        """Make a unit's checkpoint of what others have saved."""
-        self._ask("load", plan, unit, carry=asdict(carry), saved=list(saved))
+    def load(self, spec: UnitSpec, carry: Carry, saved: Sequence[str]) -> None:
+        self._order("load", spec, carry=asdict(carry), saved=list(saved))
 
-    def finish(self, plan: DeploymentPlan, unit: str) -> bool:
-        """Let a unit use up its input and end its channels; True once that is done."""
-        return bool(self._ask("finish", plan, unit))
+    def finish(self, spec: UnitSpec) -> bool:
+        return bool(self._order("finish", spec))
 
-    def forget(self, plan: DeploymentPlan, unit: str) -> bool:
-        """Delete what is stored of a unit; False while somebody has still to read its channels."""
-        return bool(self._ask("forget", plan, unit))
+    def forget(self, spec: UnitSpec) -> bool:
+        return bool(self._order("forget", spec))
+
+    def end(self, deployment: str, unit: str) -> None:
+        body = {"deployment": deployment, "unit": unit, "stamp": self._stamp()}
+        self._ask("end", body, LONG_SECONDS)
+
+    def report(self) -> NodeReport:
+        found = self._ask("report", {"stamp": self._stamp()}, REPORT_SECONDS)
+        return NodeReport(
+            progress={name: Progress.from_data(data) for name, data in found["progress"].items()},
+            units={
+                name: {(unit, tag, epoch): wanted for unit, tag, epoch, wanted in units}
+                for name, units in found["units"].items()
+            },
+        )
+
+    # ------------------------------------------------------------ questions
 
     def progress(self, deployment: str) -> Progress:
-        """Give the state of a deployment's part in this zone."""
-        found: dict[str, Any] = self._reach().ask("progress", {"deployment": deployment}, seconds=60.0)
+        """Give the state of a deployment's part on this node."""
+        found: dict[str, Any] = self._ask("progress", {"deployment": deployment}, 60.0)
         return Progress.from_data(found)
 
     def dead_letters(self, deployment: str) -> list[dict[str, Any]]:
-        """Give the first malformed records of this zone."""
-        return list(self._reach().ask("dead_letters", {"deployment": deployment}, seconds=60.0))
+        """Give the first malformed records of this node."""
+        return list(self._ask("dead_letters", {"deployment": deployment}, 60.0))
 
     def replay(self, deployment: str, wanted: Sequence[Wanted], *, force: bool) -> list[Replayed]:
-        """Offer dead letters of this zone again to the sources that they came from."""
+        """Offer dead letters of this node again to the sources that they came from."""
         body = {"deployment": deployment, "letters": [asdict(one) for one in wanted], "force": force}
-        return [Replayed(**one) for one in self._reach().ask("replay", body, seconds=LONG_SECONDS)]
-
-    def sink(self, plan: DeploymentPlan, unit: str, sink: str) -> FlightLog:
-        """Give the log that a unit of this zone writes for a memory or console sink."""
-        name = sink_name(sink, plan.tags[sink], plan.unit(unit))
-        return FlightLog(self._reach(), f"{plan.dataflow.name}/sinks/{name}")
-
-    def channel(self, plan: DeploymentPlan, channel: str) -> FlightLog:
-        """Give a channel's log in this zone: the original, or the copy of another zone's."""
-        return FlightLog(self._reach(), f"{plan.dataflow.name}/{channel}")
+        return [Replayed(**one) for one in self._ask("replay", body, LONG_SECONDS)]
 
     def hello(self) -> dict[str, Any]:
         """Ask whether the agent is there; raise Unavailable if not, DeploymentError if another is."""
-        found: dict[str, Any] = self._reach().ask("hello", {}, seconds=5.0)
-        if found["zone"] != self.zone:
+        found: dict[str, Any] = self._ask("hello", {}, 5.0)
+        if found["node"] != self.node:
             raise DeploymentError(
-                f"the agent at {self._reach().address} is that of zone {found['zone']}",
-                where=f"zone {self.zone}",
+                f"the agent there is that of {found['node']}",
+                where=self.node,
                 hint="correct `at:` in the continuum",
             )
         return found
 
-    def meet(self, peers: Mapping[str, str]) -> None:
-        """Tell the agent where others are."""
-        self._reach().ask("peers", {"peers": dict(peers)})
+    # ------------------------------------------------------------ how it is asked
 
-    def _ask(self, call: str, plan: DeploymentPlan, unit: str, **more: Any) -> Any:
-        name, document = self._document(plan)
-        lower = {c.zone for c in plan.inputs(plan.unit(unit))} - {self.zone}
-        peers = {zone: self._peers[zone] for zone in lower if zone in self._peers}
-        if peers:
-            self.meet(peers)
-        body = {"deployment": plan.dataflow.name, "digest": name, "unit": unit, **more}
-        with contextlib.suppress(_PlanUnknown):
-            return self._told(call, body)
-        self._reach().ask("hold", {"document": document}, seconds=60.0)
-        return self._told(call, body)
+    def _stamp(self) -> dict[str, Any]:
+        if self._stamps is None:
+            raise DeploymentError("orders come from the controller alone", where=self.node)
+        return self._stamps().to_data()
 
-    def _told(self, call: str, body: Mapping[str, Any]) -> Any:
-        try:
-            return self._reach().ask(call, body, seconds=LONG_SECONDS)
-        except DeploymentError as error:
-            if error.what in ("no such plan here", "is not here"):
-                raise _PlanUnknown(error.what) from error
-            raise
-
-    def _document(self, plan: DeploymentPlan) -> tuple[str, dict[str, Any]]:
-        known = self._documents.get(id(plan))
-        if known is None or known[0] is not plan:
-            document = to_document(plan)
-            known = self._documents[id(plan)] = (plan, digest(document), document)
-        return known[1], known[2]
-
-
-class _PlanUnknown(DeploymentError):
-    """The agent has to be given the plan first."""
+    def _order(self, call: str, spec: UnitSpec, **more: Any) -> Any:
+        self._meet({c.node for c in spec.inputs} - {self.node})
+        body = {"deployment": spec.deployment, "digest": spec.digest, "stamp": self._stamp(), **more}
+        with contextlib.suppress(SpecUnknown):
+            return self._ask(call, body, LONG_SECONDS)
+        self._ask("hold", {"spec": spec.to_data()}, 60.0)
+        return self._ask(call, {**body, "stamp": self._stamp()}, LONG_SECONDS)
 
 
 # ---------------------------------------------------------------- agents of this machine
 
 
 class Agents:
-    """The zones' agents: those that the continuum gives addresses, and the others on this machine.
+    """The nodes' agents: those that the continuum gives addresses, and the others on this machine.
 
     Those of this machine are kept below ``home``: started when they are needed, found again by the
     next who asks, alive until they are ended.
@@ -183,51 +178,80 @@ class Agents:
     def __init__(
         self, home: Path, *, options: tuple[str, ...] = (), routes: Mapping[str, str] | None = None
     ) -> None:
-        """``options`` are given to agents started here; ``routes`` say how zones reach one another's agents
+        """``options`` are given to agents started here; ``routes`` say how nodes reach one another's agents
         where that is not by the agent's own address."""
         self.home = home.resolve()
         self._options = options
         self._routes = dict(routes or {})
-        self._clients: dict[str, AgentClient] = {}
         self._wires: dict[str, Wire] = {}
         self._lock = threading.RLock()
         self._peers: dict[str, str] = {}
+        self._met: dict[str, dict[str, str]] = {}
+        """What each agent was told of others' addresses."""
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def open(self, zone: Zone) -> AgentClient:
-        """Give the way to a zone; raise Unavailable when it cannot be reached.
+    def open(self, node: Node, stamps: TakeStamp | None = None) -> AgentClient:
+        """Give the way to a node; raise Unavailable when it cannot be reached.
 
         Each request finds the agent anew, and starts it if it is to run here and does not.
         """
-        with self._lock:
-            client = self._clients.get(zone.name)
-            if client is None:
-                client = AgentClient(zone.name, partial(self._reach, zone), self._peers)
-                client.hello()
-                self._clients[zone.name] = client
-            return client
 
-    def find(self, zone: Zone) -> AgentClient:
-        """Give the way to a zone as ``open`` does, but start nothing: raise Unavailable instead."""
-        if zone.at is None and running_agent(self.home / "zones" / zone.name) is None:
-            raise Unavailable("no agent runs", where=f"zone {zone.name}", hint="`headwater up` starts it")
-        return self.open(zone)
+        def ask(call: str, body: Mapping[str, Any], seconds: float) -> Any:
+            return self._reach(node).ask(call, body, seconds=seconds)
 
-    def _reach(self, zone: Zone) -> Wire:
+        client = AgentClient(node.name, ask, stamps, meet=partial(self._introduce, node))
+        client.hello()
+        return client
+
+    def find(self, node: Node) -> AgentClient:
+        """Give the way to a node as ``open`` does, but start nothing: raise Unavailable instead."""
+        if node.at is None and running_agent(self.home / "zones" / node.name) is None:
+            raise Unavailable("no agent runs", where=node.name, hint="`headwater up` starts it")
+        return self.open(node)
+
+    def sink(self, plan: DeploymentPlan, unit: str, sink: str) -> FlightLog:
+        """Give the log that a unit writes for a memory or console sink."""
+        one = plan.unit(unit)
+        name = sink_name(sink, plan.tags[sink], one)
+        return FlightLog(self._reach(plan.continuum.node(one.node)), f"{plan.dataflow.name}/sinks/{name}")
+
+    def channel(self, node: Node, deployment: str, channel: str) -> FlightLog:
+        """Give a channel's log on a node: the original, or the copy of another node's."""
+        return FlightLog(self._reach(node), f"{deployment}/{channel}")
+
+    def _reach(self, node: Node) -> Wire:
         with self._lock:
-            address = zone.at or self._here(zone.name)
-            wire = self._wires.get(zone.name)
+            address = node.at or self._here(node.name)
+            wire = self._wires.get(node.name)
             if wire is None or wire.address != address:
-                wire = self._wires[zone.name] = Wire(address, self._credentials(zone))
-                self._peers[zone.name] = self._routes.get(zone.name, address)
-                for other in self._clients.values():
-                    if other.zone != zone.name:
-                        with contextlib.suppress(Unavailable):  # told again with the next request
-                            other.meet({zone.name: self._peers[zone.name]})
+                wire = self._wires[node.name] = Wire(address, self._credentials(node))
+                self._peers[node.name] = self._routes.get(node.name, address)
+                self._met.pop(node.name, None)
+                self._announce(node.name)
             return wire
 
-    def _credentials(self, zone: Zone) -> Credentials:
-        if zone.at is not None or os.environ.get(TOKEN_ENV):
+    def _announce(self, node: str) -> None:
+        """Tell the agents that know a node where it is now."""
+        address = self._peers[node]
+        for other, known in self._met.items():
+            if known.get(node, address) != address and other in self._wires:
+                with contextlib.suppress(Unavailable):  # told again with the next request
+                    self._wires[other].ask("peers", {"peers": {node: address}})
+                    known[node] = address
+
+    def _introduce(self, node: Node, others: Collection[str]) -> None:
+        """Tell an agent where others are, unless it was told."""
+        with self._lock:
+            peers = {name: self._peers[name] for name in others if name in self._peers}
+            known = self._met.setdefault(node.name, {})
+            news = {name: address for name, address in peers.items() if known.get(name) != address}
+        if news:
+            self._reach(node).ask("peers", {"peers": news})
+            with self._lock:
+                self._met.setdefault(node.name, {}).update(news)
+
+    def _credentials(self, node: Node) -> Credentials:
+        if node.at is not None or os.environ.get(TOKEN_ENV):
             return Credentials.from_environment()
         return Credentials(self._token())
 
@@ -254,7 +278,7 @@ class Agents:
         environment.setdefault(STATE_ENV, str(self.home / "state"))
         roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(p for p in roots if p)
-        command = [sys.executable, "-m", "headwater", "zone", zone, "--dir", str(directory)]
+        command = [sys.executable, "-m", "headwater", "zone", zone, "--stand-in", "--dir", str(directory)]
         with (directory / "agent.log").open("ab") as log:
             process = subprocess.Popen(
                 [*command, "--listen", listen, *self._options],

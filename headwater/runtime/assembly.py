@@ -200,7 +200,7 @@ class _Assembly:
         found = dict.fromkeys(d for s in shares for d in s.donors if d.unit in self.known)
         donors, partitions = list(found), int(summary.conf[_PARTITIONS])
         equal = all(int(self.known[d.unit].conf[_PARTITIONS]) == partitions for d in donors)
-        if len(donors) < 2 and equal and all(s.by is None for s in shares):
+        if len(donors) < 2 and equal and all(s.by is None and s.part is None for s in shares):
             for donor in donors:
                 self._fetch(donor, number, self.draft, self.checkpoint, summary.batch)
             return None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.graph import Graph
 from headwater.dataflow.stateful import Scan, by_event_time
 from headwater.errors import RuntimeFailure
 from headwater.runtime.scan import KEY, KEYED, TIME, Scanning, together
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SECONDS = 120
 
 
-def blank_state(spark: SparkSession, place: Path, flow: Dataflow, operators: Iterable[str]) -> Path:
+def blank_state(spark: SparkSession, place: Path, flow: Graph, operators: Iterable[str]) -> Path:
     """Make it below ``place`` for the scans among some operators, unless it is there; give that checkpoint.
 
     It is of batch 0, under number 0. Raise RuntimeFailure where Spark does not come to its end.

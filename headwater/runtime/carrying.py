@@ -12,7 +12,8 @@ from pathlib import Path
 from headwater.dataflow.sources import Source
 from headwater.errors import RuntimeFailure, Unavailable
 from headwater.plan.carry import Carry
-from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.model import Unit
+from headwater.plan.spec import UnitSpec
 from headwater.plan.state import kept_state
 from headwater.runtime.assembly import Place, assemble, place_of
 from headwater.runtime.blank import blank_state
@@ -20,7 +21,7 @@ from headwater.runtime.checkpoint import newest_batch
 from headwater.runtime.durable import read_note, write_atomically
 from headwater.runtime.layout import Layout
 from headwater.runtime.savedstate import Saved, StateStore, describe, operators, put_early
-from headwater.runtime.unit import apart, channel_readers, name_of_channels, names_of_source
+from headwater.runtime.unit import apart, name_of_channels, names_of_source
 from headwater.runtime.units import Units
 
 _RECEIPT = "saved.json"
@@ -28,21 +29,21 @@ _ARRIVAL = 2.0  # seconds in which entries on their way are waited for
 _LOOK = 0.02
 
 
-def survey(units: Units, plan: DeploymentPlan, unit: Unit, store: StateStore) -> None:
+def survey(units: Units, spec: UnitSpec, store: StateStore) -> None:
     """Raise what stands in the way of saving what a unit keeps; store what it keeps by now.
 
     RocksDB's files do not change, so only what is new has to be stored once it has stopped.
     """
     store.check()
-    if left := sorted(units.retired(unit)):
+    if left := sorted(units.retired(spec.unit)):
         raise Unavailable(
-            f"still reads {', '.join(left)}, which end", where=f"unit {unit.id}", hint="wait until it has"
+            f"still reads {', '.join(left)}, which end", where=f"unit {spec.id}", hint="wait until it has"
         )
-    kept, checkpoint = kept_state(plan, unit), units.layout.checkpoint(unit)
+    kept, checkpoint = kept_state(spec.flow, spec.unit), units.layout.checkpoint(spec.unit)
     if newest_batch(checkpoint / "commits") < 0:
-        waiting = [c.id for c in plan.inputs(unit) if units.log(plan, c).latest() > 0]
+        waiting = [c.id for c in spec.inputs if units.log(spec, c).latest() > 0]
         if kept and (waiting or newest_batch(checkpoint / "offsets") >= 0):
-            raise Unavailable("has not done its first batch", where=f"unit {unit.id}", hint="wait")
+            raise Unavailable("has not done its first batch", where=f"unit {spec.id}", hint="wait")
         found = {}
     else:
         found = operators(checkpoint)
@@ -50,29 +51,29 @@ def survey(units: Units, plan: DeploymentPlan, unit: Unit, store: StateStore) ->
     if found and set(found) != known:
         raise RuntimeFailure(
             f"keeps state in {len(found)} places, where {len(known)} are known",
-            where=f"unit {unit.id}",
+            where=f"unit {spec.id}",
             hint="report this as a defect; nothing was changed",
         )
-    name = _stored(plan, unit.checkpoint)
-    _leave_receipt(units.layout, unit, store, name)
+    name = _stored(spec, spec.unit.checkpoint)
+    _leave_receipt(units.layout, spec.unit, store, name)
     put_early(checkpoint, name, store)
 
 
-def save(units: Units, plan: DeploymentPlan, unit: Unit, store: StateStore) -> tuple[Saved, int]:
+def save(units: Units, spec: UnitSpec, store: StateStore) -> tuple[Saved, int]:
     """Put what a stopped unit kept into the store; give what is known of it, and the bytes sent now."""
-    work = units.get(unit.id)
-    if work is not None and work.running is not None and work.unit.checkpoint == unit.checkpoint:
-        raise RuntimeFailure("is to be saved while it runs", where=f"unit {unit.id}", hint="stop it first")
-    ends = {c.id: units.log(plan, c).latest() for c in plan.outputs(unit)}
-    note = read_note(units.layout.state(unit))
+    work = units.get(spec.id)
+    if work is not None and work.running is not None and work.unit.checkpoint == spec.unit.checkpoint:
+        raise RuntimeFailure("is to be saved while it runs", where=f"unit {spec.id}", hint="stop it first")
+    ends = {c.id: units.log(spec, c).latest() for c in spec.outputs}
+    note = read_note(units.layout.state(spec.unit))
     saved, files = describe(
-        units.layout.checkpoint(unit),
+        units.layout.checkpoint(spec.unit),
         ends,
         rows_in=int(note.get("rows_in", 0)),
         late_rows=int(note.get("late_rows", 0)),
     )
-    name = _stored(plan, unit.checkpoint)
-    _leave_receipt(units.layout, unit, store, name)
+    name = _stored(spec, spec.unit.checkpoint)
+    _leave_receipt(units.layout, spec.unit, store, name)
     sent = store.put(name, files)
     store.note(name, saved)
     return saved, sent
@@ -90,22 +91,22 @@ def remove(layout: Layout, unit: Unit) -> None:
 
 
 def dress(
-    units: Units, plan: DeploymentPlan, unit: Unit, carry: Carry, names: Sequence[str], store: StateStore
+    units: Units, spec: UnitSpec, carry: Carry, names: Sequence[str], store: StateStore
 ) -> Callable[[Path], int] | None:
     """Give what makes a checkpoint of what running units keep, for a rehearsal; None where nothing is stored.
 
     What it fetches is not fetched again by ``load``.
     """
-    names = [_stored(plan, name) if name else "" for name in names]
+    names = [_stored(spec, name) if name else "" for name in names]
     if not any(name and store.has_early(name) for name in names):
         return None
-    store = store.keeping(_kept(units.layout, unit))
+    store = store.keeping(_kept(units.layout, spec.unit))
     found = {
         donor: store.saved(name, early=True) if name and store.has_early(name) else Saved()
         for donor, name in zip(carry.donors, names, strict=True)
     }
     where = dict(zip(carry.donors, names, strict=True))
-    blank = partial(_blank, units, plan, unit)
+    blank = partial(_blank, units, spec)
 
     def make(checkpoint: Path) -> int:
         made = assemble(checkpoint, carry, store, where, found, (), blank)
@@ -118,10 +119,10 @@ def _kept(layout: Layout, unit: Unit) -> Path:
     return layout.state(unit).with_name("fetched")
 
 
-def _blank(units: Units, plan: DeploymentPlan, unit: Unit) -> Path:
+def _blank(units: Units, spec: UnitSpec) -> Path:
     """Give the state of scans that have had no rows, made once for the unit."""
-    place = _blanks(units.layout, unit)
-    return blank_state(units.endpoint.session(), place, plan.dataflow, unit.operators)
+    place = _blanks(units.layout, spec.unit)
+    return blank_state(units.endpoint.session(), place, spec.flow, spec.unit.operators)
 
 
 def _blanks(layout: Layout, unit: Unit) -> Path:
@@ -129,52 +130,52 @@ def _blanks(layout: Layout, unit: Unit) -> Path:
 
 
 def load(
-    units: Units, plan: DeploymentPlan, unit: Unit, carry: Carry, names: Sequence[str], store: StateStore
+    units: Units, spec: UnitSpec, carry: Carry, names: Sequence[str], store: StateStore
 ) -> None:
     """Make a unit's checkpoint of what others saved, and keep for it what it has still to read.
 
     Raise Unavailable while the zone has not got yet what the unit is to begin behind.
     """
-    names = [_stored(plan, name) if name else "" for name in names]
-    store = store.keeping(_kept(units.layout, unit))
+    names = [_stored(spec, name) if name else "" for name in names]
+    store = store.keeping(_kept(units.layout, spec.unit))
     found = {donor: _known(store, name) for donor, name in zip(carry.donors, names, strict=True)}
     places: list[Place] = []
     at: dict[str, int] = {}
     for reading in carry.readings:
-        operator = plan.dataflow[reading.operator]
-        if isinstance(operator, Source) and operator.id in unit.operators:
-            for name in names_of_source(plan, unit, operator).values():
+        operator = spec.flow[reading.operator] if reading.operator in spec.flow else None
+        if isinstance(operator, Source):
+            for name in names_of_source(spec, operator).values():
                 # Dead letters may be read apart, in one of the units or in both.
                 places += [Place(name=name), Place(name=name + apart("_2"), like=name)]
             continue
-        wanted = [c.id for c in plan.inputs(unit) if c.operator == reading.operator]
-        name = name_of_channels(plan, reading.operator)
+        wanted = [c.id for c in spec.inputs if c.operator == reading.operator]
+        name = name_of_channels(spec, reading.operator)
         positions = place_of((found[d] for d in reading.donors), found.values(), name, wanted)
         places.append(Place(name=name, positions=positions))
         at |= positions
-    for channel in plan.inputs(unit):
-        log = units.log(plan, channel)
+    for channel in spec.inputs:
+        log = units.log(spec, channel)
         log.create()
-        for reader in channel_readers(plan, unit)[channel.operator]:
+        for reader in spec.own_readers[channel.operator]:
             log.register(reader)
         deadline = time.monotonic() + _ARRIVAL
         while log.latest() < at[channel.id] and time.monotonic() < deadline:
             time.sleep(_LOOK)
         if log.latest() < at[channel.id]:
             raise Unavailable(
-                f"entries of {channel.id} have still to come from zone {channel.zone}",
-                where=f"unit {unit.id}",
+                f"entries of {channel.id} have still to come from {channel.node}",
+                where=f"unit {spec.id}",
                 hint="wait, or see whether the link is up",
             )
-        for reader in channel_readers(plan, unit)[channel.operator]:
+        for reader in spec.own_readers[channel.operator]:
             log.advance(reader, at[channel.id])
     where = dict(zip(carry.donors, names, strict=True))
-    blank = partial(_blank, units, plan, unit)
-    summary = assemble(units.layout.checkpoint(unit), carry, store, where, found, places, blank)
+    blank = partial(_blank, units, spec)
+    summary = assemble(units.layout.checkpoint(spec.unit), carry, store, where, found, places, blank)
     if summary is not None:
         totals = {"rows_in": summary.rows_in, "late_rows": summary.late_rows, "finished": False}
-        write_atomically(units.layout.state(unit), json.dumps(totals))
-    for done in (_kept(units.layout, unit), _blanks(units.layout, unit)):
+        write_atomically(units.layout.state(spec.unit), json.dumps(totals))
+    for done in (_kept(units.layout, spec.unit), _blanks(units.layout, spec.unit)):
         shutil.rmtree(done, ignore_errors=True)
 
 
@@ -183,5 +184,5 @@ def _known(store: StateStore, name: str) -> Saved:
     return store.saved(name) if name else Saved()
 
 
-def _stored(plan: DeploymentPlan, checkpoint: str) -> str:
-    return f"{plan.dataflow.name}/{checkpoint}"
+def _stored(spec: UnitSpec, checkpoint: str) -> str:
+    return f"{spec.deployment}/{checkpoint}"

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from headwater.errors import DeploymentError
-from headwater.plan.model import Channel, DeploymentPlan
+from headwater.plan.model import Channel, Unit
+from headwater.plan.spec import Reader, UnitSpec
 from headwater.runtime.channels.log import Log
 from headwater.runtime.channels.open import LogSpec, remove_log
 from headwater.runtime.checkpoint import checkpoint_number
@@ -18,26 +19,25 @@ from headwater.runtime.layout import Layout
 _LONGEST = 200  # characters of a topic's name; Kafka takes 249, and a table's name is longer
 
 
-def topic_of(plan: DeploymentPlan, channel: Channel) -> str:
-    """Name a channel's topic; it follows from the plan alone, so that all zones find it."""
-    name = f"headwater.{plan.dataflow.name}.{channel.id}"
+def topic_of(deployment: str, channel: Channel) -> str:
+    """Name a channel's topic; it follows from its id alone, so that all nodes find it."""
+    name = f"headwater.{deployment}.{channel.id}"
     legal = re.sub(r"[^A-Za-z0-9._-]", ".", name)
     if legal == name.replace("@", ".") and len(legal) <= _LONGEST:
         return legal
     return f"{legal[:_LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
-def channel_spec(plan: DeploymentPlan, channel: Channel, layout: Layout) -> dict[str, Any]:
+def channel_spec(spec: UnitSpec, channel: Channel, layout: Layout) -> dict[str, Any]:
     """Describe a channel's log, for ``open_log``; an outlet has kind "kafkalog" instead of "kafka"."""
     if channel.broker is None:
         return {"kind": "filelog", "path": str(layout.channel(channel))}
-    broker = plan.continuum.zone(channel.broker).broker
-    assert broker is not None, channel.broker
+    broker = spec.brokers[channel.broker]
     named = {"user_env": broker.user_env, "password_env": broker.password_env}
     return {
         "kind": "kafka",
         "servers": broker.servers,
-        "topic": topic_of(plan, channel),
+        "topic": topic_of(spec.deployment, channel),
         "staging": str(layout.channel(channel) / "staging"),
         "settings": dict(broker.settings),
         **{k: v for k, v in named.items() if v is not None},
@@ -45,17 +45,18 @@ def channel_spec(plan: DeploymentPlan, channel: Channel, layout: Layout) -> dict
     }
 
 
-def member_spec(plan: DeploymentPlan, channel: Channel, layout: Layout) -> LogSpec:
+def member_spec(spec: UnitSpec, channel: Channel, layout: Layout) -> LogSpec:
     """Describe a channel's log in a members file: a filelog is its path."""
-    spec = channel_spec(plan, channel, layout)
-    return str(spec["path"]) if channel.broker is None else spec
+    described = channel_spec(spec, channel, layout)
+    return str(described["path"]) if channel.broker is None else described
 
 
-def drop_topics(plan: DeploymentPlan, layout: Layout) -> None:
-    """Delete what brokers hold of a plan's channels; what is below the layout's root is not touched."""
-    for channel in plan.channels:
-        if channel.broker is not None:
-            remove_log(channel_spec(plan, channel, layout))
+def drop_topics(specs: Iterable[UnitSpec], layout: Layout) -> None:
+    """Delete what brokers hold of units' channels; what is below the layout's root is not touched."""
+    for spec in specs:
+        for channel in spec.outputs:
+            if channel.broker is not None:
+                remove_log(channel_spec(spec, channel, layout))
 
 
 def lineage_of(checkpoint: Path) -> str | None:
@@ -69,9 +70,10 @@ def lineage_of(checkpoint: Path) -> str | None:
         return None
 
 
-def is_copied(channel: Channel, zone: str) -> bool:
-    """Tell whether a zone reads a copy of a channel: what it holds is in another zone."""
-    return (channel.broker or channel.zone) != zone
+def is_copied(channel: Channel, reader: Unit | Reader) -> bool:
+    """Tell whether a unit reads a copy of a channel: what it holds is on another node, or with the broker of
+    another zone."""
+    return channel.node != reader.node if channel.broker is None else channel.broker != reader.zone
 
 
 def register(log: Log, readers: Iterable[str], *, at_end: bool = False) -> None:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headwater.dataflow import operators as ops
-from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.graph import Graph
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.metrics import OperatorProgress
@@ -75,7 +75,7 @@ def rejects_of(source: str, location: str) -> str:
 
 
 def points(
-    flow: Dataflow, operators: Collection[str], can_be: Collection[str], known: Iterable[str]
+    flow: Graph, operators: Collection[str], can_be: Collection[str], known: Iterable[str]
 ) -> frozenset[str]:
     """Choose what is to be observed, so that the rows out of as many operators as possible are known.
 
@@ -92,7 +92,7 @@ def points(
     return frozenset(found)
 
 
-def completed(flow: Dataflow, operators: Collection[str], known: Mapping[str, int]) -> dict[str, int]:
+def completed(flow: Graph, operators: Collection[str], known: Mapping[str, int]) -> dict[str, int]:
     """Give the rows out that follow from those that are known; of which nothing follows is left out.
 
     ``known`` may tell of operators of other units, whose channels are read.
@@ -154,7 +154,7 @@ class Tally:
             found |= {id_: rows[tag] for tag, id_ in named.items() if tag in rows}
         return found
 
-    def operators(self, flow: Dataflow, operators: Iterable[str]) -> tuple[OperatorProgress, ...]:
+    def operators(self, flow: Graph, operators: Iterable[str]) -> tuple[OperatorProgress, ...]:
         """Give what each operator of the unit took and gave; a source at each of its locations."""
         if not self.counting.reads:
             return ()

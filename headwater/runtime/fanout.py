@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.graph import Graph
 from headwater.dataflow.lexer import quote_string
 from headwater.dataflow.schema import Schema
 from headwater.dataflow.stateful import Scan, by_event_time
@@ -40,7 +40,7 @@ class _End:
 
 
 def tagged(
-    flow: Dataflow, found: Pass, outputs: Sequence[str], base: DataFrame, count: Count, *, aside: bool = False
+    flow: Graph, found: Pass, outputs: Sequence[str], base: DataFrame, count: Count, *, aside: bool = False
 ) -> DataFrame:
     """Give the rows of all outputs, each with its tag, from those of the root.
 
@@ -78,7 +78,7 @@ def tagged(
     return _exploded(base, entries, (TAG, *types))
 
 
-def _scannings(flow: Dataflow, found: Pass, wanted: Collection[str]) -> tuple[Scanning, ...]:
+def _scannings(flow: Graph, found: Pass, wanted: Collection[str]) -> tuple[Scanning, ...]:
     """Say what each scan reads: another's rows, or a stream that is made of the root's."""
     parents = [flow[s].inputs[0] for s in found.scans]
     streams = list(dict.fromkeys(p for p in parents if p not in found.scans))
@@ -93,7 +93,7 @@ def _scannings(flow: Dataflow, found: Pass, wanted: Collection[str]) -> tuple[Sc
 
 
 def _common_form(
-    flow: Dataflow, found: Pass, scans: Sequence[Scanning], ends: Sequence[_End], base: DataFrame, good: str
+    flow: Graph, found: Pass, scans: Sequence[Scanning], ends: Sequence[_End], base: DataFrame, good: str
 ) -> DataFrame:
     """Give the rows for scans and those that pass in the form in which they go through Spark's operator."""
     ways: dict[tuple[str, str], Scanning] = {}
@@ -129,7 +129,7 @@ def _common_form(
     return framed.drop(_ENTRY)
 
 
-def _row(flow: Dataflow, branch: Branch, *, within: str | None = None) -> tuple[str, str]:
+def _row(flow: Graph, branch: Branch, *, within: str | None = None) -> tuple[str, str]:
     """Write on which condition a row of a branch's origin gives one at its end, and that one, as a struct."""
     condition, columns = melted_along(flow, branch.origin, branch.steps, within=within)
     return condition, f"named_struct({', '.join(f'{quote_string(n)}, {t}' for n, t in columns)})"

@@ -1,4 +1,4 @@
-"""What the hosts of a zone do: cores and memory that its Sparks, its agent and all others take.
+"""What a node's host does: cores and memory that its Spark, its agent and all others take.
 
 A Spark is its server, the zygote of its Python workers, and what descends from both. Time of a core is
 counted from one look to the next, process by process, so that it never goes backward when one ends.
@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 
 import psutil
 
+from headwater.continuum import Host
 from headwater.metrics import HostProgress
 from headwater.runtime.endpoint import Endpoint
 from headwater.runtime.query import Running
@@ -123,8 +124,8 @@ def quota_of(pid: int, *, proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) 
 class Meter:
     """Follow one Spark, look by look."""
 
-    def __init__(self, host: str, zone: str, endpoint: Endpoint) -> None:
-        self._host, self._zone, self._endpoint = host, zone, endpoint
+    def __init__(self, host: Host, endpoint: Endpoint) -> None:
+        self._host, self._endpoint = host, endpoint
         self._account, self._agent = Account(), Account()
         self._busy: float | None = None
         self._all = 0.0
@@ -159,8 +160,8 @@ class Meter:
         before = self.seen.others_s if self.seen else 0.0
         bounds = (float(len(cpus)), quota_of(roots[0]), float(self._endpoint.cores))
         self.seen = HostProgress(
-            host=self._host,
-            zone=self._zone,
+            host=self._host.name,
+            zone=self._host.zone,
             cores=min(b for b in bounds if b is not None),
             seconds=time.monotonic() - self._begun,
             cpu_s=self._account.seconds,
@@ -189,25 +190,24 @@ class Meter:
 
 
 class Hosts:
-    """The Sparks of a zone as the agent sees them."""
+    """The Spark of a node as the agent sees it."""
 
-    def __init__(self, zone: str, sparks: Sparks) -> None:
-        self._zone, self._sparks = zone, sparks
-        self._meters: dict[int, Meter] = {}
+    def __init__(self, sparks: Sparks) -> None:
+        self._sparks = sparks
+        self._meter: Meter | None = None
 
-    def look(self, units: Iterable[tuple[Endpoint, Running]]) -> None:
-        """Take a sample of every Spark and share out what it took; ``units`` are those of all deployments."""
-        running = list(units)
-        for host, endpoint in self._sparks.known().items():
-            if id(endpoint) not in self._meters:
-                self._meters[id(endpoint)] = Meter(host, self._zone, endpoint)
-            meter = self._meters[id(endpoint)]
-            meter.look()
-            meter.share(r for e, r in running if e is endpoint)
+    def look(self, units: Iterable[Running]) -> None:
+        """Take a sample of the Spark and share out what it took; ``units`` are those of all deployments."""
+        if (known := self._sparks.known()) is None:
+            return
+        if self._meter is None:
+            self._meter = Meter(*known)
+        self._meter.look()
+        self._meter.share(units)
 
     def progress(self) -> tuple[HostProgress, ...]:
-        """Give what was seen last of each Spark of this machine."""
-        return tuple(m.seen for m in list(self._meters.values()) if m.seen is not None)
+        """Give what was seen last of the Spark, if it is of this machine."""
+        return (self._meter.seen,) if self._meter is not None and self._meter.seen is not None else ()
 
 
 # ---------------------------------------------------------------- what the system tells

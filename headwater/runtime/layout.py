@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from headwater.plan.model import Channel, DeploymentPlan, Unit
+from headwater.plan.model import Channel, Unit
+from headwater.plan.spec import UnitSpec
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class Layout:
 
     @property
     def plan(self) -> Path:
+        """What `headwater run` of versions before 0.2 noted of its plan."""
         return self.root / "plan.json"
 
     @property
@@ -54,9 +56,9 @@ class Layout:
         """The log of a sink that is read back, and the scratch directory of one that calls a function."""
         return self.root / "sinks" / sink_name(sink, tag, unit)
 
-    def sinks(self, plan: DeploymentPlan, unit: Unit) -> set[Path]:
+    def sinks(self, spec: UnitSpec) -> set[Path]:
         """Where a unit stores what it does for its outputs."""
-        return {self.sink(o, plan.tags[o], unit) for o in unit.outputs}
+        return {self.sink(o, spec.tags[o], spec.unit) for o in spec.unit.outputs}
 
     def dead_letters(self, unit: Unit) -> Path:
         return self.root / "deadletters" / unit.checkpoint
@@ -68,7 +70,7 @@ class Layout:
 
 def sink_name(sink: str, tag: str, unit: Unit) -> str:
     """Name what a unit stores for a sink."""
-    return f"{sink}-{tag}{unit.suffix}@{unit.zone}"
+    return f"{sink}-{tag}{unit.suffix}@{unit.node}"
 
 
 def full_path(path: str) -> str:

@@ -26,7 +26,8 @@ from headwater.dataflow.sinks import MemorySink, Sink
 from headwater.dataflow.sources import FileSource, MqttSource, RateSource, SensorSource
 from headwater.errors import HeadwaterError
 from headwater.plan.content import source_locations
-from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.model import Unit
+from headwater.plan.spec import UnitSpec
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.layout import Layout, full_path
 from headwater.runtime.units import Units
@@ -41,32 +42,31 @@ _SECONDS = 60.0  # after which a rehearsal is enough
 _SMALL = 4 * 2**20  # bytes of state that is brought to its end
 
 
-def rehearse(
-    units: Units, plan: DeploymentPlan, unit: Unit, dress: Callable[[Path], int] | None = None
-) -> None:
+def rehearse(units: Units, spec: UnitSpec, dress: Callable[[Path], int] | None = None) -> None:
     """Run a unit on some rows of its inputs, to their end; raise what is wrong with it.
 
     With ``dress``, which makes a checkpoint of what others keep and gives its bytes, it goes on from there.
     What its Spark has run before is not run again. One that somebody asked for who is gone is waited for.
     """
-    with units.rehearsals[unit.checkpoint]:
-        _rehearse(units, plan, unit, dress)
+    with units.rehearsals[spec.unit.checkpoint]:
+        _rehearse(units, spec, dress)
 
 
-def _rehearse(units: Units, plan: DeploymentPlan, unit: Unit, dress: Callable[[Path], int] | None) -> None:
+def _rehearse(units: Units, spec: UnitSpec, dress: Callable[[Path], int] | None) -> None:
+    unit = spec.unit
     place = units.layout.root / "rehearsals" / unit.checkpoint
     shutil.rmtree(place, ignore_errors=True)
-    stage = _staged(plan, place)
+    stage = _staged(spec, place)
     at_once = replace(units.settings, trigger="0 seconds")
-    stand_in = Units(Layout(place), units.endpoint, at_once, receives=False)
+    stand_in = Units(Layout(place), units.endpoint, at_once, share=True, receives=False)
     try:
         kept = dress(stand_in.layout.checkpoint(unit)) if dress is not None else 0
         if units.knows(unit):
             return
         # The windows of a large state are not closed: that takes long, and tells nothing new.
         to_the_end = kept <= _SMALL
-        _lay_out(units, stand_in, plan, stage, unit, end=to_the_end)
-        stand_in.start(stage, unit)
+        _lay_out(units, stand_in, spec, stage, end=to_the_end)
+        stand_in.start(stage)
         try:
             _play(stand_in, unit, to_the_end=to_the_end)
         finally:
@@ -93,8 +93,8 @@ def _play(stand_in: Units, unit: Unit, *, to_the_end: bool) -> None:
         raise error
 
 
-def _staged(plan: DeploymentPlan, place: Path) -> DeploymentPlan:
-    """Give the plan with other files to read, nobody to write to, and channels that are kept here."""
+def _staged(spec: UnitSpec, place: Path) -> UnitSpec:
+    """Describe the unit with other files to read, nobody to write to, and channels that are kept here."""
 
     def stand_in(operator: Operator) -> Operator:
         match operator:
@@ -116,30 +116,29 @@ def _staged(plan: DeploymentPlan, place: Path) -> DeploymentPlan:
                 return MemorySink(id=operator.id, inputs=operator.inputs)
         return operator
 
-    flow = plan.dataflow
-    operators = tuple(map(stand_in, flow.operators))
     return replace(
-        plan,
-        dataflow=replace(flow, name=f"rehearsal.{flow.name}"[:100], operators=operators),
-        channels=tuple(replace(c, broker=None) for c in plan.channels),
+        spec,
+        deployment=f"rehearsal.{spec.deployment}"[:100],
+        flow=replace(spec.flow, operators=tuple(map(stand_in, spec.flow.operators))),
+        inputs=tuple(replace(c, broker=None) for c in spec.inputs),
+        outputs=tuple(replace(c, broker=None) for c in spec.outputs),
+        # Without a broker a channel has another id.
+        readers={replace(c, broker=None).id: spec.readers[c.id] for c in (*spec.inputs, *spec.outputs)},
     )
 
 
-def _lay_out(
-    units: Units, stand_in: Units, plan: DeploymentPlan, stage: DeploymentPlan, unit: Unit, *, end: bool
-) -> None:
+def _lay_out(units: Units, stand_in: Units, spec: UnitSpec, stage: UnitSpec, *, end: bool) -> None:
     """Put something to read where the stand-in will look for it."""
-    stand_in.prepare(stage, unit)
-    channels = {c.id: c for c in plan.inputs(unit)}
-    for staged, channel in zip(stage.inputs(unit), channels.values(), strict=True):
+    stand_in.prepare(stage)
+    for staged, channel in zip(stage.inputs, spec.inputs, strict=True):
         log = stand_in.log(stage, staged)
         log.create()
-        for rows, frontier in _newest(partial(units.log, plan, channel), channel.id):
+        for rows, frontier in _newest(partial(units.log, spec, channel), channel.id):
             log.append(rows, epoch=1, batch=0, frontier=frontier)
         if end:
             log.end(1)
-    for id_, locations in source_locations(plan, unit).items():
-        source, staged_source = plan.dataflow[id_], stage.dataflow[id_]
+    for id_, locations in source_locations(spec.flow, spec.unit).items():
+        source, staged_source = spec.flow[id_], stage.flow[id_]
         if isinstance(source, FileSource) and isinstance(staged_source, FileSource):
             for location in locations:
                 _some_lines(source, staged_source, location)
@@ -148,7 +147,7 @@ def _lay_out(
         elif isinstance(source, MqttSource):
             for location in locations:
                 there, here = (
-                    u.layout.spool(id_, plan.tags[id_], location) / "log" for u in (units, stand_in)
+                    u.layout.spool(id_, spec.tags[id_], location) / "log" for u in (units, stand_in)
                 )
                 FileLog(here).create()
                 for rows, _ in _newest(partial(FileLog, there), id_):

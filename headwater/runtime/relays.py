@@ -1,4 +1,4 @@
-"""The relays of one deployment in one zone: which channels are pulled, and from where."""
+"""The relays of one deployment on one node: which channels are pulled, and from where."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from functools import partial
 
 from headwater.errors import ChannelError, Unavailable
 from headwater.metrics import LinkProgress
-from headwater.plan.model import Channel, DeploymentPlan, Unit
+from headwater.plan.model import Channel
+from headwater.plan.spec import UnitSpec
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.channels.flight import FlightLog
 from headwater.runtime.channels.open import open_log
@@ -23,19 +24,19 @@ from headwater.runtime.wire import Credentials, Wire
 
 
 class Relays:
-    """Pull what the zone's units read from elsewhere; ``peers`` are the addresses of other zones' agents."""
+    """Pull what the node's units read from elsewhere; ``peers`` are the addresses of other nodes' agents."""
 
     def __init__(
         self,
         deployment: str,
-        zone: str,
+        node: str,
         layout: Layout,
         settings: UnitSettings,
         peers: Mapping[str, str],
         credentials: Credentials,
     ) -> None:
         self._deployment = deployment
-        self._zone = zone
+        self._node = node
         self._layout = layout
         self._settings = settings
         self._peers = peers
@@ -45,60 +46,60 @@ class Relays:
         self._ends: dict[str, int] = {}
         """How far channels went that are to be let go, when that was first asked."""
 
-    def pull(self, plan: DeploymentPlan, unit: Unit) -> None:
-        """Pull what a unit reads from other zones."""
-        for channel in plan.inputs(unit):
-            if not is_copied(channel, self._zone) or channel.id in self._relays:
+    def pull(self, spec: UnitSpec) -> None:
+        """Pull what a unit reads from other nodes."""
+        for channel in spec.inputs:
+            if not is_copied(channel, spec.unit) or channel.id in self._relays:
                 continue
-            link = channel.links[0].name if channel.links else channel.zone
+            link = channel.links[0] if channel.links else channel.node
             self._relays[channel.id] = relay = Relay(
-                partial(self.connect, plan, channel),
+                partial(self.connect, spec, channel),
                 f"{self._deployment}/{channel.id}",
                 FileLog(self._layout.channel(channel), fsync=self._settings.channel.fsync),
-                reader=relay_reader(self._zone),
+                reader=relay_reader(self._node),
                 max_bytes=self._settings.channel.max_bytes,
                 link=link,
                 meter=self._meters.setdefault(link, LinkMeter()),
             )
             relay.start()
 
-    def connect(self, plan: DeploymentPlan, channel: Channel) -> Remote:
-        """Open a channel of another zone: with that zone's agent, or with a broker."""
+    def connect(self, spec: UnitSpec, channel: Channel) -> Remote:
+        """Open a channel of another node: with that node's agent, or with a broker."""
         if channel.broker is not None:
             from headwater.runtime.channels.kafkalog import KafkaLog
 
-            log = open_log(channel_spec(plan, channel, self._layout))
+            log = open_log(channel_spec(spec, channel, self._layout))
             assert isinstance(log, KafkaLog)
             return PolledLog(log)
-        address = self._peers.get(channel.zone)
+        address = self._peers.get(channel.node)
         if address is None:
             raise ChannelError(
-                f"the address of zone {channel.zone} is not known",
-                where=f"zone {self._zone}",
+                f"the address of {channel.node} is not known",
+                where=self._node,
                 hint="give it `at: host:port` in the continuum",
             )
         return FlightLog(Wire(address, self._credentials), f"{self._deployment}/{channel.id}")
 
-    def latest(self, plan: DeploymentPlan, channel: Channel) -> int:
-        """Tell how far a channel of another zone goes now."""
-        remote = self.connect(plan, channel)
+    def latest(self, spec: UnitSpec, channel: Channel) -> int:
+        """Tell how far a channel of another node goes now."""
+        remote = self.connect(spec, channel)
         try:
             return remote.latest()
         finally:
             remote.close()
 
-    def check_whole(self, plan: DeploymentPlan, channels: Sequence[Channel]) -> None:
+    def check_whole(self, spec: UnitSpec, channels: Sequence[Channel]) -> None:
         """Raise Unavailable while a copy lacks anything that its original held when this was first asked."""
         for channel in channels:
             relay = self._relays.get(channel.id)
             if relay is None:
                 continue
             if channel.id not in self._ends:
-                self._ends[channel.id] = self.latest(plan, channel)
+                self._ends[channel.id] = self.latest(spec, channel)
             if missing := max(0, self._ends[channel.id] - relay.replica.latest()):
                 raise Unavailable(
                     f"{missing} entries of {channel.id} have still to come over link {relay.link}",
-                    where=f"zone {self._zone}",
+                    where=self._node,
                     hint="wait, or see to the link",
                 )
         for channel in channels:

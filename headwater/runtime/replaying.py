@@ -29,7 +29,7 @@ from typing import Any, Literal, Protocol
 from headwater.dataflow.sources import FileSource, MqttSource, Source
 from headwater.errors import DeploymentError, HeadwaterError
 from headwater.plan.content import source_locations
-from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.spec import UnitSpec
 from headwater.runtime.deadletters import Letter, explain, letters_of, misfit, notes_at
 from headwater.runtime.durable import read_note, read_object, write_atomically
 from headwater.runtime.layout import Layout
@@ -99,19 +99,19 @@ Find = Callable[[str, str | None], tuple[Source, str]]
 """Gives the source of a name, and the location that it is read at; raises DeploymentError where it is not."""
 
 
-def sources_of(units: Iterable[tuple[DeploymentPlan, Unit]], layout: Layout) -> Find:
+def sources_of(units: Iterable[UnitSpec], layout: Layout) -> Find:
     """Find sources among those that some units read."""
     here = list(units)
 
     def find(name: str, location: str | None) -> tuple[Source, str]:
         finished = None
-        for plan, unit in here:
-            places = source_locations(plan, unit).get(name, ())
-            source = plan.dataflow[name] if places else None
+        for spec in here:
+            places = source_locations(spec.flow, spec.unit).get(name, ())
+            source = spec.flow[name] if places else None
             if isinstance(source, Source) and (location in places or not source.per_location):
-                if not read_note(layout.state(unit)).get("finished"):
+                if not read_note(layout.state(spec.unit)).get("finished"):
                     return source, location or places[0]
-                finished = unit.id
+                finished = spec.id
         at = f" at {location}" if location else ""
         if finished:
             raise DeploymentError(f"unit {finished} has used up its input and takes no more")

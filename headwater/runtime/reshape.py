@@ -65,6 +65,11 @@ def taken_of(share: Share) -> str | None:
         column = f"partition_key.`{share.by}`" if share.tag is None else of_scan
         values = ", ".join(quote_string(v) for v in share.values)
         conditions.append(f"{column} IN ({values})")
+    if (part := share.part) is not None:
+        name = quote_string(f"$.{part.column.lower()}")
+        of_scan = f"CAST(get_json_object(partition_key.`{KEY}`, {name}) AS {part.type})"
+        column = f"partition_key.`{part.column}`" if share.tag is None else of_scan
+        conditions.append(f"pmod(xxhash64({column}), {part.count}) = {part.index}")
     return f"({' AND '.join(conditions)})" if conditions else None
 
 

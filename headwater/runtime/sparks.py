@@ -1,4 +1,4 @@
-"""The Sparks of a zone: one for each kind of host, started or found when first needed."""
+"""The Spark of a node: started or found when it is first needed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from headwater.continuum import Host
-from headwater.plan.model import DeploymentPlan, Unit
-from headwater.plan.spread import kinds, strongest
-from headwater.runtime.endpoint import Endpoint, LocalEndpoint
+from headwater.continuum import Host, Node
+from headwater.runtime.endpoint import Endpoint, LocalEndpoint, end_stale
 from headwater.runtime.remote import RemoteEndpoint
 
 _HEAP_SHARE = 0.5
@@ -19,10 +17,9 @@ _LEAST_MB, _MOST_MB, _USUAL_MB = 400, 8192, 1024
 
 
 class Sparks:
-    """Start, find again and end the Sparks below a directory.
+    """Start, find again and end a node's Spark below a directory; ``given``: one that is there already.
 
-    Hosts of a zone that differ in capabilities have a Spark each; those that do not share one.
-    ``cores`` and ``memory_mb`` are for all of them, in place of what the hosts' capabilities say.
+    ``cores`` and ``memory_mb`` count in place of what the capabilities of the node's host say.
     """
 
     def __init__(
@@ -34,6 +31,7 @@ class Sparks:
         quick: bool = False,
         packages: tuple[str, ...] = (),
         extra_conf: Mapping[str, str] | None = None,
+        given: Endpoint | None = None,
     ) -> None:
         self._directory = directory.resolve()
         self._cores = cores
@@ -41,24 +39,24 @@ class Sparks:
         self._quick = quick
         self._packages = packages
         self._conf = dict(extra_conf or {})
-        self._known: dict[str, Endpoint] = {}
+        self._given = given
+        self._known: tuple[Host, Endpoint] | None = None
         self._lock = threading.Lock()
 
-    def of(self, plan: DeploymentPlan, unit: Unit) -> Endpoint:
-        """Give the Spark that a unit runs on: that of the strongest host it may run on."""
-        zone = plan.continuum.zone(unit.zone)
-        best = strongest(h for h in zone.hosts if h.name in unit.hosts)
-        host = next(k for k in kinds(zone.hosts) if best in k)[0]
+    def of(self, node: Node) -> Endpoint:
+        """Give the node's Spark."""
         with self._lock:
-            known = self._known.get(host.name)
-            if known is None:
-                own = host.capabilities.get("spark")
-                known = self._reach(host, own if isinstance(own, str) else zone.spark)
-                self._known[host.name] = known
-            return known
+            if self._known is None:
+                self._known = (node.host, self._given or self._reach(node))
+            return self._known[1]
 
-    def _reach(self, host: Host, spark: str | None) -> Endpoint:
+    def _reach(self, node: Node) -> Endpoint:
+        host, spark = node.host, node.spark
         directory = self._directory / host.name
+        # An older version had a Spark for each kind of hosts.
+        for other in self._directory.iterdir() if self._directory.is_dir() else ():
+            if other != directory and other.is_dir():
+                end_stale(other)
         if spark is not None and spark.startswith("sc://"):
             directory.mkdir(parents=True, exist_ok=True)
             endpoint = RemoteEndpoint(spark, directory, self._cores or cores_of(host))
@@ -78,25 +76,25 @@ class Sparks:
             extra_conf=self._conf,
         )
 
-    def known(self) -> dict[str, Endpoint]:
-        """Give those that were started or found so far, by the host that each is named after."""
+    def known(self) -> tuple[Host, Endpoint] | None:
+        """Give it with the host that stands for the node; None while it was not needed."""
         with self._lock:
-            return dict(self._known)
+            return self._known
 
-    def revive(self) -> tuple[Endpoint, ...]:
-        """Start those again that have ended by themselves, and give them."""
+    def revive(self) -> Endpoint | None:
+        """Start it again if it has ended by itself, and give it then."""
         with self._lock:
-            dead = tuple(e for e in self._known.values() if not e.alive)
-            for endpoint in dead:
-                endpoint.restart()
-            return dead
+            if self._known is None or self._known[1].alive:
+                return None
+            self._known[1].restart()
+            return self._known[1]
 
     def stop(self) -> None:
-        """End all that are known."""
+        """End it, unless it was given."""
         with self._lock:
-            for endpoint in self._known.values():
-                endpoint.stop()
-            self._known.clear()
+            if self._known is not None and self._given is None:
+                self._known[1].stop()
+            self._known = None
 
 
 def cores_of(host: Host) -> int:

@@ -1,4 +1,4 @@
-"""One deployment in one zone: what its agent was told last of each unit, and the way it is kept true."""
+"""One deployment on one node: what its agent was told last of each unit, and the way it is kept true."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from headwater.errors import DeploymentError, RuntimeFailure, Unavailable, UserCodeError
+from headwater.errors import DeploymentError, RuntimeFailure, SpecUnknown, Unavailable, UserCodeError
 from headwater.metrics import Progress
-from headwater.plan.document import digest, from_document
-from headwater.plan.model import Channel, DeploymentPlan, Unit
+from headwater.plan.model import Channel
+from headwater.plan.port import Wanted
+from headwater.plan.spec import UnitSpec
+from headwater.plan.steps import Incarnation, incarnation
 from headwater.runtime.channels.open import remove_log
 from headwater.runtime.channelspec import channel_spec, is_copied
 from headwater.runtime.checkpoint import cut_off, reads_agree, take_back
 from headwater.runtime.durable import write_atomically
-from headwater.runtime.endpoint import Endpoint
 from headwater.runtime.finishing import Finishing
 from headwater.runtime.hosts import Hosts
 from headwater.runtime.layout import Layout
@@ -29,7 +31,6 @@ from headwater.runtime.query import Running
 from headwater.runtime.relays import Relays
 from headwater.runtime.settings import UnitSettings
 from headwater.runtime.sparks import Sparks
-from headwater.runtime.unit import channel_readers
 from headwater.runtime.units import Units, Work
 from headwater.runtime.watch import WINDOW, Meters, progress_of
 from headwater.runtime.wire import Credentials
@@ -42,12 +43,9 @@ _TRIES = 5  # to stop a unit between two batches
 _BATCH_SECONDS = 60.0  # within which a batch that was cut off is done again
 _CALM = 300.0  # seconds after which a unit's failures are forgotten
 
-Wanted = Literal["prepared", "running", "stopped", "finished"]
-
-
 @dataclass(frozen=True)
 class Task:
-    """What is wanted of a unit, and by which plan."""
+    """What is wanted of a unit, as it is described by the spec of a digest."""
 
     unit: str
     digest: str
@@ -65,30 +63,39 @@ class _Failures:
 
 
 class Deployed:
-    """Units of a zone under their plans; every request may be repeated."""
+    """Units of a node, each by its description; every request may be repeated.
+
+    ``share``: the directory is that of all nodes, and nothing is copied between them.
+    """
 
     def __init__(
         self,
         name: str,
-        zone: str,
+        node: str,
         directory: Path,
         sparks: Sparks,
         peers: Mapping[str, str],
         credentials: Credentials,
         settings: UnitSettings,
         hosts: Hosts,
+        *,
+        share: bool = False,
     ) -> None:
         self.name = name
-        self.zone = zone
+        self.node = node
         self.layout = Layout(directory)
         self._sparks = sparks
         self._settings = settings
         self._hosts = hosts
+        self._share = share
         self._lock = threading.RLock()
-        self._plans: dict[str, DeploymentPlan] = {}
+        """Held for a moment, to read or change what is known; never while Spark is asked."""
+        self._unit_locks: dict[str, threading.RLock] = {}
+        """Held while something is done with a unit, which may take long."""
+        self._specs: dict[str, UnitSpec] = {}
         self._tasks: dict[str, Task] = {}
-        self._units: dict[int, Units] = {}
-        self._relays = Relays(name, zone, self.layout, self._settings, peers, credentials)
+        self._own: Units | None = None
+        self._relays = Relays(name, node, self.layout, self._settings, peers, credentials)
         self._failures: dict[str, _Failures] = {}
         self._finishing = Finishing()
         self._goals: dict[tuple[str, str], dict[str, int]] = {}
@@ -97,134 +104,163 @@ class Deployed:
         self._meters = Meters()
         self._warned: dict[str, float] = {}
         self._began = time.monotonic()
+        upgrade_tasks(self.layout.root)
         for entry in _entries(self._file):
             self._tasks[entry["unit"]] = Task(**entry)
         for task in self._tasks.values():
-            self._relays.pull(self.plan(task.digest), self._unit_of(task))
+            self._pull(self._spec_of(task))
 
-    # ------------------------------------------------------------ plans and tasks
+    # ------------------------------------------------------------ specs and tasks
 
-    def hold(self, document: Mapping[str, Any], plan: DeploymentPlan) -> str:
-        """Store a plan; give its digest."""
-        name = digest(document)
-        self._plans.setdefault(name, plan)  # plans are told apart by identity
-        file = self.layout.root / "plans" / f"{name}.json"
+    def hold(self, spec: UnitSpec) -> str:
+        """Store a unit's description; give its digest."""
+        self._specs.setdefault(spec.digest, spec)
+        file = self._spec_file(spec.digest)
         if not file.exists():
-            write_atomically(file, json.dumps(document))
-        return name
+            write_atomically(file, json.dumps(spec.to_data()))
+        return spec.digest
 
-    def plan(self, name: str) -> DeploymentPlan:
-        """Give a stored plan."""
+    def spec(self, digest: str) -> UnitSpec:
+        """Give a stored description; raise SpecUnknown where it is not here."""
         with self._lock:
-            if name not in self._plans:
-                file = self.layout.root / "plans" / f"{name}.json"
-                if not name.isalnum() or not file.exists():
-                    raise DeploymentError("no such plan here", where=f"zone {self.zone}: {name[:12]}")
-                self._plans[name] = from_document(json.loads(file.read_text()))
-            return self._plans[name]
+            if digest not in self._specs:
+                file = self._spec_file(digest)
+                if not digest.isalnum() or not file.exists():
+                    raise SpecUnknown(
+                        "the unit's description is not here", where=f"{self.node}: {digest[:12]}"
+                    )
+                self._specs[digest] = UnitSpec.from_data(json.loads(file.read_text()))
+            return self._specs[digest]
+
+    def _spec_file(self, digest: str) -> Path:
+        return self.layout.root / "specs" / f"{digest}.json"
 
     @property
     def _file(self) -> Path:
         return self.layout.root / "tasks.json"
 
-    def _want(self, plan: DeploymentPlan, unit: Unit, wanted: Wanted) -> None:
-        task = Task(unit.id, self._digest(plan), wanted)
-        if self._tasks.get(unit.id) != task:
-            self._tasks[unit.id] = task
-            self._write()
+    def _want(self, spec: UnitSpec, wanted: Wanted) -> None:
+        self.hold(spec)
+        self._note(Task(spec.id, spec.digest, wanted))
 
-    def _digest(self, plan: DeploymentPlan) -> str:
-        return next(n for n, p in self._plans.items() if p is plan)
+    def _note(self, task: Task) -> None:
+        with self._lock:
+            if self._tasks.get(task.unit) != task:
+                self._tasks[task.unit] = task
+                self._write()
 
-    def _unit_of(self, task: Task) -> Unit:
-        return self.plan(task.digest).unit(task.unit)
-
-    def _on_of(self, task: Task) -> Units:
-        plan = self.plan(task.digest)
-        return self._on(self._sparks.of(plan, plan.unit(task.unit)))
+    def _spec_of(self, task: Task) -> UnitSpec:
+        return self.spec(task.digest)
 
     def _write(self) -> None:
         write_atomically(self._file, json.dumps({"tasks": [asdict(t) for t in self._tasks.values()]}))
 
+    def _pull(self, spec: UnitSpec) -> None:
+        if not self._share:
+            self._relays.pull(spec)
+
+    @contextlib.contextmanager
+    def alone(self, unit: str) -> Iterator[None]:
+        """Hold a unit, while nothing else is done with it."""
+        with self._lock:
+            lock = self._unit_locks.setdefault(unit, threading.RLock())
+        with lock:
+            yield
+
+    def units_of(self, spec: UnitSpec) -> Units:
+        """Give the units of the node's Spark, which is started when it is first asked for."""
+        if self._own is not None:
+            return self._own
+        endpoint = self._sparks.of(spec.node)
+        with self._lock:
+            if self._own is None:
+                self._own = Units(self.layout, endpoint, self._settings, share=self._share)
+            return self._own
+
     # ------------------------------------------------------------ requests
 
-    def check(self, plan: DeploymentPlan, unit: Unit) -> None:
+    def check(self, spec: UnitSpec) -> None:
         """Compile a unit without starting it; raise what is wrong with it."""
-        self._on(self._sparks.of(plan, unit)).check(plan, unit)
+        self.units_of(spec).check(spec)
 
-    def prepare(self, plan: DeploymentPlan, unit: Unit, joining: frozenset[str] = frozenset()) -> None:
+    def prepare(self, spec: UnitSpec, joining: frozenset[str] = frozenset()) -> None:
         """Make its channels, register their readers, begin to pull its inputs.
 
         A unit of a new tag begins to read where the one of the same id stood; of it and its readers those
         that are ``joining`` where their inputs end now. The inputs of a unit that runs stay as they are.
         """
-        with self._lock:
-            units = self._on(self._sparks.of(plan, unit))
-            units.prepare_outputs(plan, unit, joining)
-            task = self._tasks.get(unit.id)
+        with self.alone(spec.id):
+            units = self.units_of(spec)
+            units.prepare_outputs(spec, joining)
+            task = self._tasks.get(spec.id)
             if task is not None and task.wanted == "running":
                 return
-            if task is not None and (stood := self._unit_of(task)).tag != unit.tag:
-                units.begin_where(plan, unit, stood)
-            units.feed(plan, unit, joins=unit.id in joining)
-            self._relays.pull(plan, unit)
+            if task is not None and (stood := self._spec_of(task).unit).tag != spec.unit.tag:
+                units.begin_where(spec, stood)
+            units.feed(spec, joins=spec.id in joining)
+            self._pull(spec)
             if task is None or task.wanted != "finished":
-                self._want(plan, unit, "prepared")
+                self._want(spec, "prepared")
 
-    def start(self, plan: DeploymentPlan, unit: Unit) -> None:
+    def start(self, spec: UnitSpec) -> None:
         """Start a unit, or leave it as it runs under this tag and epoch already."""
-        with self._lock:
-            self._want(plan, unit, "running")
-            self._failures.pop(unit.id, None)
-            self._start(plan, unit)
+        with self.alone(spec.id):
+            self._want(spec, "running")
+            self._failures.pop(spec.id, None)
+            self._start(spec)
 
-    def _start(self, plan: DeploymentPlan, unit: Unit) -> None:
-        units = self._on(self._sparks.of(plan, unit))
-        work = units.get(unit.id)
-        runs = work is not None and work.running is not None and work.running.failure(unit.id) is None
-        if work is not None and runs and (work.unit.tag, work.unit.epoch) == (unit.tag, unit.epoch):
-            units.feed(plan, unit)
+    def _start(self, spec: UnitSpec) -> None:
+        units, unit = self.units_of(spec), spec.unit
+        work = units.get(spec.id)
+        runs = work is not None and work.running is not None and work.running.failure(spec.id) is None
+        if work is not None and runs and incarnation(work.unit) == incarnation(unit):
+            units.feed(spec)
             return
-        self._stop(unit.id)
-        units.prepare(plan, unit)
-        units.start(plan, unit)
+        self._stop(spec.id)
+        units.prepare(spec)
+        units.start(spec)
 
-    def feed(self, plan: DeploymentPlan, unit: Unit) -> None:
-        """Give a unit the inputs of a plan, without restarting it.
+    def feed(self, spec: UnitSpec) -> None:
+        """Give a unit the inputs of a description, without restarting it.
 
         Raises Unavailable while an input that goes is not here whole: the unit reads what is here to its end,
         and then lets go of it.
         """
-        with self._lock:
-            task = self._tasks.get(unit.id)
+        with self.alone(spec.id):
+            task = self._tasks.get(spec.id)
             if task is not None:
-                before, kept = self.plan(task.digest), {c.id for c in plan.inputs(unit)}
-                going = [c for c in before.inputs(self._unit_of(task)) if c.id not in kept]
-                self._relays.check_whole(before, going)
-            self._relays.pull(plan, unit)
-            self._on(self._sparks.of(plan, unit)).feed(plan, unit)
-            self._want(plan, unit, task.wanted if task else "prepared")
+                before, kept = self._spec_of(task), {c.id for c in spec.inputs}
+                self._relays.check_whole(before, [c for c in before.inputs if c.id not in kept])
+            self._pull(spec)
+            self.units_of(spec).feed(spec)
+            self._want(spec, task.wanted if task else "prepared")
 
-    def stop(self, unit: Unit, *, clean: bool = False) -> None:
+    def stop(self, spec: UnitSpec, *, clean: bool = False) -> None:
         """Stop a unit at a batch boundary; it stays stopped. ``clean``: no batch of it is left cut off."""
-        with self._lock:
-            task = self._tasks.get(unit.id)
-            if task is not None and task.wanted != "finished":
-                self._tasks[unit.id] = Task(unit.id, task.digest, "stopped")
-                self._write()
-            self._stop(unit.id, clean=clean)
-            if clean and task is not None and (stood := self._unit_of(task)).checkpoint == unit.checkpoint:
-                self._end_batch(self.plan(task.digest), stood)
+        with self.alone(spec.id):
+            stood = self.end(spec.id, clean=clean)
+            if clean and stood is not None and stood.unit.checkpoint == spec.unit.checkpoint:
+                self._end_batch(stood)
 
-    def _end_batch(self, plan: DeploymentPlan, unit: Unit) -> None:
+    def end(self, unit: str, *, clean: bool = False) -> UnitSpec | None:
+        """Stop whatever runs under a unit's id; give its description."""
+        with self.alone(unit):
+            task = self._tasks.get(unit)
+            if task is not None and task.wanted != "finished":
+                self._note(Task(unit, task.digest, "stopped"))
+            self._stop(unit, clean=clean)
+            return self._spec_of(task) if task is not None else None
+
+    def _end_batch(self, spec: UnitSpec) -> None:
         """Let a batch that was cut off be done again and come to its end, and all reads be equally far."""
+        unit = spec.unit
         checkpoint = self.layout.checkpoint(unit)
         for _ in range(_TRIES):
             if take_back(checkpoint) and reads_agree(checkpoint):
                 # What it read last is otherwise let go with its next batch only, which may never come.
-                self._on(self._sparks.of(plan, unit)).begin_where(plan, unit, unit)
+                self.units_of(spec).begin_where(spec, unit)
                 return
-            self._start(plan, unit)
+            self._start(spec)
             deadline = time.monotonic() + _BATCH_SECONDS
             while (cut_off(checkpoint) or not reads_agree(checkpoint)) and time.monotonic() < deadline:
                 work = self._at_work(unit.id)
@@ -240,160 +276,178 @@ class Deployed:
         at_once = clean and unit in self._drained
         self._drained.discard(unit)
         self._finishing.end(unit)
-        for units in self._units.values():
-            if units.get(unit) is not None:
-                units.stop(unit, at_once=at_once, level=clean)
-                units.forget(units[unit].unit)
+        units = self._own
+        if units is not None and units.get(unit) is not None:
+            units.stop(unit, at_once=at_once, level=clean)
+            units.forget(units[unit].unit)
 
-    def settle(self, plan: DeploymentPlan, unit: Unit) -> None:
+    def settle(self, spec: UnitSpec) -> None:
         """Wait until what has arrived here so far has gone through a unit."""
-        self._on(self._sparks.of(plan, unit)).settle(unit.id)
+        self.units_of(spec).settle(spec.id)
 
-    def drained(self, plan: DeploymentPlan, unit: Unit) -> bool:
+    def drained(self, spec: UnitSpec) -> bool:
         """Tell whether a unit has read all that its inputs held when this was first asked."""
-        with self._lock:
-            units = self._on(self._sparks.of(plan, unit))
-            work = units.get(unit.id)
+        with self.alone(spec.id):
+            units = self.units_of(spec)
+            work = units.get(spec.id)
             if work is None or work.running is None:
-                raise Unavailable("is not running (yet)", where=f"unit {unit.id}", hint="start it, or wait")
-            key = (unit.id, self._digest(plan))
+                raise Unavailable("is not running (yet)", where=f"unit {spec.id}", hint="start it, or wait")
+            key = (spec.id, spec.digest)
             if key not in self._goals:
-                self._goals[key] = {c.id: self._latest(units, plan, c) for c in plan.inputs(unit)}
+                self._goals[key] = {c.id: self._latest(units, spec, c) for c in spec.inputs}
             work.running.observe()
-            if not all(
-                work.has_read(c, units.log(plan, c), self._goals[key][c.id]) for c in plan.inputs(unit)
-            ):
+            if not all(work.has_read(c, units.log(spec, c), self._goals[key][c.id]) for c in spec.inputs):
                 return False
             del self._goals[key]
-            self._drained.add(unit.id)
+            self._drained.add(spec.id)
             return True
 
-    def _latest(self, units: Units, plan: DeploymentPlan, channel: Channel) -> int:
+    def _latest(self, units: Units, spec: UnitSpec, channel: Channel) -> int:
         """Tell how far a channel goes now, at its origin."""
-        if not is_copied(channel, self.zone):
-            return units.log(plan, channel).latest()
-        return self._relays.latest(plan, channel)
+        if self._share or not is_copied(channel, spec.unit):
+            return units.log(spec, channel).latest()
+        return self._relays.latest(spec, channel)
 
     @contextlib.contextmanager
-    def acting(self, plan: DeploymentPlan, unit: Unit) -> Iterator[Units]:
-        """Hold the units of the Spark that a unit belongs to, while nothing else is done with them."""
-        with self._lock:
-            yield self._on(self._sparks.of(plan, unit))
+    def acting(self, spec: UnitSpec) -> Iterator[Units]:
+        """Hold a unit, while nothing else is done with it; give the units of its Spark."""
+        with self.alone(spec.id):
+            yield self.units_of(spec)
 
-    def finish(self, plan: DeploymentPlan, unit: Unit) -> bool:
+    def finish(self, spec: UnitSpec) -> bool:
         """Let a unit use up its input and end its channels; True once that is done."""
-        with self._lock:
-            units = self._on(self._sparks.of(plan, unit))
-            work = units.get(unit.id)
+        with self.alone(spec.id):
+            units = self.units_of(spec)
+            work = units.get(spec.id)
             if work is None:
-                work = units.enter(plan, unit)
+                work = units.enter(spec)
             if work.finished:
-                self._want(plan, unit, "finished")
-                self._finishing.end(unit.id)
+                self._want(spec, "finished")
+                self._finishing.end(spec.id)
                 return True
-            self._finishing.go_on(units, unit.id)
+            self._finishing.go_on(units, spec.id)
             return False
 
-    def forget(self, plan: DeploymentPlan, unit: Unit) -> bool:
+    def forget(self, spec: UnitSpec) -> bool:
         """Delete what is stored of a unit and only of it, and be no reader of its inputs any more.
 
         False while a channel that is to be deleted has still to be read. Raises DeploymentError where
         the unit is to run.
         """
-        with self._lock:
-            task = self._tasks.get(unit.id)
-            stands = self._unit_of(task) if task else unit
-            itself = (stands.tag, stands.epoch) == (unit.tag, unit.epoch)
+        with self.alone(spec.id), self._lock:
+            unit, task = spec.unit, self._tasks.get(spec.id)
+            stands = self._spec_of(task).unit if task else unit
+            itself = incarnation(stands) == incarnation(unit)
             if itself and task is not None and task.wanted == "running":
                 raise DeploymentError(
                     "forgotten while it runs", where=f"unit {unit.id}", hint="stop it first"
                 )
-            units = self._on(self._sparks.of(plan, unit))
+            units = self.units_of(spec)
             used = set() if itself or task is None else self._channels_of(task)
             # Another unit may have taken over to write a channel.
             others = {c for t in self._tasks.values() if t is not task for c in self._written_by(t)}
-            going = [c for c in plan.outputs(unit) if c.id not in used | others]
-            if any(b.entries for c in going for b in units.log(plan, c).stats().unread.values()):
+            going = [c for c in spec.outputs if c.id not in used | others]
+            if any(b.entries for c in going for b in units.log(spec, c).stats().unread.values()):
                 return False
             if itself:
                 self._stop(unit.id)
                 self._tasks.pop(unit.id, None)
                 self._write()
             same_state = not itself and stands.tag == unit.tag
-            self._leave_inputs(plan, unit, used if same_state else None)
+            self._leave_inputs(spec, used if same_state else None)
             for channel in going:
-                remove_log(channel_spec(plan, channel, self.layout))
+                remove_log(channel_spec(spec, channel, self.layout))
             if not same_state:
                 shutil.rmtree(self.layout.checkpoint(unit), ignore_errors=True)
                 shutil.rmtree(self.layout.state(unit).parent, ignore_errors=True)
             if itself:
-                # Another unit of the zone may go on to write a sink, under the same name.
-                kept = {sink for other in self.in_force() for sink in self.layout.sinks(*other)}
-                for sink in self.layout.sinks(plan, unit) - kept:
+                # Another unit of the node may go on to write a sink, under the same name.
+                kept = {sink for other in self.in_force() for sink in self.layout.sinks(other)}
+                for sink in self.layout.sinks(spec) - kept:
                     shutil.rmtree(sink, ignore_errors=True)
+            if spec.digest not in {t.digest for t in self._tasks.values()}:
+                self._specs.pop(spec.digest, None)
+                self._spec_file(spec.digest).unlink(missing_ok=True)
             return True
 
     def _channels_of(self, task: Task) -> set[str]:
         """Name the channels that a task's unit writes or reads."""
-        read = self.plan(task.digest).inputs(self._unit_of(task))
-        return self._written_by(task) | {c.id for c in read}
+        return self._written_by(task) | {c.id for c in self._spec_of(task).inputs}
 
     def _written_by(self, task: Task) -> set[str]:
-        return {c.id for c in self.plan(task.digest).outputs(self._unit_of(task))}
+        return {c.id for c in self._spec_of(task).outputs}
 
-    def _leave_inputs(self, plan: DeploymentPlan, unit: Unit, kept: set[str] | None) -> None:
+    def _leave_inputs(self, spec: UnitSpec, kept: set[str] | None) -> None:
         """Let a unit be no reader any more but of what another with its state (None: no such) has kept."""
-        units = self._on(self._sparks.of(plan, unit))
-        for channel in plan.inputs(unit):
+        units = self.units_of(spec)
+        for channel in spec.inputs:
             if channel.id not in (kept or ()):
-                log = units.log(plan, channel)
-                for reader in channel_readers(plan, unit)[channel.operator]:
+                log = units.log(spec, channel)
+                for reader in spec.own_readers[channel.operator]:
                     log.unregister(reader)
         if kept is None:
-            units.give_up(unit)  # it may not have come to the end of what was taken out
+            units.give_up(spec.unit)  # it may not have come to the end of what was taken out
         self._drop_unused()
 
     def _drop_unused(self) -> None:
         """End the relays that nobody reads here any more, and delete their copies."""
         used = {c for task in self._tasks.values() for c in self._channels_of(task)}
         for task in self._tasks.values():
-            used |= self._on_of(task).retired(self._unit_of(task)).keys()
+            spec = self._spec_of(task)
+            used |= self.units_of(spec).retired(spec.unit).keys()
         self._relays.keep_only(used)
 
-    def _leave_retired(self) -> None:
+    def _leave_retired(self, tasks: Iterable[Task]) -> None:
         """Strike inputs that were taken out and have been read to their end."""
         left = False
-        for task in self._tasks.values():
+        for task in tasks:
             units, work = self._work(task)
             if work.running is None or not (retired := units.retired(work.unit)):
                 continue
             work.running.observe()
             at = work.running.positions
-            if at and (gone := retired.keys() - at.keys()):
-                units.leave(work.unit, set(gone))
-                left = True
+            with self._free(task) as free:
+                if free and at and (gone := retired.keys() - at.keys()):
+                    units.leave(work.unit, set(gone))
+                    left = True
         if left:
-            self._drop_unused()
+            with self._lock:
+                self._drop_unused()
 
     # ------------------------------------------------------------ keeping it true
 
     def look(self) -> None:
         """Start again what has ended by itself; take note of what is written."""
+        if (endpoint := self._sparks.revive()) is not None:
+            _LOG.warning("Spark had ended and was started again: %s", endpoint.directory)
+        if self._own is not None:
+            self._own.lose_ended()
+        now = time.monotonic()
         with self._lock:
-            for endpoint in self._sparks.revive():
-                _LOG.warning("Spark had ended and was started again: %s", endpoint.directory)
-            for units in self._units.values():
-                units.lose_ended()
-            now = time.monotonic()
-            for task in list(self._tasks.values()):
-                if task.wanted == "running":
+            tasks = tuple(self._tasks.values())
+        for task in tasks:
+            with self._free(task) as free:
+                if free and task.wanted == "running":
                     self._keep_running(task, now)
-            self._leave_retired()
-            for task in self._tasks.values():
-                units, work = self._work(task)
-                for channel in work.plan.outputs(work.unit):
-                    self._meters.note(channel.id, units.log(work.plan, channel).stats(), now)
-                    self._warn(channel.id, now)
+        self._leave_retired(tasks)
+        for task in tasks:
+            units, work = self._work(task)
+            for channel in work.spec.outputs:
+                self._meters.note(channel.id, units.log(work.spec, channel).stats(), now)
+                self._warn(channel.id, now)
+
+    @contextlib.contextmanager
+    def _free(self, task: Task) -> Iterator[bool]:
+        """Hold a task's unit if nothing is done with it now, and the task is still what is wanted."""
+        with self._lock:
+            lock = self._unit_locks.setdefault(task.unit, threading.RLock())
+        if not lock.acquire(blocking=False):
+            yield False
+            return
+        try:
+            yield self._tasks.get(task.unit) == task
+        finally:
+            lock.release()
 
     def _warn(self, channel: str, now: float) -> None:
         """Write down, once a minute, that a channel fills up."""
@@ -403,8 +457,8 @@ class Deployed:
             _LOG.warning("channel %s fills up: full in %.1f h at this rate", channel, lasts / 3600)
 
     def _keep_running(self, task: Task, now: float) -> None:
-        plan = self.plan(task.digest)
-        unit = plan.unit(task.unit)
+        spec = self._spec_of(task)
+        unit = spec.unit
         work = self._at_work(unit.id)
         failures = self._failures.setdefault(unit.id, _Failures())
         if work is not None and work.running is not None:
@@ -422,68 +476,71 @@ class Deployed:
                 return  # the user's own code fails in the same way again: it waits for a new one
         elif work is not None and work.finished:
             return
-        self._start(plan, unit)
+        self._start(spec)
 
-    def running(self) -> list[tuple[Endpoint, Running]]:
-        """Give what runs here, and on which Spark."""
+    def running(self) -> list[Running]:
+        """Give what runs here."""
         with self._lock:
-            works = [(units.endpoint, work.running) for units in self._units.values() for work in units.all()]
-        return [(endpoint, running) for endpoint, running in works if running is not None]
+            works = self._own.all() if self._own is not None else ()
+        return [work.running for work in works if work.running is not None]
 
     def save(self) -> None:
         """Note the totals of what runs."""
-        with self._lock:
-            for units in self._units.values():
-                units.save()
+        if self._own is not None:
+            self._own.save()
 
     def leave(self, *, stop: bool) -> None:
         """End this side of it; the queries too with ``stop``."""
-        with self._lock:
-            self._relays.stop()
-            if stop:
-                for unit in list(self._tasks):
-                    self._stop(unit)
-            else:
-                self.save()
+        self._relays.stop()
+        if not stop:
+            self.save()
+            return
+
+        def end(unit: str) -> None:
+            with self.alone(unit):
+                self._stop(unit)
+
+        # Each waits for the end of its batch: all at once.
+        with ThreadPoolExecutor(max(1, len(self._tasks))) as pool:
+            list(pool.map(end, list(self._tasks)))
 
     # ------------------------------------------------------------ what is seen
 
-    def progress(self) -> Progress:
-        """Give the state of this zone's units, channels and links."""
+    def progress(self, *, stopped: bool = False) -> Progress:
+        """Give the state of this node's units, channels and links; ``stopped``: Spark is not to be asked."""
         with self._lock:
-            works = [self._work(task) for task in self._tasks.values()]
-            seen = progress_of(
-                works,
-                seconds=time.monotonic() - self._began,
-                meters=self._meters,
-                limit=self._settings.channel.max_bytes,
-            )
-            return seen.joined(
-                Progress(seconds=0.0, links=self._relays.links(), hosts=self._hosts.progress())
-            )
+            tasks = tuple(self._tasks.values())
+        seen = progress_of(
+            [self._work(task) for task in tasks],
+            seconds=time.monotonic() - self._began,
+            stopped=stopped,
+            meters=self._meters,
+            limit=self._settings.channel.max_bytes,
+        )
+        return seen.joined(Progress(seconds=0.0, links=self._relays.links(), hosts=self._hosts.progress()))
+
+    def failure(self, unit: str) -> RuntimeFailure | None:
+        """Give the error that ended a unit's query; None while it runs, or none was started."""
+        work = self._at_work(unit)
+        return work.running.failure(unit) if work is not None and work.running is not None else None
 
     def _at_work(self, unit: str) -> Work | None:
-        return next((w for u in self._units.values() if (w := u.get(unit)) is not None), None)
+        return self._own.get(unit) if self._own is not None else None
 
     def _work(self, task: Task) -> tuple[Units, Work]:
-        plan = self.plan(task.digest)
-        unit = plan.unit(task.unit)
-        for units in self._units.values():
-            if (work := units.get(unit.id)) is not None:
-                return units, work
-        units = self._on(self._sparks.of(plan, unit))
-        return units, units.enter(plan, unit)
+        spec = self._spec_of(task)
+        units = self.units_of(spec)
+        return units, units.get(spec.id) or units.remembered(spec)
 
-    def in_force(self) -> list[tuple[DeploymentPlan, Unit]]:
-        """Give the units that are here, whether they run or not, each with its plan."""
+    def in_force(self) -> list[UnitSpec]:
+        """Give the units that are here, whether they run or not."""
         with self._lock:
-            return [(self.plan(t.digest), self._unit_of(t)) for t in self._tasks.values()]
+            return [self._spec_of(t) for t in self._tasks.values()]
 
-    def _on(self, endpoint: Endpoint) -> Units:
+    def wanted(self) -> dict[Incarnation, Wanted]:
+        """Give what was last asked for of each unit."""
         with self._lock:
-            if id(endpoint) not in self._units:
-                self._units[id(endpoint)] = Units(self.layout, endpoint, self._settings, home=self.zone)
-            return self._units[id(endpoint)]
+            return {incarnation(self._spec_of(t).unit): t.wanted for t in self._tasks.values()}
 
 
 def _entries(file: Path) -> list[dict[str, Any]]:
@@ -495,3 +552,28 @@ def _entries(file: Path) -> list[dict[str, Any]]:
         raise DeploymentError(
             f"damaged: {error!r}", where=str(file), hint="restore it, or delete it and apply again"
         ) from error
+
+
+def specs_in(root: Path) -> list[UnitSpec]:
+    """Give the descriptions of units that a deployment's directory holds."""
+    files = sorted((root / "specs").glob("*.json"))
+    return [UnitSpec.from_data(json.loads(file.read_text())) for file in files]
+
+
+def upgrade_tasks(root: Path) -> None:
+    """Describe the units of a directory that an older version left with whole plans."""
+    plans, file = root / "plans", root / "tasks.json"
+    if not plans.is_dir():
+        return
+    from headwater.plan.document import from_document
+    from headwater.plan.spec import spec_of
+    from headwater.plan.upgrade import upgraded
+
+    tasks = []
+    for entry in _entries(file):
+        document = json.loads((plans / f"{entry['digest']}.json").read_text())
+        spec = spec_of(from_document(upgraded(document)), entry["unit"])
+        write_atomically(root / "specs" / f"{spec.digest}.json", json.dumps(spec.to_data()))
+        tasks.append({**entry, "digest": spec.digest})
+    write_atomically(file, json.dumps({"tasks": tasks}))
+    shutil.rmtree(plans)

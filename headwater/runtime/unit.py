@@ -22,8 +22,8 @@ from headwater.dataflow import sources, stateful
 from headwater.dataflow.lexer import quote_string
 from headwater.dataflow.sinks import CallbackSink, FileSink, JdbcSink, KafkaSink, Sink
 from headwater.dataflow.types import StreamType
-from headwater.plan.content import direct_time, reads, source_locations, visited
-from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.content import source_locations, visited
+from headwater.plan.spec import UnitSpec
 from headwater.plan.onepass import one_pass, steps
 from headwater.runtime import compile
 from headwater.runtime.aside import DEAD, GOOD, PASSED, past, read_whole
@@ -69,15 +69,16 @@ def source_name(text: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in text)
 
 
-def name_of_channels(plan: DeploymentPlan, operator: str) -> str:
+def name_of_channels(spec: UnitSpec, operator: str) -> str:
     """Name the source that reads an operator's channels."""
-    return source_name(f"c_{plan.tags[operator]}")
+    return source_name(f"c_{spec.tags[operator]}")
 
 
-def names_of_source(plan: DeploymentPlan, unit: Unit, source: sources.Source) -> dict[str, str]:
+def names_of_source(spec: UnitSpec, source: sources.Source) -> dict[str, str]:
     """Name what reads a source at each of the unit's locations."""
-    places = unit.locations if source.per_location else unit.locations[:1]
-    return {place: source_name(f"s_{plan.tags[source.id]}_{place}") for place in places}
+    here = spec.unit.locations
+    places = here if source.per_location else here[:1]
+    return {place: source_name(f"s_{spec.tags[source.id]}_{place}") for place in places}
 
 
 def apart(again: str) -> str:
@@ -90,8 +91,7 @@ class UnitCompiler:
 
     def __init__(
         self,
-        plan: DeploymentPlan,
-        unit: Unit,
+        spec: UnitSpec,
         spark: SparkSession,
         layout: Layout,
         channel: dict[str, Any],
@@ -99,9 +99,9 @@ class UnitCompiler:
         *,
         measure: bool = True,
     ) -> None:
-        self._plan = plan
-        self._flow = plan.dataflow
-        self._unit = unit
+        self._spec = spec
+        self._flow = spec.flow
+        self._unit = spec.unit
         self._spark = spark
         self._layout = layout
         self._channel = channel
@@ -110,7 +110,7 @@ class UnitCompiler:
         self._reads: Counter[str] = Counter()
         self._measure = measure
         self._counting = Counting()
-        self._served = one_pass(plan.dataflow, unit.operators)
+        self._served = one_pass(spec.flow, spec.unit.operators)
         self._points = self._to_observe() if measure else frozenset()
 
     def compile(self) -> CompiledUnit:
@@ -137,7 +137,7 @@ class UnitCompiler:
         """Choose the operators whose rows the query has to count, because nothing else tells of them."""
         flow, unit = self._flow, self._unit
         is_routed = not isinstance(flow[unit.outputs[0]], JdbcSink)
-        shown = set(visited(self._plan, unit))
+        shown = set(visited(flow, unit))
         way = self._past()
         if (
             way is not None
@@ -146,8 +146,8 @@ class UnitCompiler:
         ):
             shown = set()  # counting would be seen
         if not self._works_hard():
-            shown = {i for i in shown if not isinstance(flow[i], (ops.Where, ops.Explode))}
-        known = {i for i in visited(self._plan, unit) if self._tells_rows(i, is_routed=is_routed)}
+            shown = {i for i in shown if i not in flow or not isinstance(flow[i], (ops.Where, ops.Explode))}
+        known = {i for i in visited(flow, unit) if self._tells_rows(i, is_routed=is_routed)}
         known |= self._scans_of_pass()
         return points(flow, unit.operators, shown, known | set(unit.outputs if is_routed else ()))
 
@@ -163,8 +163,8 @@ class UnitCompiler:
 
     def _tells_rows(self, id_: str, *, is_routed: bool) -> bool:
         """Tell whether the rows that Spark reads for it are its rows, apart from malformed ones."""
-        operator = self._flow[id_]
-        if id_ in self._unit.operators:
+        if id_ in self._flow:
+            operator = self._flow[id_]
             return isinstance(operator, sources.Source) and (is_routed or not can_be_malformed(operator))
         return not self._punctuated(self._flow.types[id_]) and self._unit.part is None
 
@@ -191,9 +191,9 @@ class UnitCompiler:
         Where two branches meet again, each has its own copy of what they share, down to the reads:
         a Spark query over Connect cannot use one read twice.
         """
-        operator = self._flow[id_]
-        if id_ not in self._unit.operators:
+        if id_ not in self._flow:
             return self._read_channel(id_)
+        operator = self._flow[id_]
         if isinstance(operator, sources.Source):
             return self._read_source(operator)
         if isinstance(operator, ops.Watermark):
@@ -213,8 +213,8 @@ class UnitCompiler:
         """Give the source's stream at each location the unit covers, malformed records included."""
         found = []
         again = self._again(source.id)
-        for location, name in names_of_source(self._plan, self._unit, source).items():
-            spool = self._layout.spool(source.id, self._plan.tags[source.id], location) / "members.json"
+        for location, name in names_of_source(self._spec, source).items():
+            spool = self._layout.spool(source.id, self._spec.tags[source.id], location) / "members.json"
             name += apart(again)
             found.append((location, source_frame(self._spark, source, location, name=name, spool=spool)))
             counts = not again and source.id not in self._points
@@ -237,7 +237,7 @@ class UnitCompiler:
         counts = not again and not punctuate and id_ not in self._points
         self._counting.reads.append(Read(id_, counts=counts))
         reader = (
-            self._spark.readStream.name(name_of_channels(self._plan, id_) + again)
+            self._spark.readStream.name(name_of_channels(self._spec, id_) + again)
             .format("headwater_channel")
             .option("members", str(self._layout.members(self._unit, id_)))
             .option("reader", f"{self._unit.checkpoint}{again}")
@@ -268,7 +268,7 @@ class UnitCompiler:
         directory.mkdir(parents=True, exist_ok=True)
         end = (
             self._spark.readStream.name(
-                source_name(f"e_{self._plan.tags[operator.id]}{self._again(operator.id)}")
+                source_name(f"e_{self._spec.tags[operator.id]}{self._again(operator.id)}")
             )
             .schema(f"`{WATERMARK}` timestamp")
             .json(str(directory))
@@ -306,7 +306,7 @@ class UnitCompiler:
         """Tell whether Spark must follow event time: for state, or to tell later units how far it is."""
         if self._needs_state():
             return True
-        timed = any(c.event_time is not None for c in self._plan.outputs(self._unit))
+        timed = any(c.event_time is not None for c in self._spec.outputs)
         return timed and not self._direct_time()
 
     # ------------------------------------------------------------ outputs
@@ -408,7 +408,7 @@ class UnitCompiler:
         return any(self._flow[i].stateful for i in self._unit.operators)
 
     def _direct_time(self) -> bool:
-        return direct_time(self._plan, self._unit)
+        return self._spec.direct_time
 
     def _dead(self, source: sources.Source, location: str, raw: DataFrame) -> DataFrame:
         tag = len(self._unit.outputs)
@@ -419,13 +419,13 @@ class UnitCompiler:
 
     def _outlet(self, tag: int, id_: str) -> dict[str, Any]:
         """Describe where an output's rows go."""
-        operator, stored = self._flow[id_], self._plan.tags[id_]
+        operator, stored = self._flow[id_], self._spec.tags[id_]
         lineage = lineage_of(self._layout.checkpoint(self._unit))
         if isinstance(operator, FileSink):
             path = full_path(operator.path.replace("{zone}", self._unit.zone))
             named = {
                 "path": path,
-                "name": f"{self._unit.zone}-{stored}{self._unit.suffix}",
+                "name": f"{self._unit.node}-{stored}{self._unit.suffix}",
                 "lineage": lineage,
             }
             return {"tag": tag, "kind": "files", "format": operator.format, **named}
@@ -451,10 +451,10 @@ class UnitCompiler:
         if isinstance(operator, Sink):
             fsync = self._channel.get("fsync", True)
             return {"tag": tag, "kind": "filelog", "path": scratch, "fsync": fsync, "lineage": lineage}
-        channel = next(c for c in self._plan.outputs(self._unit) if c.operator == id_)
-        spec = channel_spec(self._plan, channel, self._layout)
+        channel = next(c for c in self._spec.outputs if c.operator == id_)
+        described = channel_spec(self._spec, channel, self._layout)
         kind = "filelog" if channel.broker is None else "kafkalog"
-        outlet = {"tag": tag, **spec, **self._channel, "kind": kind, "lineage": lineage}
+        outlet = {"tag": tag, **described, **self._channel, "kind": kind, "lineage": lineage}
         if channel.links:
             outlet["compression"] = "zstd"  # of the same speed as lz4 here, and less for the link
         if channel.event_time is not None:
@@ -465,22 +465,14 @@ class UnitCompiler:
         return outlet
 
 
-def channel_readers(plan: DeploymentPlan, unit: Unit) -> dict[str, list[str]]:
-    """Give for each operator whose channels a unit reads the ids it reads them by."""
-    return {
-        id_: [unit.checkpoint, *(f"{unit.checkpoint}_{n}" for n in range(2, times + 1))]
-        for id_, times in reads(plan, unit).items()
-        if id_ not in unit.operators
-    }
-
-
-def passage_of(plan: DeploymentPlan, unit: Unit, layout: Layout) -> Passage:
+def passage_of(spec: UnitSpec, layout: Layout) -> Passage:
     """Tell what a unit's query reads, and where it notes what has gone through."""
-    members = [layout.members(unit, id_) for id_ in channel_readers(plan, unit)]
-    for id_, locations in source_locations(plan, unit).items():
-        if isinstance(plan.dataflow[id_], sources.MqttSource):
-            members += [layout.spool(id_, plan.tags[id_], at) / "members.json" for at in locations]
-    late = any(waits_for_time(plan.dataflow[o]) for o in unit.operators)
+    unit = spec.unit
+    members = [layout.members(unit, id_) for id_ in spec.own_readers]
+    for id_, locations in source_locations(spec.flow, unit).items():
+        if isinstance(spec.flow[id_], sources.MqttSource):
+            members += [layout.spool(id_, spec.tags[id_], at) / "members.json" for at in locations]
+    late = any(waits_for_time(spec.flow[o]) for o in unit.operators)
     return Passage(Inputs(layout.checkpoint(unit), tuple(members)), layout.passed(unit), late)
 
 

@@ -1,7 +1,7 @@
 """Units at work: their queries on one Spark, their channels and state in one directory.
 
-Every unit is under the plan it was started by: while a deployment is changed, some are still
-under the old one.
+Every unit is as it was described when it was started: while a deployment is changed, some are still
+under the old plan.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from headwater.dataflow import sources
 from headwater.errors import HeadwaterError, RuntimeFailure, Unavailable
 from headwater.plan.content import source_locations
-from headwater.plan.model import Channel, DeploymentPlan, Unit
+from headwater.plan.model import Channel, Unit
+from headwater.plan.spec import UnitSpec
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.channels.log import Log
 from headwater.runtime.channels.open import LogSpec, open_log
@@ -33,7 +34,6 @@ from headwater.runtime.unit import (
     WATERMARK,
     CompiledUnit,
     UnitCompiler,
-    channel_readers,
     passage_of,
 )
 from headwater.runtime.writer import sink_config
@@ -48,14 +48,17 @@ _LOOK = 0.1  # seconds between two looks at a query that is to finish
 class Work:
     """One unit: what it is to do, and its query where there is one."""
 
-    plan: DeploymentPlan
-    unit: Unit
+    spec: UnitSpec
     running: Running | None = None
     controlled: bool = False
     """Whether the end of its input must be told through its control directory."""
     finished: bool = False
     rows_before: int = 0
     late_before: int = 0
+
+    @property
+    def unit(self) -> Unit:
+        return self.spec.unit
 
     @property
     def rows_in(self) -> int:
@@ -75,17 +78,16 @@ class Work:
         assert self.running is not None
         at = self.running.positions.get(channel.id)
         if at is None:  # no batch since this side began to look
-            known, own = log.readers(), channel_readers(self.plan, self.unit)
-            at = min(known.get(reader, -1) for reader in own[channel.operator])
+            known = log.readers()
+            at = min(known.get(reader, -1) for reader in self.spec.own_readers[channel.operator])
         return at >= goal
 
 
 class Units:
     """Prepare, start, watch and stop units.
 
-    ``home`` is the zone whose directory this is: other zones reach its channels by a relay of
-    their own. Without it all zones of the plan share the directory. Without ``receives`` no broker of
-    messages is asked for any: only what is there is read.
+    Other nodes reach its channels by a relay of their own, unless all nodes ``share`` the directory. Without
+    ``receives`` no broker of messages is asked for any: only what is there is read.
     """
 
     def __init__(
@@ -94,19 +96,19 @@ class Units:
         endpoint: Endpoint,
         settings: UnitSettings,
         *,
-        home: str | None = None,
+        share: bool = False,
         receives: bool = True,
     ) -> None:
         self.layout = layout
         self.endpoint = endpoint
         self.settings = settings
-        self._home = home
+        self._share = share
         self._receives = receives
         self._generation = endpoint.generation
         self._work: dict[str, Work] = {}
         self._bridges: dict[str, list[Any]] = {}
-        self._ready: dict[str, tuple[DeploymentPlan, str, CompiledUnit]] = {}
-        """Units that were compiled to see whether they can be, the plans they are of, and for which Spark."""
+        self._ready: dict[str, tuple[UnitSpec, str, CompiledUnit]] = {}
+        """Units that were compiled to see whether they can be, as they are described, and for which Spark."""
         self._learned: set[tuple[str, str, tuple[str, ...]]] = set()
         self.rehearsals: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         """By checkpoint: a unit is rehearsed once at a time."""
@@ -122,82 +124,81 @@ class Units:
 
     # ------------------------------------------------------------ before a unit runs
 
-    def enter(self, plan: DeploymentPlan, unit: Unit) -> Work:
+    def enter(self, spec: UnitSpec) -> Work:
         """Take a unit in, with what is remembered of it."""
-        saved = read_note(self.layout.state(unit))
-        work = Work(
-            plan,
-            unit,
+        work = self._work[spec.id] = self.remembered(spec)
+        return work
+
+    def remembered(self, spec: UnitSpec) -> Work:
+        """Give what is remembered of a unit, without taking it in."""
+        saved = read_note(self.layout.state(spec.unit))
+        return Work(
+            spec,
             finished=bool(saved.get("finished")),
             rows_before=int(saved.get("rows_in", 0)),
             late_before=int(saved.get("late_rows", 0)),
         )
-        self._work[unit.id] = work
-        return work
 
-    def prepare(self, plan: DeploymentPlan, unit: Unit) -> None:
+    def prepare(self, spec: UnitSpec) -> None:
         """Make a unit's output channels with their readers, and tell it its inputs."""
-        self.prepare_outputs(plan, unit)
-        self.feed(plan, unit)
+        self.prepare_outputs(spec)
+        self.feed(spec)
 
     def prepare_outputs(
-        self, plan: DeploymentPlan, unit: Unit, joining: frozenset[str] = frozenset()
+        self, spec: UnitSpec, joining: frozenset[str] = frozenset()
     ) -> None:
         """Make a unit's output channels and register who reads them; those of before stay.
 
         Readers that are ``joining`` begin where the channel ends now.
         """
-        for channel in plan.outputs(unit):
-            log = self.log(plan, channel)
+        for channel in spec.outputs:
+            log = self.log(spec, channel)
             log.create()
-            readers = self._readers(plan, channel)
+            readers = self._readers(spec, channel)
             late = {r for r, units in readers.items() if units <= joining}
             register(log, [r for r in readers if r not in late])
             register(log, sorted(late), at_end=True)
 
-    def begin_where(self, plan: DeploymentPlan, unit: Unit, stood: Unit) -> None:
+    def begin_where(self, spec: UnitSpec, stood: Unit) -> None:
         """Let a unit begin to read where another, or itself, has stopped."""
         at = positions(self.layout.checkpoint(stood))
-        for channel in plan.inputs(unit):
-            log = self.log(plan, channel)
+        for channel in spec.inputs:
+            log = self.log(spec, channel)
             log.create()
             if channel.id in at:
-                for reader in channel_readers(plan, unit)[channel.operator]:
+                for reader in spec.own_readers[channel.operator]:
                     log.register(reader)
                     log.advance(reader, min(at[channel.id], log.latest()))
 
-    def _readers(self, plan: DeploymentPlan, channel: Channel) -> dict[str, set[str]]:
-        """Name those that read a channel here, units and relays of zones, each with whom it reads for."""
+    def _readers(self, spec: UnitSpec, channel: Channel) -> dict[str, set[str]]:
+        """Name those that read a channel here, units and relays of nodes, each with whom it reads for."""
         found: dict[str, set[str]] = {}
-        for consumer in map(plan.unit, channel.consumers):
-            if self._home is None or not is_copied(channel, consumer.zone):
-                names = channel_readers(plan, consumer)[channel.operator]
-            else:
-                names = [relay_reader(consumer.zone)]
-            for name in names:
-                found.setdefault(name, set()).add(consumer.id)
+        for reader in spec.readers[channel.id]:
+            copied = not self._share and is_copied(channel, reader)
+            for name in [relay_reader(reader.node)] if copied else reader.names:
+                found.setdefault(name, set()).add(reader.unit)
         return found
 
-    def feed(self, plan: DeploymentPlan, unit: Unit, *, joins: bool = False) -> None:
+    def feed(self, spec: UnitSpec, *, joins: bool = False) -> None:
         """Tell a unit which logs each of its inputs is made of; those taken out are read to their end.
 
         ``joins``: it begins where they end now.
         """
         inputs: dict[str, dict[str, LogSpec]] = {}
-        for channel in plan.inputs(unit):
-            log = self.log(plan, channel)
+        for channel in spec.inputs:
+            log = self.log(spec, channel)
             log.create()
-            register(log, channel_readers(plan, unit)[channel.operator], at_end=joins)
-            inputs.setdefault(channel.operator, {})[channel.id] = self._spec(plan, channel)
+            register(log, spec.own_readers[channel.operator], at_end=joins)
+            inputs.setdefault(channel.operator, {})[channel.id] = self._log_spec(spec, channel)
         for operator, writers in inputs.items():
-            file = self.layout.members(unit, operator)
+            file = self.layout.members(spec.unit, operator)
             before = read_note(file)
             known = {**before.get("retired", {}), **before.get("writers", {})}
             retired = {id_: spec for id_, spec in known.items() if id_ not in writers}
             write_atomically(file, json.dumps({"writers": writers, "retired": retired}))
-        work = self._work.get(unit.id)
+        work = self._work.get(spec.id)
         if work is not None:
-            work.plan, work.unit = plan, unit
+            work.spec = spec
 
     def leave(self, unit: Unit, channels: set[str]) -> None:
         """Strike channels that a unit has read to their end from what it still reads."""
@@ -208,13 +209,13 @@ class Units:
                 found["retired"] = {k: v for k, v in retired.items() if k not in channels}
                 write_atomically(file, json.dumps(found))
 
-    def log(self, plan: DeploymentPlan, channel: Channel) -> Log:
-        """Open a channel as this zone has it: its own, a copy of another zone's, or one with a broker."""
-        return open_log(self._spec(plan, channel))
+    def log(self, spec: UnitSpec, channel: Channel) -> Log:
+        """Open a channel as this node has it: its own, a copy of another node's, or one with a broker."""
+        return open_log(self._log_spec(spec, channel))
 
-    def _spec(self, plan: DeploymentPlan, channel: Channel) -> LogSpec:
-        copied = self._home is not None and is_copied(channel, self._home)
-        return str(self.layout.channel(channel)) if copied else member_spec(plan, channel, self.layout)
+    def _log_spec(self, spec: UnitSpec, channel: Channel) -> LogSpec:
+        copied = not self._share and is_copied(channel, spec.unit)
+        return str(self.layout.channel(channel)) if copied else member_spec(spec, channel, self.layout)
 
     def retired(self, unit: Unit) -> dict[str, Log]:
         """Give the logs that a unit still reads although they are no input of it any more."""
@@ -232,10 +233,10 @@ class Units:
 
     # ------------------------------------------------------------ starting and stopping
 
-    def check(self, plan: DeploymentPlan, unit: Unit) -> None:
+    def check(self, spec: UnitSpec) -> None:
         """Compile a unit, which need not be done again when it starts; raise what is wrong with it."""
         spark = self.endpoint.generation
-        self._ready[unit.id] = (plan, spark, self.compile(plan, unit))
+        self._ready[spec.id] = (spec, spark, self.compile(spec))
 
     def knows(self, unit: Unit) -> bool:
         """Tell whether this Spark, since it was started, has run what a unit computes."""
@@ -245,39 +246,39 @@ class Units:
         """Note that this Spark has run what a unit computes."""
         self._learned.add((self.endpoint.generation, unit.key, unit.operators))
 
-    def _compiled(self, plan: DeploymentPlan, unit: Unit) -> CompiledUnit:
-        ready = self._ready.pop(unit.id, None)
-        if ready is not None and ready[0] is plan and ready[1] == self.endpoint.generation:
+    def _compiled(self, spec: UnitSpec) -> CompiledUnit:
+        ready = self._ready.pop(spec.id, None)
+        if ready is not None and ready[0].digest == spec.digest and ready[1] == self.endpoint.generation:
             return ready[2]
-        return self.compile(plan, unit)
+        return self.compile(spec)
 
-    def compile(self, plan: DeploymentPlan, unit: Unit) -> CompiledUnit:
+    def compile(self, spec: UnitSpec) -> CompiledUnit:
         """Compile a unit; raise what is wrong with it. Nothing is started."""
         options = self.settings.channel_options()
         with self.asking_spark():
             spark = self.endpoint.session()
             cores, measure = self.endpoint.cores, self.settings.measure
-            compiler = UnitCompiler(plan, unit, spark, self.layout, options, cores, measure=measure)
+            compiler = UnitCompiler(spec, spark, self.layout, options, cores, measure=measure)
             return compiler.compile()
 
-    def start(self, plan: DeploymentPlan, unit: Unit) -> None:
+    def start(self, spec: UnitSpec) -> None:
         """Start a unit's query where it stopped last, or adopt it when it runs already."""
         with self.asking_spark():
-            self._start(plan, unit)
+            self._start(spec)
 
-    def _start(self, plan: DeploymentPlan, unit: Unit) -> None:
-        work = self.enter(plan, unit)
+    def _start(self, spec: UnitSpec) -> None:
+        work = self.enter(spec)
         if work.finished:
             return
         adopted = self._adopt(work)
         self._start_bridges(work)
         if adopted:
             return
-        compiled = self._compiled(plan, unit)
+        compiled = self._compiled(spec)
         work.controlled = compiled.controlled
-        checkpoint = self.layout.checkpoint(unit)
+        checkpoint = self.layout.checkpoint(spec.unit)
         sweep_torn(checkpoint)
-        name, trigger = query_name(plan, unit), self.settings.trigger
+        name, trigger = query_name(spec), self.settings.trigger
         if compiled.spark_sink is not None:
             from headwater.runtime.jdbc import start_sink
 
@@ -290,9 +291,9 @@ class Units:
             )
         else:
             writer = compiled.frame.writeStream.format("headwater_sink").queryName(name).outputMode("append")
-            passage = passage_of(plan, unit, self.layout)
+            passage = passage_of(spec, self.layout)
             run = begin_run(checkpoint)
-            writer = writer.option("config", sink_config(unit.epoch, compiled.outlets, passage, run))
+            writer = writer.option("config", sink_config(spec.unit.epoch, compiled.outlets, passage, run))
             writer = writer.option("checkpointLocation", str(checkpoint))
             query = writer.trigger(processingTime=trigger).start()
         work.running = Running(query, scans=compiled.scans, tally=Tally(compiled.counting))
@@ -301,7 +302,7 @@ class Units:
 
     def _adopt(self, work: Work) -> bool:
         """Take over the query of this unit that runs already, if it is under the same key and epoch."""
-        name = query_name(work.plan, work.unit)
+        name = query_name(work.spec)
         query = running_query(self.endpoint.session(), name) if self.endpoint.attached else None
         if query is None:
             return False
@@ -340,14 +341,14 @@ class Units:
         self._work.pop(unit.id, None)
 
     def _start_bridges(self, work: Work) -> None:
-        for id_, locations in source_locations(work.plan, work.unit).items():
-            source = work.plan.dataflow[id_]
+        for id_, locations in source_locations(work.spec.flow, work.unit).items():
+            source = work.spec.flow[id_]
             if not isinstance(source, sources.MqttSource):
                 continue
             from headwater.runtime.mqtt import MqttBridge
 
             for location in locations:
-                spool = self.layout.spool(source.id, work.plan.tags[source.id], location)
+                spool = self.layout.spool(source.id, work.spec.tags[source.id], location)
                 members = {"writers": {spool.name: str(spool / "log")}}
                 write_atomically(spool / "members.json", json.dumps(members))
                 log = FileLog(spool / "log")
@@ -376,8 +377,8 @@ class Units:
                 return False
         running.stop()
         running.observe()
-        for channel in work.plan.outputs(work.unit):
-            self.log(work.plan, channel).end(work.unit.epoch)
+        for channel in work.spec.outputs:
+            self.log(work.spec, channel).end(work.unit.epoch)
         work.finished = True
         self._save(work)
         return True
@@ -401,9 +402,8 @@ class Units:
         return work.running
 
     def _ended(self, work: Work, stop: threading.Event) -> bool:
-        """Wait until the ends of channels from other zones have arrived here."""
-        remote = [c for c in work.plan.inputs(work.unit) if self._home is not None and c.zone != self._home]
-        logs = [self.log(work.plan, c) for c in remote]
+        """Wait until all that it reads has ended, and that has arrived here."""
+        logs = [self.log(work.spec, c) for c in work.spec.inputs]
         while not all(log.stats().ended for log in logs):
             if stop.wait(_LOOK):
                 return False
@@ -417,7 +417,7 @@ class Units:
             paced = [
                 s
                 for i in work.unit.operators
-                if isinstance(s := work.plan.dataflow[i], sources.SensorSource) and s.rows is not None
+                if isinstance(s := work.spec.flow[i], sources.SensorSource) and s.rows is not None
             ]
             running.observe()
             wanted = sum((s.rows or 0) * len(work.unit.locations) for s in paced)
@@ -485,14 +485,14 @@ class Units:
         write_atomically(self.layout.state(work.unit), json.dumps(state))
 
 
-def relay_reader(zone: str) -> str:
-    """Name the reader by which another zone keeps what it has not pulled."""
-    return f"relay@{zone}"
+def relay_reader(node: str) -> str:
+    """Name the reader by which another node keeps what it has not pulled."""
+    return f"relay@{node}"
 
 
-def query_name(plan: DeploymentPlan, unit: Unit) -> str:
+def query_name(spec: UnitSpec) -> str:
     """Name a unit's query in Spark."""
-    return f"{plan.dataflow.name}/{unit.id}"
+    return f"{spec.deployment}/{spec.id}"
 
 
 def _runs(unit: Unit) -> str:

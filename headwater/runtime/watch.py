@@ -72,18 +72,18 @@ def progress_of(
 
         def stats(channel: Channel, units: Units = units, work: Work = work) -> ChannelStats:
             if channel.id not in known:
-                known[channel.id] = units.log(work.plan, channel).stats()
+                known[channel.id] = units.log(work.spec, channel).stats()
             return known[channel.id]
 
         with units.asking_spark():
             seen.append(_unit(units, work, stats, stopped=stopped))
-        for channel in work.plan.outputs(work.unit):
+        for channel in work.spec.outputs:
             found = _channel(channel.id, stats(channel), meters, limit)
             if channel.links and found.unread:
-                found = replace(found, oldest_s=_oldest(units.log(work.plan, channel), time.time()))
+                found = replace(found, oldest_s=_oldest(units.log(work.spec, channel), time.time()))
             channels[channel.id] = found
             for link in channel.links:  # once, however many read it at the far end
-                total = links.setdefault(link.name, [0, 0])
+                total = links.setdefault(link, [0, 0])
                 total[0] += stats(channel).rows
                 total[1] += stats(channel).bytes
     return Progress(
@@ -128,8 +128,8 @@ def _unit(
         failure = running.failure(unit.id)
         if failure is not None:
             status, error = "failed", str(failure)
-    inputs = work.plan.inputs(unit)
-    passage, now = passage_of(work.plan, unit, units.layout), time.time()
+    inputs = work.spec.inputs
+    passage, now = passage_of(work.spec, units.layout), time.time()
     read = sum(_rows_read(units, work, c, stats(c)) for c in inputs)
     lag = sum(stats(c).rows for c in inputs) - read if inputs else None
     return UnitProgress(
@@ -152,7 +152,7 @@ def _unit(
         oldest_s=None if work.finished else passage.oldest_s(unit.checkpoint, now),
         trigger_s=parse_duration(units.settings.trigger),
         began=running.began if running else None,
-        operators=running.tally.operators(work.plan.dataflow, unit.operators) if running else (),
+        operators=running.tally.operators(work.spec.flow, unit.operators) if running else (),
         batches=running.done if running else 0,
         busy_s=running.busy_s if running else 0.0,
         cpu_s=running.cpu_s if running else 0.0,
@@ -169,17 +169,17 @@ def _rows_read(units: Units, work: Work, channel: Channel, stats: ChannelStats) 
     if at is None:
         waiting = stats.unread.get(work.unit.checkpoint)
         return stats.rows - waiting.rows if waiting else 0
-    return units.log(work.plan, channel).totals(at)[0]
+    return units.log(work.spec, channel).totals(at)[0]
 
 
 def _rows_out(units: Units, work: Work, stats: Callable[[Channel], ChannelStats]) -> int:
-    plan, unit = work.plan, work.unit
-    rows = sum(stats(c).rows for c in plan.outputs(unit))
+    unit, tags = work.unit, work.spec.tags
+    rows = sum(stats(c).rows for c in work.spec.outputs)
     for id_ in unit.outputs:
-        sink = plan.dataflow[id_]
+        sink = work.spec.flow[id_]
         if isinstance(sink, FileSink):
             path = Path(full_path(sink.path.replace("{zone}", unit.zone)))
-            rows += committed_rows(path, f"{unit.zone}-{plan.tags[id_]}{unit.suffix}")
+            rows += committed_rows(path, f"{unit.node}-{tags[id_]}{unit.suffix}")
         elif isinstance(sink, Sink) and not isinstance(sink, (CallbackSink, KafkaSink)):
-            rows += FileLog(units.layout.sink(id_, plan.tags[id_], unit)).stats().rows
+            rows += FileLog(units.layout.sink(id_, tags[id_], unit)).stats().rows
     return rows

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sinks import FileSink, MemorySink
 from headwater.plan.build import build
-from headwater.plan.model import Deployment as Decision
+from headwater.plan.deployment import Deployment as Decision
 from headwater.plan.model import DeploymentPlan
 from headwater.testing.bounded import BoundedSource, Kill, Pause, Stop
 from headwater.testing.compare import Difference, NotEquivalent, compare
@@ -77,15 +77,15 @@ def run_to_end(
 
     Gives the rows of every memory and Parquet sink. A Kill ends ``endpoint`` and starts it again.
     """
-    from headwater.runtime.deployment import Deployment
+    from headwater.app.local import LocalRun
     from headwater.runtime.settings import ChannelSettings, UnitSettings
 
     settings = UnitSettings(
         trigger=trigger, channel=ChannelSettings(fsync=False), max_rows_per_batch=max_rows_per_batch
     )
 
-    def begin() -> Deployment:
-        deployment = Deployment(plan, directory, endpoint, settings)
+    def begin() -> LocalRun:
+        deployment = LocalRun(plan, directory, endpoint, settings)
         deployment.start()
         return deployment
 

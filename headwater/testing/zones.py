@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING
 
 from headwater.dataflow.sinks import MemorySink
 from headwater.errors import Unavailable
+from headwater.control.stamps import Stamps
 from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.spec import spec_of
 from headwater.runtime.agents import AgentClient, Agents, running_agent
+from headwater.runtime.channels.flight import FlightLog
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.testing.link import Link
 
@@ -37,9 +40,9 @@ class ZoneRun:
 
     def __init__(self, plan: DeploymentPlan, home: Path, *, options: tuple[str, ...] = ("--quick",)) -> None:
         self.plan = plan
-        zones = dict.fromkeys(u.zone for u in plan.units)
-        self.links = {zone: Link() for zone in zones}
-        routes = {zone: link.address for zone, link in self.links.items()}
+        self.links = {node: Link() for node in dict.fromkeys(u.node for u in plan.units)}
+        routes = {node: link.address for node, link in self.links.items()}
+        self._stamps = Stamps("test", 1)
         self._agents = Agents(home, options=options, routes=routes)
 
     def __enter__(self) -> ZoneRun:
@@ -52,9 +55,9 @@ class ZoneRun:
 
     # ------------------------------------------------------------ life
 
-    def zone(self, name: str) -> AgentClient:
-        """Give the way to a zone, with an agent that runs."""
-        client = self._agents.open(self.plan.continuum.zone(name))
+    def node(self, name: str) -> AgentClient:
+        """Give the way to a node, with an agent that runs."""
+        client = self._agents.open(self.plan.continuum.node(name), self._stamps)
         record = running_agent(self._agents.home / "zones" / name)
         if record is not None:
             self.links[name].lead_to(str(record["address"]))
@@ -64,29 +67,32 @@ class ZoneRun:
         """Check, prepare and start all units."""
         for step in ("check", "prepare", "start"):
             for unit in self.plan.units:
-                getattr(self.zone(unit.zone), step)(self.plan, unit.id)
+                getattr(self.node(unit.node), step)(spec_of(self.plan, unit.id))
 
     def settle(self) -> None:
         """Wait until what has arrived at the sources so far has gone through every unit."""
         for unit in self.plan.units:
             for channel in self.plan.inputs(unit):
-                if channel.zone != unit.zone:
-                    self._arrive(channel.id, channel.zone, unit)
+                if channel.node != unit.node:
+                    self._arrive(channel.id, channel.node, unit)
             self.insist(lambda unit=unit: self._settled(unit))
 
     def _settled(self, unit: Unit) -> bool:
-        self.zone(unit.zone).settle(self.plan, unit.id)
+        self.node(unit.node).settle(spec_of(self.plan, unit.id))
         return True
 
-    def _arrive(self, channel: str, zone: str, unit: Unit) -> None:
+    def _arrive(self, channel: str, node: str, unit: Unit) -> None:
         """Wait until the copy of a channel is where the original is now."""
-        wanted = self.zone(zone).channel(self.plan, channel).latest()
-        self.insist(lambda: self.zone(unit.zone).channel(self.plan, channel).latest() >= wanted)
+        wanted = self._log(node, channel).latest()
+        self.insist(lambda: self._log(unit.node, channel).latest() >= wanted)
+
+    def _log(self, node: str, channel: str) -> FlightLog:
+        return self._agents.channel(self.plan.continuum.node(node), self.plan.dataflow.name, channel)
 
     def finish(self) -> None:
         """Let every unit use up its input, from the sources on."""
         for unit in self.plan.units:
-            self.insist(lambda unit=unit: self.zone(unit.zone).finish(self.plan, unit.id))
+            self.insist(lambda unit=unit: self.node(unit.node).finish(spec_of(self.plan, unit.id)))
 
     def rows(self) -> dict[str, pa.Table]:
         """Read back the memory sinks."""
@@ -100,7 +106,7 @@ class ZoneRun:
         return found
 
     def _read(self, unit: Unit, sink: str) -> Iterator[pa.RecordBatch]:
-        log = self.zone(unit.zone).sink(self.plan, unit.id, sink)
+        log = self._agents.sink(self.plan, unit.id, sink)
         yield from log.read(log.earliest(), log.latest())
 
     @staticmethod

@@ -65,9 +65,10 @@ def check_continuum(
 
 
 def _addresses(zone: Zone) -> Iterator[str]:
-    if zone.at is not None:
-        yield zone.at
-    if zone.spark not in (None, "local"):
-        yield str(zone.spark)
+    for node in zone.nodes:
+        if node.at is not None:
+            yield node.at
+        if node.spark not in (None, "local"):
+            yield str(node.spark)
     if zone.broker is not None:
         yield str(zone.broker.to_data())

@@ -17,7 +17,8 @@ from headwater import live
 from headwater.continuum import Continuum
 from headwater.plan import edit
 from headwater.plan.build import annotated, build
-from headwater.plan.model import Deployment, DeploymentPlan, Edge
+from headwater.plan.deployment import Deployment, Edge
+from headwater.plan.model import DeploymentPlan
 from headwater.runtime.agents import Agents
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare

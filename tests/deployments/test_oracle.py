@@ -16,7 +16,7 @@ from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Watermark
 from headwater.dataflow.sources import Source
 from headwater.plan import build
-from headwater.plan.model import Deployment
+from headwater.plan.deployment import Deployment
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.testing import PAUSE, BoundedSource, check_equivalent
 from tests.deployments.flows import CONTINUUM, FLOWS, SCHEMA, rows

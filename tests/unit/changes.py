@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import headwater as hw
 from headwater.continuum import Continuum
 from headwater.control.executor import Executor
-from headwater.control.simulated import SimulatedZones
+from headwater.control.simulated import SimulatedNodes
 from headwater.plan.build import build, one_unit, unit_per_operator
 from headwater.plan.diff import PlanDiff
 from headwater.plan.document import plan_id
@@ -97,7 +97,7 @@ def versions(draw: st.DrawFn) -> Version:
 
 
 def carry_out(
-    steps: tuple[Step, ...], zones: SimulatedZones, decided: PlanDiff, standings: Standings
+    steps: tuple[Step, ...], zones: SimulatedNodes, decided: PlanDiff, standings: Standings
 ) -> Standings:
     """Carry steps out one by one, and give where units stand then."""
     plans = {plan_id(p): p for p in (decided.running, decided.wanted) if p is not None}
@@ -114,7 +114,7 @@ def carry_out(
     return standings
 
 
-def calls_of(zones: SimulatedZones, *names: str) -> list[str]:
+def calls_of(zones: SimulatedNodes, *names: str) -> list[str]:
     """Give the calls that change something, as `name unit`."""
     wanted = names or ("prepare", "start", "feed", "stop", "forget")
     return [f"{c.name} {c.unit}" for c in zones.calls if c.name in wanted]

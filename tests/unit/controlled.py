@@ -9,7 +9,7 @@ from typing import Any
 from headwater.control.controller import Controller
 from headwater.control.executor import Executor
 from headwater.control.records import DeploymentRecord
-from headwater.control.simulated import Call, SimulatedZones
+from headwater.control.simulated import Call, SimulatedNodes
 from headwater.control.store import Store
 from headwater.plan.model import DeploymentPlan
 from tests.unit.changes import FIRST, Version
@@ -25,9 +25,9 @@ class Killed(BaseException):
 class Site:
     """A store, zones, and a controller that can be thrown away."""
 
-    def __init__(self, directory: Path, zones: SimulatedZones | None = None) -> None:
+    def __init__(self, directory: Path, zones: SimulatedNodes | None = None) -> None:
         self.store = Store(directory / "store.db")
-        self.zones = zones or SimulatedZones()
+        self.zones = zones or SimulatedNodes()
         self.now = 0.0
         self.restart()
 
@@ -72,7 +72,7 @@ class Site:
         assert all(s.runs and s.sure for s in standings.values())
 
 
-def kill_at(zones: SimulatedZones, moment: str, number: int) -> None:
+def kill_at(zones: SimulatedNodes, moment: str, number: int) -> None:
     """Kill whoever makes a call, before or after it is carried out."""
 
     def kill(call: Call) -> None:

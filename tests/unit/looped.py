@@ -14,7 +14,8 @@ from headwater.dataflow.graph import Dataflow
 from headwater.plan.build import annotated, build
 from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
-from headwater.plan.model import Deployment, DeploymentPlan
+from headwater.plan.deployment import Deployment
+from headwater.plan.model import DeploymentPlan
 from headwater.profile import OperatorProfile, Profile
 from headwater.simulate import World
 
@@ -107,7 +108,7 @@ class Loop:
             promise = self.store.promise("two")
             assert promise is not None
             self.broken += self.world.latency > promise.max_latency
-            self.store.keep_sample(HOLDER, "two", self.clock(), self.world.progress())
+            self.store.report(HOLDER, self.clock(), samples={"two": self.world.progress()})
             self.policy.look()
             record = self.store.deployment("two")
             if self._until is None and record.version > record.dealt:

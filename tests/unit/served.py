@@ -14,7 +14,7 @@ import pytest
 from headwater import live, live_share, service
 from headwater.control import tables
 from headwater.control.sharing import Role
-from headwater.control.simulated import SimulatedZones
+from headwater.control.simulated import SimulatedNodes
 from headwater.web.server import serving
 from tests.unit.test_cli_control import CONTINUUM, controller, tiny
 
@@ -80,7 +80,7 @@ def place(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def world(directory: Path, **options: Any) -> Iterator[tuple[str, SimulatedZones]]:
+def world(directory: Path, **options: Any) -> Iterator[tuple[str, SimulatedNodes]]:
     """Give the URL of a server over a store with a controller, and the controller's zones."""
     with place(directory), controller() as zones, serving(None, "127.0.0.1", 0, **options) as url:
         yield url, zones

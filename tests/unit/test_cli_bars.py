@@ -13,7 +13,7 @@ from headwater import live, service
 from headwater.cli.app import Screen
 from headwater.cli.bars import Bar
 from headwater.control import tables
-from headwater.control.simulated import SimulatedZones
+from headwater.control.simulated import SimulatedNodes
 from headwater.metrics import Progress, UnitProgress
 from headwater.plan.place import Wish
 from tests.unit.terminal import Terminal
@@ -61,7 +61,7 @@ def test_a_bar_is_on_the_terminal_and_never_in_the_result(files: list[str], tmp_
 
 
 def test_a_change_is_followed_with_a_bar(files: list[str], tmp_path: Path) -> None:
-    with controller(SimulatedZones()):
+    with controller(SimulatedNodes()):
         with Terminal(["apply", *files, "--yes", "--wait"], tmp_path) as terminal:
             assert terminal.ended() == 0, terminal.text
         assert "tiny: version 1 is wanted" in terminal.text and "━" in terminal.text

@@ -16,7 +16,7 @@ from headwater import cli, live, service
 from headwater.cli import control
 from headwater.continuum import Zone
 from headwater.control import tables
-from headwater.control.simulated import SimulatedZones
+from headwater.control.simulated import SimulatedNodes
 from headwater.control.zone import ZonePort
 from headwater.errors import DeploymentError
 
@@ -53,9 +53,9 @@ def tiny(*places: str, above: int = 1, agg: str = "avg(v)") -> list[str]:
 
 
 @contextmanager
-def controller(zones: SimulatedZones | None = None) -> Iterator[SimulatedZones]:
+def controller(zones: SimulatedNodes | None = None) -> Iterator[SimulatedNodes]:
     """Run `up` with simulated zones."""
-    zones, stop = zones or SimulatedZones(), threading.Event()
+    zones, stop = zones or SimulatedNodes(), threading.Event()
     thread = threading.Thread(target=live.up, kwargs={"open_zone": zones.open, "stop": stop})
     thread.start()
     try:
@@ -175,7 +175,7 @@ def test_refusals_have_their_exit_code() -> None:
 
 
 def test_a_failed_change_ends_the_waiting() -> None:
-    zones = SimulatedZones(seen=lambda u: u)
+    zones = SimulatedNodes(seen=lambda u: u)
     with controller(zones):
         invoke("apply", *tiny(), "--yes", "--wait")
         zones.before = _broken
@@ -270,9 +270,9 @@ def test_up_opens_zones_at_once() -> None:
 
     def open_zone(zone: Zone) -> ZonePort:
         opened.append(zone.name)
-        return SimulatedZones().open(zone)
+        return SimulatedNodes().open(zone)
 
     stop = threading.Event()
     stop.set()
-    live.up(open_zone=open_zone, zones=service.load_continuum(CONTINUUM).zones, stop=stop)
+    live.up(open_node=open_zone, zones=service.load_continuum(CONTINUUM).zones, stop=stop)
     assert opened == ["C1", "S1", "S2", "E1", "E2", "E3", "E4", "E5"]

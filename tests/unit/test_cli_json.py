@@ -21,7 +21,7 @@ import headwater
 from headwater import live
 from headwater.cli.app import app
 from headwater.control import tables
-from headwater.control.simulated import SimulatedZones
+from headwater.control.simulated import SimulatedNodes
 from headwater.control.store import NoStore
 from tests.unit.test_cli_control import controller, tiny
 
@@ -85,7 +85,7 @@ def test_version_and_down_as_json() -> None:
 
 
 def test_stop_as_json() -> None:
-    with controller(SimulatedZones()):
+    with controller(SimulatedNodes()):
         assert CliRunner().invoke(app, ["apply", *tiny(), "--yes", "--wait"]).exit_code == 0
         result = CliRunner().invoke(app, ["stop", "tiny", "--forget", "--json"])
         assert result.exit_code == 2 and "--yes" in result.stderr

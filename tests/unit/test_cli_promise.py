@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headwater import live, live_loop
 from headwater.adapt.promise import Promise
 from headwater.control import tables
-from headwater.control.records import ZoneReport
+from headwater.control.records import ReportRecord
 from headwater.control.store import Store
 from headwater.errors import DeploymentError
 from headwater.metrics import (
@@ -100,12 +100,12 @@ def measured(store: Store, **how: Any) -> str:
     base = running(store, FIRST.plan())
     now = time.time()
     for second in range(11):
-        store.keep_sample("me", "f", now - 10 + second, seen(second, **how))
+        store.report("me", now - 10 + second, samples={"f": seen(second, **how)})
     reports = {"E1": seen(10), "C1": seen(10, **how)}
     for zone, progress in reports.items():
         own = tuple(u for u in progress.units if u.zone == zone)
         part = replace(progress, units=own) if zone == "E1" else Progress(seconds=1.0, units=own)
-        store.report("me", "f", [ZoneReport(zone=zone, at=now, progress=part)])
+        store.report("me", "f", [ReportRecord(node=zone, at=now, progress=part)])
     return base
 
 
@@ -214,7 +214,7 @@ def test_what_is_not_measured_is_not_called_kept(store: Store) -> None:
     running(store)
     store.set_promise("f", Promise(max_latency=3.0))
     for second in (1, 2):
-        store.keep_sample("me", "f", time.time() - 3600 + second, seen(second))
+        store.report("me", time.time() - 3600 + second, samples={"f": seen(second)})
     assert "promise: not measured yet; mode advise" in invoke("status", "f")[1]
     assert json.loads(invoke("status", "f", "--json")[1])["kept"] is None
 
@@ -251,7 +251,7 @@ def test_a_long_course_is_drawn_in_few_bars(store: Store) -> None:
     end = time.time()
     assert "nothing was measured yet" in invoke("metrics", "f")[1]
     for second in range(0, 301):
-        store.keep_sample("me", "f", end - 300 + second, seen(second, p95=9.0 if second == 152 else 1.0))
+        store.report("me", end - 300 + second, samples={"f": seen(second, p95=9.0 if second == 152 else 1.0)})
     course = live_loop.metrics("f", 600).course
     assert 35 <= len(course) <= live_loop.MOMENTS
     assert [m.rows_per_s for m in course] == pytest.approx([100] * len(course))

@@ -19,7 +19,7 @@ from headwater.control.simulated import Call
 from headwater.errors import HeadwaterError, RuntimeFailure, Unavailable
 from headwater.metrics import UnitProgress
 from headwater.plan.build import build
-from headwater.plan.model import Deployment
+from headwater.plan.deployment import Deployment
 from headwater.plan.steps import CanarySettings
 from tests.unit.changes import ACME, FIRST, calls_of
 from tests.unit.controlled import WIDER, Site

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.control.simulated import SimulatedZones
+from headwater.control.simulated import SimulatedNodes
 from headwater.control.store import Store
 from tests.unit.changes import FIRST, Version
 
@@ -42,7 +42,7 @@ def test_killed_at_random_it_ends_in_the_wanted_plan(
 def changed_and_killed(directory: Path, place: str, versions: tuple[Version, ...], seed: int) -> None:
     """Apply versions one after another to a store, and kill controllers until each is in force."""
     rng = random.Random(seed)
-    store, zones = Store(place), SimulatedZones(directory / "zones.json")
+    store, zones = Store(place), SimulatedNodes(directory / "zones.json")
     kills = 0
     for number, version in enumerate(versions, start=1):
         longest = 0.3

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headwater.control import tables
-from headwater.control.simulated import Call, SimulatedZones
+from headwater.control.simulated import Call, SimulatedNodes
 from headwater.control.store import Store
 from headwater.errors import RuntimeFailure
 from tests.unit.changes import FIRST, Version, calls_of, versions
@@ -30,13 +30,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def copies(tmp_path: Path) -> Callable[[str], Site]:
     """Give copies of a site where the first version runs."""
-    site = Site(tmp_path / "first", SimulatedZones(tmp_path / "first" / "zones.json"))
+    site = Site(tmp_path / "first", SimulatedNodes(tmp_path / "first" / "zones.json"))
     site.apply(FIRST)
     site.store.close()
 
     def copy(name: str) -> Site:
         shutil.copytree(tmp_path / "first", tmp_path / name)
-        return Site(tmp_path / name, SimulatedZones(tmp_path / name / "zones.json"))
+        return Site(tmp_path / name, SimulatedNodes(tmp_path / name / "zones.json"))
 
     return copy
 
@@ -203,13 +203,13 @@ def begun_by(site: Site) -> set[str]:
 @pytest.fixture
 def apart(tmp_path: Path) -> Callable[[str], Site]:
     """Give copies of a site where windows run at the sites, one location each."""
-    site = Site(tmp_path / "apart", SimulatedZones(tmp_path / "apart" / "zones.json"))
+    site = Site(tmp_path / "apart", SimulatedNodes(tmp_path / "apart" / "zones.json"))
     site.apply(APART)
     site.store.close()
 
     def copy(name: str) -> Site:
         shutil.copytree(tmp_path / "apart", tmp_path / name)
-        return Site(tmp_path / name, SimulatedZones(tmp_path / name / "zones.json"))
+        return Site(tmp_path / name, SimulatedNodes(tmp_path / name / "zones.json"))
 
     return copy
 

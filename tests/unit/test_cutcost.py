@@ -7,7 +7,8 @@ from headwater.continuum import Continuum
 from headwater.metrics import ChannelProgress, Progress, UnitProgress
 from headwater.plan.build import annotated, build
 from headwater.plan.cutcost import cut_cost
-from headwater.plan.model import Deployment, DeploymentPlan
+from headwater.plan.deployment import Deployment
+from headwater.plan.model import DeploymentPlan
 
 CONTINUUM = Continuum.from_text("""
 name: two

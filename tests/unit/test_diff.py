@@ -10,14 +10,15 @@ import pytest
 
 import headwater as hw
 from headwater.continuum import Continuum
-from headwater.control.simulated import SimulatedZones
+from headwater.control.simulated import SimulatedNodes
 from headwater.dataflow.stream import Stream
 from headwater.errors import DeploymentError, ErrorList
 from headwater.plan.build import annotated, build
 from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.document import plan_id
 from headwater.plan.explain import explain
-from headwater.plan.model import Deployment, DeploymentPlan
+from headwater.plan.deployment import Deployment
+from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import steps_of
 from headwater.plan.steps import (
     Drain,
@@ -121,7 +122,7 @@ def test_readers_at_different_places_are_levelled_before_they_become_one() -> No
 def test_a_location_more() -> None:
     decided = between(FIRST, replace(FIRST, locations=("L1", "L2", "L4", "L5")))
     assert actions(decided) == {"FP@E5": "start none", "AD@S2": "feed kept"}
-    zones, standings = SimulatedZones(), standing_of(FIRST.plan())
+    zones, standings = SimulatedNodes(), standing_of(FIRST.plan())
     carry_out(steps_of(diff(None, FIRST.plan())), zones, diff(None, FIRST.plan()), {})
     begin = len(calls_of(zones))
     carry_out(steps_of(decided), zones, decided, standings)

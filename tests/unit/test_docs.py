@@ -16,7 +16,7 @@ import pytest
 
 from headwater import errors, live
 from headwater.control import tables
-from headwater.control.simulated import SimulatedZones
+from headwater.control.simulated import SimulatedNodes
 from scripts import check_docs, docs_site
 from tests import pages
 
@@ -39,7 +39,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @contextmanager
 def controller() -> Iterator[None]:
     """Run `headwater up` with simulated zones beside the commands of a page."""
-    zones, stop = SimulatedZones(), threading.Event()
+    zones, stop = SimulatedNodes(), threading.Event()
     thread = threading.Thread(target=live.up, kwargs={"open_zone": zones.open, "stop": stop})
     thread.start()
     try:

@@ -104,7 +104,7 @@ def test_what_a_zone_said_last_stays_and_says_why(store: Store) -> None:
     whole = crowd.said(plan, 1013.0)
     crowd_without = replace(whole, units=tuple(u for u in whole.units if u.zone != "E1.1"))
     store.hold(HOLDER, 60.0)
-    store.keep_sample(HOLDER, "d0", time.time(), crowd_without)
+    store.report(HOLDER, time.time(), samples={"d0": crowd_without})
     view = live_view.look(store.where)
     zone_seen = next(z for z in view.zones if z.name == "E1.1")
     assert zone_seen.error == "it cannot be reached" and zone_seen.heard

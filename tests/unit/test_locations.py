@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import headwater as hw
 from headwater.continuum import Continuum
-from headwater.control.simulated import SimulatedZones
+from headwater.control.simulated import SimulatedNodes
 from headwater.dataflow.graph import Dataflow
 from headwater.errors import ErrorList, HeadwaterError, PlacementError
 from headwater.plan import edit
@@ -19,7 +19,8 @@ from headwater.plan.build import annotated, build
 from headwater.plan.carry import Carry
 from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.document import from_document, plan_id, to_document
-from headwater.plan.model import Deployment, DeploymentPlan, Edge
+from headwater.plan.deployment import Deployment, Edge
+from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import steps_of
 from headwater.plan.state import kept_state
 from headwater.plan.steps import Drain, Stop, standing_of
@@ -353,7 +354,7 @@ def histories(draw: st.DrawFn) -> list[DeploymentPlan]:
 def test_any_history_keeps_each_state_once(plans: list[DeploymentPlan]) -> None:
     """For each location and operator its state is where its rows are, and nowhere else."""
     running = diff(None, plans[0]).wanted
-    zones = SimulatedZones()
+    zones = SimulatedNodes()
     standings = carry_out(steps_of(diff(None, running)), zones, diff(None, running), {})
     assert standings == standing_of(running)
     for number, plan in enumerate(plans[1:]):

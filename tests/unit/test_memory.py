@@ -67,8 +67,8 @@ def propose(store: Store, before: str | None, why: str = "max_latency is broken:
 def test_samples_are_kept_as_they_were_seen(store: Store) -> None:
     running(store)
     for at in (1000.0, 1001.5, 1003.0):
-        store.keep_sample("me", "f", at, replace(SEEN, seconds=at))
-    store.keep_sample("me", "g", 1002.0, SEEN)
+        store.report("me", at, samples={"f": replace(SEEN, seconds=at)})
+    store.report("me", 1002.0, samples={"g": SEEN})
     assert [s.at for s in store.samples("f")] == [1000.0, 1001.5, 1003.0]
     assert store.samples("f")[0].progress == replace(SEEN, seconds=1000.0)
     assert [s.at for s in store.samples("f", since=1001.0, until=1002.0)] == [1001.5]
@@ -76,7 +76,7 @@ def test_samples_are_kept_as_they_were_seen(store: Store) -> None:
     store.keep_sample("me", "f", 1003.0, Progress(seconds=0.0))  # a clock that stood still
     assert store.samples("f")[-1].progress == Progress(seconds=0.0)
     with pytest.raises(LeaseLost):
-        store.keep_sample("two", "f", 1004.0, SEEN)
+        store.report("two", 1004.0, samples={"f": SEEN})
     assert "watermark" not in str(lean(SEEN)) and "hosts" not in lean(Progress(seconds=1.0))
 
 
@@ -88,14 +88,14 @@ def test_samples_are_bounded(store: Store) -> None:
     with store._writing() as connection:
         rows = [{"deployment": "f", "at": at, "progress": '{"seconds":0.0}'} for at in times]
         connection.execute(t.samples.insert(), rows)
-    store.keep_sample("me", "f", end + APART, SEEN)
+    store.report("me", end + APART, samples={"f": SEEN})
     kept = [s.at for s in store.samples("f", most=100_000)]
     now = end + APART
     assert [at for at in kept if at >= now - DENSE] == [*(x for x in times if x >= now - DENSE), now]
     older = [at for at in kept if at < now - DENSE]
     assert older[0] >= now - LASTING and len(older) < (LASTING - DENSE) / APART + 2
     assert {b - a for a, b in itertools.pairwise(older)} == {float(APART)}
-    store.keep_sample("me", "f", now + 1.0, SEEN)
+    store.report("me", now + 1.0, samples={"f": SEEN})
     assert len(store.samples("f", most=100_000)) == len(kept) + 1  # thinned once a minute
 
 
@@ -193,8 +193,8 @@ def test_decisions_are_bounded(store: Store) -> None:
 
 def test_what_is_forgotten_and_what_stays(store: Store) -> None:
     base = running(store)
-    store.keep_sample("me", "f", 1000.0, SEEN)
-    store.keep_sample("me", "g", 1000.0, SEEN)
+    store.report("me", 1000.0, samples={"f": SEEN})
+    store.report("me", 1000.0, samples={"g": SEEN})
     store.set_promise("f", Promise())
     number = propose(store, base)
     store.want("f", "forget")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, event, example, given, settings
 from hypothesis import strategies as st
 
-from headwater.control.simulated import SimulatedZones
+from headwater.control.simulated import SimulatedNodes
 from headwater.errors import DeploymentError, ErrorList
 from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.document import from_document, to_document
@@ -85,7 +85,7 @@ def test_no_canary_where_there_is_no_way_back() -> None:
 @example([replace(FIRST, upper="site", more=True), replace(FIRST, upper="cloud")])
 @given(st.lists(versions(), min_size=2, max_size=4))
 def test_steps_lead_to_the_wanted_plan(history: list[Version]) -> None:
-    zones = SimulatedZones()
+    zones = SimulatedNodes()
     running: DeploymentPlan | None = None
     standings: Any = {}
     for number, version in enumerate(history, start=1):

@@ -18,7 +18,8 @@ from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stream import Stream
 from headwater.errors import ErrorList, PlacementError
 from headwater.plan.build import annotated, build, one_unit, unit_per_operator
-from headwater.plan.model import Deployment, DeploymentPlan
+from headwater.plan.deployment import Deployment
+from headwater.plan.model import DeploymentPlan
 from headwater.plan.onepass import one_pass, outputs_of
 from headwater.plan.pieces import pieces
 

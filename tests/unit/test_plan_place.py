@@ -20,7 +20,7 @@ from headwater.errors import ErrorList, HeadwaterError, PlacementError
 from headwater.placement import STRATEGIES
 from headwater.placement.cost import evaluate, shortages
 from headwater.plan.build import annotated, build
-from headwater.plan.model import Deployment
+from headwater.plan.deployment import Deployment
 from headwater.plan.place import ANNOTATED, Setting, Wish, place
 from headwater.profile import Known, OperatorProfile, Profile
 

@@ -21,7 +21,7 @@ from headwater.placement.schedule import SCHEDULERS
 from headwater.placement.situation import Limits
 from headwater.placement.usage import Weights
 from headwater.plan.build import annotated, build
-from headwater.plan.model import Deployment
+from headwater.plan.deployment import Deployment
 from headwater.plan.place import ANNOTATED, Wish, place
 from headwater.plan.rates import read_trace, replayed
 from headwater.profile import OperatorProfile, Profile

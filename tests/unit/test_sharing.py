@@ -149,7 +149,7 @@ def lived(store: Store, seconds: int = 20, rate: float = 400.0) -> DeploymentPla
     begun = time.time() - seconds
     for second in range(seconds):
         world.go(1.0)
-        store.keep_sample(HOLDER, live_share.POOL, begun + second, world.progress())
+        store.report(HOLDER, begun + second, samples={live_share.POOL: world.progress()})
     return plan
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headwater.control.lifecycle import BUSY, WAYS, move
-from headwater.control.records import ZoneReport
+from headwater.control.records import ReportRecord
 from headwater.control.store import LeaseLost, Store, StoreReader
 from headwater.control.tables import shown, url_of
 from headwater.errors import DeploymentError, Unavailable
@@ -145,8 +145,8 @@ def test_reports_keep_the_last_progress(store: Store) -> None:
     seen = Progress(
         seconds=1.0, units=(UnitProgress(unit="AD@S1", zone="S1", layer="site", status="running", rows_in=7),)
     )
-    store.report("me", "f", [ZoneReport(zone="S1", at=5.0, progress=seen)])
-    store.report("me", "f", [ZoneReport(zone="S1", at=9.0, progress=None, error="cannot be reached")])
+    store.report("me", "f", [ReportRecord(node="S1", at=5.0, progress=seen)])
+    store.report("me", "f", [ReportRecord(node="S1", at=9.0, progress=None, error="cannot be reached")])
     (report,) = store.reports("f")
     assert (report.at, report.progress, report.error) == (5.0, seen, "cannot be reached")
     assert Progress.from_data(json.loads(json.dumps(seen.to_data()))) == seen

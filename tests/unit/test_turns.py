@@ -9,7 +9,8 @@ from headwater.continuum import Continuum
 from headwater.plan import edit
 from headwater.plan.build import build
 from headwater.plan.diff import diff
-from headwater.plan.model import Deployment, DeploymentPlan
+from headwater.plan.deployment import Deployment
+from headwater.plan.model import DeploymentPlan
 from headwater.plan.turns import turns
 
 ACME = Continuum.from_yaml(Path(__file__).parent / "acme.yaml")

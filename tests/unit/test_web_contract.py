@@ -75,7 +75,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
         for number in range(30):
             propose(store, base, f"reason {number}")
         for ago in range(20):
-            store.keep_sample("me", "f", time.time() - ago, SEEN)
+            store.report("me", time.time() - ago, samples={"f": SEEN})
         store.set_promise("f", Promise())
         live_share.submit(FIRST.flow().__class__.from_data({**FLOW, "name": "one"}), ACME, "a")
         store.close()

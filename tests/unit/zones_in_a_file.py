@@ -10,7 +10,7 @@ from pathlib import Path
 from headwater.control import tables
 from headwater.control.controller import Controller
 from headwater.control.executor import Executor
-from headwater.control.simulated import Call, SimulatedZones
+from headwater.control.simulated import Call, SimulatedNodes
 from headwater.control.store import Store
 
 
@@ -21,7 +21,7 @@ def linger(call: Call) -> None:
 
 def main(directory: Path, place: str) -> None:
     tables.SYNCHRONOUS = "OFF"  # killed processes lose nothing that the kernel has
-    zones = SimulatedZones(directory / "zones.json", before=linger, after=linger)
+    zones = SimulatedNodes(directory / "zones.json", before=linger, after=linger)
     executor = Executor(zones.open, shortest=0.01, longest=0.05, look=0.01)
     store = Store(place)
     Controller(store, zones.open, lease=0.4, poll=0.05, executor=executor).run(threading.Event())

@@ -10,7 +10,8 @@ from headwater import live, service
 from headwater.adapt.promise import Promise
 from headwater.control.store import Store
 from headwater.plan import edit
-from headwater.plan.model import Deployment, DeploymentPlan
+from headwater.plan.deployment import Deployment
+from headwater.plan.model import DeploymentPlan
 
 ROOT = Path(__file__).parents[2]
 FLOW = """

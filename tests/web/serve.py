@@ -16,14 +16,14 @@ from headwater import live
 from headwater.cli.signals import stopped_by_signals
 from headwater.continuum import Zone
 from headwater.control import tables
-from headwater.control.simulated import SimulatedZone, SimulatedZones
+from headwater.control.simulated import SimulatedZone, SimulatedNodes
 from headwater.metrics import HostProgress, Latency, LinkProgress, OperatorProgress, Progress, UnitProgress
 from headwater.web.server import serving
 
 RATES = {"edge": 640.0, "site": 212.0, "cloud": 31.0}
 
 
-class LivelyZones(SimulatedZones):
+class LivelyZones(SimulatedNodes):
     """Simulated zones that say how fast they are, too: all counts begin when they are first asked for."""
 
     def passed(self, what: str) -> float:
@@ -116,7 +116,7 @@ def main(directory: Path, port: int, *, idle: bool, real: bool) -> None:
         elif real:
             live.up(place, home=directory, options=("--quick",), stop=stop)
         else:
-            live.up(place, home=directory, open_zone=zones.open, stop=stop)
+            live.up(place, home=directory, open_node=zones.open, stop=stop)
 
 
 if __name__ == "__main__":

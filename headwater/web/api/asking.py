@@ -13,7 +13,7 @@ from fastapi import Depends, HTTPException, Request, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from headwater import live_plan
+from headwater.app.client import Client, PlanRequest
 from headwater.continuum import Continuum, Zone
 from headwater.control.sharing import Role
 from headwater.dataflow.graph import Dataflow
@@ -139,7 +139,7 @@ def named(
     Where it brings no zones, they are those of deployment ``of``, by default of the dataflow's own.
     """
     if isinstance(dataflow, str):
-        known = live_plan.stored(dataflow, served.place)
+        known = Client(served.place).stored(dataflow)
         flow, zones = known.dataflow, known.continuum if of is None else None
     else:
         flow = Dataflow.from_data(dataflow)
@@ -150,7 +150,7 @@ def named(
         trust.check_continuum(zones, served.place, known=served.zones, trusted=served.trust_code)
     if zones is None:
         try:
-            zones = live_plan.stored(of or flow.name, served.place).continuum
+            zones = Client(served.place).stored(of or flow.name).continuum
         except Missing as error:
             raise ContinuumError(
                 f"'{of or flow.name}' is new, and no zones are given",
@@ -160,16 +160,16 @@ def named(
     return flow, zones
 
 
-def asked(served: Served, form: PlanForm) -> live_plan.Ask:
+def asked(served: Served, form: PlanForm) -> PlanRequest:
     """Give a request for a plan as the use case takes it."""
     flow, zones = named(served, form.dataflow, form.continuum)
-    return live_plan.Ask(
+    return PlanRequest(
         dataflow=flow,
         continuum=zones,
         strategy=form.strategy,
         limits=form.limits.limits(),
         weights=form.weights.weights(),
-        profile=form.profile,
+        profiles={} if form.profile is None else {flow.name: form.profile},
         compare=form.compare,
         reset_state=frozenset(form.reset_state),
         canary=form.canary.settings() if form.canary else None,

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Response, status
 
-from headwater import live, live_loop, live_plan
+from headwater import live, live_loop
 from headwater.adapt.promise import Promise
-from headwater.live_plan import Proposal
-from headwater.plan import edit
-from headwater.plan.model import Deployment, DeploymentPlan
+from headwater.app.client import Client, PlanRequest, Proposal
+from headwater.plan.edit import Edit, Fuse, Move, Split, Spread
 from headwater.web.api.answers import PlanAnswer, PromiseSeen, ReplayAnswer, Stored, Wanted
 from headwater.web.api.asking import Here, Operator, Served, Viewer, asked
 from headwater.web.api.forms import (
@@ -26,6 +24,7 @@ from headwater.web.api.forms import (
     PromiseForm,
     ReplayForm,
     SplitForm,
+    SpreadForm,
     StopForm,
 )
 from headwater.web.problems import responses
@@ -49,33 +48,41 @@ _STORES: dict[str, Any] = {
 def plan(form: PlanForm, served: Here, asker: Viewer) -> object:
     """Plan a dataflow: its units, what applying it would change, in which steps, and what is foretold."""
     with served.turn():
-        return live_plan.propose(asked(served, form), served.place).to_data()
+        found = Client(served.place).propose(asked(served, form))
+        _ = found.change
+        return found.to_data()
 
 
 @router.post("/deployments", **_STORES)
 def apply(form: ApplyForm, served: Here, asker: Operator, answer: Response) -> object:
     """Store a dataflow's plan as what is wanted; 200 where it is in force already, and nothing is stored."""
     with served.turn():
-        found = live_plan.propose(asked(served, form), served.place)
+        found = Client(served.place).propose(asked(served, form))
     return _store(found, served, answer, preview=False, after=form.after)
 
 
 @router.post("/deployments/{name}/move", **_STORES)
 def move(name: NamePath, form: MoveForm, served: Here, asker: Operator, answer: Response) -> object:
     """Put an operator into another layer while it runs, with its state."""
-    return _edit(name, lambda p: edit.move(p, form.operator, form.to, location=form.at), form, served, answer)
+    return _edit(name, Move(operator=form.operator, to=form.to, at=form.at), form, served, answer)
 
 
 @router.post("/deployments/{name}/split", **_STORES)
 def split(name: NamePath, form: SplitForm, served: Here, asker: Operator, answer: Response) -> object:
     """Cut a unit in two behind one of its operators, with a channel between them."""
-    return _edit(name, lambda p: edit.split(p, form.unit, form.after_operator), form, served, answer)
+    return _edit(name, Split(unit=form.unit, after=form.after_operator), form, served, answer)
 
 
 @router.post("/deployments/{name}/fuse", **_STORES)
 def fuse(name: NamePath, form: FuseForm, served: Here, asker: Operator, answer: Response) -> object:
     """Make two neighbouring units one query, without a channel between them."""
-    return _edit(name, lambda p: edit.fuse(p, form.first, form.second, layer=form.to), form, served, answer)
+    return _edit(name, Fuse(first=form.first, second=form.second, to=form.to), form, served, answer)
+
+
+@router.post("/deployments/{name}/spread", **_STORES)
+def spread(name: NamePath, form: SpreadForm, served: Here, asker: Operator, answer: Response) -> object:
+    """Run a unit on one host of its zone, or on several that share its rows out by key."""
+    return _edit(name, Spread(unit=form.unit, over=tuple(form.over)), form, served, answer)
 
 
 @router.post(
@@ -117,15 +124,9 @@ def replay(name: NamePath, form: ReplayForm, served: Here, asker: Operator) -> o
     return {"letters": [one.to_data() for one in found], "unreached": unreached}
 
 
-def _edit(
-    name: str,
-    change: Callable[[DeploymentPlan], Deployment],
-    form: EditForm,
-    served: Served,
-    answer: Response,
-) -> dict[str, Any]:
+def _edit(name: str, edit: Edit, form: EditForm, served: Served, answer: Response) -> dict[str, Any]:
     with served.turn():
-        found = live_plan.edit(name, change, served.place)
+        found = Client(served.place).propose(PlanRequest(of=name, edits=(edit,)))
     return _store(found, served, answer, preview=form.preview, after=form.after)
 
 
@@ -133,10 +134,10 @@ def _store(
     found: Proposal, served: Served, answer: Response, *, preview: bool, after: int | None
 ) -> dict[str, Any]:
     name = found.plan.dataflow.name
-    shown = {**found.preview.to_data(), "deployment": name, "stored": False, "wanted": None}
-    if preview or found.preview.same:
+    shown = {**found.change.to_data(), "deployment": name, "stored": False, "wanted": None}
+    if preview or found.change.same:
         answer.status_code = status.HTTP_200_OK
         return shown
-    wanted = found.apply(served.place, after=after)
+    wanted = Client(served.place).apply(found, after=after)
     answer.headers["Location"] = f"/api/v1/deployments/{name}"
     return {**shown, "stored": True, "wanted": wanted}

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from headwater import live, live_loop
+from headwater import live_loop
 from headwater.control.records import DecisionState
-from headwater.live_plan import Proposal
+from headwater.app.client import Client, PlanRequest, Proposal
 from headwater.web.api.answers import DecisionAnswer, PlanAnswer, Wanted
 from headwater.web.api.asking import Here, Operator, Viewer
 from headwater.web.api.forms import NAME, NumberPath
@@ -47,7 +47,8 @@ def plan(number: NumberPath, served: Here, asker: Viewer) -> object:
     """Show what a proposed decision would change."""
     with served.turn():
         proposed = live_loop.proposed(number, served.place)
-        return Proposal(plan=proposed, preview=live.preview(proposed, served.place)).to_data()
+        client, request = Client(served.place), PlanRequest(of=None)
+        return Proposal(request=request, plan=proposed, preview=client.preview(proposed)).to_data()
 
 
 @router.post("/{number}/approve", status_code=202, response_model=Wanted, responses=responses(409))

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from headwater import live, live_loop, live_plan
+from headwater import live, live_loop
+from headwater.app.client import Client
 from headwater.web.api.answers import (
     ContinuumAnswer,
     DeadLetters,
@@ -49,13 +50,13 @@ def one(name: NamePath, served: Here, asker: Viewer) -> object:
 @router.get("/{name}/plan", response_model=PlanSeen, responses=responses())
 def plan(name: NamePath, served: Here, asker: Viewer) -> object:
     """Give the plan that is in force."""
-    return live_plan.in_force(name, served.place).to_data()
+    return Client(served.place).in_force(name).to_data()
 
 
 @router.get("/{name}/continuum", response_model=ContinuumAnswer, responses=responses())
 def continuum(name: NamePath, served: Here, asker: Viewer) -> object:
     """Give the zones that a deployment was planned for."""
-    return zones_data(live_plan.stored(name, served.place).continuum)
+    return zones_data(Client(served.place).stored(name).continuum)
 
 
 @router.get("/{name}/history", response_model=HistoryAnswer, responses=responses())

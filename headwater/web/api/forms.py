@@ -154,10 +154,10 @@ class EditForm(Form):
 
 
 class MoveForm(EditForm):
-    """Put an operator into another layer, for all locations or one."""
+    """Put an operator into another layer or onto a host, for all locations or one."""
 
     operator: Text = Field(examples=["means"])
-    to: Text = Field(description="The layer.", examples=["edge"])
+    to: Text = Field(description="The layer, or the host.", examples=["edge"])
     at: Text | None = Field(default=None, description="The location; null: all.")
 
 
@@ -166,6 +166,13 @@ class SplitForm(EditForm):
 
     unit: Text = Field(description="With or without its zone.", examples=["means@S1"])
     after_operator: Text = Field(description="The operator to cut behind.", examples=["readings"])
+
+
+class SpreadForm(EditForm):
+    """Run a unit on one host of its zone, or on several."""
+
+    unit: Text = Field(description="With or without its node.", examples=["means@S1"])
+    over: list[Text] = Field(min_length=1, max_length=1000, description="The hosts.", examples=[["s1a", "s1b"]])
 
 
 class FuseForm(EditForm):

@@ -11,7 +11,7 @@ from nicegui import ui
 from headwater import live_loop, live_unit
 from headwater.control.records import Decision
 from headwater.errors import HeadwaterError
-from headwater.live import Preview
+from headwater.app.client import Preview
 from headwater.live_seen import View
 from headwater.live_unit import Proposal
 from headwater.plan.turns import Turn

@@ -1,0 +1,134 @@
+"""Models of what a plan would do, behind one protocol; which of them counts, and where they disagree. Pure.
+
+Three stand side by side. The *batch* model (``headwater.adapt.model``) knows queries, cuts and batches, and is
+fitted to what is measured. The *network of queues* (AELS, eq. 7, 8 and 18) and *D/M/1-M/D/1* (TSOO, eq. 15 to
+23) know hosts, links and operators, and nothing of cuts. The batch model counts; the others are heard.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from headwater.adapt.model import Facts, Predicted, predict
+from headwater.errors import PlacementError
+from headwater.placement.cost import evaluate
+from headwater.placement.response import response
+from headwater.plan.model import DeploymentPlan
+from headwater.plan.place import Setting
+from headwater.quantity import format_duration
+
+BATCH = "batch"
+APART = 2.0
+"""By what factor latencies of two models may differ that are said to agree."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a model says of a plan: seconds from source to sink, ∞ where something does not keep up.
+
+    The batch model's are of 95 of 100 rows, the others' are means; theirs are None where they cannot tell.
+    """
+
+    model: str
+    latency: float | None
+
+    def to_data(self) -> dict[str, object]:
+        """Give it as JSON-able data; what would never end is None."""
+        known = self.latency is not None and math.isfinite(self.latency)
+        return {"model": self.model, "latency_s": self.latency if known else None}
+
+
+class Evaluator(Protocol):
+    """A model: says of a plan what it would do. ``why``: in words, for what it counts or does not."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def why(self) -> str: ...
+
+    def estimate(self, plan: DeploymentPlan) -> Estimate:
+        """Say what a plan would do."""
+        ...
+
+
+@dataclass(frozen=True)
+class BatchModel:
+    """Queries that take rows batch by batch, on hosts that they share."""
+
+    facts: Facts
+    name = BATCH
+    why = "it knows queries, cuts and batches, and is fitted to what was measured"
+
+    def predict(self, plan: DeploymentPlan) -> Predicted:
+        """Say all that the model does of a plan."""
+        return predict(plan, self.facts)
+
+    def estimate(self, plan: DeploymentPlan) -> Estimate:
+        return Estimate(self.name, self.predict(plan).p95)
+
+
+@dataclass(frozen=True)
+class QueueNetwork:
+    """Operators as M/M/1 queues on whole hosts, joined by links (AELS, eq. 7, 8 and 18)."""
+
+    setting: Setting
+    name = "network of queues"
+    why = "it knows neither queries nor batches"
+
+    def estimate(self, plan: DeploymentPlan) -> Estimate:
+        try:
+            placement = self.setting.placement(plan.deployment)
+            evaluation = evaluate(self.setting.problem, placement)
+        except (KeyError, PlacementError):
+            return Estimate(self.name, None)
+        paths = max(1, len(self.setting.problem.application.sources))
+        return Estimate(self.name, evaluation.total / paths)
+
+
+@dataclass(frozen=True)
+class SharedHosts:
+    """Processes that share their host's cpu alike, with windows that come or take evenly (TSOO, eq. 15 to 23)."""
+
+    setting: Setting
+    name = "D/M/1-M/D/1"
+    why = "it knows batches as windows, but neither queries nor cuts"
+
+    def estimate(self, plan: DeploymentPlan) -> Estimate:
+        try:
+            placement = self.setting.placement(plan.deployment)
+            return Estimate(self.name, response(self.setting.problem, placement).worst)
+        except (KeyError, PlacementError):
+            return Estimate(self.name, None)
+
+
+def disagreement(estimates: Sequence[Estimate], counting: Evaluator) -> str:
+    """Say which models see a plan markedly otherwise than the one that counts, and why it counts; '' where
+    they agree."""
+    mine = next(e for e in estimates if e.model == counting.name)
+    others = [e for e in estimates if e is not mine and _apart(mine, e)]
+    if not others or mine.latency is None:
+        return ""
+    said = ", ".join(f"{e.model} {_told(e.latency)}" for e in others)
+    return (
+        f"models disagree: {counting.name} foretells {_told(mine.latency)}, {said}; "
+        f"{counting.name} counts, because {counting.why}"
+    )
+
+
+def _apart(one: Estimate, other: Estimate) -> bool:
+    if one.latency is None or other.latency is None:
+        return False
+    if math.isinf(one.latency) or math.isinf(other.latency):
+        return one.latency != other.latency
+    low, high = sorted((max(one.latency, 1e-9), max(other.latency, 1e-9)))
+    return high > APART * low
+
+
+def _told(seconds: float | None) -> str:
+    if seconds is None:
+        return "nothing"
+    return format_duration(round(seconds, 3)) if math.isfinite(seconds) else "no end"

@@ -1,0 +1,375 @@
+"""The one way to a plan: what is asked for becomes a proposal, and a proposal what is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from headwater.continuum import Continuum
+from headwater.control.lifecycle import BUSY
+from headwater.control.records import Wish, whole
+from headwater.control.store import NoStore, Store, StoreReader
+from headwater.dataflow.graph import Dataflow
+from headwater.errors import DeploymentError, HeadwaterError, Missing, PlacementError
+from headwater.metrics import Observe
+from headwater.places import existing, store_place
+from headwater.placement.situation import Limits
+from headwater.placement.usage import Weights
+from headwater.plan import build as planning
+from headwater.plan.cutcost import CutCost, cut_cost
+from headwater.plan.deployment import Deployment
+from headwater.plan.diff import PlanDiff, diff
+from headwater.plan.document import plan_id
+from headwater.plan.edit import Edit, edited
+from headwater.plan.explain import explain
+from headwater.plan.model import DeploymentPlan
+from headwater.plan.order import steps_to
+from headwater.plan.place import ANNOTATED, Prediction, Setting, place
+from headwater.plan.place import Wish as PlacementWish
+from headwater.plan.steps import CanarySettings, Step
+from headwater.profile import Known, Profile
+
+Shape = Literal["annotated", "one-unit", "unit-per-operator"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """What is to be planned: a dataflow on a continuum, or a deployment that is there, ``of`` a name.
+
+    Without more it is placed by its marks. ``strategy`` chooses another placement, within ``limits``;
+    ``profiles`` say what operators cost, by dataflow, and ``compare`` asks what other strategies would do.
+    ``edits`` are made on top, one after the other. ``decided`` is placed as it says.
+    """
+
+    dataflow: Dataflow | None = None
+    continuum: Continuum | None = None
+    of: str | None = None
+    shape: Shape = "annotated"
+    strategy: str | None = None
+    limits: Limits = field(default_factory=Limits)
+    weights: Weights = field(default_factory=Weights)
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    compare: bool = False
+    edits: tuple[Edit, ...] = ()
+    decided: Deployment | None = None
+    pooled: bool = False
+    reset_state: frozenset[str] = frozenset()
+    canary: CanarySettings | None = None
+
+    def __post_init__(self) -> None:
+        chosen = [self.shape != "annotated", self.strategy is not None or self.compare, self.decided is not None]
+        if sum(chosen) > 1:
+            raise PlacementError(
+                "a shape, a strategy and a decided placement exclude each other", hint="ask for one of them"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """What applying a plan would do, as of ``version`` of its deployment (0: there is none yet)."""
+
+    diff: PlanDiff
+    steps: tuple[Step, ...]
+    version: int
+    busy: bool
+    """Whether a change is under way, which this one would take the place of."""
+    same: bool
+    """Whether the plan is in force already and nothing is to do."""
+    cost: CutCost | None = None
+    """What its cuts cost or save beside those that run."""
+
+    @property
+    def words(self) -> list[str]:
+        lines = list(explain(self.steps)) + [f"note: {note}" for note in self.diff.notes]
+        lines += self.cost.words() if self.cost else []
+        if self.busy:
+            lines.append("a change is under way: this one takes its place between two of its steps")
+        return lines
+
+    def to_data(self) -> dict[str, Any]:
+        """Give the preview as JSON-able data."""
+        cost = self.cost.to_data() if self.cost else None
+        return {"version": self.version, **self.diff.to_data(), "steps": self.words, "cost": cost}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """A plan that can be applied, what that would change, and what is foretold of it.
+
+    ``refused``: why it cannot be applied beside what runs; then there is no ``preview``.
+    """
+
+    request: PlanRequest
+    plan: DeploymentPlan
+    preview: Preview | None
+    prediction: Prediction | None = None
+    others: Mapping[str, Prediction | HeadwaterError] = field(default_factory=dict)
+    refused: HeadwaterError | None = None
+
+    @property
+    def change(self) -> Preview:
+        """What applying it would do; raise why it is refused."""
+        if self.preview is None:
+            assert self.refused is not None
+            raise self.refused
+        return self.preview
+
+    def to_data(self) -> dict[str, Any]:
+        """Give it as JSON-able data."""
+        data = {**self.plan.to_data()}
+        if self.preview is not None:
+            data |= {
+                "change": self.preview.to_data(),
+                "same": self.preview.same,
+                "busy": self.preview.busy,
+            }
+        if self.prediction is not None:
+            data["prediction"] = self.prediction.to_data()
+        if self.others:
+            data["strategies"] = {
+                name: {"failed": str(found)} if isinstance(found, HeadwaterError) else found.to_data()
+                for name, found in self.others.items()
+            }
+        return data
+
+
+class Client:
+    """A store, by path or URL, as whoever plans and changes deployments sees it; nothing is kept open."""
+
+    def __init__(self, place: str | None = None) -> None:
+        self.place = place
+
+    def propose(
+        self, request: PlanRequest, *, observe: Observe = lambda what, done, of: None
+    ) -> Proposal:
+        """Plan what is asked for; raise what is wrong with it.
+
+        What forbids to apply it beside what runs is said by the proposal. ``observe`` is called before each
+        strategy that is compared.
+        """
+        try:
+            with existing(self.place) as store:
+                return _proposed(request, store, observe)
+        except NoStore:
+            return _proposed(request, None, observe)
+
+    def preview(self, plan: DeploymentPlan) -> Preview:
+        """Say what applying a plan that is there would do, such as a decision's; raise what is refused."""
+        try:
+            with existing(self.place) as store:
+                return preview(plan, store)
+        except NoStore:
+            return preview(plan, None)
+
+    def stored(self, reference: str) -> DeploymentPlan:
+        """Give the newest plan that is wanted of a deployment, by its name, or any plan by its id."""
+        with existing(self.place) as store:
+            if store.find(reference) is None:
+                try:
+                    return store.plan(reference)
+                except Missing:
+                    names = ", ".join(d.name for d in store.deployments()) or "none"
+                    raise Missing(
+                        f"neither a deployment nor a plan is called '{reference[:100]}'",
+                        where=store.where,
+                        hint=f"the deployments are: {names}",
+                    ) from None
+            found = _newest(store, reference)
+        if found is None:
+            raise DeploymentError(
+                "has no plan", where=f"deployment '{reference}'", hint="apply one first"
+            )
+        return found
+
+    def in_force(self, name: str) -> DeploymentPlan:
+        """Give the plan whose names and epochs hold; raise Missing where there is none (yet, or any more)."""
+        with existing(self.place) as store:
+            store.deployment(name)
+            found = store.base(name)
+        if found is None:
+            raise Missing(
+                "no plan is in force",
+                where=f"deployment '{name}'",
+                hint="see its history for what is wanted",
+            )
+        return found
+
+    def only(self) -> str:
+        """Name the only deployment there is; raise DeploymentError where there is another number of them."""
+        with existing(self.place) as store:
+            names = [record.name for record in store.deployments()]
+            if len(names) != 1:
+                raise DeploymentError(
+                    f"which deployment? There is {', '.join(names) or 'none'}",
+                    where=store.where,
+                    hint="name it with --of NAME",
+                )
+        return names[0]
+
+    def holds(self, name: str) -> bool:
+        """Tell whether there is a store that holds a deployment of this name."""
+        try:
+            with existing(self.place) as store:
+                return store.find(name) is not None
+        except NoStore:
+            return False
+
+    def apply(self, proposal: Proposal, *, after: int | None = None) -> int:
+        """Store a proposal's plan as the wanted one and give its version.
+
+        ``after``: the version of the deployment that it was made for, by default that it was shown for.
+        Raises DeploymentError where somebody was quicker.
+        """
+        name, shown = proposal.plan.dataflow.name, proposal.change
+        request = proposal.request
+        with closing(Store(store_place(self.place))) as store:
+            version = store.want(
+                name,
+                "run",
+                proposal.plan,
+                reset_state=request.reset_state,
+                canary=request.canary,
+                after=shown.version if after is None else after,
+            )
+            if (profile := request.profiles.get(name)) is not None:
+                store.keep_profile(name, profile)
+        return version
+
+
+def _proposed(request: PlanRequest, store: StoreReader | None, observe: Observe) -> Proposal:
+    base = _newest(store, request.of) if store is not None and request.of is not None else None
+    if request.of is not None and base is None:
+        raise DeploymentError("has no plan", where=f"deployment '{request.of}'", hint="apply one first")
+    dataflow = request.dataflow or (base.dataflow if base else None)
+    continuum = request.continuum or (base.continuum if base else None)
+    if dataflow is None or continuum is None:
+        raise DeploymentError("a dataflow and a continuum are needed", hint="give both, or a deployment")
+    running = _in_force(store) if store is not None and (request.strategy or request.compare) else {}
+    prediction: Prediction | None = None
+    others: Mapping[str, Prediction | HeadwaterError] = {}
+    strategy = request.strategy or (ANNOTATED if request.compare else None)
+    if strategy is not None:
+        setting = _setting(dataflow, continuum, request.profiles.get(dataflow.name))
+        wish = _wish(request, dataflow.name, strategy, running)
+        if request.compare:
+            others = compare(setting, wish, observe=observe)
+        decided, prediction = place(setting, wish)
+    else:
+        decided = _decided(request, dataflow, continuum, base)
+    pooled = request.pooled or (base.pooled if base else False)
+    plan = planning.build(dataflow, continuum, decided, pooled=pooled)
+    for edit in request.edits:
+        plan = planning.build(dataflow, continuum, edited(plan, edit), pooled=pooled)
+    if prediction is not None and prediction.promise is not None and prediction.promise.missing:
+        plan = replace(plan, warnings=(*plan.warnings, prediction.promise.missing))
+    try:
+        shown = preview(plan, store, reset_state=request.reset_state, canary=request.canary)
+    except HeadwaterError as error:
+        return Proposal(
+            request=request, plan=plan, preview=None, prediction=prediction, others=others, refused=error
+        )
+    return Proposal(request=request, plan=plan, preview=shown, prediction=prediction, others=others)
+
+
+def _decided(
+    request: PlanRequest, dataflow: Dataflow, continuum: Continuum, base: DeploymentPlan | None
+) -> Deployment:
+    if request.decided is not None:
+        return request.decided
+    if base is not None and request.dataflow is None and request.continuum is None:
+        return base.deployment
+    match request.shape:
+        case "one-unit":
+            return planning.one_unit(dataflow, continuum)
+        case "unit-per-operator":
+            return planning.unit_per_operator(dataflow, continuum)
+    return planning.annotated(dataflow, continuum)
+
+
+def _newest(store: StoreReader, name: str) -> DeploymentPlan | None:
+    """Give the newest plan that is wanted of a deployment."""
+    record = store.deployment(name)
+    wanted = next((w.plan for w in reversed(store.wishes(name)) if w.plan), record.base)
+    return store.plan(wanted) if wanted is not None else None
+
+
+def _in_force(store: StoreReader) -> dict[str, DeploymentPlan]:
+    found = {r.name: store.base(r.name) for r in store.deployments() if r.phase != "stopped"}
+    return {name: plan for name, plan in found.items() if plan is not None}
+
+
+def _setting(dataflow: Dataflow, continuum: Continuum, profile: Profile | None) -> Setting:
+    return Setting(dataflow, continuum, planning.annotated(dataflow, continuum), Known(dataflow, profile))
+
+
+def _wish(
+    request: PlanRequest, name: str, strategy: str, running: Mapping[str, DeploymentPlan]
+) -> PlacementWish:
+    return PlacementWish(
+        strategy=strategy,
+        limits=request.limits,
+        weights=request.weights,
+        running=running[name].deployment if name in running else None,
+        beside=tuple(
+            (plan, request.profiles.get(other)) for other, plan in running.items() if other != name
+        ),
+    )
+
+
+def compare(
+    setting: Setting, wish: PlacementWish, *, observe: Observe = lambda what, done, of: None
+) -> dict[str, Prediction | HeadwaterError]:
+    """Predict what each strategy's placement would cost, or say why it finds none.
+
+    Where the strategy wished for is a scheduler, the other schedulers too, within the same limits.
+    ``observe`` is called before each with its name.
+    """
+    from headwater.placement import STRATEGIES
+    from headwater.placement.schedule import SCHEDULERS
+
+    wishes = {
+        name: PlacementWish(strategy=name, beside=wish.beside) for name in (ANNOTATED, *STRATEGIES)
+    }
+    if wish.strategy in SCHEDULERS:
+        wishes |= {name: replace(wish, strategy=name) for name in SCHEDULERS}
+    found: dict[str, Prediction | HeadwaterError] = {}
+    for name, one in wishes.items():
+        observe(name, len(found), len(wishes))
+        try:
+            found[name] = place(setting, one)[1]
+        except PlacementError as error:
+            found[name] = error
+    return found
+
+
+def preview(
+    plan: DeploymentPlan,
+    store: StoreReader | None,
+    *,
+    reset_state: frozenset[str] = frozenset(),
+    canary: CanarySettings | None = None,
+) -> Preview:
+    """Say what applying a plan would do; raise what is refused."""
+    name = plan.dataflow.name
+    record = store.find(name) if store is not None else None
+    if store is None or record is None:
+        decided = diff(None, plan, reset_state=reset_state)
+        steps = steps_to(decided, {}, {}, canary=canary)
+        return Preview(diff=decided, steps=steps, version=0, busy=False, same=False)
+    base, standings = store.base(name), store.standings(name)
+    next_one = Wish(deployment=name, version=record.version + 1, goal="run", plan=None)
+    decided = diff(base, plan, reset_state=reset_state, generation=next_one.generation)
+    steps = steps_to(decided, standings, store.plans_of(standings), canary=canary)
+    same = not steps and record.phase == "running" and plan_id(decided.wanted) == record.base
+    return Preview(
+        diff=decided,
+        steps=steps,
+        version=record.version,
+        busy=record.phase in BUSY - {"wanted"},
+        same=same,
+        cost=cut_cost(base, decided.wanted, whole(store.reports(name))) if base else None,
+    )
+
+

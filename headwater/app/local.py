@@ -1,0 +1,384 @@
+"""A deployment in this process: the controller, and one agent for all nodes, over one Spark and one directory.
+
+It goes the way that zones go, without the wire: a plan is wanted, compared with what is there, and carried
+out step by step, with the state of what goes on. What was stopped goes on with the next run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwater.continuum import Node
+from headwater.control.calls import Calls
+from headwater.control.controller import Controller
+from headwater.control.executor import Executor
+from headwater.control.store import Store
+from headwater.dataflow import sources
+from headwater.dataflow.sinks import ConsoleSink, MemorySink
+from headwater.errors import DeploymentError, SparkStumbled, Unavailable
+from headwater.metrics import Progress
+from headwater.plan.document import inherit
+from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.port import TakeStamp
+from headwater.plan.spec import UnitSpec, spec_of
+from headwater.runtime.agent import Agent
+from headwater.runtime.agents import AgentClient
+from headwater.runtime.channels.filelog import FileLog
+from headwater.runtime.deadletters import read_dead_letters
+from headwater.runtime.durable import read_note, write_atomically
+from headwater.runtime.layout import Layout
+from headwater.runtime.settings import UnitSettings
+from headwater.runtime.sparks import Sparks
+from headwater.runtime.tasks import Deployed
+from headwater.runtime.wire import Credentials
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headwater.runtime.endpoint import Endpoint
+
+STORE = "run.db"
+"""The store of a run, in its directory."""
+
+_LOG = logging.getLogger(__name__)
+_LOOK = 0.02  # seconds between two looks at a step that is not done
+_LEASE = 30.0
+_STUMBLES = 3  # times that a unit is started again after Spark has stumbled
+
+
+class SharedAgent(Agent):
+    """An agent of all nodes, whose one deployment has the directory for itself."""
+
+    def __init__(self, directory: Path, sparks: Sparks, settings: UnitSettings) -> None:
+        super().__init__("this process", directory, Credentials("none"), sparks, settings, share=True)
+
+    def begin(self) -> None:
+        """Remember what was there; nothing is started by itself."""
+        for name in self._remembered():
+            self._open(name)
+
+    def _remembered(self) -> list[str]:
+        found = sorted((self.directory / "specs").glob("*.json"))
+        return [str(json.loads(found[0].read_text())["deployment"])] if found else []
+
+    def _place_of(self, name: str) -> Path:
+        return self.directory
+
+    def _check_own(self, spec: UnitSpec) -> None:
+        pass
+
+
+class LocalRun:
+    """A plan at work in a directory: start, watch, drain, stop.
+
+    ``endpoint`` is the Spark that all units run on; it is not ended.
+    """
+
+    def __init__(
+        self,
+        plan: DeploymentPlan,
+        directory: Path,
+        endpoint: Endpoint,
+        settings: UnitSettings | None = None,
+    ) -> None:
+        self.plan = plan
+        self.name = plan.dataflow.name
+        self.layout = Layout(directory.resolve())
+        self._endpoint = endpoint
+        state = str(self.layout.root / "state")
+        self._settings = replace(settings or UnitSettings(), state_store=state)
+        self._agent = SharedAgent(self.layout.root, Sparks(directory, given=endpoint), self._settings)
+        self._stopped = False
+        self._began = time.monotonic()
+        self._stumbles: dict[str, int] = {}
+        self._mending = threading.Lock()
+        self._acting = threading.Lock()
+        self._deployed: Deployed | None = None
+
+    # ------------------------------------------------------------ life
+
+    def start(self, *, reset_state: frozenset[str] = frozenset()) -> None:
+        """Carry the plan out from wherever units stand; go on where a former run stopped.
+
+        Raises DeploymentError where the plan cannot take the place of what is there, or that has finished.
+        """
+        self._began = time.monotonic()
+        self.layout.root.mkdir(parents=True, exist_ok=True)
+        self._endpoint.session()
+        with closing(Store(self.layout.root / STORE)) as store:
+            take_over(self.plan, self.layout, store)
+            self._agent.begin()
+            self._refuse_finished(store)
+            self._resume()
+            self._act(store, "run", reset_state=reset_state)
+            base = store.base(self.name)
+            assert base is not None
+            self.plan = base
+        self._deployed = self._agent.deployed(self.name)
+
+    def _refuse_finished(self, store: Store) -> None:
+        record = store.find(self.name)
+        if record is None or record.version != record.dealt or record.base is None:
+            return
+        if store.wish(self.name).goal == "finish" and record.phase == "stopped":
+            raise DeploymentError(
+                "this deployment has finished: its input had ended and its windows are closed",
+                where=str(self.layout.root),
+                hint="begin anew with --fresh",
+            )
+
+    def _resume(self) -> None:
+        """Start what ran when the last run ended, as many at a time as there are cores: more would be slower,
+        and Spark gives up on a Python worker that is not there in 10 s."""
+        deployed = self._agent.deployed(self.name)
+        if deployed is None:
+            return
+        running = [s for s in deployed.in_force() if deployed.wanted().get(_key(s)) == "running"]
+        with ThreadPoolExecutor(max(1, self._endpoint.cores)) as pool:
+            for started in [pool.submit(deployed.start, spec) for spec in running]:
+                started.result()
+
+    def _act(
+        self,
+        store: Store,
+        goal: Any,
+        *,
+        reset_state: frozenset[str] = frozenset(),
+        going_on: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Want something of the deployment and carry it out; False where that did not go on to the end."""
+        calls = Calls("step", most=max(2, self._endpoint.cores))
+        controller = Controller(
+            store,
+            self._open,
+            lease=_LEASE,
+            executor=lambda ports: Executor(ports, calls=calls, shortest=0.2, longest=2.0, look=_LOOK),
+        )
+        with self._acting:
+            _until(controller.hold)
+            try:
+                plan = self.plan if goal == "run" else None
+                version = store.want(self.name, goal, plan, reset_state=reset_state)
+                while (record := store.deployment(self.name)).dealt < version:
+                    wait = controller.advance(self.name)
+                    if not going_on():
+                        return False
+                    time.sleep(wait)
+                    controller.hold()
+            finally:
+                controller.release()
+        change = store.changes(self.name)[-1]
+        if change.outcome not in ("done", None):
+            what, _, hint = (change.message or record.message).partition("\n  -> ")
+            raise DeploymentError(what, where=str(self.layout.root), hint=hint or "begin anew with --fresh")
+        return True
+
+    def _open(self, node: Node, stamps: TakeStamp) -> AgentClient:
+        actions = self._agent.actions()
+        return AgentClient(node.name, lambda call, body, seconds: actions[call](dict(body)), stamps)
+
+    def stop(self) -> None:
+        """End every query at a batch boundary and remember the totals; the next run goes on."""
+        if not self._stopped:
+            self._stopped = True
+            self._agent.end(units=True)
+
+    def look(self) -> None:
+        """Start units again over which only Spark has stumbled."""
+        if self._deployed is not None and not self._stopped:
+            self._need_spark()
+            for unit in self.plan.units:
+                self._mend(unit)
+
+    def _mend(self, unit: Unit) -> bool:
+        """Start a unit again if only Spark has stumbled; tell whether it is well now."""
+        assert self._deployed is not None
+        with self._mending:
+            error = self._deployed.failure(unit.id)
+            if error is None:
+                return True
+            tried = self._stumbles.get(unit.id, 0)
+            if not isinstance(error, SparkStumbled) or tried >= _STUMBLES or self._stopped:
+                return False
+            _LOG.warning("%s: %s; started again", error.where, error.what.rstrip("."))
+            self._stumbles[unit.id] = tried + 1
+            self._deployed.start(spec_of(self.plan, unit.id))
+            return True
+
+    def drain(self, *, stop: threading.Event | None = None) -> None:
+        """Wait until the bounded sources are used up and every unit has seen the end of its input.
+
+        Windows still open then close, as in a batch run; the deployment is finished and takes no
+        more input. Raises DeploymentError where a source has no end, RuntimeFailure where a unit failed.
+        """
+        endless = [s.id for s in self.plan.dataflow.sources if not _ends(s)]
+        if endless:
+            raise DeploymentError(
+                f"{', '.join(endless)} never ends",
+                where="--until-drained",
+                hint="run without it and stop with Ctrl-C",
+            )
+        assert self._deployed is not None
+        with closing(Store(self.layout.root / STORE)) as store:
+            self._act(store, "finish", going_on=lambda: self._goes_on(stop))
+
+    def _goes_on(self, stop: threading.Event | None) -> bool:
+        """Tell whether a drain goes on; raise the error of a unit that has failed for good."""
+        assert self._deployed is not None
+        for unit in self.plan.units:
+            if not self._mend(unit) and (error := self._deployed.failure(unit.id)) is not None:
+                raise error
+        return stop is None or not stop.is_set()
+
+    def settle(self) -> None:
+        """Wait until what has arrived so far has gone through every unit."""
+        assert self._deployed is not None
+        deployed = self._deployed
+
+        def settled(unit: Unit) -> None:
+            while True:
+                try:
+                    deployed.settle(spec_of(self.plan, unit.id))
+                    return
+                except SparkStumbled:
+                    if not self._mend(unit):
+                        raise
+
+        def after(feeding: Sequence[Future[None]], unit: Unit) -> None:
+            for one in feeding:
+                one.result()
+            settled(unit)
+
+        done: dict[str, Future[None]] = {}
+        with ThreadPoolExecutor(min(32, len(self.plan.units))) as pool:
+            for unit in self.plan.units:  # those that feed come first, so none waits for one not begun
+                feeding = [done[c.producer] for c in self.plan.inputs(unit)]
+                done[unit.id] = pool.submit(after, feeding, unit)
+        for future in done.values():
+            future.result()
+
+    # ------------------------------------------------------------ what is seen
+
+    def progress(self) -> Progress:
+        """Give the deployment's state now; raise Unavailable if its Spark has ended by itself."""
+        if self._deployed is None:
+            return Progress(seconds=0.0)
+        if not self._stopped:
+            self._need_spark()
+        found = self._deployed.progress(stopped=self._stopped)
+        order = {unit.id: n for n, unit in enumerate(self.plan.units)}
+        units = sorted(found.units, key=lambda u: order.get(u.unit, len(order)))
+        return replace(found, seconds=time.monotonic() - self._began, units=tuple(units))
+
+    def _need_spark(self) -> None:
+        if not self._endpoint.alive:
+            raise Unavailable(
+                "Spark has ended",
+                where=str(self._endpoint.directory / "spark.log"),
+                hint="read the log; run again: it goes on where it stopped",
+            )
+
+    def sink_rows(self, sink: str) -> pa.Table:
+        """Read back the rows of a memory or console sink, over all zones it runs in."""
+        import pyarrow as pa
+
+        operator = self.plan.dataflow[sink]
+        if not isinstance(operator, (MemorySink, ConsoleSink)):
+            raise DeploymentError(
+                f"'{sink}' is not a memory or console sink", hint="read its files or table instead"
+            )
+        batches = []
+        for log in self._sink_logs(sink):
+            batches += list(log.read(log.earliest(), log.latest()))
+        if not batches:
+            schema = self.plan.dataflow.types[sink].schema.text
+            return self._endpoint.session().createDataFrame([], schema).toArrow()
+        return pa.Table.from_batches(batches)
+
+    def sink_tail(self, sink: str, positions: dict[str, int]) -> Iterator[pa.RecordBatch]:
+        """Give the rows a console sink got since ``positions``, which is brought up to date."""
+        for log in self._sink_logs(sink):
+            start, end = positions.get(str(log.path), log.earliest()), log.latest()
+            yield from log.read(start, end)
+            positions[str(log.path)] = end
+
+    def _sink_logs(self, sink: str) -> list[FileLog]:
+        tag = self.plan.tags[sink]
+        writers = [u for u in self.plan.units if sink in u.operators]
+        return [FileLog(self.layout.sink(sink, tag, unit)) for unit in writers]
+
+    def dead_letters(self) -> Iterator[dict[str, Any]]:
+        """Give the records that did not fit their source's schema."""
+        return read_dead_letters(self.layout.all_dead_letters)
+
+
+def _key(spec: UnitSpec) -> tuple[str, str, int]:
+    return spec.unit.id, spec.unit.tag, spec.unit.epoch
+
+
+def _until(so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 3 * _LEASE
+    while not so():
+        if time.monotonic() > deadline:
+            raise Unavailable("another process acts on this run's store", hint="stop that one first")
+        time.sleep(0.1)
+
+
+def _ends(source: sources.Source) -> bool:
+    return isinstance(source, sources.FileSource) or (
+        isinstance(source, sources.SensorSource) and source.rows is not None
+    )
+
+
+# ---------------------------------------------------------------- directories of older versions
+
+
+def take_over(plan: DeploymentPlan, layout: Layout, store: Store) -> None:
+    """Let a directory that an older version ran in be known to its store, under the names that it has.
+
+    That version noted of its plan what units there are and how they are called. Raises DeploymentError where
+    the plan is another one now: with the older version its directory could not be gone on with either.
+    """
+    if not layout.plan.exists():
+        return
+    try:
+        noted = json.loads(layout.plan.read_text())
+        keys, units = dict(noted["keys"]), {u["id"]: u for u in noted["units"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise DeploymentError(
+            f"the stored plan cannot be read: {error!r}",
+            where=str(layout.plan),
+            hint="begin anew with --fresh",
+        ) from error
+    if keys != dict(plan.dataflow.keys) or units.keys() != {u.id for u in plan.units}:
+        changed = sorted(o for o in keys | dict(plan.dataflow.keys) if keys.get(o) != plan.dataflow.keys.get(o))
+        what = f"changed: {', '.join(changed[:5])}" if changed else "the same operators, placed otherwise"
+        raise DeploymentError(
+            f"the directory holds a deployment of another plan, by an older version ({what})",
+            where=str(layout.root),
+            hint="run it once as it was, then edited; or begin anew with --fresh (its state is given up)",
+        )
+    named = inherit(
+        plan,
+        unit_tags={id_: u["tag"] for id_, u in units.items()},
+        epochs={id_: u["epoch"] for id_, u in units.items()},
+    )
+    finished = all(read_note(layout.state(unit)).get("finished") for unit in named.units)
+    tasks = []
+    for unit in named.units:
+        spec = spec_of(named, unit.id)
+        write_atomically(layout.root / "specs" / f"{spec.digest}.json", json.dumps(spec.to_data()))
+        tasks.append({"unit": spec.id, "digest": spec.digest, "wanted": "finished" if finished else "stopped"})
+    write_atomically(layout.root / "tasks.json", json.dumps({"tasks": tasks}))
+    store.adopt(named, finished=finished)
+    layout.plan.rename(layout.plan.with_suffix(".json.old"))
+

@@ -1,0 +1,123 @@
+"""Calls to nodes side by side: those that answer do not wait for those that do not."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+SLOW = 0.5
+"""Seconds after which a call no longer counts among those that are made at a time."""
+
+
+class Calls:
+    """Threads for calls that may take long: each has one of its own while it lasts, and is used again after.
+
+    A node that hangs holds up a thread, and nothing else. ``most``: threads there are at most.
+    """
+
+    def __init__(self, name: str, *, most: int = 2000) -> None:
+        self._name = name
+        self._most = most
+        self._waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle = 0
+        self._threads = 0
+
+    def begin(self, call: Callable[[], T]) -> Future[T]:
+        """Make a call in a thread; give what it comes to."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
+
+        with self._lock:
+            grow = self._idle == 0 and self._threads < self._most
+            if grow:
+                self._threads += 1
+            else:
+                self._idle -= 1
+        self._waiting.put(run)
+        if grow:
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        return future
+
+    def _work(self) -> None:
+        while True:
+            self._waiting.get()()
+            with self._lock:
+                self._idle += 1
+
+
+class Round(Generic[T]):
+    """Many calls of one kind, so many at a time; one that was not answered goes on, and is not made again.
+
+    ``width``: calls made at a time, slow ones apart.
+    """
+
+    def __init__(self, calls: Calls, *, width: int = 16) -> None:
+        self._calls = calls
+        self._width = width
+        self._out: dict[str, float] = {}
+        """Calls that were made and not answered, by name, and when they were made."""
+        self._answers: queue.SimpleQueue[tuple[str, T | Exception]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+
+    @property
+    def unanswered(self) -> dict[str, float]:
+        """Give the calls that are out, and for how many seconds."""
+        now = time.monotonic()
+        with self._lock:
+            return {name: now - since for name, since in self._out.items()}
+
+    def make(
+        self, wanted: Iterable[tuple[str, Callable[[], T]]], *, seconds: float
+    ) -> Iterator[tuple[str, T | Exception]]:
+        """Make calls, by name, and give their answers as they come, for at most so many seconds.
+
+        Those that are still out from before are not waited for, and their late answers are given, too.
+        """
+        todo = [(name, call) for name, call in wanted if name not in self._out]
+        todo.reverse()
+        mine = {name for name, _ in todo}
+        deadline = time.monotonic() + seconds
+        while (todo or mine) and (left := deadline - time.monotonic()) > 0:
+            while todo and self._active() < self._width:
+                self._start(*todo.pop())
+            try:
+                name, answer = self._answers.get(timeout=min(left, SLOW / 4))
+            except queue.Empty:
+                continue
+            mine.discard(name)
+            yield name, answer
+        while not self._answers.empty():
+            yield self._answers.get()
+
+    def _active(self) -> int:
+        now = time.monotonic()
+        with self._lock:
+            return sum(now - since < SLOW for since in self._out.values())
+
+    def _start(self, name: str, call: Callable[[], T]) -> None:
+        with self._lock:
+            self._out[name] = time.monotonic()
+
+        def run() -> None:
+            answer: T | Exception
+            try:
+                answer = call()
+            except Exception as error:
+                answer = error
+            with self._lock:
+                del self._out[name]
+            self._answers.put((name, answer))
+
+        self._calls.begin(run)

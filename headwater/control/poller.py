@@ -1,0 +1,228 @@
+"""What nodes say of deployments, asked for side by side, and what they run that nobody wants.
+
+Each node is asked for all deployments at once. What it says is stored when it is news: a node that has nothing
+new costs a call, and no write.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from headwater.continuum import Node
+from headwater.control.calls import Calls, Round
+from headwater.control.ports import Ports
+from headwater.control.records import ReportRecord, whole
+from headwater.control.store import Store
+from headwater.errors import Fenced, HeadwaterError
+from headwater.metrics import Progress
+from headwater.plan.model import DeploymentPlan
+from headwater.plan.port import NodeReport
+from headwater.plan.steps import Standings
+
+ROUND_SECONDS = 8.0
+"""After which a round is over; nodes that have not answered are not asked again until they do."""
+SILENT = 5.0
+"""Seconds after which a node that does not answer is told as one that cannot be reached."""
+STALE = 60.0
+"""Seconds after which what has not changed is stored all the same."""
+SHARE = 0.02
+"""The share of a core that asking may take: with many nodes they are asked less often."""
+
+Key = tuple[str, str]
+"""A continuum and a node of it, by name."""
+
+
+@dataclass
+class _Deployed:
+    """A deployment as it stands: its nodes, and what they said last."""
+
+    standings: Standings
+    plans: Mapping[str, DeploymentPlan]
+    nodes: Mapping[Key, Node]
+    said: dict[Key, ReportRecord] = field(default_factory=dict)
+    news: set[Key] = field(default_factory=set)
+    stored: float = -STALE
+
+
+@dataclass(frozen=True)
+class Drift:
+    """What a node has of a deployment otherwise than it stands; ``holds``: whether nothing was changed since."""
+
+    deployment: str
+    key: Key
+    report: NodeReport
+    holds: Callable[[], bool]
+
+
+class Poller:
+    """Asks nodes how far they are.
+
+    ``drifted`` is called where a node has units otherwise than they stand.
+    """
+
+    def __init__(
+        self, store: Store, holder: str, ports: Ports, calls: Calls, *, drifted: Callable[[Drift], None]
+    ) -> None:
+        self._store, self._holder, self._ports = store, holder, ports
+        self._round: Round[NodeReport] = Round(calls)
+        self._drifted = drifted
+        self._deployed: dict[str, _Deployed] = {}
+        self._errors: dict[tuple[str, str], str] = {}
+        self._silent: dict[Key, str] = {}
+        self.seconds = 0.0
+        """Of a core that the last round took."""
+
+    # ------------------------------------------------------------ what is asked
+
+    def moved(self, name: str) -> None:
+        """Note that a deployment's units stand otherwise now."""
+        self._deployed.pop(name, None)
+
+    def fresh(self, seconds: float) -> set[str]:
+        """Name the deployments of which something was stored in the last seconds."""
+        since = time.monotonic() - seconds
+        return {name for name, one in list(self._deployed.items()) if one.stored >= since}
+
+    def _known(self) -> Mapping[str, _Deployed]:
+        names = self._store.standing()
+        for gone in self._deployed.keys() - names:
+            del self._deployed[gone]
+        for name in names - self._deployed.keys():
+            standings = self._store.standings(name)
+            plans = self._store.plans_of(standings)
+            nodes: dict[Key, Node] = {}
+            for (unit, _, _), standing in standings.items():
+                plan = plans[standing.plan]
+                node = plan.continuum.node(plan.unit(unit).node)
+                nodes[plan.continuum.name, node.name] = node
+            self._deployed[name] = _Deployed(standings, plans, nodes)
+        return dict(self._deployed)
+
+    def poll(self, only: Collection[str] | None = None) -> None:
+        """Ask the nodes of all deployments once, or of some, and keep what is news."""
+        worked = time.thread_time()
+        known = self._known()
+        wanted = {
+            key: node
+            for name, one in known.items()
+            if only is None or name in only
+            for key, node in one.nodes.items()
+        }
+        names = {f"{continuum}/{node}": (continuum, node) for continuum, node in wanted}
+        cost = 0.0
+
+        def ask(key: Key, node: Node) -> NodeReport:
+            nonlocal cost
+            begun = time.thread_time()
+            try:
+                return self._ports.to(key[0], node).report()
+            finally:
+                cost += time.thread_time() - begun
+
+        of_node: dict[Key, list[str]] = {}
+        for name, one in known.items():
+            for key in one.nodes:
+                of_node.setdefault(key, []).append(name)
+        calls = ((text, partial(ask, key, wanted[key])) for text, key in names.items())
+        for text, answer in self._round.make(calls, seconds=ROUND_SECONDS):
+            continuum, _, node_name = text.partition("/")
+            self._take(known, of_node.get((continuum, node_name), ()), (continuum, node_name), answer)
+        for text, since in self._round.unanswered.items():
+            continuum, _, node_name = text.partition("/")
+            if since > SILENT:
+                error = HeadwaterError("does not answer", where=node_name)
+                self._take(
+                    known, of_node.get((continuum, node_name), ()), (continuum, node_name), error
+                )
+        self._store_news(known)
+        self.seconds = time.thread_time() - worked + cost
+
+    # ------------------------------------------------------------ what is answered
+
+    def _take(
+        self,
+        known: Mapping[str, _Deployed],
+        names: Collection[str],
+        key: Key,
+        answer: NodeReport | Exception,
+    ) -> None:
+        if isinstance(answer, Fenced):
+            raise answer
+        for name in names:
+            self._note(name, known[name], key, answer)
+            if isinstance(answer, NodeReport) and self._differs(known[name], key, answer, name):
+                one = known[name]
+                self._drifted(Drift(name, key, answer, partial(self._is_current, name, one)))
+
+    def _is_current(self, name: str, one: _Deployed) -> bool:
+        return self._deployed.get(name) is one
+
+    def _note(self, name: str, one: _Deployed, key: Key, answer: NodeReport | Exception) -> None:
+        now, before = time.time(), one.said.get(key)
+        if isinstance(answer, Exception):
+            what = answer.what if isinstance(answer, HeadwaterError) else f"{type(answer).__name__}: {answer}"
+            last = before.progress if before else None
+            found = ReportRecord(node=key[1], at=before.at if before else now, progress=last, error=what)
+        else:
+            progress = answer.progress.get(name, Progress(seconds=0.0))
+            found = ReportRecord(node=key[1], at=now, progress=progress)
+            self._tell_failed(name, progress)
+        one.said[key] = found
+        if before is None or (before.error, _lasting(before.progress)) != (
+            found.error,
+            _lasting(found.progress),
+        ):
+            one.news.add(key)
+
+    def _tell_failed(self, name: str, progress: Progress) -> None:
+        for unit in progress.units:
+            wrong = unit.error or ""
+            if wrong != self._errors.get((name, unit.unit), ""):
+                if wrong:
+                    self._store.tell(name, f"{unit.unit} failed: {wrong.splitlines()[0]}")
+                self._errors[name, unit.unit] = wrong
+
+    @staticmethod
+    def _differs(one: _Deployed, key: Key, report: NodeReport, name: str) -> bool:
+        """Tell whether a node has units of a deployment otherwise than they stand."""
+        node = one.nodes[key].name
+        here = {
+            which: s.runs for which, s in one.standings.items() if one.plans[s.plan].unit(which[0]).node == node
+        }
+        told = report.units.get(name, {})
+        running = {which for which, wanted in told.items() if wanted == "running"}
+        return any(not here.get(which, False) for which in running) or any(
+            runs and which not in running and told.get(which) != "finished" for which, runs in here.items()
+        )
+
+    def _store_news(self, known: Mapping[str, _Deployed]) -> None:
+        now = time.monotonic()
+        news = {
+            name: one for name, one in known.items() if one.said and (one.news or now - one.stored > STALE)
+        }
+        if not news:
+            return
+        self._store.report(
+            self._holder,
+            time.time(),
+            {
+                name: [said for key, said in one.said.items() if key in one.news or now - one.stored > STALE]
+                for name, one in news.items()
+            },
+            {
+                name: whole(one.said.values())
+                for name, one in news.items()
+                if any(said.progress for said in one.said.values())
+            },
+        )
+        for one in news.values():
+            one.news.clear()
+            one.stored = now
+
+
+def _lasting(progress: Progress | None) -> Progress | None:
+    """Give a progress without the time, which passes anyway."""
+    return None if progress is None else replace(progress, seconds=0.0)

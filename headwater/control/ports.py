@@ -1,0 +1,34 @@
+"""The open ports of nodes, shared by all that one controller does."""
+
+from __future__ import annotations
+
+import threading
+
+from headwater.continuum import Node
+from headwater.plan.model import DeploymentPlan
+from headwater.plan.port import NodePort, OpenNode, TakeStamp
+
+
+class Ports:
+    """Opens the port of a node when it is first asked for, and anew when the node is described otherwise."""
+
+    def __init__(self, open_node: OpenNode, stamps: TakeStamp) -> None:
+        self._open = open_node
+        self._stamps = stamps
+        self._ports: dict[tuple[str, str], tuple[Node, NodePort]] = {}
+        self._opening: dict[tuple[str, str], threading.Lock] = {}
+
+    def of(self, plan: DeploymentPlan, node: str) -> NodePort:
+        """Give the port of a plan's node."""
+        return self.to(plan.continuum.name, plan.continuum.node(node))
+
+    def to(self, continuum: str, node: Node) -> NodePort:
+        """Give the port of a node; raise Unavailable where it cannot be reached."""
+        key = (continuum, node.name)
+        found = self._ports.get(key)
+        if found is None or found[0] != node:
+            with self._opening.setdefault(key, threading.Lock()):
+                found = self._ports.get(key)
+                if found is None or found[0] != node:
+                    found = self._ports[key] = (node, self._open(node, self._stamps))
+        return found[1]

@@ -1,0 +1,127 @@
+"""The part of a dataflow that one unit runs: its operators, and the types of the streams it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic_core import CoreSchema, core_schema
+
+from headwater.dataflow.graph import Graph, key_over, operator_from_data, operator_to_data
+from headwater.dataflow.operators import Operator
+from headwater.dataflow.types import StreamType, stream_type
+from headwater.errors import DataflowError
+
+OUTSIDE = "(outside)"
+"""Stands in a fragment for whoever reads a stream that leaves it."""
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """Operators of a dataflow, inputs first, by themselves.
+
+    ``given``: the types of streams that come from other fragments; ``leaving``: operators whose stream goes
+    to others. Raises DataflowError where an operator does not fit its inputs.
+    """
+
+    operators: tuple[Operator, ...]
+    given: Mapping[str, StreamType]
+    leaving: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _ = self.types
+        for id_ in self.leaving:
+            if id_ not in self:
+                raise DataflowError(f"'{id_}' leaves a fragment that it is not in")
+
+    @classmethod
+    def of(cls, flow: Graph, operators: Iterable[str]) -> Fragment:
+        """Take operators, named in their order, out of a dataflow."""
+        names = tuple(operators)
+        inside = set(names)
+        given = {i: flow.types[i] for id_ in names for i in flow[id_].inputs if i not in inside}
+        leaving = tuple(i for i in names if any(c not in inside for c in flow.consumers[i]))
+        return cls(tuple(flow[i] for i in names), given, leaving)
+
+    @cached_property
+    def keys(self) -> Mapping[str, str]:
+        """Content keys over what is given, which is known by its name and type alone."""
+        keys: dict[str, str] = {}
+        for id_ in self.order:
+            parents = [keys.get(i) or f"{i}: {stream_type(self.types[i])}" for i in self[id_].inputs]
+            keys[id_] = key_over(self, id_, parents)
+        return keys
+
+    def __getitem__(self, id_: str) -> Operator:
+        return self._by_id[id_]
+
+    def __contains__(self, id_: object) -> bool:
+        return id_ in self._by_id
+
+    @cached_property
+    def _by_id(self) -> Mapping[str, Operator]:
+        return {o.id: o for o in self.operators}
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Names of the operators, inputs first."""
+        return tuple(self._by_id)
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[str, ...]]:
+        """For each operator, and each given stream, the names of those that read it; ``OUTSIDE`` for others."""
+        found: dict[str, list[str]] = {i: [] for i in (*self.given, *self._by_id)}
+        for operator in self.operators:
+            for parent in dict.fromkeys(operator.inputs):
+                found[parent].append(operator.id)
+        for id_ in self.leaving:
+            found[id_].append(OUTSIDE)
+        return {k: tuple(v) for k, v in found.items()}
+
+    @cached_property
+    def types(self) -> Mapping[str, StreamType]:
+        """The types of all streams: those given, and those that operators give."""
+        types = dict(self.given)
+        for operator in self.operators:
+            missing = [i for i in operator.inputs if i not in types]
+            if missing:
+                raise DataflowError(f"reads '{missing[0]}', which is not there", where=operator.where)
+            types[operator.id] = operator.output(tuple(types[i] for i in operator.inputs))
+        return types
+
+    # ------------------------------------------------------------ JSON
+
+    def to_data(self) -> dict[str, Any]:
+        """Give the fragment as JSON-able data."""
+        return {
+            "operators": [operator_to_data(o) for o in self.operators],
+            "given": _TYPES.dump_python(dict(self.given), mode="json"),
+            "leaving": list(self.leaving),
+        }
+
+    @classmethod
+    def from_data(cls, data: Any) -> Fragment:
+        """Read what ``to_data`` gave; raise DataflowError where it is wrong. Nothing in it is executed."""
+        try:
+            entries = TypeAdapter(dict[str, Any]).validate_python(data)
+            operators = TypeAdapter(list[dict[str, Any]]).validate_python(entries.get("operators"))
+            given = _TYPES.validate_python(entries.get("given"))
+            leaving = TypeAdapter(tuple[str, ...]).validate_python(entries.get("leaving"))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise DataflowError(f"not a fragment of a dataflow: {where}: {first['msg']}") from error
+        return cls(tuple(operator_from_data(o) for o in operators), given, leaving)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            lambda value: value if isinstance(value, cls) else cls.from_data(value),
+            serialization=core_schema.plain_serializer_function_ser_schema(cls.to_data),
+        )
+
+
+_TYPES: TypeAdapter[dict[str, StreamType]] = TypeAdapter(dict[str, StreamType])

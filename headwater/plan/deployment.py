@@ -1,0 +1,132 @@
+"""What is decided of a dataflow: the edges that are cut, and the hosts that run each operator. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import GetCoreSchemaHandler, PlainSerializer, TypeAdapter
+from pydantic_core import CoreSchema, core_schema
+
+from headwater.continuum import Continuum
+
+Edge = tuple[str, str]
+"""From operator to operator, by name."""
+HostNames = tuple[str, ...]
+
+
+class Placement:
+    """For each operator and location, the hosts that run it, all of one zone: immutable.
+
+    Several hosts with an agent of their own share the operator's rows out by key.
+
+    >>> placement = Placement({"clean": {"L1": ("gw1",)}})
+    >>> placement["clean", "L1"]
+    ('gw1',)
+    """
+
+    __slots__ = ("_hosts",)
+
+    def __init__(self, hosts: Mapping[str, Mapping[str, HostNames]]) -> None:
+        self._hosts = {operator: dict(own) for operator, own in hosts.items()}
+
+    def __getitem__(self, key: tuple[str, str]) -> HostNames:
+        operator, location = key
+        return self._hosts[operator][location]
+
+    def __contains__(self, key: tuple[str, str]) -> bool:
+        operator, location = key
+        return location in self._hosts.get(operator, {})
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._hosts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Placement) and self._hosts == other._hosts
+
+    def __hash__(self) -> int:
+        return hash(tuple((o, tuple(own.items())) for o, own in sorted(self._hosts.items())))
+
+    def __repr__(self) -> str:
+        return f"Placement({self._hosts!r})"
+
+    def of(self, operator: str) -> Mapping[str, HostNames]:
+        """Give an operator's hosts by location; nothing for one that is not placed."""
+        return self._hosts.get(operator, {})
+
+    def replaced(self, changed: Mapping[str, Mapping[str, HostNames]]) -> Placement:
+        """Give the placement with other hosts for some operators and locations."""
+        return Placement({**self._hosts, **{o: {**self.of(o), **own} for o, own in changed.items()}})
+
+    # ------------------------------------------------------------ JSON
+
+    def to_data(self) -> list[dict[str, list[str]]]:
+        """Give the placement as JSON-able data: operators that run on the same hosts stand together."""
+        found: dict[tuple[HostNames, tuple[str, ...]], list[str]] = {}
+        for operator, own in self._hosts.items():
+            together: dict[HostNames, list[str]] = {}
+            for location, hosts in own.items():
+                together.setdefault(hosts, []).append(location)
+            for hosts, locations in together.items():
+                found.setdefault((hosts, tuple(locations)), []).append(operator)
+        return [
+            {"operators": operators, "locations": list(locations), "hosts": list(hosts)}
+            for (hosts, locations), operators in found.items()
+        ]
+
+    @classmethod
+    def from_data(cls, data: object) -> Placement:
+        """Read what ``to_data`` gave; raise ValueError where an operator is placed twice."""
+        found: dict[str, dict[str, HostNames]] = {}
+        for entry in _ENTRIES.validate_python(data):
+            for operator in entry["operators"]:
+                own = found.setdefault(operator, {})
+                for location in entry["locations"]:
+                    if own.setdefault(location, entry["hosts"]) is not entry["hosts"]:
+                        raise ValueError(f"'{operator}' is placed twice at {location}")
+        return cls(found)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            lambda value: value if isinstance(value, cls) else cls.from_data(value),
+            serialization=core_schema.plain_serializer_function_ser_schema(cls.to_data),
+        )
+
+
+_ENTRIES: TypeAdapter[list[dict[str, tuple[str, ...]]]] = TypeAdapter(list[dict[str, tuple[str, ...]]])
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What is decided about a dataflow: edges cut beyond changes of hosts, and each operator's hosts."""
+
+    cuts: Annotated[frozenset[Edge], PlainSerializer(sorted)]
+    placement: Placement
+
+
+def layer_of(continuum: Continuum, hosts: HostNames) -> str:
+    """Give the layer that hosts are in."""
+    return continuum.zone(continuum.host(hosts[0]).zone).layer
+
+
+def layers_of(
+    placement: Placement, continuum: Continuum, operators: Iterable[str]
+) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """Give each operator's usual layer, that of most locations; and by location those in another one."""
+    layers: dict[str, str] = {}
+    at: dict[str, dict[str, str]] = {}
+    known: dict[HostNames, str] = {}
+    for operator in operators:
+        found = {}
+        for location, hosts in placement.of(operator).items():
+            if hosts not in known:
+                known[hosts] = layer_of(continuum, hosts)
+            found[location] = known[hosts]
+        layers[operator] = Counter(found.values()).most_common(1)[0][0]
+        for location, layer in found.items():
+            if layer != layers[operator]:
+                at.setdefault(location, {})[operator] = layer
+    return layers, at

@@ -1,0 +1,272 @@
+"""On which nodes each operator takes the rows of each location, and what must not be. Pure.
+
+Data moves only up the tree of zones. Rows of two locations that have come together stay together: they are
+in one query or one channel from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from headwater.continuum import Continuum
+from headwater.dataflow.graph import Dataflow
+from headwater.errors import ContinuumError, ErrorList, HeadwaterError, PlacementError, suggestion
+from headwater.plan.deployment import HostNames, Placement
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """The nodes of a zone that run an operator together, sharing its rows out by key where they are several."""
+
+    zone: str
+    layer: str
+    nodes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.zone if self.nodes == (self.zone,) else f"{', '.join(self.nodes)} ({self.zone})"
+
+
+NodeGroups = Mapping[str, Mapping[str, NodeGroup]]
+"""For each operator and location, the nodes."""
+
+
+def locations_of(dataflow: Dataflow, continuum: Continuum) -> tuple[str, ...]:
+    """Give the locations a dataflow runs for: its own, or all there are; raise ErrorList of those that are
+    not covered."""
+    locations = dataflow.locations or continuum.locations
+    where = f"dataflow '{dataflow.name}'"
+    known = set(continuum.locations)
+    problems = [
+        PlacementError(
+            f"no zone covers location {x}",
+            where=where,
+            hint=suggestion(x, continuum.locations, "there are"),
+        )
+        for x in locations
+        if x not in known
+    ]
+    if not locations:
+        problems.append(
+            PlacementError(
+                "neither the dataflow nor the continuum names a location",
+                where=where,
+                hint="give zones of the lowest layer their 'locations'",
+            )
+        )
+    if problems:
+        raise ErrorList(problems)
+    return locations
+
+
+def groups_of(dataflow: Dataflow, continuum: Continuum, placement: Placement) -> NodeGroups:
+    """Find the nodes of each operator and location; raise ErrorList with a reason for each that cannot be."""
+    locations = locations_of(dataflow, continuum)
+    groups, problems = _found(dataflow, continuum, placement, locations)
+    if not problems:
+        problems = _direction_problems(dataflow, continuum, groups, locations)
+        problems += _source_problems(dataflow, groups)
+    if not problems:
+        problems = _replication_problems(dataflow, groups)
+        problems += _parted(dataflow, groups)
+    if problems:
+        raise ErrorList(problems)
+    return groups
+
+
+def distinct(groups: NodeGroups, operator: str) -> tuple[NodeGroup, ...]:
+    """Give the node groups in which an operator runs, in the order of locations."""
+    return tuple(dict.fromkeys(groups[operator].values()))
+
+
+def _found(
+    dataflow: Dataflow, continuum: Continuum, placement: Placement, locations: tuple[str, ...]
+) -> tuple[NodeGroups, list[HeadwaterError]]:
+    """Look hosts up, and say what of a placement speaks of nothing that is there."""
+    problems = _unknown(dataflow, placement, locations)
+    known: dict[HostNames, NodeGroup] = {}
+    covered: dict[str, frozenset[str]] = {}
+    groups: dict[str, dict[str, NodeGroup]] = {id_: {} for id_ in dataflow.order}
+    for id_ in dataflow.order:
+        wrong: dict[HostNames, str] = {}
+        for location in locations:
+            if (id_, location) not in placement:
+                problems.append(
+                    PlacementError(f"is placed on no host for location {location}", where=dataflow[id_].where)
+                )
+                continue
+            hosts = placement[id_, location]
+            try:
+                group = known[hosts] if hosts in known else known.setdefault(hosts, _group(continuum, hosts))
+            except (ContinuumError, PlacementError) as error:
+                wrong[hosts] = error.what
+                continue
+            if group.zone not in covered:
+                covered[group.zone] = frozenset(continuum.covered(group.zone))
+            if location not in covered[group.zone]:
+                wrong[hosts] = f"zone {group.zone} does not cover location {location}"
+            groups[id_][location] = group
+        problems += [
+            PlacementError(
+                f"cannot run on {', '.join(hosts) or 'no host'}: {what}",
+                where=dataflow[id_].where,
+                hint="place it on hosts of one zone that covers the location",
+            )
+            for hosts, what in wrong.items()
+        ]
+        if not wrong:
+            problems += _unmet(dataflow, continuum, id_, set(placement.of(id_).values()))
+    return groups, problems
+
+
+def _group(continuum: Continuum, hosts: HostNames) -> NodeGroup:
+    zones = dict.fromkeys(continuum.host(host).zone for host in hosts)
+    if len(zones) != 1:
+        raise PlacementError(f"they are in zones {', '.join(zones)}" if zones else "none is named")
+    (zone,) = zones
+    nodes = dict.fromkeys(continuum.node_of(host).name for host in hosts)
+    return NodeGroup(zone, continuum.zone(zone).layer, tuple(nodes))
+
+
+def _unknown(
+    dataflow: Dataflow, placement: Placement, locations: tuple[str, ...]
+) -> list[HeadwaterError]:
+    where, known = f"dataflow '{dataflow.name}'", set(locations)
+    problems: list[HeadwaterError] = []
+    for operator in placement:
+        if operator not in dataflow:
+            hint = suggestion(operator, dataflow.order, "its operators are")
+            problems.append(
+                PlacementError(f"'{operator}', which is placed, is no operator of it", where=where, hint=hint)
+            )
+        for location in placement.of(operator).keys() - known:
+            hint = suggestion(location, locations, "its locations are")
+            problems.append(
+                PlacementError(
+                    f"'{operator}' is placed at {location}, which is no location of it", where=where, hint=hint
+                )
+            )
+    return problems
+
+
+def _unmet(
+    dataflow: Dataflow, continuum: Continuum, id_: str, placed: Iterable[HostNames]
+) -> list[HeadwaterError]:
+    """Say which hosts an operator is placed on that lack something it requires."""
+    requirement = dataflow[id_].requires
+    if not requirement:
+        return []
+    reasons = {
+        name: reason
+        for name in sorted({name for hosts in placed for name in hosts})
+        if (reason := requirement.unmet(continuum.host(name).capabilities))
+    }
+    return [
+        PlacementError(
+            f"requires {requirement.text}, and host {name} does not meet it ({', '.join(reason)})",
+            where=dataflow[id_].where,
+            hint="place it on another host, or loosen .require(...)",
+        )
+        for name, reason in reasons.items()
+    ]
+
+
+def _direction_problems(
+    dataflow: Dataflow, continuum: Continuum, groups: NodeGroups, locations: tuple[str, ...]
+) -> list[HeadwaterError]:
+    problems: list[HeadwaterError] = []
+    for id_ in dataflow.order:
+        for parent in dataflow[id_].inputs:
+            wrong: dict[tuple[str, str], list[str]] = {}
+            for location in locations:
+                low, high = groups[id_][location].layer, groups[parent][location].layer
+                if low != high and continuum.layer_index(low) < continuum.layer_index(high):
+                    wrong.setdefault((low, high), []).append(location)
+            for (low, high), found in wrong.items():
+                at = "" if len(found) == len(locations) else f" at {', '.join(found)}"
+                problems.append(
+                    PlacementError(
+                        f"runs in layer {low}{at}, below its input '{parent}' in layer {high}",
+                        where=dataflow[id_].where,
+                        hint=f"data moves up: put '{id_}' in {high} or higher, or '{parent}' lower",
+                    )
+                )
+    return problems
+
+
+def _source_problems(dataflow: Dataflow, groups: NodeGroups) -> list[HeadwaterError]:
+    return [
+        PlacementError(
+            f"the same input would be read {_in(found)}",
+            where=source.where,
+            hint="put {location} into its path, or read it in a layer that has one zone",
+        )
+        for source in dataflow.sources
+        if not source.per_location and len(found := distinct(groups, source.id)) > 1
+    ]
+
+
+def _in(found: Iterable[NodeGroup]) -> str:
+    groups = list(found)
+    if all(g.nodes == (g.zone,) for g in groups):
+        return f"in {len(groups)} zones: {', '.join(map(str, groups))}"
+    return f"in {len(groups)} places: {'; '.join(map(str, groups))}"
+
+
+def _replication_problems(dataflow: Dataflow, groups: NodeGroups) -> list[HeadwaterError]:
+    """Refuse to run an operator apart for locations where rows of one key could meet only in one place.
+
+    This is what keeps results the same wherever operators are placed.
+    """
+    problems: list[HeadwaterError] = []
+    for id_ in dataflow.order:
+        operator, found = dataflow[id_], distinct(groups, id_)
+        keys = operator.partition_keys()
+        if keys is None or len(found) < 2:
+            continue
+        located = frozenset.intersection(*(dataflow.types[i].located_by for i in operator.inputs))
+        if not {k.lower() for k in keys} & {c.lower() for c in located}:
+            by = f"the keys ({', '.join(keys)}) do" if keys else "it has no keys, which does"
+            layers = dict.fromkeys(group.layer for group in found)
+            problems.append(
+                PlacementError(
+                    f"runs {_in(found).replace(': ', ' (', 1)}), but {by} not tell the location apart",
+                    where=operator.where,
+                    hint=(
+                        f"add the location column to its keys ({', '.join(sorted(located))})"
+                        if located
+                        else "read the source with location_as='location' and add it to the keys"
+                    )
+                    + f", or run it in a layer where one zone sees all rows (not {', '.join(layers)})",
+                )
+            )
+    return problems
+
+
+def _parted(dataflow: Dataflow, groups: NodeGroups) -> list[HeadwaterError]:
+    """Refuse to part locations whose rows have come together."""
+    problems: list[HeadwaterError] = []
+    for id_ in dataflow.order:
+        for parent in dict.fromkeys(dataflow[id_].inputs):
+            together: dict[NodeGroup, list[str]] = {}
+            for location, group in groups[parent].items():
+                together.setdefault(group, []).append(location)
+            for group, locations in together.items():
+                apart: dict[NodeGroup, list[str]] = {}
+                for location in locations:
+                    apart.setdefault(groups[id_][location], []).append(location)
+                if len(apart) > 1:
+                    ways = [f"{g} ({', '.join(own)})" for g, own in apart.items()]
+                    problems.append(
+                        PlacementError(
+                            f"would run in {' and '.join(ways)}, but '{parent}', which it reads, has the "
+                            f"rows of {', '.join(locations)} together in {_named(group)}",
+                            where=dataflow[id_].where,
+                            hint=f"put '{id_}' in one layer for {', '.join(locations)}",
+                        )
+                    )
+    return problems
+
+
+def _named(group: NodeGroup) -> str:
+    return f"zone {group}" if group.nodes == (group.zone,) else str(group)

@@ -1,0 +1,187 @@
+"""What a node's agent is sent of a unit: all that it needs to run it, without the dataflow and the planner.
+
+A spec names no other unit's operators: of those that read its channels it has the names by which they do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from headwater.continuum import Node
+from headwater.continuum_broker import Broker
+from headwater.dataflow.fragment import Fragment
+from headwater.errors import DeploymentError
+from headwater.dataflow.types import stream_type
+from headwater.plan.content import direct_time, is_stateful, reads, source_locations
+from headwater.plan.model import Channel, DeploymentPlan, Unit
+from headwater.requirement import Requirement
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """A unit that reads a channel: its id, its checkpoint, where it runs, and how often its query reads it."""
+
+    unit: str
+    checkpoint: str
+    node: str
+    zone: str
+    times: int = 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names by which its query reads a channel."""
+        return (self.checkpoint, *(f"{self.checkpoint}_{n}" for n in range(2, self.times + 1)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitSpec:
+    """A unit of a deployment as its node is told of it.
+
+    ``inputs`` and ``outputs``: its channels; ``readers``: by the id of a channel, who reads it, itself among
+    them for inputs. ``brokers``: those that hold any of these, by zone. ``tags``: for its operators and
+    inputs, what their sinks and sources are named by. ``direct_time``: whether the newest row written tells
+    how far event time is. ``node``: where it runs, with the capabilities of its hosts that the plan counts on.
+    """
+
+    deployment: str
+    unit: Unit
+    node: Node
+    flow: Fragment
+    inputs: tuple[Channel, ...]
+    outputs: tuple[Channel, ...]
+    readers: Mapping[str, tuple[Reader, ...]]
+    brokers: Mapping[str, Broker]
+    tags: Mapping[str, str]
+    direct_time: bool
+
+    @property
+    def id(self) -> str:
+        return self.unit.id
+
+    @cached_property
+    def requires(self) -> Requirement:
+        """What the unit's operators require of a host, together."""
+        return Requirement.all_of(o.requires for o in self.flow.operators)
+
+    @cached_property
+    def own_readers(self) -> Mapping[str, tuple[str, ...]]:
+        """For each operator whose channels the unit reads, the names it reads them by."""
+        found = {}
+        for channel in self.inputs:
+            own = next(r for r in self.readers[channel.id] if r.unit == self.id)
+            found[channel.operator] = own.names
+        return found
+
+    @cached_property
+    def digest(self) -> str:
+        """Name the spec by its content."""
+        text = json.dumps(self.to_data(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def content(self) -> Mapping[str, Any]:
+        """What decides whether the unit must restart: what it does by itself, whatever feeds it.
+
+        Names of operators inside count as little as layers do: an output is known by its name and by what is
+        computed for it from the unit's inputs.
+        """
+        unit, keys, types = self.unit, self.flow.keys, self.flow.types
+        places = source_locations(self.flow, unit)
+        return {
+            "outputs": {id_: keys[id_] for id_ in unit.outputs},
+            "types": {id_: stream_type(types[id_]) for id_ in unit.outputs},
+            "locations": sorted([keys[s], list(found)] for s, found in places.items()),
+            "frontier": self._frontier,
+            "kept": {c.operator: self.kept_at(c) for c in self.outputs},
+            "part": None if unit.part is None else [unit.part.index, unit.part.count, unit.part.column],
+        }
+
+    @property
+    def _frontier(self) -> dict[str, Any]:
+        """How a unit without state knows its event time: a second input makes another query of it."""
+        if is_stateful(self.flow, self.unit):
+            return {}
+        timed = {c.operator: c.event_time.delay for c in self.outputs if c.event_time is not None}
+        return {operator: delay if self.direct_time else None for operator, delay in timed.items()}
+
+    def kept_at(self, channel: Channel) -> list[str]:
+        """Tell where a channel is kept: the broker's zone and address, or nothing for its producer's disk."""
+        return [] if channel.broker is None else [channel.broker, self.brokers[channel.broker].servers]
+
+    def to_data(self) -> dict[str, Any]:
+        """Give the spec as JSON-able data."""
+        found: dict[str, Any] = _SPEC.dump_python(self, mode="json")
+        return found
+
+    @classmethod
+    def from_data(cls, data: object) -> UnitSpec:
+        """Read what ``to_data`` gave; raise DeploymentError where it is wrong. Nothing in it is executed."""
+        try:
+            spec = _SPEC.validate_python(data)
+            missing = [c.id for c in (*spec.inputs, *spec.outputs) if c.id not in spec.readers]
+            missing += [o for o in (*spec.unit.operators, *spec.flow.given) if o not in spec.tags]
+            if missing or spec.flow.order != spec.unit.operators:
+                raise DeploymentError(f"not a unit's description: {', '.join(missing) or 'its operators'}")
+            _ = spec.own_readers
+            return spec
+        except (ValidationError, StopIteration) as error:
+            first = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
+            what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first else "it is no reader"
+            raise DeploymentError(
+                f"not a unit's description: {what}", hint="use one version of Headwater on both sides"
+            ) from error
+
+
+_SPEC: TypeAdapter[UnitSpec] = TypeAdapter(UnitSpec)
+
+
+def spec_of(plan: DeploymentPlan, id_: str) -> UnitSpec:
+    """Describe a plan's unit; what was described once is remembered with the plan."""
+    known: dict[str, UnitSpec] = plan.__dict__.setdefault("_specs", {})
+    if id_ not in known:
+        known[id_] = _described(plan, plan.unit(id_))
+    return known[id_]
+
+
+def _described(plan: DeploymentPlan, unit: Unit) -> UnitSpec:
+    inputs, outputs = plan.inputs(unit), plan.outputs(unit)
+    fragments: dict[tuple[str, ...], Fragment] = plan.__dict__.setdefault("_fragments", {})
+    if unit.operators not in fragments:
+        fragments[unit.operators] = Fragment.of(plan.dataflow, unit.operators)
+    fragment = fragments[unit.operators]
+    zones = {c.broker for c in (*inputs, *outputs)} - {None}
+    brokers = {zone: plan.continuum.zone(zone).broker for zone in zones if zone is not None}
+    return UnitSpec(
+        deployment=plan.dataflow.name,
+        unit=unit,
+        node=plan.continuum.node(unit.node),
+        flow=fragment,
+        inputs=tuple(_routed(c, unit.id) for c in inputs),
+        outputs=outputs,
+        readers={
+            **{c.id: (_reader(plan, unit.id, c.operator),) for c in inputs},
+            **{c.id: tuple(_reader(plan, r, c.operator) for r in c.consumers) for c in outputs},
+        },
+        brokers={zone: broker for zone, broker in brokers.items() if broker is not None},
+        tags={o: plan.tags[o] for o in (*unit.operators, *fragment.given)},
+        direct_time=direct_time(plan, unit),
+    )
+
+
+def _routed(channel: Channel, unit: str) -> Channel:
+    """Give an input without what its other readers are."""
+    return replace(channel, routes={unit: channel.routes[unit]})
+
+
+def _reader(plan: DeploymentPlan, id_: str, operator: str) -> Reader:
+    unit = plan.unit(id_)
+    times = reads(plan.dataflow, unit)[operator]
+    return Reader(unit=id_, checkpoint=unit.checkpoint, node=unit.node, zone=unit.zone, times=times)
+
