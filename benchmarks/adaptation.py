@@ -40,7 +40,7 @@ from headwater import live
 from headwater.continuum import Continuum
 from headwater.control.records import JournalEntry
 from headwater.control.store import StoreReader
-from headwater.plan.build import annotated, build
+from headwater.plan.build import build, marked_layers
 from headwater.plan.deployment import Deployment, Edge
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import Stop
@@ -68,7 +68,7 @@ def planned(place: Path, first_in_cloud: str, *cuts: Edge) -> DeploymentPlan:
     """Plan the query with its operators in the cloud from one of them on."""
     span = f"{WINDOW} seconds"
     dataflow = taxi.taxi(str(place / "in"), None, name=NAME, window=span, slide=span, lateness="1 second")
-    layers = dict(annotated(dataflow, CONTINUUM).layers)
+    layers = dict(marked_layers(dataflow, CONTINUUM))
     at = dataflow.order.index(first_in_cloud)
     layers |= dict.fromkeys(dataflow.order[:at], "edge") | dict.fromkeys(dataflow.order[at:], "cloud")
     return build(dataflow, CONTINUUM, Deployment(layers, frozenset(cuts)))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from headwater.yamltree import Fields, Leaf, YamlNode, Problems, shown
+from headwater.yamltree import Fields, Leaf, Problems, YamlNode, shown
 
 ChannelKind: TypeAlias = Literal["filelog", "kafka"]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from headwater.continuum_broker import Broker, ChannelKind, broker_of, channels_of, check_reach
 from headwater.quantity import QuantityError, parse_bandwidth, parse_duration
 from headwater.requirement import ATTRIBUTE, Capabilities, capability
-from headwater.yamltree import Fields, Items, Leaf, YamlNode, Problems, shown
+from headwater.yamltree import Fields, Items, Leaf, Problems, YamlNode, shown
 
 MAX_LAYERS = 64
 DEFAULT_NAME = "continuum"

@@ -26,8 +26,8 @@ from headwater.control.records import (
     DeploymentRecord,
     Event,
     JournalEntry,
-    Wish,
     ReportRecord,
+    Wish,
     whole,
 )
 from headwater.control.store import NoStore, Store, StoreReader

@@ -24,7 +24,7 @@ from headwater.continuum import Continuum, Zone
 from headwater.control.glance import Glance, Key, Member
 from headwater.control.lifecycle import BUSY
 from headwater.control.pulse import Pulse
-from headwater.control.records import OPEN, DeploymentRecord, Sample, ReportRecord
+from headwater.control.records import OPEN, DeploymentRecord, ReportRecord, Sample
 from headwater.errors import HeadwaterError
 from headwater.live import RECENT, store_place
 from headwater.live_seen import (

@@ -33,10 +33,10 @@ from headwater.plan.model import DeploymentPlan
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headwater.app.local import LocalRun
     from headwater.placement.replay import Score
     from headwater.plan.place import Setting, Wish
     from headwater.profile import Profile
-    from headwater.app.local import LocalRun
     from headwater.runtime.endpoint import LocalEndpoint
     from headwater.runtime.profiling import Seen
     from headwater.runtime.standing import Standing
@@ -155,7 +155,7 @@ def _setting(dataflow: Dataflow, continuum: Continuum, profile: Profile | None) 
     from headwater.plan.place import Setting
     from headwater.profile import Known
 
-    return Setting(dataflow, continuum, planning.annotated(dataflow, continuum), Known(dataflow, profile))
+    return Setting(dataflow, continuum, planning.marked_layers(dataflow, continuum), Known(dataflow, profile))
 
 
 def default_directory(name: str) -> Path:

@@ -36,7 +36,7 @@ from benchmarks.netlab import Lab
 from headwater import live, live_loop, service
 from headwater.adapt.promise import Promise
 from headwater.control.store import Store
-from headwater.plan.build import annotated, build
+from headwater.plan.build import build, marked_layers
 from headwater.plan.deployment import Deployment
 from headwater.plan.model import DeploymentPlan
 from headwater.profile import Profile
@@ -57,7 +57,7 @@ def planned(dataflow: Any, addresses: dict[str, str], first_in_cloud: str) -> De
     zones = continuum(addresses)
     at = dataflow.order.index(first_in_cloud)
     layers = {o: "edge" if n < at else "cloud" for n, o in enumerate(dataflow.order)}
-    return build(dataflow, zones, Deployment({**annotated(dataflow, zones).layers, **layers}))
+    return build(dataflow, zones, Deployment({**marked_layers(dataflow, zones), **layers}))
 
 
 @dataclass

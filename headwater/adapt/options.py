@@ -30,9 +30,9 @@ from headwater.errors import HeadwaterError, PlacementError
 from headwater.placement.problem import moved
 from headwater.placement.situation import Limits
 from headwater.placement.usage import resource_usage
-from headwater.plan.build import annotated, build
-from headwater.plan.edit import Edit, Fuse, Move, Split, Spread, edited
+from headwater.plan.build import build
 from headwater.plan.deployment import Deployment
+from headwater.plan.edit import Edit, Fuse, Move, Split, Spread, edited
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.place import Beside, Setting, Wish, place
 from headwater.profile import Known, Profile
@@ -136,8 +136,9 @@ class Options:
         self._setting = Setting(
             plan.dataflow,
             plan.continuum,
-            annotated(plan.dataflow, plan.continuum),
+            plan.layers,
             Known(plan.dataflow, facts.profile),
+            decided=plan.deployment,
             apart=True,
             beside=beside,
         )

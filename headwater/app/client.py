@@ -14,9 +14,9 @@ from headwater.control.store import NoStore, Store, StoreReader
 from headwater.dataflow.graph import Dataflow
 from headwater.errors import DeploymentError, HeadwaterError, Missing, PlacementError
 from headwater.metrics import Observe
-from headwater.places import existing, store_place
 from headwater.placement.situation import Limits
 from headwater.placement.usage import Weights
+from headwater.places import existing, store_place
 from headwater.plan import build as planning
 from headwater.plan.cutcost import CutCost, cut_cost
 from headwater.plan.deployment import Deployment
@@ -301,7 +301,8 @@ def _in_force(store: StoreReader) -> dict[str, DeploymentPlan]:
 
 
 def _setting(dataflow: Dataflow, continuum: Continuum, profile: Profile | None) -> Setting:
-    return Setting(dataflow, continuum, planning.annotated(dataflow, continuum), Known(dataflow, profile))
+    layers = planning.marked_layers(dataflow, continuum)
+    return Setting(dataflow, continuum, layers, Known(dataflow, profile))
 
 
 def _wish(

@@ -14,9 +14,9 @@ from headwater.cli.bars import Bar
 from headwater.cli.out import say
 
 if TYPE_CHECKING:
+    from headwater.app.client import PlanRequest
     from headwater.continuum import Continuum
     from headwater.dataflow.graph import Dataflow
-    from headwater.app.client import PlanRequest
     from headwater.placement.situation import Limits
     from headwater.placement.usage import Weights
     from headwater.profile import Profile

@@ -6,9 +6,10 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +17,9 @@ from headwater.cli import complete
 from headwater.cli.out import print_line
 from headwater.cli.signals import STOPS, on_signals
 from headwater.errors import DeploymentError
+
+if TYPE_CHECKING:
+    from headwater.requirement import Capabilities
 
 _CLOSE_SECONDS = 5.0
 
@@ -77,11 +81,23 @@ def zone(
             show_default=False,
         ),
     ] = None,
+    offer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--offer",
+            help="A capability of its host, such as gpu=true; cores and memory are measured. Repeat it.",
+            show_default=False,
+        ),
+    ] = None,
+    stand_in: Annotated[
+        bool,
+        typer.Option("--stand-in", help="Offer whatever the plan counts on: this machine stands in for others."),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Where it listens as JSON on standard output, in a line.")
     ] = False,
 ) -> None:
-    """Run the agent of a zone: its Spark, its units, its side of the links.
+    """Run the agent of a zone, or of a host that has an address of its own: its Spark, units and links.
 
     The token that callers must show is in the environment variable HEADWATER_TOKEN. What runs when
     the agent is killed runs on, and is adopted when it comes back; SIGTERM ends units and Spark,
@@ -115,7 +131,10 @@ def zone(
         max_bytes=parse_size(max_buffer), when_full=when_full.value, delivery=delivery.value
     )
     settings = UnitSettings(trigger=trigger, channel=channel, state_store=state_store)
-    agent = Agent(name, directory, credentials, sparks, settings)
+    if stand_in and offer:
+        raise typer.BadParameter("--offer and --stand-in exclude each other")
+    offers = None if stand_in else offers_of(offer or ())
+    agent = Agent(name, directory, credentials, sparks, settings, offers=offers)
     pair = (tls_cert.read_text(), tls_key.read_text()) if tls_cert and tls_key else None
     with _only_agent(directory):
         server = LogServer(
@@ -124,12 +143,12 @@ def zone(
         host = listen.rpartition(":")[0]
         address = f"{'grpc+tls://' if pair else ''}{host}:{server.port}"
         agent.begin()
-        record = {"zone": name, "pid": os.getpid(), "address": address}
+        record = {"node": name, "pid": os.getpid(), "address": address}
         write_atomically(directory / "agent.json", json.dumps(record))
         if as_json:
             print_line(record)
         else:
-            typer.echo(f"zone {name} listens at {address}")
+            typer.echo(f"{name} listens at {address}")
         done = threading.Event()
         how: list[int] = []
 
@@ -149,6 +168,22 @@ def zone(
         (directory / "agent.json").unlink(missing_ok=True)
     # Requests that still wait for something must not keep the process.
     os._exit(0)
+
+
+def offers_of(given: Sequence[str]) -> Capabilities:
+    """Give what this host offers: its cores and memory as measured, and what is said."""
+    import psutil
+
+    from headwater.requirement import Capabilities, Requirement
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found: dict[str, object] = {"n_cpu": cores, "memory": psutil.virtual_memory().total}
+    for text in given:
+        predicates = Requirement.parse(text, where="--offer").predicates
+        if any(p.operator != "=" for p in predicates):
+            raise typer.BadParameter(f"--offer {text}: write NAME=VALUE, such as gpu=true")
+        found |= {p.attribute: p.value for p in predicates}
+    return Capabilities(found)
 
 
 class _only_agent:  # noqa: N801 (reads as a statement)

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import and_, func, select
 
 from headwater.control import tables as t
-from headwater.control.records import Sample, ReportRecord
+from headwater.control.records import ReportRecord, Sample
 from headwater.control.sharing import UNDONE
 from headwater.control.store import StoreReader
 from headwater.metrics import Progress

@@ -28,8 +28,8 @@ from headwater.control.records import (
     Event,
     JournalEntry,
     Outcome,
-    Wish,
     ReportRecord,
+    Wish,
 )
 from headwater.control.sharing import Sharing, SharingReader
 from headwater.errors import Missing

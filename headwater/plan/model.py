@@ -12,6 +12,7 @@ from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.types import EventTime
 from headwater.plan.deployment import Deployment, layers_of
 
+
 @dataclass(frozen=True)
 class Part:
     """One share of a unit's rows: those whose value of ``column`` hashes to ``index`` of ``count``."""

@@ -32,7 +32,8 @@ from headwater.placement.problem import Placement, Stream, moved
 from headwater.placement.schedule import SCHEDULERS, Scheduled, decide
 from headwater.placement.situation import Limits
 from headwater.placement.usage import Weights
-from headwater.plan.deployment import Deployment, HostNames, layers_of
+from headwater.plan.build import in_layers
+from headwater.plan.deployment import Deployment, Edge, HostNames, layers_of
 from headwater.plan.deployment import Placement as HostPlacement
 from headwater.plan.model import DeploymentPlan
 from headwater.profile import Known, Profile
@@ -67,19 +68,26 @@ class Wish:
 
 @dataclass(frozen=True)
 class Setting:
-    """A dataflow on a continuum, with the layers that its own marks give.
+    """A dataflow on a continuum, with the layers that its own marks give, or that it has.
 
-    ``apart``: each location may have layers of its own, and operators take what comes batch by batch.
+    ``decided``: as it runs: what has to stay, stays on its hosts. ``apart``: each location may have layers of
+    its own, and operators take what comes batch by batch.
     """
 
     dataflow: Dataflow
     continuum: Continuum
-    marked: Deployment
+    layers: Mapping[str, str]
     known: Known
     batch_s: float = BATCH_S
+    decided: Deployment | None = None
     apart: bool = False
     beside: tuple[Beside, ...] = ()
     """Other dataflows that run on these zones."""
+
+    @cached_property
+    def marked(self) -> Deployment:
+        """The deployment that the marks give, or as it runs; raise ErrorList where it cannot be."""
+        return self.decided or in_layers(self.dataflow, self.continuum, self.layers)
 
     @cached_property
     def locations(self) -> tuple[str, ...]:
@@ -160,11 +168,13 @@ class Setting:
 
     def _choices(self, instance: Instance) -> frozenset[int]:
         name, _ = instance
-        if name in self._staying:
-            return frozenset({self._running_on(self.marked, instance)})
+        stays = name in self._staying
+        if stays and self.decided is not None:
+            return frozenset({self._running_on(self.decided, instance)})
+        layers = [self.layers[name]] if stays else [layer.name for layer in self.continuum.layers]
         found: set[int] = set()
-        for layer in self.continuum.layers:
-            zones = self._zones_of(instance, layer.name)
+        for layer in layers:
+            zones = self._zones_of(instance, layer)
             if len(zones) == 1 and (zone := next(iter(zones))):
                 found |= set(self._nodes_in(name, zone))
         return frozenset(found)
@@ -228,7 +238,15 @@ class Setting:
         found = []
         for plan, profile in self.beside:
             known = Known(plan.dataflow, profile)
-            other = Setting(plan.dataflow, self.continuum, plan.deployment, known, self.batch_s, apart=True)
+            other = Setting(
+                plan.dataflow,
+                self.continuum,
+                plan.layers,
+                known,
+                self.batch_s,
+                plan.deployment,
+                apart=True,
+            )
             placement = running_placement(other, plan.deployment)
             if placement is not None:
                 found.append((other.problem, placement))
@@ -276,7 +294,8 @@ class Setting:
             hosts = self._able(name, self.nodes[number])
             here = self.locations if location is None else (location,)
             found.setdefault(name, {}).update(dict.fromkeys(here, hosts))
-        return replace(self.marked, placement=HostPlacement(found))
+        cuts = self.decided.cuts if self.decided is not None else frozenset[Edge]()
+        return Deployment(cuts, HostPlacement(found))
 
     def placement(self, deployment: Deployment) -> Placement:
         """Give the placement that a deployment leads to; raise PlacementError where there is none."""

@@ -20,6 +20,7 @@ from headwater.plan.carry import Carry
 from headwater.plan.spec import UnitSpec
 from headwater.plan.steps import Incarnation
 
+
 @dataclass(frozen=True, kw_only=True)
 class Stamp:
     """What tells one order from another: the store it stands in, the lease's term, its number in that term."""

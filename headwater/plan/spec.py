@@ -17,8 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 from headwater.continuum import Node
 from headwater.continuum_broker import Broker
 from headwater.dataflow.fragment import Fragment
-from headwater.errors import DeploymentError
 from headwater.dataflow.types import stream_type
+from headwater.errors import DeploymentError
 from headwater.plan.content import direct_time, is_stateful, reads, source_locations
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.requirement import Requirement

@@ -14,8 +14,8 @@ from headwater.continuum import Continuum
 from headwater.dataflow.graph import Dataflow
 from headwater.errors import ErrorList
 from headwater.plan.build import build
-from headwater.plan.diff import diff
 from headwater.plan.deployment import Deployment, Edge
+from headwater.plan.diff import diff
 from headwater.plan.model import DeploymentPlan
 from headwater.reuse.pool import Pool
 

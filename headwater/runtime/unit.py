@@ -23,8 +23,8 @@ from headwater.dataflow.lexer import quote_string
 from headwater.dataflow.sinks import CallbackSink, FileSink, JdbcSink, KafkaSink, Sink
 from headwater.dataflow.types import StreamType
 from headwater.plan.content import source_locations, visited
-from headwater.plan.spec import UnitSpec
 from headwater.plan.onepass import one_pass, steps
+from headwater.plan.spec import UnitSpec
 from headwater.runtime import compile
 from headwater.runtime.aside import DEAD, GOOD, PASSED, past, read_whole
 from headwater.runtime.born import Inputs

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headwater.control.stamps import Stamps
 from headwater.dataflow.sinks import MemorySink
 from headwater.errors import Unavailable
-from headwater.control.stamps import Stamps
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.spec import spec_of
 from headwater.runtime.agents import AgentClient, Agents, running_agent

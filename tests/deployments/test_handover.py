@@ -16,7 +16,7 @@ import headwater as hw
 from headwater import live
 from headwater.continuum import Continuum
 from headwater.plan import edit
-from headwater.plan.build import annotated, build
+from headwater.plan.build import annotated, build, marked_layers
 from headwater.plan.deployment import Deployment, Edge
 from headwater.plan.model import DeploymentPlan
 from headwater.runtime.agents import Agents
@@ -67,7 +67,7 @@ def planned(
     listed = counted.select("window.start AS begin", "location", "k", "n", "most").named("list")
     listed.write.parquet(out).named("out")
     flow = builder.build()
-    layers = dict(annotated(flow, on).layers)
+    layers = dict(marked_layers(flow, on))
     above = flow.order[flow.order.index(first_in_cloud) :]
     return build(flow, on, Deployment({**layers, **dict.fromkeys(above, "cloud")}, frozenset(cuts)))
 

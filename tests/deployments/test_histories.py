@@ -103,7 +103,7 @@ class History(RuleBasedStateMachine):
             if isinstance(self.flow[id_], Source):
                 continue
             for layer in ("edge", "site", "cloud"):
-                others = [x for x in self.flow.locations if self.plan.deployment.layer(id_, x) != layer]
+                others = [x for x in self.flow.locations if self.plan.layer(id_, x) != layer]
                 for at in (None, *others) if others else ():
                     found[f"move {id_} to {layer}" + (f" at {at}" if at else "")] = (
                         lambda plan, i=id_, to=layer, x=at: edit.move(plan, i, to, location=x)

@@ -81,7 +81,7 @@ def test_layers_that_a_strategy_chose(
     source.release_all()
     flow, continuum = FLOWS[name](source.path).build(), Continuum.from_text(CONTINUUM)
     decided, prediction = service.place(flow, continuum, strategy)
-    marks = build.annotated(flow, continuum).layers
+    marks = marked_layers(flow, continuum)
     assert prediction.layers != marks, "the strategy says what the marks say"
     outcome = check_equivalent(flow, continuum, endpoint, tmp_path / "run", decision=decided)
     assert all(count > 0 for count in outcome.rows.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 import headwater as hw
 from headwater.continuum import Continuum
 from headwater.control.executor import Executor
+from headwater.control.ports import Ports
 from headwater.control.simulated import SimulatedNodes
+from headwater.control.stamps import Stamps
 from headwater.plan.build import build, one_unit, unit_per_operator
 from headwater.plan.diff import PlanDiff
 from headwater.plan.document import plan_id
@@ -20,6 +23,7 @@ from headwater.plan.steps import Standings, Step, begun, done
 
 ACME = Continuum.from_yaml(Path(__file__).parents[2] / "examples/acme/continuum.yaml")
 SCHEMA = "id bigint, ts timestamp, k string, v double"
+_TERMS = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -99,9 +103,9 @@ def versions(draw: st.DrawFn) -> Version:
 def carry_out(
     steps: tuple[Step, ...], zones: SimulatedNodes, decided: PlanDiff, standings: Standings
 ) -> Standings:
-    """Carry steps out one by one, and give where units stand then."""
+    """Carry steps out one by one, in a new term, and give where units stand then."""
     plans = {plan_id(p): p for p in (decided.running, decided.wanted) if p is not None}
-    executor = Executor(zones.open)
+    executor = Executor(Ports(zones.open, Stamps("a store", next(_TERMS))))
     for step in steps:
         plan = plans[step.plan]
         standings = begun(step, standings, plan)

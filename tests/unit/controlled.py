@@ -29,15 +29,26 @@ class Site:
         self.store = Store(directory / "store.db")
         self.zones = zones or SimulatedNodes()
         self.now = 0.0
+        self.holder = ""
+        self._controllers = 0
         self.restart()
 
     def restart(self) -> None:
-        """Make a new controller that knows nothing but the store."""
-        executor = Executor(self.zones.open, shortest=1.0, longest=8.0, look=1.0, clock=lambda: self.now)
+        """Make a new controller that knows nothing but the store; the lease of the former one is over."""
+        self.store.release(self.holder)
+        self._controllers += 1
+        self.holder = f"controller {self._controllers}"
         self.controller = Controller(
-            self.store, self.zones.open, holder="me", lease=600, patience=30, executor=executor
+            self.store,
+            self.zones.open,
+            holder=self.holder,
+            lease=600,
+            patience=30,
+            executor=lambda ports: Executor(
+                ports, shortest=1.0, longest=8.0, look=1.0, clock=lambda: self.now
+            ),
         )
-        assert self.store.hold("me", 600)
+        assert self.controller.hold()
 
     def settle(self, limit: int = 400) -> DeploymentRecord:
         """Let the controller act until nothing is left to do; waiting takes no time."""

@@ -11,10 +11,9 @@ from headwater.control.policy import Policy
 from headwater.control.records import Decision
 from headwater.control.store import Store
 from headwater.dataflow.graph import Dataflow
-from headwater.plan.build import annotated, build
+from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
-from headwater.plan.deployment import Deployment
 from headwater.plan.model import DeploymentPlan
 from headwater.profile import OperatorProfile, Profile
 from headwater.simulate import World
@@ -64,7 +63,7 @@ def planned(first_in_cloud: str, dataflow: Dataflow | None = None) -> Deployment
     flow = dataflow or two()
     at = flow.order.index(first_in_cloud)
     layers = {o: "edge" if n < at else "cloud" for n, o in enumerate(flow.order)}
-    return build(flow, ZONES, Deployment({**annotated(flow, ZONES).layers, **layers}))
+    return build(flow, ZONES, in_layers(flow, ZONES, {**marked_layers(flow, ZONES), **layers}))
 
 
 class Loop:

@@ -17,7 +17,6 @@ from headwater.cli import control
 from headwater.continuum import Zone
 from headwater.control import tables
 from headwater.control.simulated import SimulatedNodes
-from headwater.control.zone import ZonePort
 from headwater.errors import DeploymentError
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +55,7 @@ def tiny(*places: str, above: int = 1, agg: str = "avg(v)") -> list[str]:
 def controller(zones: SimulatedNodes | None = None) -> Iterator[SimulatedNodes]:
     """Run `up` with simulated zones."""
     zones, stop = zones or SimulatedNodes(), threading.Event()
-    thread = threading.Thread(target=live.up, kwargs={"open_zone": zones.open, "stop": stop})
+    thread = threading.Thread(target=live.up, kwargs={"open_node": zones.open, "stop": stop})
     thread.start()
     try:
         yield zones

@@ -18,8 +18,7 @@ from headwater.control.controller import WATCHED, Controller
 from headwater.control.simulated import Call
 from headwater.errors import HeadwaterError, RuntimeFailure, Unavailable
 from headwater.metrics import UnitProgress
-from headwater.plan.build import build
-from headwater.plan.deployment import Deployment
+from headwater.plan.build import build, in_layers
 from headwater.plan.steps import CanarySettings
 from tests.unit.changes import ACME, FIRST, calls_of
 from tests.unit.controlled import WIDER, Site
@@ -409,8 +408,10 @@ def test_a_channel_that_another_unit_takes_over_to_write_stays(site: Site) -> No
     first.write.parquet("/tap").named("tap")
     flow = builder.build()
     layers = {**dict.fromkeys(flow.order, "edge"), "out": "cloud"}
-    together = build(flow, ACME, Deployment(layers, frozenset({(flow.order[0], "first")})))
-    apart = build(flow, ACME, Deployment({**layers, "tap": "site"}, together.deployment.cuts))
+    together = build(flow, ACME, in_layers(flow, ACME, layers, cuts=frozenset({(flow.order[0], "first")})))
+    apart = build(
+        flow, ACME, in_layers(flow, ACME, {**layers, "tap": "site"}, cuts=together.deployment.cuts)
+    )
     names = [{u.id for u in plan.units if "second" in u.operators} for plan in (together, apart)]
     assert names[0] != names[1], "the unit that writes for 'out' changes its name"
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import headwater as hw
 from headwater.continuum import Continuum
 from headwater.metrics import ChannelProgress, Progress, UnitProgress
-from headwater.plan.build import annotated, build
+from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.cutcost import cut_cost
-from headwater.plan.deployment import Deployment
 from headwater.plan.model import DeploymentPlan
 
 CONTINUUM = Continuum.from_text("""
@@ -27,8 +26,8 @@ def planned(first_in_cloud: str) -> DeploymentPlan:
     counted.write.memory("out")
     flow = builder.build()
     above = flow.order[flow.order.index(first_in_cloud) :]
-    layers = {**annotated(flow, CONTINUUM).layers, **dict.fromkeys(above, "cloud")}
-    return build(flow, CONTINUUM, Deployment(layers))
+    layers = {**marked_layers(flow, CONTINUUM), **dict.fromkeys(above, "cloud")}
+    return build(flow, CONTINUUM, in_layers(flow, CONTINUUM, layers))
 
 
 def seen(plan: DeploymentPlan, rows: int = 1000, bytes_: int = 20_000) -> Progress:

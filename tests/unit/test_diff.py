@@ -13,11 +13,10 @@ from headwater.continuum import Continuum
 from headwater.control.simulated import SimulatedNodes
 from headwater.dataflow.stream import Stream
 from headwater.errors import DeploymentError, ErrorList
-from headwater.plan.build import annotated, build
+from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.document import plan_id
 from headwater.plan.explain import explain
-from headwater.plan.deployment import Deployment
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import steps_of
 from headwater.plan.steps import (
@@ -103,10 +102,10 @@ def test_readers_at_different_places_are_levelled_before_they_become_one() -> No
         "both"
     ).write.memory("two")
     flow = builder.build()
-    layers = annotated(flow, ACME).layers
+    layers = marked_layers(flow, ACME)
     apart = frozenset({("read", "left"), ("read", "r")})
-    old = build(flow, ACME, Deployment(layers, apart))
-    new = build(flow, ACME, Deployment(layers, apart | {("r", "both")}))
+    old = build(flow, ACME, in_layers(flow, ACME, layers, cuts=apart))
+    new = build(flow, ACME, in_layers(flow, ACME, layers, cuts=apart | {("r", "both")}))
     readers = sorted(sorted(u.operators) for u in old.units if "read" not in u.operators)
     assert readers == [["both", "other", "r", "two"], ["left", "one"]]
     decided = diff(old, new)
@@ -388,7 +387,7 @@ def test_a_source_goes_on_when_its_columns_change() -> None:
 
 def test_state_of_two_zones_becomes_one_and_is_divided_again() -> None:
     dataflow = FIRST.flow()
-    lifted = build(dataflow, ACME, Deployment({**annotated(dataflow, ACME).layers, "AD": "cloud"}))
+    lifted = build(dataflow, ACME, in_layers(dataflow, ACME, {**marked_layers(dataflow, ACME), "AD": "cloud"}))
     up = diff(FIRST.plan(), lifted)
     ((share,),) = [c.shares for c in up.carries]
     assert ([d.unit for d in share.donors], share.by, share.whole) == (["AD@S1", "AD@S2"], None, False)

@@ -15,7 +15,7 @@ from headwater.control.simulated import SimulatedNodes
 from headwater.dataflow.graph import Dataflow
 from headwater.errors import ErrorList, HeadwaterError, PlacementError
 from headwater.plan import edit
-from headwater.plan.build import annotated, build
+from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.carry import Carry
 from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.document import from_document, plan_id, to_document
@@ -60,8 +60,8 @@ def line(*locations: str, keys: tuple[str, ...] = ("location", "k"), tap: bool =
 def deployed(
     flow: Dataflow, at: dict[str, dict[str, str]], *cuts: Edge, layers: dict[str, str] | None = None
 ) -> DeploymentPlan:
-    usual = {**annotated(flow, CONTINUUM).layers, **(layers or {})}
-    return build(flow, CONTINUUM, Deployment(usual, frozenset(cuts), at=at))
+    usual = {**marked_layers(flow, CONTINUUM), **(layers or {})}
+    return build(flow, CONTINUUM, in_layers(flow, CONTINUUM, usual, cuts=frozenset(cuts), at=at))
 
 
 def units(plan: DeploymentPlan) -> list[WHERE]:
@@ -176,7 +176,11 @@ def test_data_moves_up_at_each_location() -> None:
 
 def test_keys_have_to_tell_the_location_where_there_are_several_zones() -> None:
     everywhere = {"fold": "cloud", "count": "cloud"}
-    build(line(keys=("k",)), CONTINUUM, Deployment({**annotated(line(), CONTINUUM).layers, **everywhere}))
+    build(
+            line(keys=("k",)),
+            CONTINUUM,
+            in_layers(line(), CONTINUUM, {**marked_layers(line(), CONTINUUM), **everywhere}),
+        )
     text = reasons(line(keys=("k",)), {"L2": up("fold", "count", to="edge")}, **everywhere)
     assert "runs in 2 zones (C1, E2)" in text and "(not cloud, edge)" in text
 
@@ -204,7 +208,7 @@ def test_moved_for_one_location_and_back() -> None:
     back = edit.move(again, "count", "edge", location="L2")
     assert back == plan.deployment
     all_up = edit.move(again, "fold", "cloud")
-    assert all_up.at == {} and all_up.layers == {**plan.deployment.layers, **up("fold", "count")}
+    assert all_up.at == {} and all_up.layers == {**plan.layers, **up("fold", "count")}
     site = edit.move(again, "count", "site")  # for L2 downwards, for the others upwards
     assert site.at == {"L2": {"fold": "site"}} and site.layers["count"] == "site"
     assert site.layers["fold"] == "edge"
@@ -234,7 +238,7 @@ def test_edits_that_do_not_say_what_is_meant() -> None:
 def test_split_and_fused_with_layers_by_location() -> None:
     plan = deployed(line(), {"L2": up("fold", "count")})
     split = build(plan.dataflow, CONTINUUM, edit.split(plan, "count@C1", "fold"))
-    assert ("fold@C1", "fold", ("L2",)) in units(split) and split.deployment.at == plan.deployment.at
+    assert ("fold@C1", "fold", ("L2",)) in units(split) and split.layers_at == plan.layers_at
     assert edit.fuse(split, "fold@C1", "count@C1") == plan.deployment
 
 
@@ -403,7 +407,7 @@ def check_states(decided: PlanDiff) -> None:
 @settings(max_examples=40, deadline=None)
 @given(dataflows(), st.data())
 def test_any_graph_is_planned_by_location(flow: Dataflow, data: st.DataObject) -> None:
-    usual = annotated(flow, CONTINUUM).layers
+    usual = marked_layers(flow, CONTINUUM)
     at: dict[str, dict[str, str]] = {}
     for location in ("L1", "L2", "L4"):
         own = at.setdefault(location, {})
@@ -412,7 +416,7 @@ def test_any_graph_is_planned_by_location(flow: Dataflow, data: st.DataObject) -
             own[id_] = data.draw(st.sampled_from(LAYERS[max(lowest, LAYERS.index(usual[id_])) :]))
     tree = Continuum.from_text(THREE)
     try:
-        plan = build(flow, tree, Deployment(usual, at=at))
+        plan = build(flow, tree, in_layers(flow, tree, usual, at=at))
     except ErrorList as refused:
         assert "together in zone S1" in str(refused)
     else:

@@ -17,7 +17,7 @@ from headwater.dataflow.builder import DataflowBuilder
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stream import Stream
 from headwater.errors import ErrorList, PlacementError
-from headwater.plan.build import annotated, build, one_unit, unit_per_operator
+from headwater.plan.build import annotated, build, marked_layers, one_unit, unit_per_operator
 from headwater.plan.deployment import Deployment
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.onepass import one_pass, outputs_of
@@ -368,7 +368,7 @@ def test_layers_meet_in_the_higher_one() -> None:
     builder, rows = begin()
     low = rows.to_layer("site").where("v > 1")
     low.union(rows.to_layer("cloud").where("v < 1")).named("u").write.memory("out")
-    assert annotated(builder.build(), ACME).layers["u"] == "cloud"
+    assert marked_layers(builder.build(), ACME)["u"] == "cloud"
 
 
 # ---------------------------------------------------------------- any graph

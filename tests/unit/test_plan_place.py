@@ -97,7 +97,7 @@ def test_what_strategies_choose_can_be_built(strategy: str, dataflow: Dataflow) 
         assert "cannot run in layer edge" in str(error)
         return
     plan = build(dataflow, CONTINUUM, deployment)
-    assert {o: plan.deployment.layers[o] for o in dataflow.order} == prediction.layers
+    assert {o: plan.layers[o] for o in dataflow.order} == prediction.layers
     assert prediction.latency > 0 and prediction.paths
 
 
@@ -293,4 +293,4 @@ def test_apply_takes_a_strategy(files: list[str], tmp_path: Path) -> None:
     assert stored.exit_code == 0, stored.output
     assert json.loads(stored.output)["stored"]
     wanted = live.edited(lambda plan: plan.deployment, "plant", store)
-    assert wanted.deployment.layers["valid"] == "cloud"
+    assert wanted.layers["valid"] == "cloud"

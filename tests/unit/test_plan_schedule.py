@@ -78,7 +78,7 @@ def test_what_schedulers_choose_can_be_built(name: str, dataflow: Dataflow, cont
     deployment, prediction = place(found, Wish(strategy=name, limits=Limits(max_latency=3.0)))
     plan = build(dataflow, continuum, deployment)
     assert {o for u in plan.units for o in u.operators} == set(dataflow.order)
-    assert prediction.layers == plan.deployment.layers and prediction.at == plan.deployment.at
+    assert prediction.layers == plan.layers and prediction.at == plan.layers_at
 
 
 def test_what_must_not_be_replicated_is_in_one_zone() -> None:

@@ -286,7 +286,7 @@ def test_what_was_moved_stays_where_it_is() -> None:
     order = pool.dataflow.order
     up = dict.fromkeys(order[order.index("a.last") :], "cloud")
     moved = build(pool.dataflow, TWO, replace(first, layers={**first.layers, **up}))
-    assert moved.deployment.layers["a.last"] == "cloud"
+    assert moved.layers["a.last"] == "cloud"
     strict = pool.submit(averages("b", strict=True), "team")
     layers = strict.deployment(TWO, moved).layers
     assert layers["a.last"] == layers["b.out"] == "cloud" and layers["a.clean"] == "edge"

@@ -22,9 +22,14 @@ def linger(call: Call) -> None:
 def main(directory: Path, place: str) -> None:
     tables.SYNCHRONOUS = "OFF"  # killed processes lose nothing that the kernel has
     zones = SimulatedNodes(directory / "zones.json", before=linger, after=linger)
-    executor = Executor(zones.open, shortest=0.01, longest=0.05, look=0.01)
     store = Store(place)
-    Controller(store, zones.open, lease=0.4, poll=0.05, executor=executor).run(threading.Event())
+    Controller(
+        store,
+        zones.open,
+        lease=0.4,
+        poll=0.05,
+        executor=lambda ports: Executor(ports, shortest=0.01, longest=0.05, look=0.01),
+    ).run(threading.Event())
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from headwater import live_loop
-from headwater.control.records import DecisionState
 from headwater.app.client import Client, PlanRequest, Proposal
+from headwater.control.records import DecisionState
 from headwater.web.api.answers import DecisionAnswer, PlanAnswer, Wanted
 from headwater.web.api.asking import Here, Operator, Viewer
 from headwater.web.api.forms import NAME, NumberPath

@@ -9,9 +9,9 @@ from fastapi.concurrency import run_in_threadpool
 from nicegui import ui
 
 from headwater import live_loop, live_unit
+from headwater.app.client import Preview
 from headwater.control.records import Decision
 from headwater.errors import HeadwaterError
-from headwater.app.client import Preview
 from headwater.live_seen import View
 from headwater.live_unit import Proposal
 from headwater.plan.turns import Turn
