@@ -38,7 +38,7 @@ from headwater.demo.flow import acme
 from headwater.metrics import Progress
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
-from headwater.runtime.deployment import Deployment
+from headwater.app.local import LocalRun
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.runtime.hosts import Meter
 from headwater.runtime.profiling import cpu_seconds
@@ -173,7 +173,7 @@ def run(endpoint: LocalEndpoint, kind: Kind, store: Path, directory: Path, *, me
     first, *files = sorted(store.iterdir())
     os.link(first, place / first.name)
     settings = UnitSettings(trigger="100 milliseconds", measure=measure)
-    deployment = Deployment(kind.plan(str(data)), directory / "run", endpoint, settings)
+    deployment = LocalRun(kind.plan(str(data)), directory / "run", endpoint, settings)
     deployment.start()
     try:
         with _looked_at(deployment, endpoint) if measure else contextlib.nullcontext():

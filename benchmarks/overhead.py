@@ -33,7 +33,7 @@ from benchmarks.pipeline import COLLATZ, SIZE, STEPS, Averages, check, results
 from headwater.plan.build import build, one_unit
 from headwater.plan.model import DeploymentPlan
 from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.deployment import Deployment
+from headwater.app.local import LocalRun
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.runtime.settings import UnitSettings
 
@@ -152,7 +152,7 @@ def run_units(shape: str) -> Callable[[LocalEndpoint, Path, Path], Run]:
         decision = one_unit(dataflow, continuum) if shape == "one_unit" else None
         plan = build(dataflow, continuum, decision)
         assert len(plan.units) == (1 if shape == "one_unit" else 3)
-        deployment = Deployment(plan, directory / "deployment", endpoint, UnitSettings(trigger=TRIGGER))
+        deployment = LocalRun(plan, directory / "deployment", endpoint, UnitSettings(trigger=TRIGGER))
         deployment.start()
         try:
             deployment.settle()
@@ -252,7 +252,7 @@ def latency(endpoint: LocalEndpoint, place: Path, *, seconds: float, trigger: st
     source = place / f"feed-{trigger.replace(' ', '')}"
     source.mkdir()
     plan = two_hops(source)
-    deployment = Deployment(
+    deployment = LocalRun(
         plan, place / f"twohops-{trigger.replace(' ', '')}", endpoint, UnitSettings(trigger=trigger)
     )
     context = multiprocessing.get_context("spawn")

@@ -234,6 +234,7 @@ class LocalRun:
     def _goes_on(self, stop: threading.Event | None) -> bool:
         """Tell whether a drain goes on; raise the error of a unit that has failed for good."""
         assert self._deployed is not None
+        self._need_spark()
         for unit in self.plan.units:
             if not self._mend(unit) and (error := self._deployed.failure(unit.id)) is not None:
                 raise error

@@ -185,6 +185,7 @@ class Agents:
         self._routes = dict(routes or {})
         self._wires: dict[str, Wire] = {}
         self._lock = threading.RLock()
+        self._starting: dict[str, threading.Lock] = {}
         self._peers: dict[str, str] = {}
         self._met: dict[str, dict[str, str]] = {}
         """What each agent was told of others' addresses."""
@@ -220,8 +221,9 @@ class Agents:
         return FlightLog(self._reach(node), f"{deployment}/{channel}")
 
     def _reach(self, node: Node) -> Wire:
-        with self._lock:
+        with self._starting.setdefault(node.name, threading.Lock()):  # one that does not come up delays no other
             address = node.at or self._here(node.name)
+        with self._lock:
             wire = self._wires.get(node.name)
             if wire is None or wire.address != address:
                 wire = self._wires[node.name] = Wire(address, self._credentials(node))

@@ -84,7 +84,8 @@ def points(
     """
     found: set[str] = set()
     counts = dict.fromkeys(known, 0)
-    for id_ in reversed(flow.order):
+    given = dict.fromkeys(i for id_ in flow.order for i in flow[id_].inputs if i not in flow)
+    for id_ in reversed((*given, *flow.order)):
         if id_ not in can_be or (id_ in operators and isinstance(flow[id_], _KEEPS_ROWS)):
             continue
         if id_ not in completed(flow, operators, {**counts, **dict.fromkeys(found, 0)}):

@@ -522,7 +522,10 @@ class Deployed:
     def failure(self, unit: str) -> RuntimeFailure | None:
         """Give the error that ended a unit's query; None while it runs, or none was started."""
         work = self._at_work(unit)
-        return work.running.failure(unit) if work is not None and work.running is not None else None
+        if self._own is None or work is None or work.running is None:
+            return None
+        with self._own.asking_spark():
+            return work.running.failure(unit)
 
     def _at_work(self, unit: str) -> Work | None:
         return self._own.get(unit) if self._own is not None else None

@@ -15,7 +15,7 @@ from headwater.dataflow.graph import Dataflow
 from headwater.metrics import Progress
 from headwater.plan.build import build, one_unit
 from headwater.runtime import compile
-from headwater.runtime.deployment import Deployment
+from headwater.app.local import LocalRun
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.runtime.settings import ChannelSettings, UnitSettings
 from headwater.runtime.sources import can_be_malformed, source_frame, well_formed
@@ -112,7 +112,7 @@ def run(
     """Run it over all batches; give what came out, and what was seen before the end and at it."""
     continuum = Continuum.from_text(CONTINUUM)
     plan = build(dataflow, continuum, None if split else one_unit(dataflow, continuum))
-    deployment = Deployment(plan, directory, endpoint, settings(measure=True))
+    deployment = LocalRun(plan, directory, endpoint, settings(measure=True))
     deployment.start()
     try:
         for _ in readings.release():
@@ -169,7 +169,7 @@ def test_state_goes_on_whether_measured_or_not(endpoint: LocalEndpoint, tmp_path
     dataflow = flow(readings.path, limits(tmp_path / "tops"), split=False)
     continuum = Continuum.from_text(CONTINUUM)
     plan = build(dataflow, continuum, one_unit(dataflow, continuum))
-    deployment = Deployment(plan, tmp_path / "run", endpoint, settings(measure=False))
+    deployment = LocalRun(plan, tmp_path / "run", endpoint, settings(measure=False))
     deployment.start()
     try:
         for turn, _ in enumerate(readings.release()):
@@ -177,7 +177,7 @@ def test_state_goes_on_whether_measured_or_not(endpoint: LocalEndpoint, tmp_path
             (unit,) = deployment.progress().units
             assert bool(unit.operators) == (turn % 2 == 1)
             deployment.stop()
-            deployment = Deployment(plan, tmp_path / "run", endpoint, settings(measure=turn % 2 == 0))
+            deployment = LocalRun(plan, tmp_path / "run", endpoint, settings(measure=turn % 2 == 0))
             deployment.start()
         deployment.drain()
         table = deployment.sink_rows("out")

@@ -15,7 +15,7 @@ from headwater import iot
 from headwater.continuum import Continuum
 from headwater.dataflow.stream import Stream
 from headwater.plan.build import build
-from headwater.runtime.deployment import Deployment
+from headwater.app.local import LocalRun
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.runtime.settings import UnitSettings
 from headwater.testing import batch_result, check_equivalent
@@ -115,7 +115,7 @@ def test_tables_and_blobs_stand_where_they_are_looked_for(endpoint: LocalEndpoin
     good = iot.interpolate(rows)
     iot.insert_table(good.select("id", "obs", "value"), "readings", database=str(tmp_path / "t.db"))
     iot.upload_blobs(iot.plot_lines(good, size=50), container=str(tmp_path / "blobs"))
-    deployment = Deployment(build(builder.build(), ONE), tmp_path / "run", endpoint, UnitSettings())
+    deployment = LocalRun(build(builder.build(), ONE), tmp_path / "run", endpoint, UnitSettings())
     deployment.start()
     try:
         deployment.drain()

@@ -22,7 +22,7 @@ from headwater.plan.build import build
 from headwater.runtime import kafkaoutlet
 from headwater.runtime.broker import LocalBroker
 from headwater.runtime.channels.segments import Segment
-from headwater.runtime.deployment import Deployment
+from headwater.app.local import LocalRun
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.runtime.outlets import open_outlet
 from headwater.runtime.settings import UnitSettings
@@ -187,7 +187,7 @@ def test_a_dataflow_ends_in_a_topic(
     stream.where("id % 2 = 0").write.memory("even")  # beside it, in the same query
     plan = build(builder.build(), Continuum.from_text(CONTINUUM))
     assert len(plan.units) == 4
-    deployment = Deployment(plan, tmp_path / "run", endpoint, UnitSettings(trigger="200 milliseconds"))
+    deployment = LocalRun(plan, tmp_path / "run", endpoint, UnitSettings(trigger="200 milliseconds"))
     deployment.start()
     try:
         deployment.drain()

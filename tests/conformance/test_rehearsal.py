@@ -15,8 +15,8 @@ import headwater as hw
 from headwater.continuum import Continuum
 from headwater.dataflow.builder import DataflowBuilder
 from headwater.errors import UserCodeError
-from headwater.plan.build import annotated, build
-from headwater.plan.model import DeploymentPlan
+from headwater.plan.build import build
+from headwater.plan.spec import UnitSpec, spec_of
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.runtime.layout import Layout
 from headwater.runtime.rehearsal import rehearse
@@ -33,7 +33,7 @@ zones:
 
 @pytest.fixture
 def units(endpoint: LocalEndpoint, tmp_path: Path) -> Units:
-    return Units(Layout(tmp_path / "zone"), endpoint, UnitSettings(trigger="200 milliseconds"), home="E1")
+    return Units(Layout(tmp_path / "zone"), endpoint, UnitSettings(trigger="200 milliseconds"))
 
 
 @pytest.fixture
@@ -41,9 +41,11 @@ def builder() -> DataflowBuilder:
     return hw.flow("tried", locations=["L1"])
 
 
-def planned(builder: DataflowBuilder) -> DeploymentPlan:
-    flow = builder.build()
-    return build(flow, CONTINUUM, annotated(flow, CONTINUUM))
+def planned(builder: DataflowBuilder) -> UnitSpec:
+    """Describe the only unit of a dataflow."""
+    plan = build(builder.build(), CONTINUUM)
+    (unit,) = plan.units
+    return spec_of(plan, unit.id)
 
 
 def files(place: Path, count: int) -> str:
@@ -65,18 +67,17 @@ def test_nothing_comes_out_and_nothing_stays(units: Units, builder: DataflowBuil
 
     read = builder.read.json(files(tmp_path, 10), "id bigint")
     read.map_batches(_marking(tmp_path / "seen"), "id bigint").write.for_each_batch(tell)
-    plan = planned(builder)
-    (unit,) = plan.units
-    assert not units.knows(unit)
-    rehearse(units, plan, unit)
+    spec = planned(builder)
+    assert not units.knows(spec.unit)
+    rehearse(units, spec)
     assert (tmp_path / "seen").exists(), "the very plan is run"
     assert not told.exists()
-    assert units.knows(unit)
+    assert units.knows(spec.unit)
     assert stored(units.layout.root / "rehearsals") == []
-    assert units.get(unit.id) is None
+    assert units.get(spec.unit.id) is None
 
     (tmp_path / "seen").unlink()
-    rehearse(units, plan, unit)  # its Spark knows it
+    rehearse(units, spec)  # its Spark knows it
     assert not (tmp_path / "seen").exists()
 
 
@@ -93,12 +94,11 @@ def test_one_that_is_asked_for_again_waits_for_the_first(
     units: Units, builder: DataflowBuilder, tmp_path: Path
 ) -> None:
     builder.read.json(files(tmp_path, 10), "id bigint").write.memory("out")
-    plan = planned(builder)
-    (unit,) = plan.units
+    spec = planned(builder)
     with ThreadPoolExecutor() as pool:
-        for asked in [pool.submit(rehearse, units, plan, unit) for _ in range(2)]:
+        for asked in [pool.submit(rehearse, units, spec) for _ in range(2)]:
             asked.result(60)
-    assert units.knows(unit) and stored(units.layout.root / "rehearsals") == []
+    assert units.knows(spec.unit) and stored(units.layout.root / "rehearsals") == []
 
 
 def test_what_fails_on_the_first_rows_is_seen(units: Units, builder: DataflowBuilder, tmp_path: Path) -> None:
@@ -107,20 +107,18 @@ def test_what_fails_on_the_first_rows_is_seen(units: Units, builder: DataflowBui
             yield batch if not batch.num_rows else 1 // 0
 
     builder.read.json(files(tmp_path, 3), "id bigint").map_batches(failing, "id bigint").write.memory("out")
-    plan = planned(builder)
-    (unit,) = plan.units
+    spec = planned(builder)
     with pytest.raises(UserCodeError, match="ZeroDivision"):
-        rehearse(units, plan, unit)
-    assert not units.knows(unit)
+        rehearse(units, spec)
+    assert not units.knows(spec.unit)
     assert stored(units.layout.root / "rehearsals") == []
 
 
 def test_a_source_without_an_end_is_tried_too(units: Units, builder: DataflowBuilder) -> None:
     builder.read.rate(1000).where("value % 2 = 0").write.memory("out")
-    plan = planned(builder)
-    (unit,) = plan.units
-    rehearse(units, plan, unit)
-    assert units.knows(unit)
+    spec = planned(builder)
+    rehearse(units, spec)
+    assert units.knows(spec.unit)
 
 
 def test_no_broker_of_messages_is_asked(units: Units, builder: DataflowBuilder) -> None:
@@ -141,10 +139,9 @@ def test_no_broker_of_messages_is_asked(units: Units, builder: DataflowBuilder) 
         listener = threading.Thread(target=listen, daemon=True)
         listener.start()
         builder.read.mqtt(address, "a/{location}", "id bigint").where("id > 1").write.memory("out")
-        plan = planned(builder)
-        (unit,) = plan.units
-        rehearse(units, plan, unit)
-        assert units.knows(unit)
+        spec = planned(builder)
+        rehearse(units, spec)
+        assert units.knows(spec.unit)
         assert not asked.is_set()
         broker.shutdown(socket.SHUT_RDWR)
     listener.join(30)

@@ -15,6 +15,7 @@ import pytest
 import headwater as hw
 from headwater.errors import SparkStumbled
 from headwater.plan.build import build
+from headwater.plan.spec import spec_of
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.runtime.layout import Layout
 from headwater.runtime.query import Running
@@ -67,10 +68,11 @@ def test_a_stranger_knocks(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     folded = read.scan(counted, "k string, n bigint", keys=["k"], order_by=["id"])
     folded.write.json(str(tmp_path / "out"))
     plan = build(builder.build(), CONTINUUM)
-    (unit,) = plan.units
-    units = Units(Layout(tmp_path / "zone"), endpoint, UnitSettings(trigger="200 milliseconds"), home="E1")
+    spec = spec_of(plan, plan.units[0].id)
+    unit = spec.unit
+    units = Units(Layout(tmp_path / "zone"), endpoint, UnitSettings(trigger="200 milliseconds"))
     release(0)
-    units.start(plan, unit)
+    units.start(spec)
     running = units[unit.id].running
     assert running is not None
     wait(running, len(rows))
@@ -86,7 +88,7 @@ def test_a_stranger_knocks(endpoint: LocalEndpoint, tmp_path: Path) -> None:
             break
     assert isinstance(running.failure(unit.id), SparkStumbled)
     units.stop(unit.id)
-    units.start(plan, unit)
+    units.start(spec)
     running = units[unit.id].running
     assert running is not None
     wait(running, len(rows))

@@ -15,8 +15,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from headwater import live
+from headwater.app.client import Client, PlanRequest
 from headwater.control.records import Change
 from headwater.control.store import StoreReader
+from headwater.plan.model import DeploymentPlan
 from headwater.runtime.agents import Agents
 from headwater.runtime.endpoint import LocalEndpoint
 
@@ -56,6 +58,13 @@ def threads(dump: str) -> list[str]:
 
 def _tells(block: str) -> bool:
     return block.lstrip().startswith(tuple(f'"{name}' for name in _TELLING))
+
+
+def apply(plan: DeploymentPlan, store: str) -> int:
+    """Want a plan as it was decided; give the deployment's version."""
+    client = Client(store)
+    request = PlanRequest(dataflow=plan.dataflow, continuum=plan.continuum, decided=plan.deployment)
+    return client.apply(client.propose(request))
 
 
 class Controller:
@@ -136,7 +145,6 @@ def sink_rows(place: Path, name: str, sink: str) -> pa.Table:
         plan = store.base(name)
     assert plan is not None
     (unit,) = [u for u in plan.units if sink in u.operators]
-    agent = Agents(place).open(plan.continuum.zone(unit.zone))
-    log = agent.sink(plan, unit.id, sink)
+    log = Agents(place).sink(plan, unit.id, sink)
     batches = list(log.read(log.earliest(), log.latest()))
     return pa.Table.from_batches(batches) if batches else pa.table({})

@@ -14,6 +14,7 @@ from typing import Any
 
 from headwater.control.controller import Controller
 from headwater.control.executor import Attempt, Executor
+from headwater.control.ports import Ports
 from headwater.control.store import Store
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import Step
@@ -40,12 +41,14 @@ def call_off(home: Path) -> None:
 class Killing(Executor):
     """Carries steps out, and kills once: a Spark before the step, the controller after it."""
 
-    home: Path
+    def __init__(self, ports: Ports, home: Path) -> None:
+        super().__init__(ports)
+        self._home = home
 
     def attempt(self, step: Step, plan: DeploymentPlan, **more: Any) -> Attempt:
         order = self._order(step)
         if order is not None and order != "controller":
-            for directory in (self.home / "zones" / order / "spark").iterdir():
+            for directory in (self._home / "zones" / order / "spark").iterdir():
                 spark = LocalEndpoint.attach(directory)
                 if spark is not None:
                     os.killpg(spark.pid, signal.SIGKILL)
@@ -56,12 +59,12 @@ class Killing(Executor):
 
     def _order(self, step: Step) -> str | None:
         try:
-            order = json.loads((self.home / "kill.json").read_text())
+            order = json.loads((self._home / "kill.json").read_text())
         except FileNotFoundError:
             return None
         if (order["kind"], order["unit"]) != (step.kind, getattr(step, "unit", "")):
             return None
-        call_off(self.home)
+        call_off(self._home)
         return str(order["target"])
 
 
@@ -71,9 +74,7 @@ def main() -> None:
 
     store, home = sys.argv[1], Path(sys.argv[2])
     zones = Agents(home, options=("--quick",)).open
-    executor = Killing(zones)
-    executor.home = home
-    Controller(Store(store), zones, executor=executor, lease=2.0).run(threading.Event())
+    Controller(Store(store), zones, executor=lambda ports: Killing(ports, home), lease=2.0).run(threading.Event())
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import time
@@ -19,7 +18,7 @@ import headwater as hw
 from headwater.continuum import Continuum
 from headwater.errors import DeploymentError, Unavailable, UserCodeError
 from headwater.plan.build import build, one_unit
-from headwater.runtime.deployment import Deployment
+from headwater.app.local import LocalRun
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.runtime.settings import UnitSettings
 from headwater.testing import KILL, PAUSE, STOP, BoundedSource, batch_result, check_equivalent, compare
@@ -88,7 +87,7 @@ def test_malformed_records_become_dead_letters(behind: str, endpoint: LocalEndpo
     stream.select("id", "at").to_layer("cloud").write.memory("out")
     flow = builder.build()
     continuum = Continuum.from_text(CONTINUUM)
-    deployment = Deployment(
+    deployment = LocalRun(
         build(flow, continuum), tmp_path / "run", endpoint, UnitSettings(trigger="200 milliseconds")
     )
     deployment.start()
@@ -131,7 +130,7 @@ def test_an_exception_stops_its_unit_only(endpoint: LocalEndpoint, tmp_path: Pat
     stream = builder.read.json(source.path, "id bigint, v double").named("in")
     stream.to_layer("site").map_batches(fussy, "id bigint, v double").named("fuss").write.memory("out")
     plan = build(builder.build(), Continuum.from_text(CONTINUUM))
-    deployment = Deployment(plan, tmp_path / "run", endpoint, UnitSettings(trigger="200 milliseconds"))
+    deployment = LocalRun(plan, tmp_path / "run", endpoint, UnitSettings(trigger="200 milliseconds"))
     deployment.start()
     try:
         with pytest.raises(UserCodeError, match=r"(?s)fuss.*twelve is too many.*'id': 12"):
@@ -154,16 +153,15 @@ def test_a_finished_deployment_is_not_resumed(
     builder.read.json(source.path, "id bigint").write.parquet("out")
     flow, continuum = builder.build(), Continuum.from_text(CONTINUUM)
     plan = build(flow, continuum)
-    first = Deployment(plan, tmp_path / "run", endpoint, UnitSettings(trigger="200 milliseconds"))
+    first = LocalRun(plan, tmp_path / "run", endpoint, UnitSettings(trigger="200 milliseconds"))
     first.start()
     first.drain()
     first.stop()
     assert sum(pq.read_table(f).num_rows for f in Path("out").glob("[!.]*.parquet")) == 30
     with pytest.raises(DeploymentError, match="finished"):
-        Deployment(plan, tmp_path / "run", endpoint).start()
-    with pytest.raises(DeploymentError, match="another plan"):
-        Deployment(build(flow, continuum, one_unit(flow, continuum)), tmp_path / "run", endpoint).start()
-    assert json.loads((tmp_path / "run" / "plan.json").read_text())["dataflow"] == "short"
+        LocalRun(plan, tmp_path / "run", endpoint).start()
+    with pytest.raises(DeploymentError, match="finished"):
+        LocalRun(build(flow, continuum, one_unit(flow, continuum)), tmp_path / "run", endpoint).start()
 
 
 def test_a_unit_over_which_spark_stumbles_is_started_again(
@@ -178,7 +176,7 @@ def test_a_unit_over_which_spark_stumbles_is_started_again(
     builder = hw.flow("stumbles", locations=LOCATIONS)
     builder.read.json(source.path, "id bigint, v double").to_layer("cloud").write.memory("out")
     flow, continuum = builder.build(), Continuum.from_text(CONTINUUM)
-    deployment = Deployment(build(flow, continuum), tmp_path / "run", own_endpoint)
+    deployment = LocalRun(build(flow, continuum), tmp_path / "run", own_endpoint)
     stumble.touch()
     try:
         deployment.start()
@@ -226,7 +224,7 @@ def test_a_spark_that_ends_is_missed(own_endpoint: LocalEndpoint, tmp_path: Path
     builder = hw.flow("bereft", locations=LOCATIONS)
     builder.read.json(source.path, "id bigint").to_layer("cloud").write.memory("out")
     plan = build(builder.build(), Continuum.from_text(CONTINUUM))
-    deployment = Deployment(plan, tmp_path / "run", own_endpoint, UnitSettings(trigger="200 milliseconds"))
+    deployment = LocalRun(plan, tmp_path / "run", own_endpoint, UnitSettings(trigger="200 milliseconds"))
     deployment.start()
     os.killpg(own_endpoint.pid, signal.SIGKILL)
     for ask in (deployment.drain, deployment.settle, deployment.progress):
@@ -236,7 +234,7 @@ def test_a_spark_that_ends_is_missed(own_endpoint: LocalEndpoint, tmp_path: Path
     own_endpoint.restart()
     for log in (tmp_path / "run" / "checkpoints").glob("*/offsets"):
         (log / ".0.1234.tmp").touch()  # as a kill in the middle of its writing leaves it
-    again = Deployment(plan, tmp_path / "run", own_endpoint, UnitSettings(trigger="200 milliseconds"))
+    again = LocalRun(plan, tmp_path / "run", own_endpoint, UnitSettings(trigger="200 milliseconds"))
     again.start()
     again.drain()
     assert again.sink_rows("out").num_rows == 60
@@ -264,7 +262,7 @@ def test_a_unit_goes_on_after_a_long_silence(endpoint: LocalEndpoint, tmp_path: 
     stream = builder.read.json(source.path, "id bigint").map_batches(same, "id bigint")
     stream.to_layer("cloud").write.memory("out")
     plan = build(builder.build(), Continuum.from_text(CONTINUUM))
-    deployment = Deployment(plan, tmp_path / "run", endpoint, UnitSettings(trigger="200 milliseconds"))
+    deployment = LocalRun(plan, tmp_path / "run", endpoint, UnitSettings(trigger="200 milliseconds"))
     deployment.start()
     try:
         for event in source.release():

@@ -10,7 +10,7 @@ from benchmarks.flowunits.flow import flow
 from benchmarks.flowunits.workload import BATCH_ROWS, EDGES, Arrivals, Burst, continuum_text
 from benchmarks.flowunits.zones import Zones
 from headwater.plan.build import build
-from headwater.runtime.deployment import Deployment
+from headwater.app.local import LocalRun
 from headwater.runtime.endpoint import LocalEndpoint
 
 
@@ -20,7 +20,7 @@ def test_two_bursts_come_out_as_expected(endpoint: LocalEndpoint, tmp_path: Path
     variant = Zones(None, tmp_path)  # type: ignore[arg-type]  # no lab is asked
     dataflow = flow(str(tmp_path / "{location}" / "events"), str(tmp_path / "out"), batch_rows=BATCH_ROWS)
     plan = build(dataflow, hw.Continuum.from_text(continuum_text()))
-    deployment = Deployment(plan, tmp_path / "deployment", endpoint)
+    deployment = LocalRun(plan, tmp_path / "deployment", endpoint)
     deployment.start()
     try:
         arrivals = Arrivals(tmp_path / "out")

@@ -16,13 +16,13 @@ import headwater as hw
 from headwater import live
 from headwater.continuum import Continuum
 from headwater.plan import edit
-from headwater.plan.build import annotated, build, marked_layers
-from headwater.plan.deployment import Deployment, Edge
+from headwater.plan.build import annotated, build, in_layers, marked_layers
+from headwater.plan.deployment import Edge
 from headwater.plan.model import DeploymentPlan
 from headwater.runtime.agents import Agents
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
-from tests.deployments.controllers import PATIENCE, Controller, running
+from tests.deployments.controllers import PATIENCE, Controller, apply, running
 from tests.deployments.flows import SCHEMA, rows
 
 TEXT = """
@@ -69,7 +69,8 @@ def planned(
     flow = builder.build()
     layers = dict(marked_layers(flow, on))
     above = flow.order[flow.order.index(first_in_cloud) :]
-    return build(flow, on, Deployment({**layers, **dict.fromkeys(above, "cloud")}, frozenset(cuts)))
+    wanted = in_layers(flow, on, {**layers, **dict.fromkeys(above, "cloud")}, cuts=frozenset(cuts))
+    return build(flow, on, wanted)
 
 
 def _most(state: float | None, row: dict[str, Any]) -> tuple[float, dict[str, Any]]:
@@ -99,7 +100,7 @@ def wait_until_read(place: Path, plan: DeploymentPlan, count: int) -> None:
     deadline = time.monotonic() + PATIENCE
     for unit in plan.units:
         while "read" in unit.operators:
-            seen = Agents(place).open(CONTINUUM.zone(unit.zone)).progress(NAME)
+            seen = Agents(place).find(plan.continuum.node(unit.node)).progress(NAME)
             if any(u.unit == unit.id and u.rows_in >= count for u in seen.units):
                 break
             assert time.monotonic() < deadline, seen
@@ -133,7 +134,7 @@ def test_operators_go_from_unit_to_unit(
     ]
     count = 0
     for step in changes[::every]:
-        version = live.apply(step, str(tmp_path / "store.db"))
+        version = apply(step, str(tmp_path / "store.db"))
         controller.carry_out(version, kill=False)
         next(released)
         count += 12
@@ -161,7 +162,7 @@ def test_state_of_several_zones_becomes_one_and_is_divided_again(
         for first in ("list", "once", "counted", "rising")
     ]
     for plan in plans:
-        version = live.apply(plan, str(tmp_path / "store.db"))
+        version = apply(plan, str(tmp_path / "store.db"))
         controller.carry_out(version, kill=False)
         next(released)
         count += 10
@@ -191,14 +192,14 @@ def test_all_rows_that_wait_go_along_where_state_is_divided(
     flow, count = builder.build(), 0
     together = build(flow, CONTINUUM, annotated(flow, CONTINUUM))
     released, store = iter(source.release()), str(tmp_path / "store.db")
-    controller.carry_out(live.apply(together, store), kill=False)
+    controller.carry_out(apply(together, store), kill=False)
     for _ in range(4):
         next(released)
         count += 4
         wait_until_read(tmp_path, together, count)
         time.sleep(1.0)  # whoever reads them from there takes them as a batch of their own
     apart = build(flow, CONTINUUM, edit.move(together, "counted", "edge", location="L2"))
-    controller.carry_out(live.apply(apart, store), kill=False)
+    controller.carry_out(apply(apart, store), kill=False)
     for _ in released:
         pass
     controller.carry_out(live.stop(NAME, store, how="finish"), kill=False)
@@ -217,7 +218,7 @@ def test_a_unit_goes_to_another_host(endpoint: LocalEndpoint, tmp_path: Path, co
     for rack in (1, 2, 1):
         plan = planned(source.path, str(out), "rising", on=two, require=f"rack = {rack}")
         assert [u.hosts for u in plan.units if "counted" in u.operators] == [("ab"[rack - 1],)]
-        controller.carry_out(live.apply(plan, store), kill=False)
+        controller.carry_out(apply(plan, store), kill=False)
         next(released)
         count += 10
         wait_until_read(tmp_path, plan, count)

@@ -19,12 +19,14 @@ from pathlib import Path
 import pytest
 
 from headwater import live
+from headwater.app.client import Client
 from headwater.plan.document import plan_id
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import Step
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from tests.deployments import killing
+from tests.deployments.controllers import apply
 from tests.deployments.flows import rows
 from tests.deployments.test_handover import CONTINUUM, NAME, planned, written
 
@@ -106,18 +108,18 @@ def test_a_kill_at_any_step_loses_nothing(
     kinds = {kind: plans for kind, plans in every_kind.items() if kind in whole or not whole}
     assert set(whole) <= every_kind.keys()
     drawn = random.Random(5)
-    assert controller.carry_out(live.apply(low, store)) == "done"
+    assert controller.carry_out(apply(low, store)) == "done"
     table: list[tuple[str, str, str, str, float]] = []
     for kind, (before, after) in kinds.items():
         go_to(controller, before, store)
-        every = cases(live.preview(after, store).steps)
+        every = cases(Client(store).preview(after).steps)
         for step, target in every if whole else drawn.sample(every, SAMPLE // len(kinds)):
             go_to(controller, before, store)
             for _ in range(3):
                 next(released, None)
             killing.order_kill(tmp_path, step, target)
             begun = time.monotonic()
-            outcome = controller.carry_out(live.apply(after, store))
+            outcome = controller.carry_out(apply(after, store))
             assert not killing.is_ordered(tmp_path), (kind, step, target)
             (now,) = live.status(NAME, store)
             assert outcome in ("done", "rolled back", "failed"), now
@@ -135,7 +137,7 @@ def test_a_kill_at_any_step_loses_nothing(
 def go_to(controller: KilledController, plan: DeploymentPlan, store: str) -> None:
     """Bring the deployment into a plan, whatever became of the change before."""
     (now,) = live.status(NAME, store)
-    shown = live.preview(plan, store)
+    shown = Client(store).preview(plan)
     if now.deployment.base == plan_id(shown.diff.wanted) and not shown.steps:
         return
-    assert controller.carry_out(live.apply(plan, store)) == "done"
+    assert controller.carry_out(apply(plan, store)) == "done"

@@ -23,7 +23,7 @@ from headwater.plan.deployment import Deployment
 from headwater.plan.model import DeploymentPlan
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
-from tests.deployments.controllers import Controller
+from tests.deployments.controllers import Controller, apply
 from tests.deployments.flows import rows
 from tests.deployments.generated import dataflows
 from tests.deployments.test_generated import law, repeated
@@ -67,7 +67,7 @@ class History(RuleBasedStateMachine):
             }
             note(f"{id_}: {self.flow[id_].kind} of {self.flow[id_].inputs}: {config}")
         self.plan = build(self.flow, CONTINUUM, annotated(self.flow, CONTINUUM))
-        self.controller.carry_out(live.apply(self.plan, self.store), kill=False)
+        self.controller.carry_out(apply(self.plan, self.store), kill=False)
         self.feed()
 
     @rule()
@@ -82,7 +82,7 @@ class History(RuleBasedStateMachine):
         what = data.draw(st.sampled_from(sorted(possible)))
         plan = possible[what]
         self.feed()
-        change = self.controller.end_of(live.apply(plan, self.store), kill=kill)
+        change = self.controller.end_of(apply(plan, self.store), kill=kill)
         print(f"{self.flow.name}: {what}: {change.outcome} {change.message}", flush=True)
         self.done.append(f"{what}: {change.outcome}")
         if change.outcome == "done":

@@ -10,10 +10,11 @@ import pytest
 from headwater.continuum import Continuum
 from headwater.errors import HeadwaterError
 from headwater.plan.build import build
+from headwater.plan.spec import spec_of
 from headwater.runtime.broker import LocalBroker
 from headwater.runtime.channels.open import open_log
 from headwater.runtime.channelspec import channel_spec, drop_topics
-from headwater.runtime.deployment import Deployment
+from headwater.app.local import LocalRun
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.runtime.layout import Layout
 from headwater.runtime.settings import UnitSettings
@@ -35,25 +36,26 @@ def test_equals_one_batch_run(broker: LocalBroker, endpoint: LocalEndpoint, tmp_
     flow = FLOWS["acme"](source.path).build()
     continuum = with_brokers(broker)
     plan = build(flow, continuum)
-    kinds = {c.zone: c.broker for c in plan.channels}
+    kinds = {c.node: c.broker for c in plan.channels}
     assert kinds == {"E1": None, "E2": "S1", "E4": None, "S1": "S1", "S2": "C1"}
     outcome = check_equivalent(flow, continuum, endpoint, tmp_path / "run", source=source)
     assert all(count > 0 for count in outcome.rows.values()), "an empty result proves nothing"
     layout = Layout(tmp_path / "run")
-    logs = {c.id: open_log(channel_spec(plan, c, layout)) for c in plan.channels}
+    specs = [spec_of(plan, unit.id) for unit in plan.units]
+    logs = {c.id: open_log(channel_spec(spec, c, layout)) for spec in specs for c in spec.outputs}
     assert all(log.stats().ended for log in logs.values())
     used = [c for c in plan.channels if c.broker and logs[c.id].stats().rows]
-    assert {c.zone for c in used} == {"E2", "S1", "S2"}
+    assert {c.node for c in used} == {"E2", "S1", "S2"}
     members = json.loads(next((tmp_path / "run" / "units").glob("*@C1/*.members.json")).read_text())
     assert {m["kind"] for m in members["writers"].values()} == {"kafka"}
 
     # The topics outlive the directory: a run that knows nothing of them must not take them for its own.
-    other = Deployment(plan, tmp_path / "other", endpoint, UnitSettings(trigger="100 milliseconds"))
+    other = LocalRun(plan, tmp_path / "other", endpoint, UnitSettings(trigger="100 milliseconds"))
     other.start()
     try:
         with pytest.raises(HeadwaterError, match="another checkpoint has numbered"):
             other.drain()
     finally:
         other.stop()
-    drop_topics(plan, layout)
+    drop_topics(specs, layout)
     assert all(log.latest() == 0 for c in plan.channels if c.broker and (log := logs[c.id]))

@@ -14,8 +14,9 @@ from headwater.continuum import Continuum
 from headwater.metrics import UnitProgress
 from headwater.plan.build import build
 from headwater.plan.model import Unit
+from headwater.plan.spec import spec_of
 from headwater.runtime.broker import LocalBroker
-from headwater.runtime.deployment import Deployment
+from headwater.app.local import LocalRun
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.runtime.passage import Passage, latency
 from headwater.runtime.settings import UnitSettings
@@ -42,10 +43,10 @@ class Run:
         rows = flow.read.json(str(self._in), "id bigint")
         rows.where("id >= 0").to_layer("cloud").where("id >= 0").write.memory("out")
         self.plan = build(flow.build(), Continuum.from_text(continuum))
-        self.deployment = Deployment(
+        self.deployment = LocalRun(
             self.plan, place / "run", endpoint, UnitSettings(trigger="100 milliseconds")
         )
-        self.edge, self.cloud = sorted(self.plan.units, key=lambda u: u.zone, reverse=True)
+        self.edge, self.cloud = sorted(self.plan.units, key=lambda u: u.node, reverse=True)
         self._files = 0
 
     def feed(self, rows: int) -> float:
@@ -65,7 +66,7 @@ class Run:
         return [(p.batch, p.rows) for p in self.passage(unit).passed(0.0)]
 
     def passage(self, unit: Unit) -> Passage:
-        return passage_of(self.plan, unit, self.deployment.layout)
+        return passage_of(spec_of(self.plan, unit.id), self.deployment.layout)
 
     def check(self, unit: Unit, came: float) -> None:
         """Compare the newest batch with the times of its files in the checkpoint."""
@@ -92,10 +93,11 @@ def follow(run: Run) -> None:
     edge, cloud = (latency(run.passage(u).passed(0.0)) for u in (run.edge, run.cloud))
     assert edge is not None and cloud is not None and 0 < edge.p95 < cloud.p50
 
-    units = run.deployment._units
-    units.stop(run.cloud.id)
+    deployed = run.deployment._deployed
+    assert deployed is not None
+    deployed.stop(spec_of(run.plan, run.cloud.id))
     came = run.feed(30)
-    units.settle(run.edge.id)
+    deployed.settle(spec_of(run.plan, run.edge.id))
     ages = []
     for _ in range(2):
         before = time.time()
@@ -104,7 +106,7 @@ def follow(run: Run) -> None:
         ages.append(age)
         time.sleep(PAUSE)
     assert ages[1] - ages[0] >= PAUSE - TICK and run.seen(run.edge).oldest_s is None
-    units.start(run.plan, run.cloud)
+    deployed.start(spec_of(run.plan, run.cloud.id))
     run.deployment.settle()
     run.check(run.cloud, came)
     after = run.seen(run.cloud)

@@ -10,13 +10,14 @@ import pytest
 
 import headwater as hw
 from headwater import live
+from headwater.app.client import Client
 from headwater.continuum import Continuum
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
 from headwater.runtime.agents import Agents
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
-from tests.deployments.controllers import PATIENCE, Controller, running, sink_rows
+from tests.deployments.controllers import PATIENCE, Controller, apply, running, sink_rows
 from tests.deployments.flows import SCHEMA, rows
 
 CONTINUUM = Continuum.from_text("""
@@ -62,20 +63,20 @@ def changed(place: Path, controller: Controller, plan: DeploymentPlan, *, kill: 
     """Apply a plan and give for each unit the query that ran before, where it runs no more."""
     store = str(place / "store.db")
     before = runs(place)
-    controller.carry_out(live.apply(plan, store), kill=kill)
+    controller.carry_out(apply(plan, store), kill=kill)
     after = runs(place)
     return {unit: run for unit, run in before.items() if after.get(unit) != run}
 
 
 def runs(place: Path) -> dict[str, str]:
     """Give each unit's query, by the zones' own word."""
-    if not live.holds(NAME, str(place / "store.db")):
+    if not Client(str(place / "store.db")).holds(NAME):
         return {}
     agents = Agents(place)
     found = {}
-    for zone in CONTINUUM.zones:
-        if (place / "zones" / zone.name).exists():
-            for unit in agents.open(zone).progress(NAME).units:
+    for node in CONTINUUM.nodes:
+        if (place / "zones" / node.name).exists():
+            for unit in agents.find(node).progress(NAME).units:
                 found[unit.unit] = unit.run or ""
     return found
 
@@ -123,7 +124,7 @@ def test_changes_by_a_controller_that_is_killed(
 
 def wait_for_rows(place: Path, unit: str, rows_in: int) -> None:
     """Wait until a unit has read so many rows."""
-    agent = Agents(place).open(CONTINUUM.zone(unit.partition("@")[2]))
+    agent = Agents(place).find(CONTINUUM.node(unit.partition("@")[2]))
     deadline = time.monotonic() + PATIENCE
     while not any(u.unit == unit and u.rows_in >= rows_in for u in agent.progress(NAME).units):
         assert time.monotonic() < deadline, "its rows were not read in time"

@@ -23,7 +23,7 @@ from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare
-from tests.deployments.controllers import PATIENCE, Controller, running, sink_rows, story
+from tests.deployments.controllers import PATIENCE, Controller, apply, running, sink_rows, story
 
 CONTINUUM = Continuum.from_text("""
 name: two
@@ -121,7 +121,7 @@ def test_a_limit_that_is_broken_moves_what_can_be_moved(tmp_path: Path, controll
     feed.start()
     try:
         plan = planned(str(tmp_path / "in" / "{location}"))
-        controller.carry_out(live.apply(plan, store), kill=False)
+        controller.carry_out(apply(plan, store), kill=False)
         wait_until_learned(tmp_path)
         promise = Promise(mode="advise", max_bandwidth=LIMIT, headroom=0.0, settle=8.0)
         live_loop.set_promise(NAME, promise, store)

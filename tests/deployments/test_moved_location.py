@@ -11,7 +11,7 @@ from headwater.plan import edit
 from headwater.plan.build import build
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
-from tests.deployments.controllers import Controller
+from tests.deployments.controllers import Controller, apply
 from tests.deployments.flows import rows
 from tests.deployments.test_handover import (
     CONTINUUM,
@@ -43,7 +43,7 @@ def test_one_location_goes_up_and_down(
     flow = plan.dataflow
     for count, (layer, location) in enumerate([("cloud", "L2"), ("cloud", "L1"), ("edge", "L1")], 1):
         plan = build(flow, CONTINUUM, edit.move(plan, "rising", layer, location=location))
-        controller.carry_out(live.apply(plan, store), kill=False)
+        controller.carry_out(apply(plan, store), kill=False)
         next(released)
         wait_until_read(tmp_path, plan, 10 * count)
     assert plan.unit("rising@E1").locations == ("L1",) and plan.unit("rising@C1").locations == ("L2",)

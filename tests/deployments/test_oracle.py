@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headwater as hw
-from headwater import service
+from headwater.app.client import Client, PlanRequest
 from headwater.continuum import Continuum
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Watermark
@@ -34,8 +33,9 @@ def apart(flow: Dataflow, continuum: Continuum) -> Deployment:
     for id_ in reversed(flow.order):
         timed |= {id_} if timed & set(flow.consumers[id_]) else set()
     freely = [o for o in flow.order if o not in timed and not isinstance(flow[o], Source)]
-    usual = build.annotated(flow, continuum)
-    return replace(usual, at={flow.locations[-1]: dict.fromkeys(freely, continuum.root.layer)})
+    layers = build.marked_layers(flow, continuum)
+    at = {flow.locations[-1]: dict.fromkeys(freely, continuum.root.layer)}
+    return build.in_layers(flow, continuum, layers, at=at)
 
 
 BY_LOCATION = {**DECISIONS, "a location apart": apart}
@@ -68,7 +68,7 @@ def test_equals_one_batch_run(name: str, decision: str, endpoint: LocalEndpoint,
     if decision == "unit per operator":
         assert len(outcome.plan.units) > len(build.build(flow, continuum).units)
     if decision == "a location apart":
-        assert {u.locations for u in outcome.plan.units if u.zone == "C1"} >= {("L4",)}
+        assert {u.locations for u in outcome.plan.units if u.node == "C1"} >= {("L4",)}
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,10 @@ def test_layers_that_a_strategy_chose(
     source = BoundedSource(tmp_path / "in", rows(60, seed=8), rows_per_file=20)
     source.release_all()
     flow, continuum = FLOWS[name](source.path).build(), Continuum.from_text(CONTINUUM)
-    decided, prediction = service.place(flow, continuum, strategy)
-    marks = marked_layers(flow, continuum)
-    assert prediction.layers != marks, "the strategy says what the marks say"
-    outcome = check_equivalent(flow, continuum, endpoint, tmp_path / "run", decision=decided)
+    request = PlanRequest(dataflow=flow, continuum=continuum, strategy=strategy)
+    plan = Client(str(tmp_path / "store.db")).propose(request).plan
+    assert plan.deployment != build.annotated(flow, continuum), "the strategy says what the marks say"
+    outcome = check_equivalent(flow, continuum, endpoint, tmp_path / "run", decision=plan.deployment)
     assert all(count > 0 for count in outcome.rows.values())
 
 
@@ -91,8 +91,8 @@ HOSTS = """
 name: hosts
 layers: [edge, site, cloud]
 zones:
-  C1: {layer: cloud, hosts: {c1: {n_cpu: 8, gpu: true}, c2: {n_cpu: 4}, c3: {n_cpu: 4}}}
-  S1: {layer: site, parent: C1, hosts: {s1: {n_cpu: 4}, s2: {n_cpu: 2}}}
+  C1: {layer: cloud, hosts: {c1: {n_cpu: 8, gpu: true, at: local}, c2: {n_cpu: 4, at: local}, c3: {n_cpu: 4, at: local}}}
+  S1: {layer: site, parent: C1, hosts: {s1: {n_cpu: 4, at: local}, s2: {n_cpu: 2, at: local}}}
   E1: {layer: edge, parent: S1, locations: [L1, L2, L4]}
 """
 
@@ -102,11 +102,10 @@ def test_units_shared_out_by_key(name: str, endpoint: LocalEndpoint, tmp_path: P
     source = BoundedSource(tmp_path / "in", rows(60, seed=9), rows_per_file=20)
     source.release_all()
     flow, continuum = FLOWS[name](source.path).build(), Continuum.from_text(HOSTS)
-    wanted = replace(build.annotated(flow, continuum), spread=True)
-    outcome = check_equivalent(flow, continuum, endpoint, tmp_path / "run", decision=wanted)
+    outcome = check_equivalent(flow, continuum, endpoint, tmp_path / "run")
     parts = [u for u in outcome.plan.units if u.part is not None]
     assert {u.zone for u in parts} & {"S1", "C1"}
-    assert all(u.hosts in (("s1",), ("s2",), ("c1",), ("c2", "c3")) for u in parts)
+    assert all(u.hosts == (u.node,) for u in parts)
     assert all(outcome.rows.values())
 
 
@@ -125,4 +124,4 @@ def test_a_zone_that_comes_later_is_not_late_behind_a_chain_of_units(
     flow, continuum = builder.build(), Continuum.from_text(CONTINUUM)
     wanted = build.unit_per_operator(flow, continuum)
     outcome = check_equivalent(flow, continuum, endpoint, tmp_path / "run", decision=wanted, source=source)
-    assert len([u for u in outcome.plan.units if u.zone == "C1"]) >= 4 and outcome.rows["out"] > 4
+    assert len([u for u in outcome.plan.units if u.node == "C1"]) >= 4 and outcome.rows["out"] > 4

@@ -21,7 +21,7 @@ from headwater.runtime.agents import running_agent
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.runtime.wire import TOKEN_ENV
 from headwater.testing import batch_result, compare
-from tests.deployments.controllers import PATIENCE, running, sink_rows
+from tests.deployments.controllers import PATIENCE, apply, running, sink_rows
 
 CONTINUUM = Continuum.from_text("""
 name: one
@@ -87,7 +87,7 @@ def test_a_corrected_record_is_in_the_sink_once(
         return found
 
     with agent_to_kill(place, order), running(NAME, place, seed=1) as controller:
-        controller.carry_out(live.apply(plan, store), kill=False)
+        controller.carry_out(apply(plan, store), kill=False)
         letters = {
             x["record"]: x["id"]
             for x in until(lambda: list(live.dead_letters(NAME, store, home=place)), "the dead letters")

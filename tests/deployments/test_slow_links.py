@@ -13,6 +13,7 @@ from headwater.errors import Unavailable
 from headwater.plan.build import build
 from headwater.plan.diff import diff
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.spec import spec_of
 from headwater.runtime.channels.filelog import FileLog
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, ZoneRun, batch_result, compare
@@ -51,7 +52,7 @@ def test_what_has_still_to_come_is_waited_for(endpoint: LocalEndpoint, tmp_path:
     source = BoundedSource(tmp_path / "in", made, rows_per_file=20)
     plan, home = planned(source.path, "L1", "L2"), tmp_path / "home"
     wanted = diff(plan, planned(source.path, "L1")).wanted
-    out = next(u for u in plan.units if u.zone == "C1")
+    out = next(u for u in plan.units if u.node == "C1")
     with ZoneRun(plan, home) as run:
         run.start()
         released = iter(source.release())
@@ -66,13 +67,13 @@ def test_what_has_still_to_come_is_waited_for(endpoint: LocalEndpoint, tmp_path:
             assert time.monotonic() < deadline, "E2 writes nothing"
             time.sleep(0.2)
         with pytest.raises(Unavailable):
-            run.zone("C1").feed(wanted, out.id)
+            run.node("C1").feed(spec_of(wanted, out.id))
         run.links["E2"].mend()
-        (gone,) = (u for u in plan.units if u.zone == "E2")
-        run.insist(lambda: run.zone("E2").finish(plan, gone.id))
+        (gone,) = (u for u in plan.units if u.node == "E2")
+        run.insist(lambda: run.node("E2").finish(spec_of(plan, gone.id)))
 
         def fed() -> bool:
-            run.zone("C1").feed(wanted, out.id)
+            run.node("C1").feed(spec_of(wanted, out.id))
             return True
 
         run.insist(fed)

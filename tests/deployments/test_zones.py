@@ -54,7 +54,7 @@ def test_what_befalls_zones_loses_nothing(endpoint: LocalEndpoint, tmp_path: Pat
                 run.settle()
         run.finish()
         got = run.rows()
-        seen = {zone: run.zone(zone).progress(plan.dataflow.name) for zone in ("C1", "S1", "E1")}
+        seen = {zone: run.node(zone).progress(plan.dataflow.name) for zone in ("C1", "S1", "E1")}
     for zone, progress in seen.items():
         (host,) = progress.hosts
         assert (host.host, host.zone) == (zone.lower(), zone)

@@ -29,19 +29,15 @@ class Site:
         self.store = Store(directory / "store.db")
         self.zones = zones or SimulatedNodes()
         self.now = 0.0
-        self.holder = ""
-        self._controllers = 0
         self.restart()
 
     def restart(self) -> None:
         """Make a new controller that knows nothing but the store; the lease of the former one is over."""
-        self.store.release(self.holder)
-        self._controllers += 1
-        self.holder = f"controller {self._controllers}"
+        if (lease := self.store.lease()) is not None:
+            self.store.release(lease.holder)
         self.controller = Controller(
             self.store,
             self.zones.open,
-            holder=self.holder,
             lease=600,
             patience=30,
             executor=lambda ports: Executor(

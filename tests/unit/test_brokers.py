@@ -19,6 +19,7 @@ from headwater.plan.build import build
 from headwater.plan.diff import diff
 from headwater.plan.document import from_document, to_document
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.spec import spec_of
 from headwater.render.deployment import plan_view
 from headwater.runtime import broker
 from headwater.runtime.channelspec import channel_spec, member_spec, topic_of
@@ -176,26 +177,30 @@ def test_a_spec_says_all_that_a_process_needs(tmp_path: Path) -> None:
     secure = ", broker: {servers: 'b:9092', security.protocol: SSL, password_env: P}"
     made = plan(continuum(e1=", channels: filelog", s1=secure))
     first, last = made.channels[0], made.channels[-1]
-    assert member_spec(made, first, layout) == str(layout.channel(first))
-    assert channel_spec(made, first, layout) == {"kind": "filelog", "path": str(layout.channel(first))}
-    assert (
-        channel_spec(made, last, layout)
-        == member_spec(made, last, layout)
-        == {
-            "kind": "kafka",
-            "servers": "b:9092",
-            "topic": f"headwater.test.more-{made.tags['more']}.via.S1.S1",
-            "staging": str(layout.channel(last) / "staging"),
-            "settings": {"security.protocol": "SSL"},
-            "password_env": "P",
-        }
-    )
+    for id_ in (first.producer, *first.consumers):  # whoever has to do with a channel is told the same of it
+        spec = spec_of(made, id_)
+        assert member_spec(spec, first, layout) == str(layout.channel(first))
+        assert channel_spec(spec, first, layout) == {"kind": "filelog", "path": str(layout.channel(first))}
+    for id_ in (last.producer, *last.consumers):
+        spec = spec_of(made, id_)
+        assert (
+            channel_spec(spec, last, layout)
+            == member_spec(spec, last, layout)
+            == {
+                "kind": "kafka",
+                "servers": "b:9092",
+                "topic": f"headwater.test.more-{made.tags['more']}.via.S1.S1",
+                "staging": str(layout.channel(last) / "staging"),
+                "settings": {"security.protocol": "SSL"},
+                "password_env": "P",
+            }
+        )
 
 
 def test_topics_have_names_that_kafka_takes() -> None:
     where = continuum(s1=BROKER)
     long = plan(where, name="x" * 90)
-    names = [topic_of(p, c) for p in (plan(where), long) for c in p.channels]
+    names = [topic_of(p.dataflow.name, c) for p in (plan(where), long) for c in p.channels]
     assert len(set(names)) == len(names)
     assert all(len(n) + len(".readers") <= 249 and set(n) <= _LEGAL for n in names)
 

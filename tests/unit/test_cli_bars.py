@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from headwater import live, service
+from headwater.app.client import Client, PlanRequest
 from headwater.cli.app import Screen
 from headwater.cli.bars import Bar
 from headwater.control import tables
@@ -99,7 +100,8 @@ def test_long_work_tells_how_far_it_is(files: list[str]) -> None:
     assert [s[0] for s in seen] == ["fog_only"] * STEPS + ["annotated"] * STEPS
     assert [s[1:] for s in seen] == [(n, 2 * STEPS) for n in range(2 * STEPS)]
     seen.clear()
-    found = service.compare(dataflow, zones, Wish(strategy="annotated"), observe=observe)
+    asked = PlanRequest(dataflow=dataflow, continuum=zones, strategy="annotated", compare=True)
+    found = Client().propose(asked, observe=observe).others
     assert [s[0] for s in seen] == list(found) and [s[1:] for s in seen] == [
         (n, len(found)) for n in range(len(found))
     ]

@@ -18,6 +18,7 @@ from headwater.control.store import Store
 from headwater.placement import STRATEGIES
 from headwater.placement.forecast import FORECASTS
 from headwater.placement.schedule import SCHEDULERS
+from headwater.plan.build import build
 
 ROOT = Path(__file__).parents[2]
 FLOW = """
@@ -41,8 +42,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     for name in ("tiny", "tall"):
         (tmp_path / f"{name}.py").write_text(FLOW.format(name=name))
         loaded = service.load_dataflow(f"{name}.py").dataflow
-        plan = service.plan(loaded, service.load_continuum(ROOT / "tests/unit/acme.yaml"))
-        opened.want(name, "run", plan)
+        opened.want(name, "run", build(loaded, service.load_continuum(ROOT / "tests/unit/acme.yaml")))
         begin(opened, name)
     opened.close()
     return place

@@ -13,11 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from headwater import cli, live, service
+from headwater.app.client import Client, PlanRequest
 from headwater.cli import control
-from headwater.continuum import Zone
+from headwater.continuum import Node
 from headwater.control import tables
 from headwater.control.simulated import SimulatedNodes
-from headwater.errors import DeploymentError
+from headwater.errors import DeploymentError, Unavailable
+from headwater.runtime.agents import Agents
 
 ROOT = Path(__file__).parents[2]
 CONTINUUM = str(ROOT / "tests/unit/acme.yaml")
@@ -135,7 +137,7 @@ def test_an_operator_is_moved_for_one_location() -> None:
 def test_nobody_is_asked_without_a_terminal() -> None:
     code, _, err = invoke("apply", *tiny())
     assert code == 2 and "--yes" in err
-    assert not live.holds("tiny")
+    assert not Client().holds("tiny")
 
 
 @pytest.mark.parametrize(("answer", "stored"), [("y\n", True), ("n\n", False)])
@@ -149,7 +151,7 @@ def test_a_terminal_is_asked(answer: str, stored: bool, monkeypatch: pytest.Monk
     monkeypatch.setattr(control.typer, "confirm", confirm)
     monkeypatch.setattr(control, "_is_terminal", lambda: True)
     code, _, err = invoke("apply", *tiny())
-    assert asked == ["apply this?"] and live.holds("tiny") is stored
+    assert asked == ["apply this?"] and Client().holds("tiny") is stored
     assert (code == 0) is stored and ("nothing was stored" in err) is not stored
 
 
@@ -244,7 +246,7 @@ def test_explain_a_file() -> None:
     code, out, _ = invoke("explain", *tiny(), "--canary", "90s")
     assert code == 0 and "watch low@E1 for" in out
     assert json.loads(invoke("explain", *tiny(), "--json")[1])["version"] == 0
-    assert not live.holds("tiny") and not Path(".headwater").exists()
+    assert not Client().holds("tiny") and not Path(".headwater").exists()
 
 
 def test_the_store_comes_from_option_environment_or_habit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,21 +259,27 @@ def test_the_store_comes_from_option_environment_or_habit(monkeypatch: pytest.Mo
 
 def test_what_was_shown_is_what_is_stored() -> None:
     flow, _, continuum = tiny()
-    planned = service.plan(service.load_dataflow(flow).dataflow, service.load_continuum(continuum))
-    shown = live.preview(planned)
-    assert live.apply(planned, after=shown.version) == 1
-    with pytest.raises(DeploymentError, match="version 1 was stored meanwhile"):
-        live.apply(planned, after=shown.version)
+    asked = PlanRequest(
+        dataflow=service.load_dataflow(flow).dataflow, continuum=service.load_continuum(continuum)
+    )
+    shown = Client().propose(asked)
+    assert shown.change.version == 0 and Client().apply(shown) == 1
+    for after in (None, 0):  # as it was shown for, by default
+        with pytest.raises(DeploymentError, match="version 1 was stored meanwhile"):
+            Client().apply(shown, after=after)
 
 
-def test_up_opens_zones_at_once() -> None:
-    opened: list[str] = []
+def test_up_reaches_nodes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, told = list[str](), list[str]()
 
-    def open_zone(zone: Zone) -> ZonePort:
-        opened.append(zone.name)
-        return SimulatedNodes().open(zone)
+    def reach(agents: Agents, node: Node) -> None:
+        opened.append(node.name)
+        if node.name == "S2":
+            raise Unavailable("nobody answers")
 
+    monkeypatch.setattr(Agents, "open", reach)
     stop = threading.Event()
     stop.set()
-    live.up(open_node=open_zone, zones=service.load_continuum(CONTINUUM).zones, stop=stop)
+    live.up(nodes=service.load_continuum(CONTINUUM).nodes, stop=stop, say=told.append)
     assert opened == ["C1", "S1", "S2", "E1", "E2", "E3", "E4", "E5"]
+    assert told == ["S2: nobody answers"]

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headwater import live, live_loop
 from headwater.adapt.promise import Promise
+from headwater.app.client import Client, PlanRequest
 from headwater.control import tables
 from headwater.control.records import ReportRecord
 from headwater.control.store import Store
@@ -29,6 +30,7 @@ from headwater.metrics import (
     Progress,
     UnitProgress,
 )
+from headwater.plan.edit import Move
 from headwater.profile import OperatorProfile, Profile
 from headwater.prometheus import address, serving
 from tests.conftest import free_port
@@ -105,7 +107,7 @@ def measured(store: Store, **how: Any) -> str:
     for zone, progress in reports.items():
         own = tuple(u for u in progress.units if u.zone == zone)
         part = replace(progress, units=own) if zone == "E1" else Progress(seconds=1.0, units=own)
-        store.report("me", "f", [ReportRecord(node=zone, at=now, progress=part)])
+        store.report("me", now, {"f": [ReportRecord(node=zone, at=now, progress=part)]})
     return base
 
 
@@ -329,7 +331,7 @@ def test_a_person_approves(store: Store) -> None:
         assert invoke("apply", *tiny(), "--yes", "--wait")[0] == 0
         base = store.deployment("tiny").base
         assert base is not None
-        moved = live.edited(lambda plan: _moved(plan), "tiny")
+        moved = Client().propose(PlanRequest(of="tiny", edits=(Move(operator="low", to="cloud"),))).plan
         with store._writing() as connection:  # the controller holds the lease, and decides nothing itself
             holder = connection.exec_driver_sql("SELECT holder FROM headwater_leases").scalar()
         given: dict[str, Any] = {
@@ -352,12 +354,6 @@ def test_a_person_approves(store: Store) -> None:
             assert code == (6 if command == "approve" else 0)
         code, _, err = invoke("reject", str(first))
         assert code == 6 and f"decision {first}" in err
-
-
-def _moved(plan: Any) -> Any:
-    from headwater.plan import edit
-
-    return edit.move(plan, "low", "cloud")
 
 
 def test_what_nobody_may_approve_any_more(store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,13 +14,13 @@ import pytest
 
 import headwater as hw
 from headwater.adapt.promise import Promise
-from headwater.control import tables
-from headwater.control.controller import WATCHED, Controller
+from headwater.control import poller, tables
+from headwater.control.controller import WATCHED, Controller, holder_label
 from headwater.control.simulated import Call
 from headwater.errors import HeadwaterError, RuntimeFailure, Unavailable
 from headwater.metrics import UnitProgress
 from headwater.plan.build import build, in_layers
-from headwater.plan.steps import CanarySettings
+from headwater.plan.steps import CanarySettings, Finish
 from tests.unit.changes import ACME, FIRST, calls_of
 from tests.unit.controlled import WIDER, Site
 
@@ -64,7 +65,7 @@ def test_zones_check_at_once(site: Site) -> None:
     met = threading.Barrier(2, timeout=10.0)
 
     def wait(call: Call) -> None:
-        if (call.name, call.zone[0]) == ("check", "E"):
+        if (call.name, call.node[0]) == ("check", "E"):
             met.wait()
 
     site.zones.before = wait
@@ -89,9 +90,12 @@ def test_finish_uses_up_the_input(site: Site) -> None:
     site.store.want("f", "finish")
     record = site.settle()
     assert (record.phase, record.message) == ("stopped", "all input is used up")
-    assert [c.unit for c in site.zones.calls if c.name == "finish"][::2] == [
-        "FP@E1", "FP@E2", "FP@E4", "AD@S1", "AD@S2", "out@C1",
-    ]  # fmt: skip
+    journal = site.store.journal(site.store.changes("f")[-1].id)
+    assert [(e.step.kind, e.step.unit) for e in journal if isinstance(e.step, Finish)] == [
+        ("finish", id_) for id_ in ("FP@E1", "FP@E2", "FP@E4", "AD@S1", "AD@S2", "out@C1")
+    ]
+    asked = [c.unit for c in site.zones.calls if c.name == "finish"]  # of all nodes at once
+    assert sorted(asked[:6]) == sorted(asked[6:]) == sorted(u.id for u in site.running().units)
 
 
 def test_what_is_refused_is_refused_before_anything_is_touched(site: Site) -> None:
@@ -144,7 +148,7 @@ def test_a_fatal_error_after_the_first_stop_says_how_things_stand(site: Site) ->
 def test_a_defect_of_a_port_ends_the_change_not_the_controller(site: Site) -> None:
     site.zones.before = _raising("prepare", "AD@S1", KeyError("oops"))
     record = site.apply(FIRST)
-    assert record.phase == "failed" and "KeyError" in record.message and "zone S1" in record.message
+    assert record.phase == "failed" and "KeyError" in record.message and "S1: " in record.message
 
 
 def test_a_zone_away_is_waited_for_and_told_of_once(site: Site) -> None:
@@ -152,7 +156,7 @@ def test_a_zone_away_is_waited_for_and_told_of_once(site: Site) -> None:
     away = {"calls": 0}
 
     def before(call: Call) -> None:
-        if call.zone == "S1" and call.name == "stop" and away["calls"] < 6:
+        if call.node == "S1" and call.name == "stop" and away["calls"] < 6:
             away["calls"] += 1
             raise Unavailable("no answer", hint="wait")
 
@@ -160,15 +164,15 @@ def test_a_zone_away_is_waited_for_and_told_of_once(site: Site) -> None:
     begin = site.now
     site.check(site.apply(WIDER), WIDER)
     told = [e.text for e in site.store.events("f")]
-    assert told.count("zone S1: no answer; trying again") == 1
+    assert told.count("S1: no answer; trying again") == 1
     assert site.now - begin >= 1 + 2 + 4 + 8 + 8 + 8  # ever longer, to a bound
 
 
 def test_a_zone_away_during_checks_ends_the_change(site: Site) -> None:
     site.apply(FIRST)
-    site.zones.before = lambda call: _away(call) if call.zone == "S2" else None
+    site.zones.before = lambda call: _away(call) if call.node == "S2" else None
     record = site.apply(WIDER)
-    assert record.phase == "failed" and record.message.startswith("nothing was stopped or started: zone S2")
+    assert record.phase == "failed" and record.message.startswith("nothing was stopped or started: S2: ")
     assert "for " in record.message and "apply again" in record.message
     # A change that does not need the zone is not kept waiting by it.
     site.check(site.apply(replace(FIRST, alarm=2)), replace(FIRST, alarm=2))
@@ -181,10 +185,10 @@ def _away(call: Call) -> None:
 def test_progress_is_polled_and_failures_are_told_once(site: Site) -> None:
     site.apply(FIRST)
     site.zones.seen = lambda u: replace(u, error="disk full") if u.unit == "AD@S1" else u
-    site.zones.before = lambda call: _away(call) if call.zone == "E1" else None
+    site.zones.before = lambda call: _away(call) if call.node == "E1" else None
     site.controller.poll()
     site.controller.poll()
-    reports = {r.zone: r for r in site.store.reports("f")}
+    reports = {r.node: r for r in site.store.reports("f")}
     assert reports["E1"].error == "no answer" and reports["E1"].progress is None
     shown = reports["S1"].progress
     assert shown is not None and [u.unit for u in shown.units] == ["AD@S1"]
@@ -193,23 +197,50 @@ def test_progress_is_polled_and_failures_are_told_once(site: Site) -> None:
 
 def test_each_poll_keeps_a_sample_of_the_zones_that_answered(site: Site) -> None:
     site.apply(FIRST)
-    site.zones.before = lambda call: _away(call) if call.zone == "E1" else None
-    usual = site.controller.poll()
+    rows = itertools.count()
+    site.zones.seen = lambda unit: replace(unit, rows_in=next(rows))  # there is something new each time
+    site.zones.before = lambda call: _away(call) if call.node == "E1" else None
+    usual = pytest.approx(5.0, abs=0.9)
+    assert site.controller.poll() == usual
     site.store.set_promise("f", Promise(mode="off"))
-    assert site.controller.poll() == usual > WATCHED
+    assert site.controller.poll() == usual
     site.store.set_promise("f", Promise(mode="advise"))
     assert site.controller.poll() == WATCHED
     samples = site.store.samples("f")
     assert len(samples) == 3
     zones = {u.zone for u in site.running().units}
     assert {u.zone for u in samples[0].progress.units} == zones - {"E1"}
+    site.zones.before = lambda call: None
+    site.controller.poll()
+    site.zones.before = lambda call: _away(call) if call.node == "E1" else None
+    site.controller.poll()
+    samples = site.store.samples("f")
+    assert [{u.zone for u in s.progress.units} for s in samples[3:]] == [zones, zones - {"E1"}]
     site.zones.before = lambda call: _away(call)
     site.controller.poll()
-    assert len(site.store.samples("f")) == 3  # nobody answered
+    assert len(site.store.samples("f")) == 5  # nobody answered
     site.zones.before = lambda call: None
     site.store.want("f", "stop")
     site.settle()
     assert site.controller.poll() == usual  # nothing runs
+
+
+def test_what_is_no_news_is_stored_now_and_then(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.apply(FIRST)
+    for _ in range(3):
+        site.controller.poll()
+    (sample,), reports = site.store.samples("f"), site.store.reports("f")
+    assert len(reports) == len({u.node for u in site.running().units})
+    site.zones.seen = lambda u: replace(u, rows_in=7) if u.unit == "AD@S1" else u
+    site.controller.poll()
+    assert [s.at for s in site.store.samples("f")[:-1]] == [sample.at]
+    changed = {now.node for was, now in zip(reports, site.store.reports("f"), strict=True) if was != now}
+    assert changed == {"S1"}
+    reports = site.store.reports("f")
+    monkeypatch.setattr(poller, "STALE", 0.0)
+    site.controller.poll()
+    assert len(site.store.samples("f")) == 3
+    assert all(was.at < now.at for was, now in zip(reports, site.store.reports("f"), strict=True))
 
 
 # ---------------------------------------------------------------- canary
@@ -319,11 +350,11 @@ def test_a_way_back_over_a_changed_form_loses_nothing(site: Site) -> None:
 
 def test_a_newer_wish_does_not_wait_for_a_change_that_is_stuck(site: Site) -> None:
     site.apply(FIRST)
-    site.zones.before = lambda call: _away(call) if call.zone == "S1" and call.name == "stop" else None
+    site.zones.before = lambda call: _away(call) if call.node == "S1" and call.name == "stop" else None
     site.store.want("f", "run", WIDER.plan())
     for _ in range(60):
         site.now += site.controller.advance("f")
-    assert "zone S1: no answer" in site.store.deployment("f").message
+    assert "S1: no answer" in site.store.deployment("f").message
     wanted = replace(FIRST, above=2, locations=("L4",), wider=True)
     site.store.want("f", "run", wanted.plan())
     site.controller.advance("f")
@@ -344,7 +375,7 @@ def test_after_a_step_that_took_long_the_next_is_not_waited_for(site: Site) -> N
 
 def test_the_loop_acts_until_told_and_hands_the_lease_on(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    site.store.release("me")
+    site.controller.release()
     site.store.want("f", "run", FIRST.plan())
     stop, said = threading.Event(), list[str]()
     first = Controller(site.store, site.zones.open, holder="one", lease=60, poll=0.05)
@@ -357,13 +388,13 @@ def test_the_loop_acts_until_told_and_hands_the_lease_on(tmp_path: Path) -> None
     other = threading.Thread(target=second.run, args=(waiting,), kwargs={"say": told.append})
     other.start()
     _until(lambda: bool(told))
-    assert told == [f"waiting: one acts on {site.store.where}"]
+    assert told == [f"waiting: {holder_label()} acts on {site.store.where}"]
     stop.set()
     thread.join(10)
     site.store.want("f", "run", replace(FIRST, alarm=2).plan())
     _until(lambda: site.store.deployment("f").dealt == 2)
     lease = site.store.lease()
-    assert lease is not None and lease.holder == "two"
+    assert lease is not None and (lease.holder, lease.term) == ("two", 3)
     waiting.set()
     other.join(10)
     assert site.store.lease() is None and not thread.is_alive() and not other.is_alive()
@@ -372,7 +403,7 @@ def test_the_loop_acts_until_told_and_hands_the_lease_on(tmp_path: Path) -> None
 
 def test_a_controller_that_lost_its_lease_ends(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    site.store.release("me")
+    site.controller.release()
     controller = Controller(site.store, site.zones.open, holder="one", lease=0.3, poll=5)
     errors: list[HeadwaterError] = []
 
@@ -386,7 +417,9 @@ def test_a_controller_that_lost_its_lease_ends(tmp_path: Path) -> None:
     thread.start()
     _until(lambda: site.store.lease() is not None)
     with site.store._writing() as connection:
-        connection.exec_driver_sql("UPDATE headwater_leases SET holder = 'two', until = 9e12")
+        connection.exec_driver_sql(
+            "UPDATE headwater_leases SET holder = 'two', term = term + 1, beat = 0, seconds = 600"
+        )
     thread.join(10)
     assert [e.what for e in errors] == ["another controller has taken over"]
     site.store.close()
@@ -409,9 +442,7 @@ def test_a_channel_that_another_unit_takes_over_to_write_stays(site: Site) -> No
     flow = builder.build()
     layers = {**dict.fromkeys(flow.order, "edge"), "out": "cloud"}
     together = build(flow, ACME, in_layers(flow, ACME, layers, cuts=frozenset({(flow.order[0], "first")})))
-    apart = build(
-        flow, ACME, in_layers(flow, ACME, {**layers, "tap": "site"}, cuts=together.deployment.cuts)
-    )
+    apart = build(flow, ACME, in_layers(flow, ACME, {**layers, "tap": "site"}, cuts=together.deployment.cuts))
     names = [{u.id for u in plan.units if "second" in u.operators} for plan in (together, apart)]
     assert names[0] != names[1], "the unit that writes for 'out' changes its name"
 

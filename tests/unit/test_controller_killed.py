@@ -71,7 +71,7 @@ def _until_it_acts(store: Store, process: subprocess.Popen[bytes], version: int)
     """Wait until the process has taken over, so that a kill does not only hit its start."""
     for _ in range(600):
         lease = store.lease()
-        acting = lease is not None and lease.holder.endswith(f":{process.pid}")
+        acting = lease is not None and lease.label.endswith(f":{process.pid}")
         if acting or store.deployment("f").dealt >= version:
             return
         assert process.poll() is None

@@ -40,7 +40,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def controller() -> Iterator[None]:
     """Run `headwater up` with simulated zones beside the commands of a page."""
     zones, stop = SimulatedNodes(), threading.Event()
-    thread = threading.Thread(target=live.up, kwargs={"open_zone": zones.open, "stop": stop})
+    thread = threading.Thread(target=live.up, kwargs={"open_node": zones.open, "stop": stop})
     thread.start()
     try:
         yield

@@ -6,15 +6,17 @@ import os
 import subprocess
 import sys
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headwater.continuum import Host
 from headwater.runtime.hosts import Account, Hosts, Meter, Process, quota, quota_of, since
 from headwater.runtime.query import Batch, Running
 
+HOST = Host("host", "zone")
 SERVER, ZYGOTE, WORKER, OTHER = (1, 1.0), (2, 1.0), (3, 2.0), (3, 9.0)
 
 
@@ -99,10 +101,10 @@ class Spark:
 
     processes: tuple[int, ...] = ()
     cores: int = 64
-    known_as: dict[str, Any] = field(default_factory=dict)
 
-    def known(self) -> dict[str, Any]:
-        return {"host": self}
+    def known(self) -> Any:
+        """Give it with its host, as a node's Sparks do."""
+        return HOST, self
 
 
 def running(*batches: Batch) -> Running:
@@ -110,7 +112,7 @@ def running(*batches: Batch) -> Running:
 
 
 def test_a_spark_is_shared_by_how_long_batches_took() -> None:
-    meter = Meter("host", "zone", Spark())  # type: ignore[arg-type]
+    meter = Meter(HOST, Spark())  # type: ignore[arg-type]
     meter._samples.extend([(100.0, 10.0), (110.0, 10.0), (111.0, 14.0)])
     one, two, idle = running(Batch(0, 110.0, 0.3, 5)), running(Batch(4, 110.5, 0.1, 5)), running()
     meter.share([one, two, idle])
@@ -130,7 +132,7 @@ def test_a_process_that_works_is_seen() -> None:
     code = "print(sum(i * i for i in range(4_000_000)), flush=True)\ninput()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
         spark = Spark(processes=(one.pid,))
-        hosts = Hosts("zone", spark)  # type: ignore[arg-type]
+        hosts = Hosts(spark)  # type: ignore[arg-type]
         hosts.look(())
         assert one.stdin is not None and one.stdout is not None
         one.stdout.readline()
@@ -145,6 +147,6 @@ def test_a_process_that_works_is_seen() -> None:
 
 
 def test_of_a_spark_elsewhere_nothing_is_said() -> None:
-    hosts = Hosts("zone", Spark())  # type: ignore[arg-type]
-    hosts.look([(Spark(), running(Batch(0, 1.0, 1.0, 1)))])  # type: ignore[list-item]
+    hosts = Hosts(Spark())  # type: ignore[arg-type]
+    hosts.look([running(Batch(0, 1.0, 1.0, 1))])
     assert hosts.progress() == ()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import networkx as nx
 import pytest
 from hypothesis import given, settings
@@ -17,9 +15,9 @@ from headwater.errors import ErrorList, HeadwaterError, PlacementError
 from headwater.plan import edit
 from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.carry import Carry
+from headwater.plan.deployment import Edge
 from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.document import from_document, plan_id, to_document
-from headwater.plan.deployment import Deployment, Edge
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import steps_of
 from headwater.plan.state import kept_state
@@ -87,10 +85,19 @@ def reasons(flow: Dataflow, at: dict[str, dict[str, str]], **layers: str) -> str
 
 
 def test_what_is_as_everywhere_is_left_out() -> None:
-    one = Deployment({"a": "edge", "b": "edge"}, at={"L2": {"b": "edge"}, "L1": {"b": "cloud", "a": "edge"}})
-    assert one.at == {"L1": {"b": "cloud"}} and one == Deployment(one.layers, at={"L1": {"b": "cloud"}})
-    assert (one.layer("b", "L1"), one.layer("b", "L2"), one.layer("a", "L1")) == ("cloud", "edge", "edge")
-    assert Deployment({"a": "edge"}, at={"L1": {"a": "edge"}}) == Deployment({"a": "edge"})
+    one = deployed(line(), {"L2": {"count": "edge"}, "L1": {"count": "cloud", "fold": "edge"}})
+    assert one.layers_at == {"L1": {"count": "cloud"}} and one == deployed(line(), {"L1": up("count")})
+    assert one.layers == marked_layers(line(), CONTINUUM)
+    assert [one.layer(*x) for x in (("count", "L1"), ("count", "L2"), ("fold", "L1"))] == [
+        "cloud", "edge", "edge",
+    ]  # fmt: skip
+    assert deployed(line(), {"L1": {"fold": "edge"}}) == deployed(line(), {})
+
+
+def test_what_most_locations_have_is_usual() -> None:
+    most = deployed(line(), {"L1": up("count"), "L2": up("count")})
+    assert most == deployed(line(), {"L3": {"count": "edge"}}, layers=up("count"))
+    assert most.layers["count"] == "cloud" and most.layers_at == {"L3": {"count": "edge"}}
 
 
 def test_a_plan_is_stored_with_its_layers_by_location() -> None:
@@ -98,7 +105,7 @@ def test_a_plan_is_stored_with_its_layers_by_location() -> None:
     assert from_document(to_document(plan)) == plan
     assert plan.to_data()["at"] == {"L2": up("count", "fold")}
     usual = deployed(line(), {})
-    assert "at" not in usual.to_data() and "at" not in to_document(usual)
+    assert "at" not in usual.to_data() and from_document(to_document(usual)).layers_at == {}
     assert plan_id(plan) != plan_id(usual)
 
 
@@ -176,11 +183,7 @@ def test_data_moves_up_at_each_location() -> None:
 
 def test_keys_have_to_tell_the_location_where_there_are_several_zones() -> None:
     everywhere = {"fold": "cloud", "count": "cloud"}
-    build(
-            line(keys=("k",)),
-            CONTINUUM,
-            in_layers(line(), CONTINUUM, {**marked_layers(line(), CONTINUUM), **everywhere}),
-        )
+    deployed(line(keys=("k",)), {}, layers=everywhere)
     text = reasons(line(keys=("k",)), {"L2": up("fold", "count", to="edge")}, **everywhere)
     assert "runs in 2 zones (C1, E2)" in text and "(not cloud, edge)" in text
 
@@ -203,14 +206,15 @@ def test_what_is_not_there_has_no_layer() -> None:
 def test_moved_for_one_location_and_back() -> None:
     plan = deployed(line(), {})
     moved = edit.move(plan, "fold", "cloud", location="L2")
-    assert moved == replace(plan.deployment, at={"L2": up("fold", "count")})
+    assert moved == deployed(line(), {"L2": up("fold", "count")}).deployment
     again = build(plan.dataflow, CONTINUUM, moved)
     back = edit.move(again, "count", "edge", location="L2")
     assert back == plan.deployment
-    all_up = edit.move(again, "fold", "cloud")
-    assert all_up.at == {} and all_up.layers == {**plan.layers, **up("fold", "count")}
-    site = edit.move(again, "count", "site")  # for L2 downwards, for the others upwards
-    assert site.at == {"L2": {"fold": "site"}} and site.layers["count"] == "site"
+    all_up = build(plan.dataflow, CONTINUUM, edit.move(again, "fold", "cloud"))
+    assert all_up.layers_at == {} and all_up.layers == {**plan.layers, **up("fold", "count")}
+    # For L2 downwards, for the others upwards.
+    site = build(plan.dataflow, CONTINUUM, edit.move(again, "count", "site"))
+    assert site.layers_at == {"L2": {"fold": "site"}} and site.layers["count"] == "site"
     assert site.layers["fold"] == "edge"
 
 
@@ -392,7 +396,7 @@ def check_states(decided: PlanDiff) -> None:
     takes = carries(decided)
     for unit in new.units:
         before = next((v for v in old.units if v.checkpoint == unit.checkpoint), None)
-        for kept in kept_state(new, unit):
+        for kept in kept_state(new.dataflow, unit):
             holders = [v for v in old.units if kept.operator in v.operators]
             holders = [v for v in holders if set(v.locations) & set(unit.locations)]
             if unit.id not in takes:

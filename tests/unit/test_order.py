@@ -19,6 +19,7 @@ from headwater.plan.order import steps_of
 from headwater.plan.steps import (
     CanarySettings,
     Check,
+    Finish,
     Start,
     Step,
     Stop,
@@ -51,26 +52,27 @@ def test_steps_in_words() -> None:
 def test_gates_are_where_no_channel_is_half_changed() -> None:
     canary = CanarySettings(seconds=9, factor=3)
     gates = [
-        (s.zones, s.units) for s in steps_of(between(FIRST, replace(FIRST, above=1)), canary=canary)
+        (s.nodes, s.units) for s in steps_of(between(FIRST, replace(FIRST, above=1)), canary=canary)
         if isinstance(s, Watch)
     ]  # fmt: skip
     assert gates == [(("E1",), ("FP@E1",)), (("E2",), ("FP@E2",)), (("E4",), ("FP@E4",))]
     (gate,) = [
         s for s in steps_of(between(FIRST, replace(FIRST, wider=True)), canary=canary) if isinstance(s, Watch)
     ]
-    assert (gate.zones, gate.units) == (
+    assert (gate.nodes, gate.units) == (
         ("E1", "E2", "E4", "S1", "S2"),
         ("FP@E1", "FP@E2", "FP@E4", "AD@S1", "AD@S2"),
     )
 
 
 def test_zones_are_checked_and_started_at_once_and_each_one_by_one() -> None:
-    def of(kind: type[Check | Start | Stop], *units: str) -> list[Step]:
+    def of(kind: type[Check | Finish | Start | Stop], *units: str) -> list[Step]:
         return [kind(plan="p", unit=u) for u in units]
 
     checks = of(Check, "A@E1", "B@E1", "A@E2")
     assert side_by_side([*checks, *of(Start, "C@C1")]) == (0, 2)
     assert side_by_side([*of(Start, "A@E1"), *checks]) == (0,)
+    assert side_by_side(of(Finish, "A@E1", "A@E2", "B@S1")) == (0, 1, 2)  # who feeds has an end to show
     assert side_by_side(of(Stop, "A@E1", "B@E2")) == (0,)  # who feeds stops first
 
 
@@ -132,7 +134,7 @@ def check_state(
     for carry in decided.carries:
         event("carried" if carry.shares else "read on")
         for share in carry.shares:
-            event("whole" if share.whole else "divided" if share.by else "made one")
+            event("divided" if share.by else "whole" if len(share.donors) == 1 else "made one")
             for donor in share.donors:
                 assert before[donor.unit][share.operator] in after[carry.unit][share.operator]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,15 +13,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import headwater as hw
-from headwater import live, service
+from headwater.app.client import Client, PlanRequest, Proposal
 from headwater.cli import app
 from headwater.continuum import Continuum
 from headwater.dataflow.graph import Dataflow
 from headwater.errors import ErrorList, HeadwaterError, PlacementError
 from headwater.placement import STRATEGIES
 from headwater.placement.cost import evaluate, shortages
-from headwater.plan.build import annotated, build
-from headwater.plan.deployment import Deployment
+from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.place import ANNOTATED, Setting, Wish, place
 from headwater.profile import Known, OperatorProfile, Profile
 
@@ -57,7 +57,7 @@ def plant(*, require: str = "", located: bool = True) -> Dataflow:
 
 
 def setting(dataflow: Dataflow, profile: Profile | None = None, continuum: Continuum = CONTINUUM) -> Setting:
-    return Setting(dataflow, continuum, annotated(dataflow, continuum), Known(dataflow, profile))
+    return Setting(dataflow, continuum, marked_layers(dataflow, continuum), Known(dataflow, profile))
 
 
 def measured(rate: float = 100.0, **operators: OperatorProfile) -> Profile:
@@ -92,9 +92,13 @@ def test_what_strategies_choose_can_be_built(strategy: str, dataflow: Dataflow) 
     found = setting(dataflow)
     try:
         deployment, prediction = place(found, Wish(strategy=strategy))
-    except PlacementError as error:
+    except HeadwaterError as error:
         assert strategy == ANNOTATED  # marks put it into the edge
-        assert "cannot run in layer edge" in str(error)
+        why = {
+            "gpu = true": "no host of zone E1 meets gpu = true",
+            "": "'means' cannot run apart for each location",
+        }
+        assert why[str(dataflow["means"].requires or "")] in str(error)
         return
     plan = build(dataflow, CONTINUUM, deployment)
     assert {o: plan.layers[o] for o in dataflow.order} == prediction.layers
@@ -107,8 +111,9 @@ def exhaustive(found: Setting) -> float:
     best = float("inf")
     for chosen in itertools.product(layers, repeat=len(names)):
         try:
-            placement = found.placement(Deployment(dict(zip(names, chosen, strict=True))))
-        except PlacementError:
+            chosen_layers = dict(zip(names, chosen, strict=True))
+            placement = found.placement(in_layers(found.dataflow, found.continuum, chosen_layers))
+        except HeadwaterError:
             continue
         if not shortages(found.problem, placement):
             best = min(best, evaluate(found.problem, placement).latency)
@@ -143,7 +148,8 @@ def test_the_optimum_over_layers_is_that_of_trying_all(
 def test_a_narrow_link_keeps_the_filter_at_the_edge() -> None:
     """60 bytes × 8,000 rows/s are more than 2 Mbit/s; a hundredth of it is not."""
     light = measured(8_000.0, valid=OperatorProfile(cpu_s=1e-6, selectivity=0.01, bytes_out=50))
-    assert place(setting(plant(), light), Wish(strategy="optimal"))[0].layers["valid"] == "edge"
+    deployment, _ = place(setting(plant(), light), Wish(strategy="optimal"))
+    assert build(plant(), CONTINUUM, deployment).layers["valid"] == "edge"
     with pytest.raises(PlacementError, match=r"bandwidth|no way"):
         place(setting(plant(), light), Wish(strategy="cloud_only"))
 
@@ -151,7 +157,7 @@ def test_a_narrow_link_keeps_the_filter_at_the_edge() -> None:
 def test_too_much_work_for_the_edge_goes_up() -> None:
     heavy = measured(200.0, means=OperatorProfile(cpu_s=0.008, selectivity=0.1, bytes_out=40))
     deployment, prediction = place(setting(plant(), heavy), Wish(strategy="optimal"))
-    assert deployment.layers["means"] in ("site", "cloud")
+    assert build(plant(), CONTINUUM, deployment).layers["means"] in ("site", "cloud")
     assert max(prediction.load.values()) < 1
     with pytest.raises(PlacementError, match=r"(?s)cpu \(eq. 11\).*pi1|processing rate \(eq. 9\)"):
         far_too_heavy = measured(200.0, means=OperatorProfile(cpu_s=1.0))
@@ -173,13 +179,20 @@ def test_what_is_predicted_is_said_with_its_grounds() -> None:
     assert any("assumed, not measured" in note for note in data["notes"])
 
 
-def test_a_strategys_layers_are_run_like_any_others() -> None:
-    deployment, prediction = service.place(plant(), CONTINUUM, "optimal")
-    plan = service.plan(plant(), CONTINUUM, decided=deployment)
-    by_hand = build(plant(), CONTINUUM, Deployment(dict(prediction.layers)))
+def proposed(dataflow: Dataflow, place: Path, **asked: Any) -> Proposal:
+    """Ask for a plan where there is no store."""
+    request = PlanRequest(dataflow=dataflow, continuum=CONTINUUM, strategy="optimal", **asked)
+    return Client(str(place / "none.db")).propose(request)
+
+
+def test_a_strategys_layers_are_run_like_any_others(tmp_path: Path) -> None:
+    proposal = proposed(plant(), tmp_path)
+    plan, prediction = proposal.plan, proposal.prediction
+    assert prediction is not None and not (tmp_path / "none.db").exists()
+    by_hand = build(plant(), CONTINUUM, in_layers(plant(), CONTINUUM, prediction.layers))
     assert plan.units == by_hand.units and plan.channels == by_hand.channels
     assert not plan.warnings  # event time is declared before zones come together
-    others = service.compare(plant(require="gpu = true"), CONTINUUM, Wish(strategy="optimal"))
+    others = proposed(plant(require="gpu = true"), tmp_path, compare=True).others
     assert set(others) == {ANNOTATED, *STRATEGIES}
     failed = {name for name, found in others.items() if isinstance(found, HeadwaterError)}
     assert failed == {ANNOTATED}
@@ -266,9 +279,9 @@ def test_an_impossible_placement_names_the_constraint(files: list[str], tmp_path
     assert "work/s needed" in " ".join(shown.output.split())
 
 
-def test_marks_that_cannot_be_built_are_still_refused() -> None:
+def test_marks_that_cannot_be_built_are_still_refused(tmp_path: Path) -> None:
     with pytest.raises((ErrorList, PlacementError)):
-        service.place(plant(require="n_cpu >= 400"), CONTINUUM, "optimal")
+        proposed(plant(require="n_cpu >= 400"), tmp_path)
 
 
 def test_a_queue_that_grows_for_ever_is_said(files: list[str], tmp_path: Path) -> None:
@@ -292,5 +305,4 @@ def test_apply_takes_a_strategy(files: list[str], tmp_path: Path) -> None:
     stored = CliRunner().invoke(app, ["apply", *files, *options])
     assert stored.exit_code == 0, stored.output
     assert json.loads(stored.output)["stored"]
-    wanted = live.edited(lambda plan: plan.deployment, "plant", store)
-    assert wanted.layers["valid"] == "cloud"
+    assert Client(store).stored("plant").layers["valid"] == "cloud"

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headwater import live, service
+from headwater import live
+from headwater.app.client import Client, PlanRequest
 from headwater.cli import app
 from headwater.continuum import Continuum
 from headwater.dataflow.graph import Dataflow
@@ -20,8 +21,9 @@ from headwater.placement.forecast import FORECASTS, ewma, forecast, holt_winters
 from headwater.placement.schedule import SCHEDULERS
 from headwater.placement.situation import Limits
 from headwater.placement.usage import Weights
-from headwater.plan.build import annotated, build
-from headwater.plan.deployment import Deployment
+from headwater.plan.build import annotated, build, in_layers
+from headwater.plan.deployment import Deployment, Placement
+from headwater.plan.model import DeploymentPlan
 from headwater.plan.place import ANNOTATED, Wish, place
 from headwater.plan.rates import read_trace, replayed
 from headwater.profile import OperatorProfile, Profile
@@ -51,19 +53,24 @@ def exact(**limits: float) -> Wish:
     return Wish(strategy="tsoo_exact", limits=Limits(**limits), weights=Weights(0.0, 1.0))
 
 
+def planned(deployment: Deployment, dataflow: Dataflow | None = None) -> DeploymentPlan:
+    return build(dataflow or plant(), STRONG_AND_WEAK, deployment)
+
+
 def test_each_location_is_cut_where_it_is_best_there() -> None:
     """Network costs, so that filters belong below; the weak host cannot bear it in time."""
     found = setting(plant(), heavy(450.0), STRONG_AND_WEAK)
     deployment, prediction = place(found, exact(max_latency=1.0))
-    assert deployment.layer("valid", "L1") == "edge" and deployment.layer("valid", "L2") == "cloud"
+    plan = planned(deployment)
+    assert plan.layer("valid", "L1") == "edge" and plan.layer("valid", "L2") == "cloud"
     assert prediction.promise is not None and prediction.promise.kept and prediction.promise.response <= 1.0
-    plan = build(plant(), STRONG_AND_WEAK, deployment)
     where = {(u.zone, u.locations) for u in plan.units if "valid" in u.operators}
     assert where == {("E1", ("L1",)), ("C1", ("L2",))}
-    without = place(found, exact())[0]
+    without = planned(place(found, exact())[0])
     assert without.layer("valid", "L2") == "edge"  # nothing limits T, and the network costs
     # Where its queue would grow for ever, it is in the cloud without any limit.
-    assert place(setting(plant(), heavy(), STRONG_AND_WEAK), exact())[0].layer("valid", "L2") == "cloud"
+    growing, _ = place(setting(plant(), heavy(), STRONG_AND_WEAK), exact())
+    assert planned(growing).layer("valid", "L2") == "cloud"
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
@@ -83,7 +90,8 @@ def test_what_schedulers_choose_can_be_built(name: str, dataflow: Dataflow, cont
 
 def test_what_must_not_be_replicated_is_in_one_zone() -> None:
     deployment, _ = place(setting(plant(located=False), heavy(50.0), STRONG_AND_WEAK), exact())
-    assert deployment.layers["means"] == "cloud" and all("means" not in own for own in deployment.at.values())
+    plan = planned(deployment, plant(located=False))
+    assert plan.layers["means"] == "cloud" and all("means" not in own for own in plan.layers_at.values())
 
 
 def test_what_runs_is_moved_only_where_it_pays() -> None:
@@ -91,11 +99,12 @@ def test_what_runs_is_moved_only_where_it_pays() -> None:
     first, _ = place(found, exact(max_latency=3.0))
     again, prediction = place(found, replace(exact(max_latency=3.0), running=first))
     assert (again, prediction.promise and prediction.promise.moved) == (first, 0)
-    other = Deployment({**first.layers, "valid": "cloud", "late": "edge", "means": "cloud"})
+    layers = {**planned(first).layers, "valid": "cloud", "late": "edge", "means": "cloud"}
+    other = in_layers(plant(), STRONG_AND_WEAK, layers)
     _, prediction = place(found, replace(exact(max_latency=3.0), running=other))
     assert prediction.promise is not None and prediction.promise.moved
     # Another dataflow under that name: nothing of it can stay.
-    strange = Deployment({"nothing": "edge"})
+    strange = Deployment(frozenset(), Placement({"nothing": {"L1": ("big",)}}))
     assert place(found, replace(exact(max_latency=3.0), running=strange))[0] == first
 
 
@@ -103,11 +112,11 @@ def test_other_dataflows_take_their_part() -> None:
     """Their processes share the host's cpu, their rows links: this one goes where it is in time."""
     found = setting(plant(), heavy(150.0), STRONG_AND_WEAK)
     alone, prediction = place(found, exact(max_latency=1.0))
-    assert alone.layer("valid", "L2") == "edge" and not any("beside" in n for n in prediction.notes)
+    assert planned(alone).layer("valid", "L2") == "edge" and not any("beside" in n for n in prediction.notes)
     marks = annotated(plant(), STRONG_AND_WEAK)
     others = tuple((build(plant(), STRONG_AND_WEAK, marks), None) for _ in range(4))
     shared, prediction = place(found, replace(exact(max_latency=1.0), beside=others))
-    assert shared.layer("valid", "L2") == "cloud" and shared.layer("valid", "L1") == "edge"
+    assert planned(shared).layer("valid", "L2") == "cloud" and planned(shared).layer("valid", "L1") == "edge"
     assert f"beside {', '.join(['plant (costs assumed)'] * 4)}" in prediction.notes
     taken = replace(found, beside=others).problem
     assert taken.hosts.processes is not None and taken.hosts.cpu_used is not None
@@ -134,7 +143,7 @@ def test_a_limit_that_nothing_keeps_to_is_named() -> None:
     assert promise.missing in prediction.notes
     _, prediction = place(found, replace(exact(max_latency=0.1), running=found.marked))
     assert prediction.promise is not None and "what runs stays" in prediction.promise.missing
-    assert prediction.layers == found.marked.layers
+    assert prediction.layers == planned(found.marked).layers
     with pytest.raises(PlacementError, match="knows no limits"):
         place(found, Wish(strategy="optimal", limits=Limits(max_latency=1.0)))
     with pytest.raises(PlacementError, match="no strategy 'tsoo_exakt'") as refused:
@@ -314,6 +323,8 @@ def test_simulate_draws(files: list[str], tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_service_takes_wishes() -> None:
-    deployment, prediction = service.place(plant(), CONTINUUM, Wish(strategy="fog_only"))
-    assert prediction.promise is not None and deployment.layers["means"] == "edge"
+def test_schedulers_are_asked_for_like_any_strategy(tmp_path: Path) -> None:
+    asked = PlanRequest(dataflow=plant(), continuum=CONTINUUM, strategy="fog_only")
+    proposal = Client(str(tmp_path / "none.db")).propose(asked)
+    assert proposal.prediction is not None and proposal.prediction.promise is not None
+    assert proposal.plan.layers["means"] == "edge"

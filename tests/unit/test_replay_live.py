@@ -17,8 +17,8 @@ from headwater.control import tables
 from headwater.control.store import Store
 from headwater.errors import ContinuumError, DeploymentError
 from headwater.plan.build import build
-from headwater.plan.document import digest, to_document
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.spec import spec_of
 from headwater.runtime.agent import Agent
 from headwater.runtime.agents import Agents
 from headwater.runtime.deadletters import read_dead_letters
@@ -62,18 +62,18 @@ class Zones:
 
     def start(self, zone: str) -> None:
         home = self.place / zone
-        document = to_document(self.plan)
-        name = digest(document)
-        tasks = [Task(u.id, name, "prepared") for u in self.plan.units if u.zone == zone]
+        specs = [spec_of(self.plan, u.id) for u in self.plan.units if u.node == zone]
+        tasks = [Task(spec.id, spec.digest, "prepared") for spec in specs]
         root = home / "deployments/f"
-        write_atomically(root / "plans" / f"{name}.json", json.dumps(document))
+        for spec in specs:
+            write_atomically(root / "specs" / f"{spec.digest}.json", json.dumps(spec.to_data()))
         write_atomically(root / "tasks.json", json.dumps({"tasks": [asdict(t) for t in tasks]}))
         agent = Agent(zone, home, Credentials(TOKEN), Sparks(home / "spark"))
         listen = f"127.0.0.1:{self.ports[zone]}"
         actions = agent.actions()
         server = LogServer(listen, token=TOKEN, find=agent.find_log, actions=actions)
         # Not begun: it knows its tasks, and looks after none of them, for which it would start a Spark.
-        actions["hold"]({"document": document})
+        actions["hold"]({"spec": specs[0].to_data()})
         self._up[zone] = agent, server
 
     def stop(self, zone: str) -> None:
@@ -149,7 +149,7 @@ def test_a_zone_that_does_not_answer_is_named(zones: Zones) -> None:
     said: list[str] = []
     found = live.replay("f", [first, second], records={first: GOOD, second: GOOD}, say=said.append)
     assert [x.outcome for x in found] == ["unknown", "replayed"]
-    assert "E1, C1 did not" in str(found[0].reason) and any(s.startswith("zone E1:") for s in said)
+    assert "E1, C1 did not" in str(found[0].reason) and any(s.startswith("E1: ") for s in said)
 
 
 def test_what_a_zone_does_not_read_any_more_is_not_put_there(zones: Zones) -> None:
@@ -195,7 +195,7 @@ def test_more_letters_than_one_request_takes(zones: Zones, monkeypatch: pytest.M
 
 def test_an_agent_refuses_what_is_no_request(zones: Zones) -> None:
     (id_,) = zones.malformed("E1", "L1", BAD)
-    wire = Agents(zones.place).open(zones.plan.continuum.zone("E1"))._reach()
+    wire = Agents(zones.place)._reach(zones.plan.continuum.node("E1"))
     letter = {"id": id_, "record": BAD}
     for body in (
         {},
@@ -211,12 +211,12 @@ def test_an_agent_refuses_what_is_no_request(zones: Zones) -> None:
     (found,) = wire.ask("replay", {"deployment": "f", "letters": [letter], "force": "no"})
     assert found["outcome"] == "refused" and found["zone"] == "E1" and zones.new() == {}
     with pytest.raises(ContinuumError):
-        zones.plan.continuum.zone("E9")
+        zones.plan.continuum.node("E9")
 
 
 def test_a_client_gives_what_came_of_it(zones: Zones) -> None:
     (id_,) = zones.malformed("E1", "L1", BAD)
-    client = Agents(zones.place).open(zones.plan.continuum.zone("E1"))
+    client = Agents(zones.place).open(zones.plan.continuum.node("E1"))
     (found,) = client.replay("f", [Wanted(id=id_, record=GOOD)], force=False)
     assert found.outcome == "replayed" and found.target == f"{zones.place}/in/L1/a-replayed-{id_}.csv"
 

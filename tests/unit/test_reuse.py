@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import hypothesis.strategies as st
@@ -19,7 +18,8 @@ from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.schema import Schema
 from headwater.dataflow.stream import Stream
 from headwater.errors import DataflowError, RuntimeFailure
-from headwater.plan.build import build
+from headwater.plan.build import build, in_layers
+from headwater.plan.model import DeploymentPlan
 from headwater.profile import Profile
 from headwater.reuse.commons import Commons, Shape
 from headwater.reuse.contain import served
@@ -270,35 +270,36 @@ def test_names_are_not_used_again() -> None:
     assert not set(again.dataflow.order) & set(pool.dataflow.order)
 
 
+def layers_in(pool: Pool, running: DeploymentPlan | None = None) -> Mapping[str, str]:
+    return build(pool.dataflow, TWO, pool.deployment(TWO, running)).layers
+
+
 def test_an_operator_is_as_low_as_anybody_wants_it() -> None:
     def in_cloud(rows: Stream) -> None:
         rows.to_layer("cloud").where("v > 1").named("clean").write.memory("out")
 
     pool = pool_of(flow("a", in_cloud))
-    assert pool.deployment(TWO).layers["a.clean"] == "cloud"
+    assert layers_in(pool)["a.clean"] == "cloud"
     pool = pool.submit(averages("b"), "team")
-    assert pool.deployment(TWO).layers["a.clean"] == "edge"
+    assert layers_in(pool)["a.clean"] == "edge"
 
 
 def test_what_was_moved_stays_where_it_is() -> None:
     pool = pool_of(averages("a"))
-    first = pool.deployment(TWO)
     order = pool.dataflow.order
     up = dict.fromkeys(order[order.index("a.last") :], "cloud")
-    moved = build(pool.dataflow, TWO, replace(first, layers={**first.layers, **up}))
+    moved = build(pool.dataflow, TWO, in_layers(pool.dataflow, TWO, {**layers_in(pool), **up}))
     assert moved.layers["a.last"] == "cloud"
     strict = pool.submit(averages("b", strict=True), "team")
-    layers = strict.deployment(TWO, moved).layers
+    layers = layers_in(strict, moved)
     assert layers["a.last"] == layers["b.out"] == "cloud" and layers["a.clean"] == "edge"
-    build(strict.dataflow, TWO, strict.deployment(TWO, moved))
 
     def low(rows: Stream) -> None:
         clean = rows.where("v > 1").named("clean")
         last = clean.scan(latest, "k string, ts timestamp, v double", keys="k", order_by="ts")
         last.to_layer("edge").where("v > 30").write.memory("out")
 
-    said = pool.submit(flow("c", low), "team")
-    layers = said.deployment(TWO, moved).layers
+    layers = layers_in(pool.submit(flow("c", low), "team"), moved)
     assert layers["a.last"] == "edge", "who says a layer has it, and what leads there comes down"
     assert layers["a.out"] == "cloud"
 

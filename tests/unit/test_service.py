@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from headwater import service
+from headwater.app.client import Client, PlanRequest, Shape
 from headwater.dataflow.graph import Dataflow
 from headwater.errors import DataflowError, DeploymentError, ErrorList, HeadwaterError
+from headwater.plan.build import build
 
 TINY = """
 import headwater as hw
@@ -138,12 +140,16 @@ def test_bad_json_names_the_file(tmp_path: Path) -> None:
     assert file in str(caught.value.where)
 
 
-def test_shapes_of_a_plan() -> None:
+def test_shapes_of_a_plan(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     dataflow = service.load_dataflow(str(root / "examples/acme/flow.py")).dataflow
     continuum = service.load_continuum(root / "examples/acme/continuum.yaml")
+    shapes: tuple[Shape, ...] = ("annotated", "one-unit", "unit-per-operator")
     marked, one, every = (
-        service.plan(dataflow, continuum, shape=s) for s in ("annotated", "one-unit", "unit-per-operator")
+        Client(str(tmp_path / "none.db"))
+        .propose(PlanRequest(dataflow=dataflow, continuum=continuum, shape=shape))
+        .plan
+        for shape in shapes
     )
     assert {u.zone for u in one.units} == {"C1"}
     assert len(one.units) < len(marked.units) < len(every.units)
@@ -162,7 +168,7 @@ def test_the_taxi_example_plans(name: str) -> None:
     taxi = Path(__file__).parents[2] / "examples/taxi"
     dataflow = service.load_dataflow(f"{taxi / 'flow.py'}:{name}").dataflow
     assert isinstance(dataflow, Dataflow)
-    assert len(service.plan(dataflow, service.load_continuum(taxi / "continuum.yaml")).units) == 2
+    assert len(build(dataflow, service.load_continuum(taxi / "continuum.yaml")).units) == 2
 
 
 def test_only_one_run_in_a_directory(tmp_path: Path) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from headwater.control import database
 from headwater.control.lifecycle import BUSY, WAYS, move
-from headwater.control.records import ReportRecord
+from headwater.control.records import Lease, ReportRecord
 from headwater.control.store import LeaseLost, Store, StoreReader
 from headwater.control.tables import shown, url_of
 from headwater.errors import DeploymentError, Unavailable
@@ -85,21 +85,67 @@ def test_a_password_is_never_shown() -> None:
     assert "secret" not in str(caught.value) and caught.value.__cause__ is None
 
 
-def test_one_controller_at_a_time(store: Store) -> None:
-    assert store.hold("one", 60.0) and not store.hold("two", 60.0)
-    found = store.lease()
-    assert found is not None and found.holder == "one"
-    assert store.hold("one", 0.3)  # renewed, for a shorter time
-    time.sleep(0.35)
-    assert store.lease() is None and store.hold("two", 5.0)
+class Clock:
+    """The clocks of a machine, as the store sees them."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.wrong_by = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return 1_700_000_000.0 + self.now + self.wrong_by
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(database, "time", made)
+    return made
+
+
+def test_one_controller_at_a_time(store: Store, clock: Clock) -> None:
+    assert store.hold("one", 60.0, label="here") == 1 and store.hold("two", 60.0) is None
+    assert store.lease() == Lease(holder="one", label="here", term=1, seconds=60.0)
+    assert store.hold("one", 3.0) == 1  # renewed, for a shorter time
+    assert store.hold("two", 60.0) is None  # from now on nothing is heard of it
+    clock.now += 2.9
+    assert store.hold("two", 5.0) is None
+    clock.now += 0.2
+    assert store.lease() is None and store.hold("two", 5.0, label="there") == 2
+    assert store.lease() == Lease(holder="two", label="there", term=2, seconds=5.0)
     wish = _wanted(store)
     with pytest.raises(LeaseLost, match="two acts on this store"):
         store.begin_change("one", wish, FIRST.plan(), (), phase="checking")
     assert store.change("f") is None
     store.release("one")  # not its own any more
-    assert not store.hold("one", 5.0)
+    assert store.hold("one", 5.0) is None
     store.release("two")
-    assert store.hold("one", 5.0)
+    assert store.lease() is None
+    with pytest.raises(LeaseLost):
+        store.begin_change("two", wish, FIRST.plan(), (), phase="checking")
+    assert store.hold("one", 5.0) == 3  # no term comes again
+
+
+@pytest.mark.parametrize("hours", [-2, 2])
+def test_no_clock_of_another_machine_counts(tmp_path: Path, store: Store, clock: Clock, hours: int) -> None:
+    other = Store(tmp_path / "deep" / "store.db")
+    assert store.hold("one", 3.0) == 1
+    clock.wrong_by = hours * 3600.0
+    for _ in range(5):  # as long as it is heard of
+        assert other.hold("two", 3.0) is None
+        clock.now += 2.0
+        assert other.hold("two", 3.0) is None
+        assert store.hold("one", 3.0) == 1
+    assert other.hold("two", 3.0) is None
+    clock.now += 3.0
+    late = Store(tmp_path / "deep" / "store.db")
+    assert late.hold("three", 3.0) is None  # it has only begun to listen
+    assert other.hold("two", 3.0) == 2 and store.hold("one", 3.0) is None
+    other.close()
+    late.close()
 
 
 def _wanted(store: Store):  # type: ignore[no-untyped-def] # a Wish
@@ -123,11 +169,11 @@ def test_journal_and_standings(store: Store) -> None:
     assert store.plans_of(standings) == {plan_id(decided.wanted): decided.wanted}
     current = store.change("f")
     assert current is not None
-    store.step_waits("me", current, 0, "zone E1: away")
-    store.step_waits("me", current, 0, "zone E1: away")
-    assert [e.text for e in store.events("f")].count("zone E1: away") == 1
+    store.step_waits("me", current, 0, "E1: away")
+    store.step_waits("me", current, 0, "E1: away")
+    assert [e.text for e in store.events("f")].count("E1: away") == 1
     assert [(e.state, e.note) for e in store.journal(number)[:2]] == [
-        ("begun", "zone E1: away"),
+        ("begun", "E1: away"),
         ("todo", ""),
     ]
     store.step_done("me", current, 0, standings)
@@ -145,8 +191,9 @@ def test_reports_keep_the_last_progress(store: Store) -> None:
     seen = Progress(
         seconds=1.0, units=(UnitProgress(unit="AD@S1", zone="S1", layer="site", status="running", rows_in=7),)
     )
-    store.report("me", "f", [ReportRecord(node="S1", at=5.0, progress=seen)])
-    store.report("me", "f", [ReportRecord(node="S1", at=9.0, progress=None, error="cannot be reached")])
+    store.report("me", 5.0, {"f": [ReportRecord(node="S1", at=5.0, progress=seen)]})
+    away = ReportRecord(node="S1", at=9.0, progress=None, error="cannot be reached")
+    store.report("me", 9.0, {"f": [away]})
     (report,) = store.reports("f")
     assert (report.at, report.progress, report.error) == (5.0, seen, "cannot be reached")
     assert Progress.from_data(json.loads(json.dumps(seen.to_data()))) == seen
