@@ -346,7 +346,7 @@ class _Declarations:
                 self._problems.add(
                     f"zone {zone.name} has {key}: {value}, and hosts with addresses",
                     where=where,
-                    hint=f"a zone has one agent, or one on each host: move {key}: to its hosts, or drop theirs",
+                    hint=f"a zone has one agent, or one per host: move {key}: to its hosts, or drop theirs",
                 )
         for name in own:
             if name in zones:

@@ -15,13 +15,14 @@ from headwater import live
 from headwater.adapt.calibrate import Learned, facts_of
 from headwater.adapt.model import Facts
 from headwater.adapt.window import Window, window
+from headwater.app.client import Client, PlanRequest
 from headwater.continuum import Continuum
 from headwater.control.lifecycle import BUSY
 from headwater.control.sharing import Limits, Owner, Right, Role
 from headwater.control.store import NoStore, Store, StoreReader
 from headwater.dataflow.graph import Dataflow
 from headwater.errors import Busy, Denied, DeploymentError, Missing
-from headwater.plan.diff import diff
+from headwater.places import existing, store_place
 from headwater.plan.model import DeploymentPlan
 from headwater.profile import Profile
 from headwater.reuse.costs import Account, accounts
@@ -73,7 +74,7 @@ def submit(
     DeploymentError where the name is taken or the pool has another continuum, Busy while a change of the
     pool is under way.
     """
-    with closing(Store(live.store_place(place))) as store:
+    with closing(Store(store_place(place))) as store:
         _identify(store, owner, token)
         _check_role(store, owner)
         _check_name(store, dataflow.name)
@@ -92,12 +93,11 @@ def submit(
         way = cheapest(found, facts)
         after, plan = way.pool, way.plan
         _check_limits(store, owner, after)
-        diff(running, plan, generation=2 * version + 1)
         ids = set(after[dataflow.name].ids.values())
         there = {shared for one in before.submissions for shared in one.ids.values()}
         return Joined(
             pool=pool,
-            version=store.keep_pool(after, plan, after=version),
+            version=_want(after, plan, version, place),
             reused=tuple(sorted(ids & there)),
             new=tuple(sorted(ids - there)),
             queries=(len(running.units) if running else 0, len(plan.units)),
@@ -111,7 +111,7 @@ def remove(name: str, owner: str, place: str | None = None, *, token: str | None
 
     Raises Missing where there is no such dataflow, Denied where it is another owner's who has not allowed it.
     """
-    with closing(Store(live.store_place(place))) as store:
+    with closing(Store(store_place(place))) as store:
         _identify(store, owner, token)
         _check_role(store, owner)
         pool, gone = store.find_submission(name)
@@ -122,11 +122,10 @@ def remove(name: str, owner: str, place: str | None = None, *, token: str | None
         plan = None
         if after.submissions and running is not None:
             plan = put_together(after, running.continuum, running)
-            diff(running, plan, generation=2 * version + 1)
         there = {shared for one in after.submissions for shared in one.ids.values()}
         return Joined(
             pool=pool.name,
-            version=store.keep_pool(after, plan, after=version),
+            version=_want(after, plan, version, place),
             reused=tuple(sorted(there & set(gone.ids.values()))),
             new=tuple(sorted(set(gone.ids.values()) - there)),
             queries=(len(running.units) if running else 0, len(plan.units) if plan else 0),
@@ -135,29 +134,40 @@ def remove(name: str, owner: str, place: str | None = None, *, token: str | None
 
 def defragment(pool: str = POOL, place: str | None = None) -> Joined:
     """Put together again what coming and going has cut up: fewer queries, all state kept."""
-    with closing(Store(live.store_place(place))) as store:
+    with closing(Store(store_place(place))) as store:
         found = store.pool(pool)
         version, running = _stands(store, pool)
         if found is None or running is None:
             raise Missing("nothing runs in it", where=f"pool {pool}", hint="headwater submit")
         plan = whole(found, running.continuum, running)
-        diff(running, plan, generation=2 * version + 1)
         return Joined(
             pool=pool,
-            version=store.keep_pool(found, plan, after=version),
+            version=_want(found, plan, version, place),
             queries=(len(running.units), len(plan.units)),
         )
 
 
+def _want(pool: Pool, plan: DeploymentPlan | None, version: int, place: str | None) -> int:
+    """Want a pool and its plan, or that it ends, after a version of it; give the new version."""
+    if plan is None:
+        with closing(Store(store_place(place))) as store:
+            return store.keep_pool(pool, None, after=version)
+    client = Client(place)
+    request = PlanRequest(
+        dataflow=plan.dataflow, continuum=plan.continuum, decided=plan.deployment, pool=pool
+    )
+    return client.apply(client.propose(request), after=version)
+
+
 def pools(place: str | None = None) -> tuple[Pool, ...]:
     """Give all pools with what is in them."""
-    with live.existing(place) as store:
+    with existing(place) as store:
         return store.every_pool()
 
 
 def written(name: str, owner: str, place: str | None = None, *, token: str | None = None) -> Dataflow:
     """Give a dataflow as it was submitted, to its owner or whom that one lets read it."""
-    with live.existing(place) as store:
+    with existing(place) as store:
         _identify(store, owner, token)
         _, found = store.find_submission(name)
         _check_right(store, owner, "read", found)
@@ -166,7 +176,7 @@ def written(name: str, owner: str, place: str | None = None, *, token: str | Non
 
 def costs(place: str | None = None) -> Mapping[str, tuple[Account, ...]]:
     """Give for each pool what its dataflows cost, shared and alone; none while nothing is measured."""
-    with live.existing(place) as store:
+    with existing(place) as store:
         return {name: _accounts(store, name) for name in store.pools()}
 
 
@@ -200,7 +210,7 @@ def _learned(store: StoreReader, name: str) -> Learned:
 
 def owners(place: str | None = None) -> tuple[Owner, ...]:
     """Give all owners of whom something is known."""
-    with live.existing(place) as store:
+    with existing(place) as store:
         return store.owners()
 
 
@@ -218,7 +228,7 @@ def role_of(name: str, place: str | None = None) -> Role:
 
 def _known(name: str, place: str | None) -> Owner | None:
     try:
-        with live.existing(place) as store:
+        with existing(place) as store:
             return store.owner(name)
     except NoStore:
         return None
@@ -240,7 +250,7 @@ def set_owner(
     """
     if name == ADMIN and role not in (None, "owner"):
         raise DeploymentError(f"{ADMIN} may do all", where=f"owner {name}", hint="give another one this role")
-    with closing(Store(live.store_place(place))) as store:
+    with closing(Store(store_place(place))) as store:
         if limits is not None or role is not None:
             _identify(store, ADMIN, shown)
         if token:
@@ -260,7 +270,7 @@ def grant(
     token: str | None = None,
 ) -> None:
     """Give a right to an owner's dataflows to another one, or take it back."""
-    with closing(Store(live.store_place(place))) as store:
+    with closing(Store(store_place(place))) as store:
         _identify(store, owner, token)
         store.grant(owner, other, what, given=given)
 

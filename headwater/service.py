@@ -362,7 +362,16 @@ def _clear(directory: Path) -> None:
     end_stale(directory.resolve() / "spark")
     rest = [p for p in directory.iterdir() if p.name != ".lock"]
     ours = {"plan.json", "plan.json.old", "spark", "channels", "units", "checkpoints", "sinks", "deadletters"}
-    ours |= {"run.db", "run.db-journal", "specs", "tasks.json", "terms.json", "peers.json", "state", "rehearsals"}
+    ours |= {
+        "run.db",
+        "run.db-journal",
+        "specs",
+        "tasks.json",
+        "terms.json",
+        "peers.json",
+        "state",
+        "rehearsals",
+    }
     strange = sorted(p.name for p in rest if p.name not in ours)
     if strange:
         raise DeploymentError(

@@ -1,8 +1,8 @@
 """Models of what a plan would do, behind one protocol; which of them counts, and where they disagree. Pure.
 
-Three stand side by side. The *batch* model (``headwater.adapt.model``) knows queries, cuts and batches, and is
-fitted to what is measured. The *network of queues* (AELS, eq. 7, 8 and 18) and *D/M/1-M/D/1* (TSOO, eq. 15 to
-23) know hosts, links and operators, and nothing of cuts. The batch model counts; the others are heard.
+Three stand side by side. The *batch* model (``headwater.adapt.model``) knows queries, cuts and batches, and
+is fitted to what is measured. The *network of queues* (AELS, eq. 7, 8 and 18) and *D/M/1-M/D/1* (TSOO, eq. 15
+to 23) know hosts, links and operators, and nothing of cuts. The batch model counts; the others are heard.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class QueueNetwork:
 
 @dataclass(frozen=True)
 class SharedHosts:
-    """Processes that share their host's cpu alike, with windows that come or take evenly (TSOO, eq. 15 to 23)."""
+    """Processes that share a host's cpu alike, with windows that come or take evenly (TSOO, eq. 15 to 23)."""
 
     setting: Setting
     name = "D/M/1-M/D/1"

@@ -57,7 +57,6 @@ def capability(host: Host, name: str) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
 
 
-
 @dataclass(frozen=True)
 class Option:
     """A deployment that could be, with its plan and what that would do.
@@ -158,9 +157,7 @@ class Options:
                 continue
             known.append(deployment)
             try:
-                plan = build(
-                    self._plan.dataflow, self._plan.continuum, deployment, pooled=self._plan.pooled
-                )
+                plan = build(self._plan.dataflow, self._plan.continuum, deployment, pooled=self._plan.pooled)
             except HeadwaterError:
                 continue
             if work_of(plan) != work:

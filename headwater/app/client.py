@@ -30,6 +30,7 @@ from headwater.plan.place import ANNOTATED, Prediction, Setting, place
 from headwater.plan.place import Wish as PlacementWish
 from headwater.plan.steps import CanarySettings, Step
 from headwater.profile import Known, Profile
+from headwater.reuse.pool import Pool
 
 Shape = Literal["annotated", "one-unit", "unit-per-operator"]
 
@@ -40,7 +41,8 @@ class PlanRequest:
 
     Without more it is placed by its marks. ``strategy`` chooses another placement, within ``limits``;
     ``profiles`` say what operators cost, by dataflow, and ``compare`` asks what other strategies would do.
-    ``edits`` are made on top, one after the other. ``decided`` is placed as it says.
+    ``edits`` are made on top, one after the other. ``decided`` is placed as it says. ``pool`` is what the
+    dataflow was put together from, and is stored with the plan.
     """
 
     dataflow: Dataflow | None = None
@@ -54,12 +56,16 @@ class PlanRequest:
     compare: bool = False
     edits: tuple[Edit, ...] = ()
     decided: Deployment | None = None
-    pooled: bool = False
+    pool: Pool | None = None
     reset_state: frozenset[str] = frozenset()
     canary: CanarySettings | None = None
 
     def __post_init__(self) -> None:
-        chosen = [self.shape != "annotated", self.strategy is not None or self.compare, self.decided is not None]
+        chosen = [
+            self.shape != "annotated",
+            self.strategy is not None or self.compare,
+            self.decided is not None,
+        ]
         if sum(chosen) > 1:
             raise PlacementError(
                 "a shape, a strategy and a decided placement exclude each other", hint="ask for one of them"
@@ -141,9 +147,7 @@ class Client:
     def __init__(self, place: str | None = None) -> None:
         self.place = place
 
-    def propose(
-        self, request: PlanRequest, *, observe: Observe = lambda what, done, of: None
-    ) -> Proposal:
+    def propose(self, request: PlanRequest, *, observe: Observe = lambda what, done, of: None) -> Proposal:
         """Plan what is asked for; raise what is wrong with it.
 
         What forbids to apply it beside what runs is said by the proposal. ``observe`` is called before each
@@ -178,9 +182,7 @@ class Client:
                     ) from None
             found = _newest(store, reference)
         if found is None:
-            raise DeploymentError(
-                "has no plan", where=f"deployment '{reference}'", hint="apply one first"
-            )
+            raise DeploymentError("has no plan", where=f"deployment '{reference}'", hint="apply one first")
         return found
 
     def in_force(self, name: str) -> DeploymentPlan:
@@ -224,14 +226,17 @@ class Client:
         """
         name, shown = proposal.plan.dataflow.name, proposal.change
         request = proposal.request
+        after = shown.version if after is None else after
         with closing(Store(store_place(self.place))) as store:
+            if request.pool is not None:
+                return store.keep_pool(request.pool, proposal.plan, after=after)
             version = store.want(
                 name,
                 "run",
                 proposal.plan,
                 reset_state=request.reset_state,
                 canary=request.canary,
-                after=shown.version if after is None else after,
+                after=after,
             )
             if (profile := request.profiles.get(name)) is not None:
                 store.keep_profile(name, profile)
@@ -258,7 +263,7 @@ def _proposed(request: PlanRequest, store: StoreReader | None, observe: Observe)
         decided, prediction = place(setting, wish)
     else:
         decided = _decided(request, dataflow, continuum, base)
-    pooled = request.pooled or (base.pooled if base else False)
+    pooled = request.pool is not None or (base is not None and base.pooled)
     plan = planning.build(dataflow, continuum, decided, pooled=pooled)
     for edit in request.edits:
         plan = planning.build(dataflow, continuum, edited(plan, edit), pooled=pooled)
@@ -313,9 +318,7 @@ def _wish(
         limits=request.limits,
         weights=request.weights,
         running=running[name].deployment if name in running else None,
-        beside=tuple(
-            (plan, request.profiles.get(other)) for other, plan in running.items() if other != name
-        ),
+        beside=tuple((plan, request.profiles.get(other)) for other, plan in running.items() if other != name),
     )
 
 
@@ -330,9 +333,7 @@ def compare(
     from headwater.placement import STRATEGIES
     from headwater.placement.schedule import SCHEDULERS
 
-    wishes = {
-        name: PlacementWish(strategy=name, beside=wish.beside) for name in (ANNOTATED, *STRATEGIES)
-    }
+    wishes = {name: PlacementWish(strategy=name, beside=wish.beside) for name in (ANNOTATED, *STRATEGIES)}
     if wish.strategy in SCHEDULERS:
         wishes |= {name: replace(wish, strategy=name) for name in SCHEDULERS}
     found: dict[str, Prediction | HeadwaterError] = {}
@@ -372,5 +373,3 @@ def preview(
         same=same,
         cost=cut_cost(base, decided.wanted, whole(store.reports(name))) if base else None,
     )
-
-

@@ -1,4 +1,4 @@
-"""A deployment in this process: the controller, and one agent for all nodes, over one Spark and one directory.
+"""Run a deployment in this process: the controller and one agent for all nodes, on one Spark.
 
 It goes the way that zones go, without the wire: a plan is wanted, compared with what is there, and carried
 out step by step, with the state of what goes on. What was stopped goes on with the next run.
@@ -361,7 +361,9 @@ def take_over(plan: DeploymentPlan, layout: Layout, store: Store) -> None:
             hint="begin anew with --fresh",
         ) from error
     if keys != dict(plan.dataflow.keys) or units.keys() != {u.id for u in plan.units}:
-        changed = sorted(o for o in keys | dict(plan.dataflow.keys) if keys.get(o) != plan.dataflow.keys.get(o))
+        changed = sorted(
+            o for o in keys | dict(plan.dataflow.keys) if keys.get(o) != plan.dataflow.keys.get(o)
+        )
         what = f"changed: {', '.join(changed[:5])}" if changed else "the same operators, placed otherwise"
         raise DeploymentError(
             f"the directory holds a deployment of another plan, by an older version ({what})",
@@ -378,8 +380,9 @@ def take_over(plan: DeploymentPlan, layout: Layout, store: Store) -> None:
     for unit in named.units:
         spec = spec_of(named, unit.id)
         write_atomically(layout.root / "specs" / f"{spec.digest}.json", json.dumps(spec.to_data()))
-        tasks.append({"unit": spec.id, "digest": spec.digest, "wanted": "finished" if finished else "stopped"})
+        tasks.append(
+            {"unit": spec.id, "digest": spec.digest, "wanted": "finished" if finished else "stopped"}
+        )
     write_atomically(layout.root / "tasks.json", json.dumps({"tasks": tasks}))
     store.adopt(named, finished=finished)
     layout.plan.rename(layout.plan.with_suffix(".json.old"))
-

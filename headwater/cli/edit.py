@@ -74,7 +74,7 @@ def move(
     wait: Wait = False,
     as_json: Json = False,
 ) -> None:
-    """Put an operator into another layer, or onto a host, while it runs, with its state: for all locations, or for one.
+    """Move an operator with its state, while it runs, to another layer or host, for all locations or for one.
 
     Upwards what comes after it goes along, downwards what comes before it.
     """
@@ -146,9 +146,7 @@ def spread(
     _propose(Spread(unit=unit, over=hosts), of, store, yes, wait=wait, as_json=as_json)
 
 
-def _propose(
-    edit: Edit, of: str | None, store: str | None, yes: bool, *, wait: bool, as_json: bool
-) -> None:
+def _propose(edit: Edit, of: str | None, store: str | None, yes: bool, *, wait: bool, as_json: bool) -> None:
     from headwater.app.client import Client, PlanRequest
 
     client = Client(store)

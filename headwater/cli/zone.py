@@ -91,7 +91,9 @@ def zone(
     ] = None,
     stand_in: Annotated[
         bool,
-        typer.Option("--stand-in", help="Offer whatever the plan counts on: this machine stands in for others."),
+        typer.Option(
+            "--stand-in", help="Offer whatever the plan counts on: this machine stands in for others."
+        ),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Where it listens as JSON on standard output, in a line.")

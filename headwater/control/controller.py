@@ -249,7 +249,7 @@ class Controller:
     # ------------------------------------------------------------ acting
 
     def _hand_out(self) -> float:
-        """Let every deployment that is due be taken a step on, each by itself; give the seconds until one is."""
+        """Take every deployment that is due a step on, side by side; give the seconds until one is."""
         acting, now = self._acting, time.monotonic()
         pending, waits = self._store.pending(), [IDLE]
         for name, version in pending.items():
@@ -298,8 +298,7 @@ class Controller:
                 self._acting.woken.wait(left)
 
     def look(self) -> float:
-        """Take every deployment of which something is wanted one step on; give the seconds until there is more
-        to do."""
+        """Take every deployment with work left one step on; give the seconds until there is more to do."""
         return min([IDLE, *(self.advance(name) for name in self._store.pending())])
 
     def advance(self, name: str) -> float:
@@ -511,8 +510,8 @@ class Controller:
     def poll(self) -> float:
         """Ask the nodes how far they are, and keep it; give the seconds until they are to be asked again.
 
-        Those of deployments that decisions are made on are asked more often; all the less often, the more there
-        are.
+        Those of deployments that decisions are made on are asked more often. The more nodes there are, the
+        less often all of them are asked.
         """
         now, watched = time.monotonic(), self._watched()
         if now >= self._all_due or not watched:

@@ -76,9 +76,7 @@ def _rename(connection: Connection, old: str, new: str) -> None:
         own = table.c[column]
         connection.execute(update(table).where(own == old).values({column: new}))
     step = t.journal.c.step
-    connection.execute(
-        update(t.journal).where(step.contains(old)).values(step=func.replace(step, old, new))
-    )
+    connection.execute(update(t.journal).where(step.contains(old)).values(step=func.replace(step, old, new)))
     connection.execute(delete(t.plans).where(t.plans.c.id == old))
 
 

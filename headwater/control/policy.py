@@ -108,7 +108,7 @@ class Policy:
         self._watched: dict[str, _Watched] = {}
 
     def look(self, news: Collection[str] | None = None) -> None:
-        """Look once at every deployment that something was promised of, is to be heard of, or has ``news``."""
+        """Look once at every deployment with a promise, an open decision, or ``news``."""
         promises = self._store.promises()
         opened = {decision.deployment for decision in self._store.decisions(states=OPEN, limit=10_000)}
         bound = {name for name, promise in promises.items() if promise.mode != "off"}

@@ -1,7 +1,7 @@
 """What nodes say of deployments, asked for side by side, and what they run that nobody wants.
 
-Each node is asked for all deployments at once. What it says is stored when it is news: a node that has nothing
-new costs a call, and no write.
+Each node is asked for all deployments at once. Its report is stored when it has changed: a node without news
+costs a call, and no write.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Deployed:
 
 @dataclass(frozen=True)
 class Drift:
-    """What a node has of a deployment otherwise than it stands; ``holds``: whether nothing was changed since."""
+    """A node's units differ from the store's; ``holds`` tells whether the store has not changed since."""
 
     deployment: str
     key: Key
@@ -134,9 +134,7 @@ class Poller:
             continuum, _, node_name = text.partition("/")
             if since > SILENT:
                 error = HeadwaterError("does not answer", where=node_name)
-                self._take(
-                    known, of_node.get((continuum, node_name), ()), (continuum, node_name), error
-                )
+                self._take(known, of_node.get((continuum, node_name), ()), (continuum, node_name), error)
         self._store_news(known)
         self.seconds = time.thread_time() - worked + cost
 
@@ -190,7 +188,9 @@ class Poller:
         """Tell whether a node has units of a deployment otherwise than they stand."""
         node = one.nodes[key].name
         here = {
-            which: s.runs for which, s in one.standings.items() if one.plans[s.plan].unit(which[0]).node == node
+            which: s.runs
+            for which, s in one.standings.items()
+            if one.plans[s.plan].unit(which[0]).node == node
         }
         told = report.units.get(name, {})
         running = {which for which, wanted in told.items() if wanted == "running"}

@@ -347,9 +347,7 @@ class SimulatedNode:
     @contextlib.contextmanager
     def _called(self, name: str, spec: UnitSpec) -> Iterator[dict[str, Any]]:
         if spec.unit.node != self.name:
-            raise DeploymentError(
-                f"belongs to node {spec.unit.node}", where=spec.id, hint="ask that one"
-            )
+            raise DeploymentError(f"belongs to node {spec.unit.node}", where=spec.id, hint="ask that one")
         with self._asked(name, f"{spec.deployment}/{spec.id}", spec.id) as world:
             yield world
 

@@ -362,8 +362,8 @@ class Store(StoreReader, Memory, Sharing):
         reports: Mapping[str, Sequence[ReportRecord]] = MappingProxyType({}),
         samples: Mapping[str, Progress] = MappingProxyType({}),
     ) -> None:
-        """Keep what nodes said of deployments, and of each as a whole at a time; the last progress stays where
-        a node cannot be asked."""
+        """Keep reports of nodes, and a sample of each deployment; a node that cannot be asked keeps its last
+        progress."""
         with self._acting(holder) as connection:
             for deployment, found in reports.items():
                 for report in found:

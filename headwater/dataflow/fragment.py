@@ -72,7 +72,7 @@ class Fragment:
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[str, ...]]:
-        """For each operator, and each given stream, the names of those that read it; ``OUTSIDE`` for others."""
+        """For each operator and given stream, the operators that read it; ``OUTSIDE`` for others."""
         found: dict[str, list[str]] = {i: [] for i in (*self.given, *self._by_id)}
         for operator in self.operators:
             for parent in dict.fromkeys(operator.inputs):

@@ -1,8 +1,8 @@
 """From dataflow and continuum to a plan: layers, hosts, cuts, units, channels. Pure.
 
-Model: FlowUnits, section III. Contiguous operators that the same hosts run for the same locations form a unit;
-the job's locations decide which zones get an instance of it; requirements decide the hosts inside a zone;
-data moves only up the tree of zones.
+Model: FlowUnits, section III. Contiguous operators that the same hosts run for the same locations form a
+unit; the job's locations decide which zones get an instance of it; requirements decide the hosts inside a
+zone; data moves only up the tree of zones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headwater.plan.deployment import Deployment, Edge, HostNames, Placement
 from headwater.plan.model import Channel, DeploymentPlan, Part, Unit
 from headwater.plan.nodes import NodeGroup, NodeGroups, groups_of, locations_of
 from headwater.plan.onepass import outputs_of
-from headwater.plan.pieces import pieces
+from headwater.plan.pieces import connected, pieces
 from headwater.plan.spread import spread_column
 from headwater.requirement import Requirement
 
@@ -172,11 +172,14 @@ def _shared_out(dataflow: Dataflow, continuum: Continuum, deployment: Deployment
     groups = groups_of(dataflow, continuum, deployment.placement)
     changed: dict[str, dict[str, HostNames]] = {}
     for run in _runs(dataflow, continuum, deployment, groups):
-        if len(run.group.nodes) > 1 and spread_column(dataflow, run.operators) is None:
-            hosts = [continuum.node(node).host for node in run.group.nodes]
-            for id_ in run.operators:
-                own = changed.setdefault(id_, {})
-                own |= dict.fromkeys(run.locations, (strongest(hosts).name,))
+        if len(run.group.nodes) == 1 or spread_column(dataflow, run.operators) is not None:
+            continue
+        hosts = [continuum.node(node).host for node in run.group.nodes]
+        for part in connected(dataflow, run.operators):  # those that only read the same stream may be apart
+            if spread_column(dataflow, part) is None:
+                for id_ in part:
+                    own = changed.setdefault(id_, {})
+                    own |= dict.fromkeys(run.locations, (strongest(hosts).name,))
     return replace(deployment, placement=deployment.placement.replaced(changed))
 
 
@@ -377,16 +380,12 @@ def _channels(
                     continue
                 readers = sorted(_readers(dataflow, takers, run, [id_]))
                 reading = [u for n in readers for u in units[n]]
-                routes = {
-                    u.id: tuple(x.name for x in continuum.links_up(unit.zone, u.zone)) for u in reading
-                }
+                routes = {u.id: tuple(x.name for x in continuum.links_up(unit.zone, u.zone)) for u in reading}
                 event_time = dataflow.types[id_].event_time
                 tag = tag_of(dataflow.keys[id_])
                 broker = _broker(continuum, unit.zone, [u.zone for u in reading])
                 channels.append(
-                    Channel(
-                        id_, unit.node, unit.zone, tag, unit.id, routes, event_time, unit.part, broker
-                    )
+                    Channel(id_, unit.node, unit.zone, tag, unit.id, routes, event_time, unit.part, broker)
                 )
     return tuple(channels)
 

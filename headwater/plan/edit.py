@@ -217,9 +217,7 @@ def fuse(plan: DeploymentPlan, first: str, second: str, *, layer: str | None = N
     )
 
 
-def _on_one_of(
-    plan: DeploymentPlan, deployment: Deployment, one: Unit, other: Unit
-) -> Iterator[Deployment]:
+def _on_one_of(plan: DeploymentPlan, deployment: Deployment, one: Unit, other: Unit) -> Iterator[Deployment]:
     """Give a deployment as it is, and with what two units of one zone run on the hosts of either."""
     yield deployment
     if one.zone != other.zone or len(plan.continuum.zone(one.zone).nodes) == 1:
@@ -238,7 +236,7 @@ def _check_one_layer(plan: DeploymentPlan, operators: Iterable[str]) -> None:
     for location, own in plan.layers_at.items():
         if found := [i for i in operators if i in own]:
             raise PlacementError(
-                f"'{found[0]}' is in layer {own[found[0]]} at {location}, elsewhere in {plan.layers[found[0]]}",
+                f"'{found[0]}' is in {own[found[0]]} at {location}, elsewhere in {plan.layers[found[0]]}",
                 where="fuse",
                 hint=f"move it first: headwater move {found[0]} --to LAYER for all locations, "
                 f"or with --at {location} for that one",

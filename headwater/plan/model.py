@@ -76,7 +76,7 @@ class Channel:
     """With its place it names what is stored; a place that is left and taken again gets another one."""
     producer: str
     routes: Mapping[str, tuple[str, ...]]
-    """For each unit that reads it, the names of the links its data crosses, lowest first; none inside a zone."""
+    """For each unit that reads it, the links its data crosses, lowest first; none inside a zone."""
     event_time: EventTime | None
     part: Part | None = None
     """Which part of its unit writes it."""

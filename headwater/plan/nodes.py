@@ -17,7 +17,7 @@ from headwater.plan.deployment import HostNames, Placement
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """The nodes of a zone that run an operator together, sharing its rows out by key where they are several."""
+    """The nodes of a zone that run an operator together, its rows partitioned by key."""
 
     zone: str
     layer: str
@@ -128,9 +128,7 @@ def _group(continuum: Continuum, hosts: HostNames) -> NodeGroup:
     return NodeGroup(zone, continuum.zone(zone).layer, tuple(nodes))
 
 
-def _unknown(
-    dataflow: Dataflow, placement: Placement, locations: tuple[str, ...]
-) -> list[HeadwaterError]:
+def _unknown(dataflow: Dataflow, placement: Placement, locations: tuple[str, ...]) -> list[HeadwaterError]:
     where, known = f"dataflow '{dataflow.name}'", set(locations)
     problems: list[HeadwaterError] = []
     for operator in placement:
@@ -143,7 +141,9 @@ def _unknown(
             hint = suggestion(location, locations, "its locations are")
             problems.append(
                 PlacementError(
-                    f"'{operator}' is placed at {location}, which is no location of it", where=where, hint=hint
+                    f"'{operator}' is placed at {location}, which is no location of it",
+                    where=where,
+                    hint=hint,
                 )
             )
     return problems

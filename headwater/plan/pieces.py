@@ -62,6 +62,11 @@ def _side_by_side(
     return _ordered(dataflow, [*together.values(), *apart])
 
 
+def connected(dataflow: Dataflow, operators: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """Give the parts of some operators that no stream joins."""
+    return _components(dataflow, operators, set())
+
+
 def _components(
     dataflow: Dataflow, operators: tuple[str, ...], cuts: set[Edge]
 ) -> tuple[tuple[str, ...], ...]:

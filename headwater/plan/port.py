@@ -23,7 +23,7 @@ from headwater.plan.steps import Incarnation
 
 @dataclass(frozen=True, kw_only=True)
 class Stamp:
-    """What tells one order from another: the store it stands in, the lease's term, its number in that term."""
+    """Where an order comes from: the store, the term of its lease, and the order's number in that term."""
 
     store: str
     term: int

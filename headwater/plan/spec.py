@@ -26,7 +26,7 @@ from headwater.requirement import Requirement
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """A unit that reads a channel: its id, its checkpoint, where it runs, and how often its query reads it."""
+    """A unit that reads a channel: its id, checkpoint and node, and how often its query reads it."""
 
     unit: str
     checkpoint: str
@@ -47,7 +47,7 @@ class UnitSpec:
     ``inputs`` and ``outputs``: its channels; ``readers``: by the id of a channel, who reads it, itself among
     them for inputs. ``brokers``: those that hold any of these, by zone. ``tags``: for its operators and
     inputs, what their sinks and sources are named by. ``direct_time``: whether the newest row written tells
-    how far event time is. ``node``: where it runs, with the capabilities of its hosts that the plan counts on.
+    how far event time is. ``node``: where it runs, with the capabilities that the plan counts on.
     """
 
     deployment: str
@@ -184,4 +184,3 @@ def _reader(plan: DeploymentPlan, id_: str, operator: str) -> Reader:
     unit = plan.unit(id_)
     times = reads(plan.dataflow, unit)[operator]
     return Reader(unit=id_, checkpoint=unit.checkpoint, node=unit.node, zone=unit.zone, times=times)
-

@@ -1,7 +1,7 @@
 """Documents of plans in older formats, brought up to date: a function from each format to the next.
 
-An older document that did not hold its units is planned once more, and the result is held against what it does
-hold: names, epochs, channels. One that this does not fit is refused, and never taken for another plan.
+An older document that did not hold its units is planned once more, and the result is held against what it
+does hold: names, epochs, channels. One that does not fit is refused, and never taken for another plan.
 """
 
 from __future__ import annotations

@@ -221,7 +221,9 @@ class Agents:
         return FlightLog(self._reach(node), f"{deployment}/{channel}")
 
     def _reach(self, node: Node) -> Wire:
-        with self._starting.setdefault(node.name, threading.Lock()):  # one that does not come up delays no other
+        with self._starting.setdefault(
+            node.name, threading.Lock()
+        ):  # one that does not come up delays no other
             address = node.at or self._here(node.name)
         with self._lock:
             wire = self._wires.get(node.name)

@@ -129,9 +129,7 @@ def _blanks(layout: Layout, unit: Unit) -> Path:
     return layout.state(unit).with_name("blank")
 
 
-def load(
-    units: Units, spec: UnitSpec, carry: Carry, names: Sequence[str], store: StateStore
-) -> None:
+def load(units: Units, spec: UnitSpec, carry: Carry, names: Sequence[str], store: StateStore) -> None:
     """Make a unit's checkpoint of what others saved, and keep for it what it has still to read.
 
     Raise Unavailable while the zone has not got yet what the unit is to begin behind.
@@ -141,10 +139,10 @@ def load(
     found = {donor: _known(store, name) for donor, name in zip(carry.donors, names, strict=True)}
     places: list[Place] = []
     at: dict[str, int] = {}
+    sources = {o.id: o for o in spec.flow.operators if isinstance(o, Source)}
     for reading in carry.readings:
-        operator = spec.flow[reading.operator] if reading.operator in spec.flow else None
-        if isinstance(operator, Source):
-            for name in names_of_source(spec, operator).values():
+        if (source := sources.get(reading.operator)) is not None:
+            for name in names_of_source(spec, source).values():
                 # Dead letters may be read apart, in one of the units or in both.
                 places += [Place(name=name), Place(name=name + apart("_2"), like=name)]
             continue

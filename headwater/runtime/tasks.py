@@ -43,6 +43,7 @@ _TRIES = 5  # to stop a unit between two batches
 _BATCH_SECONDS = 60.0  # within which a batch that was cut off is done again
 _CALM = 300.0  # seconds after which a unit's failures are forgotten
 
+
 @dataclass(frozen=True)
 class Task:
     """What is wanted of a unit, as it is described by the spec of a digest."""

@@ -144,9 +144,7 @@ class Units:
         self.prepare_outputs(spec)
         self.feed(spec)
 
-    def prepare_outputs(
-        self, spec: UnitSpec, joining: frozenset[str] = frozenset()
-    ) -> None:
+    def prepare_outputs(self, spec: UnitSpec, joining: frozenset[str] = frozenset()) -> None:
         """Make a unit's output channels and register who reads them; those of before stay.
 
         Readers that are ``joining`` begin where the channel ends now.

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import headwater as hw
+from headwater.app.local import LocalRun
 from headwater.continuum import Continuum
 from headwater.dataflow import sources
 from headwater.dataflow.graph import Dataflow
 from headwater.metrics import Progress
 from headwater.plan.build import build, one_unit
 from headwater.runtime import compile
-from headwater.app.local import LocalRun
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.runtime.settings import ChannelSettings, UnitSettings
 from headwater.runtime.sources import can_be_malformed, source_frame, well_formed

@@ -12,10 +12,10 @@ import pytest
 
 import headwater as hw
 from headwater import iot
+from headwater.app.local import LocalRun
 from headwater.continuum import Continuum
 from headwater.dataflow.stream import Stream
 from headwater.plan.build import build
-from headwater.app.local import LocalRun
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.runtime.settings import UnitSettings
 from headwater.testing import batch_result, check_equivalent

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
+from headwater.app.local import LocalRun
 from headwater.continuum import Continuum
 from headwater.errors import ChannelError, RuntimeFailure, Unavailable
 from headwater.plan.build import build
 from headwater.runtime import kafkaoutlet
 from headwater.runtime.broker import LocalBroker
 from headwater.runtime.channels.segments import Segment
-from headwater.app.local import LocalRun
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.runtime.outlets import open_outlet
 from headwater.runtime.settings import UnitSettings

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import headwater as hw
+from headwater.app.local import LocalRun
 from headwater.continuum import Continuum
 from headwater.errors import DeploymentError, Unavailable, UserCodeError
 from headwater.plan.build import build, one_unit
-from headwater.app.local import LocalRun
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.runtime.settings import UnitSettings
 from headwater.testing import KILL, PAUSE, STOP, BoundedSource, batch_result, check_equivalent, compare

@@ -9,8 +9,8 @@ from benchmarks import pipeline
 from benchmarks.flowunits.flow import flow
 from benchmarks.flowunits.workload import BATCH_ROWS, EDGES, Arrivals, Burst, continuum_text
 from benchmarks.flowunits.zones import Zones
-from headwater.plan.build import build
 from headwater.app.local import LocalRun
+from headwater.plan.build import build
 from headwater.runtime.endpoint import LocalEndpoint
 
 

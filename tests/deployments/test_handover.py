@@ -25,15 +25,14 @@ from headwater.testing import BoundedSource, batch_result, compare
 from tests.deployments.controllers import PATIENCE, Controller, apply, running
 from tests.deployments.flows import SCHEMA, rows
 
-TEXT = """
+CONTINUUM = Continuum.from_text("""
 name: two
 layers: [edge, cloud]
 zones:
   C1: {layer: cloud, hosts: {c1: {n_cpu: 2, memory: 1GiB}}}
   E1: {layer: edge, parent: C1, locations: [L1], hosts: {e1: {n_cpu: 1, memory: 1GiB}}}
   E2: {layer: edge, parent: C1, locations: [L2], hosts: {e2: {n_cpu: 1, memory: 1GiB}}}
-"""
-CONTINUUM = Continuum.from_text(TEXT)
+""")
 NAME = "moving"
 CHAIN = ("clean", "once", "rising", "counted", "list")
 
@@ -44,13 +43,8 @@ def planned(
     first_in_cloud: str,
     *cuts: Edge,
     locations: tuple[str, ...] = ("L1",),
-    on: Continuum = CONTINUUM,
-    require: str | None = None,
 ) -> DeploymentPlan:
-    """Plan filter, duplicates, ordered fold, windows and a projection, in the cloud from one of them on.
-
-    ``require``: what the windows' host has to have.
-    """
+    """Plan filter, duplicates, ordered fold, windows and a projection, in the cloud from one of them on."""
     builder = hw.flow(NAME, locations=list(locations))
     read = builder.read.json(path, SCHEMA, location_as="location").named("read")
     timed = read.with_watermark("ts", "10 seconds").where("v IS NOT NULL").named("clean")
@@ -61,16 +55,15 @@ def planned(
         keys=["location", "k"],
         order_by=["ts", "id"],
     ).named("rising")
-    folded = rising.require(require) if require else rising
-    windows = folded.group_by(hw.window("ts", "10 seconds"), "location", "k")
+    windows = rising.group_by(hw.window("ts", "10 seconds"), "location", "k")
     counted = windows.agg(n="count(*)", most="max(most)").named("counted")
     listed = counted.select("window.start AS begin", "location", "k", "n", "most").named("list")
     listed.write.parquet(out).named("out")
     flow = builder.build()
-    layers = dict(marked_layers(flow, on))
+    layers = dict(marked_layers(flow, CONTINUUM))
     above = flow.order[flow.order.index(first_in_cloud) :]
-    wanted = in_layers(flow, on, {**layers, **dict.fromkeys(above, "cloud")}, cuts=frozenset(cuts))
-    return build(flow, on, wanted)
+    wanted = in_layers(flow, CONTINUUM, {**layers, **dict.fromkeys(above, "cloud")}, cuts=frozenset(cuts))
+    return build(flow, CONTINUUM, wanted)
 
 
 def _most(state: float | None, row: dict[str, Any]) -> tuple[float, dict[str, Any]]:
@@ -206,26 +199,3 @@ def test_all_rows_that_wait_go_along_where_state_is_divided(
     expected = batch_result(endpoint.session(), flow, CONTINUUM)["out"]
     assert expected.num_rows == 30
     assert not compare(expected, written(tmp_path / "out"))
-
-
-@pytest.mark.long
-def test_a_unit_goes_to_another_host(endpoint: LocalEndpoint, tmp_path: Path, controller: Controller) -> None:
-    hosts = "a: {n_cpu: 1, memory: 1GiB, rack: 1}, b: {n_cpu: 2, memory: 1GiB, rack: 2}"
-    two = Continuum.from_text(TEXT.replace("c1: {n_cpu: 2, memory: 1GiB}", hosts))
-    source = BoundedSource(tmp_path / "in", {"L1": rows(160, seed=24)["L1"]}, rows_per_file=10)
-    out, store, count = tmp_path / "out", str(tmp_path / "store.db"), 0
-    released = iter(source.release())
-    for rack in (1, 2, 1):
-        plan = planned(source.path, str(out), "rising", on=two, require=f"rack = {rack}")
-        assert [u.hosts for u in plan.units if "counted" in u.operators] == [("ab"[rack - 1],)]
-        controller.carry_out(apply(plan, store), kill=False)
-        next(released)
-        count += 10
-        wait_until_read(tmp_path, plan, count)
-    for _ in released:
-        pass
-    controller.carry_out(live.stop(NAME, store, how="finish"), kill=False)
-    assert {d.name for d in (tmp_path / "zones" / "C1" / "spark").iterdir()} == {"a", "b"}
-    expected = batch_result(endpoint.session(), plan.dataflow, two)["out"]
-    assert expected.num_rows > 20
-    assert not compare(expected, written(out))

@@ -18,8 +18,8 @@ from headwater.dataflow.sources import Source
 from headwater.errors import HeadwaterError
 from headwater.plan import edit
 from headwater.plan.build import annotated, build
-from headwater.plan.diff import diff
 from headwater.plan.deployment import Deployment
+from headwater.plan.diff import diff
 from headwater.plan.model import DeploymentPlan
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare

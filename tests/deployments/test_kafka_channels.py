@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater.app.local import LocalRun
 from headwater.continuum import Continuum
 from headwater.errors import HeadwaterError
 from headwater.plan.build import build
@@ -14,7 +15,6 @@ from headwater.plan.spec import spec_of
 from headwater.runtime.broker import LocalBroker
 from headwater.runtime.channels.open import open_log
 from headwater.runtime.channelspec import channel_spec, drop_topics
-from headwater.app.local import LocalRun
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.runtime.layout import Layout
 from headwater.runtime.settings import UnitSettings

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import headwater as hw
+from headwater.app.local import LocalRun
 from headwater.continuum import Continuum
 from headwater.metrics import UnitProgress
 from headwater.plan.build import build
 from headwater.plan.model import Unit
 from headwater.plan.spec import spec_of
 from headwater.runtime.broker import LocalBroker
-from headwater.app.local import LocalRun
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.runtime.passage import Passage, latency
 from headwater.runtime.settings import UnitSettings

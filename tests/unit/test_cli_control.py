@@ -134,6 +134,34 @@ def test_an_operator_is_moved_for_one_location() -> None:
         assert code != 0 and "no location is called 'L3'" in err
 
 
+def test_a_unit_is_spread_over_hosts_with_agents_of_their_own() -> None:
+    text = Path(CONTINUUM).read_text()
+    for host in ("s1a", "s1b"):
+        text = text.replace(f"{host}: {{n_cpu: 4", f"{host}: {{at: local, n_cpu: 4")
+    Path("nodes.yaml").write_text(text)
+    given = [tiny()[0], "-c", "nodes.yaml"]
+    with controller() as zones:
+        code, out, err = invoke("apply", *given, "--yes", "--wait")
+        assert code == 0, err
+        begun = {id_: kept["high"] for id_, kept in zones.kept("tiny").items() if "high" in kept}
+        assert set(begun) == {"high.1of2@s1a", "high.2of2@s1b", "high@S2"}
+        code, out, err = invoke("spread", "high.2of2@s1b", "--over", "s1b", "--yes", "--wait")
+        assert code == 0, err
+        assert "give high@s1b the state of high from high.1of2@s1a, high.2of2@s1b" in out
+        joined = zones.kept("tiny")["high@s1b"]["high"]
+        assert joined == " + ".join(sorted((begun["high.1of2@s1a"], begun["high.2of2@s1b"])))
+        code, out, err = invoke("spread", "high@s1b", "--over", "s1a, s1b", "--of", "tiny", "--yes", "--wait")
+        assert code == 0, err
+        now = zones.kept("tiny")
+        assert {now[id_]["high"] for id_ in ("high.1of2@s1a", "high.2of2@s1b")} == {joined}
+        assert now["high@S2"]["high"] == begun["high@S2"]
+        store = live.Store(live.store_place(None))
+        assert zones.differences(store.base("tiny"), "tiny") == []
+        store.close()
+        code, _, err = invoke("spread", "high@S2", "--over", "s1a", "--yes")
+        assert code == 4 and "no host of zone S2 is called 's1a'" in err
+
+
 def test_nobody_is_asked_without_a_terminal() -> None:
     code, _, err = invoke("apply", *tiny())
     assert code == 2 and "--yes" in err

@@ -215,6 +215,39 @@ def test_file_errors(tmp_path: Path) -> None:
         Continuum.from_yaml(tmp_path)
 
 
+NODES = """
+layers: [edge, cloud]
+zones:
+  C1: {layer: cloud, at: 'c:7070', spark: 'spark://c:7077', hosts: {vm1: {n_cpu: 2}, vm2: {n_cpu: 8}}}
+  E1:
+    layer: edge
+    parent: C1
+    hosts: {gw1: {at: 'gw1:7070', n_cpu: 1}, gw2: {at: local, spark: 'sc://gw2:15002', n_cpu: 4}}
+  E2: {layer: edge, parent: C1}
+"""
+
+
+def test_each_host_with_an_address_is_a_node_and_so_is_a_zone_of_others() -> None:
+    continuum = Continuum.from_text(NODES)
+    found = [(n.name, n.zone, n.at, n.spark, [h.name for h in n.hosts]) for n in continuum.nodes]
+    assert found == [
+        ("C1", "C1", "c:7070", "spark://c:7077", ["vm1", "vm2"]),
+        ("gw1", "E1", "gw1:7070", None, ["gw1"]),
+        ("gw2", "E1", None, "sc://gw2:15002", ["gw2"]),
+        ("E2", "E2", None, None, ["E2"]),
+    ]
+    assert [continuum.node(n.name) for n in continuum.nodes] == list(continuum.nodes)
+    assert {h.name: continuum.node_of(h.name).name for h in continuum.hosts} == {
+        "vm1": "C1", "vm2": "C1", "gw1": "gw1", "gw2": "gw2", "E2": "E2",
+    }  # fmt: skip
+    assert (continuum.node("C1").host.name, continuum.node("gw1").host.name) == ("vm2", "gw1")
+    assert "at" not in continuum.host("gw1").capabilities and continuum.host("gw1").capabilities["n_cpu"] == 1
+    assert Continuum.from_data(continuum.to_data()) == continuum
+    with pytest.raises(ContinuumError, match="no node 'vm1'") as caught:
+        continuum.node("vm1")
+    assert "C1, gw1, gw2, E2" in str(caught.value.hint)
+
+
 # Generated trees.
 
 CAPABILITIES = st.dictionaries(
@@ -243,7 +276,9 @@ def continua(draw: Any) -> dict[str, Any]:
         below = draw(st.integers(0, int(zones[parent]["layer"][1]) - 1))
         zones[f"Z{i}"] = {"layer": f"l{below}", "parent": parent, "link": draw(LINKS)}
     for name, zone in zones.items():
-        zone["hosts"] = {f"{name}-h{i}": draw(CAPABILITIES) for i in range(draw(st.integers(0, 2)))}
+        own = draw(st.sampled_from([{}, {}, {"at": "local"}, {"at": "10.0.0.1:7070", "spark": "local"}]))
+        hosts = range(draw(st.integers(0, 2)))
+        zone["hosts"] = {f"{name}-h{i}": {**draw(CAPABILITIES), **own} for i in hosts}
         if draw(st.booleans()):
             zone["locations"] = [f"L-{name}"]
     order = draw(st.permutations(list(zones)))

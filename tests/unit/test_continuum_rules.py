@@ -35,6 +35,31 @@ def edge(rest: str, name: str = "E1") -> str:
 
 
 RULES = {
+    "host without address": (
+        edge("hosts: {a: {at: local}, b: {}}"),
+        6,
+        "a of zone E1 has an address, but not b",
+    ),
+    "hosts of a zone with an address": (
+        edge("at: '10.0.0.1:7070', hosts: {a: {at: '10.0.0.2:7070'}}"),
+        6,
+        "zone E1 has at: 10.0.0.1:7070, and hosts with addresses",
+    ),
+    "Spark of a host without agent": (
+        edge("hosts: {a: {spark: 'spark://10.0.0.1:7077'}, b: {}}"),
+        6,
+        "host a of zone E1 has a Spark of its own, but no address",
+    ),
+    "node named as a zone": (
+        edge("hosts: {E1: {at: local}}"),
+        6,
+        "host E1 of zone E1 has an agent of its own, and the name of a zone",
+    ),
+    "address of a host": (
+        edge("hosts: {a: {at: nowhere}}"),
+        6,
+        "at of host 'a' is 'nowhere', not an address",
+    ),
     "unclosed": ("layers: [a]\nzones: {A: [", 2, "this is not YAML"),
     "indentation": ("layers: [a]\n zones: 1\n", 2, "this is not YAML"),
     "tab": ("layers: [a]\nzones:\n\tA: {layer: a}\n", 3, "this is not YAML"),

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
 
 import headwater as hw
 from headwater.continuum import Continuum
+from headwater.control.simulated import SimulatedNodes
+from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stream import Stream
-from headwater.errors import ErrorList, PlacementError
+from headwater.errors import ErrorList, HeadwaterError, PlacementError
 from headwater.plan import edit
 from headwater.plan.build import annotated, build
+from headwater.plan.diff import diff
 from headwater.plan.document import from_document, to_document
-from headwater.plan.model import DeploymentPlan
+from headwater.plan.edit import Edit, Fuse, Move, Split, Spread
+from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.order import steps_of
+from headwater.plan.spec import UnitSpec, spec_of
+from headwater.plan.spread import spread_column
+from headwater.plan.steps import standing_of
+from headwater.requirement import Requirement
+from tests.unit.changes import carry_out
+from tests.unit.test_locations import line
+from tests.unit.test_plan import dataflows
 
 HOSTS: dict[str, dict[str, object]] = {
     "small": {"n_cpu": 2},
@@ -195,3 +212,127 @@ def test_what_cannot_be_shared_out_is_not_spread() -> None:
     source = planned(by_window("k"))
     with pytest.raises((PlacementError, ErrorList), match="cannot be shared out over pi1, pi2"):
         edit.spread(source, "low", ("pi1", "pi2"))
+
+
+# ---------------------------------------------------------------- any graph, any history
+
+TREE = Continuum.from_text("""
+layers: [edge, site, cloud]
+zones:
+  C1: {layer: cloud, hosts: {c1: {at: local, gpu: true, n_cpu: 2}, c2: {at: local, n_cpu: 8}}}
+  S1:
+    layer: site
+    parent: C1
+    hosts: {s1: {at: local, n_cpu: 2}, s2: {at: local, gpu: true, n_cpu: 4}, s3: {at: local, n_cpu: 4}}
+  S2: {layer: site, parent: C1, hosts: {t1: {gpu: true}, t2: {}}}
+  E1: {layer: edge, parent: S1, locations: [L1], hosts: {a1: {at: local}, a2: {at: local, gpu: true}}}
+  E2: {layer: edge, parent: S1, locations: [L2], hosts: {b1: {gpu: true}}}
+  E4: {layer: edge, parent: S2, locations: [L4], hosts: {d1: {gpu: true}, d2: {}}}
+""")
+
+
+def check_plan(plan: DeploymentPlan) -> None:
+    """Check that each row has one way, to hosts that may run what is there."""
+    flow, continuum = plan.dataflow, plan.continuum
+    assert from_document(json.loads(json.dumps(to_document(plan)))) == plan
+    order = [u.id for u in plan.units]
+    assert len({*order, *(c.id for c in plan.channels)}) == len(order) + len(plan.channels)
+    assert all(order.index(c.producer) < order.index(r) for c in plan.channels for r in c.consumers)
+    together: dict[tuple[str, tuple[str, ...], str], list[Unit]] = {}
+    for unit in plan.units:
+        together.setdefault((unit.name, unit.locations, unit.zone), []).append(unit)
+        assert unit.hosts and {continuum.node_of(h).name for h in unit.hosts} == {unit.node}
+        for host in unit.hosts:
+            assert all(not flow[o].requires.unmet(continuum.host(host).capabilities) for o in unit.operators)
+        spec = spec_of(plan, unit.id)
+        assert UnitSpec.from_data(json.loads(json.dumps(spec.to_data()))) == spec
+    for parts in together.values():
+        shares = [(u.part.index, u.part.count) for u in parts if u.part is not None]
+        assert shares == ([(n, len(parts)) for n in range(len(parts))] if len(parts) > 1 else [])
+        assert len({u.node for u in parts}) == len(parts)
+        assert len({u.part.column for u in parts if u.part is not None}) <= 1
+    for unit in plan.units:
+        for operator in {p for o in unit.operators for p in flow[o].inputs} - {*unit.operators}:
+            read = [c for c in plan.inputs(unit) if c.operator == operator]
+            found = Counter(x for c in read for x in plan.unit(c.producer).locations)
+            parts = {
+                x: [u for u in plan.units if operator in u.operators and x in u.locations] for x in found
+            }
+            assert found == {x: len(parts[x]) for x in unit.locations}  # of each part once
+
+
+@settings(max_examples=60, deadline=None)
+@given(dataflows(), st.data())
+def test_any_graph_is_planned_over_nodes(flow: Dataflow, data: st.DataObject) -> None:
+    free = [o.id for o in flow.operators if o.id not in {s.id for s in flow.sources}]
+    needy = data.draw(st.sets(st.sampled_from(free), max_size=3))
+    gpu = Requirement.parse("gpu = true")
+    flow = flow.with_operators(replace(o, requires=gpu) if o.id in needy else o for o in flow.operators)
+    plan = build(flow, TREE)
+    check_plan(plan)
+    for id_ in free:  # stateless: whoever needs nothing, and reads a channel alone, has all nodes
+        for unit in [u for u in plan.units if id_ in u.operators and not needy & {*u.operators}]:
+            shared = spread_column(flow, unit.operators) is not None
+            nodes = {u.node for u in plan.units if id_ in u.operators and u.zone == unit.zone}
+            assert nodes == {n.name for n in TREE.zone(unit.zone).nodes} or not shared
+    started = diff(None, plan)
+    nodes_of = SimulatedNodes()
+    carry_out(steps_of(started), nodes_of, started, {})
+    assert nodes_of.differences(started.wanted, flow.name) == []
+
+
+FLOW = line("L1", "L2", "L4")
+
+
+def drawn(data: st.DataObject, plan: DeploymentPlan) -> Edit:
+    """Draw an edit of a plan that may well be possible."""
+    unit = data.draw(st.sampled_from(plan.units))
+    hosts = [host.name for host in TREE.zone(unit.zone).hosts]
+    kind = data.draw(st.sampled_from((Move, Move, Spread, Spread, Split, Fuse)))
+    if kind is Spread:
+        over = data.draw(st.sets(st.sampled_from(hosts), min_size=1))
+        return Spread(unit=unit.id, over=tuple(sorted(over)))
+    if kind is Split:
+        return Split(unit=unit.id, after=data.draw(st.sampled_from(unit.operators)))
+    if kind is Fuse:
+        channel = data.draw(st.sampled_from(plan.channels))
+        reader = data.draw(st.sampled_from(channel.consumers))
+        return Fuse(first=channel.producer, second=reader, to=plan.unit(reader).layer)
+    return Move(
+        operator=data.draw(st.sampled_from(("clean", "fold", "count", "list"))),
+        to=data.draw(st.sampled_from(("edge", "site", "cloud", *(h.name for h in TREE.hosts)))),
+        at=data.draw(st.sampled_from((None, "L1", "L2", "L4"))),
+    )
+
+
+def states(nodes: SimulatedNodes) -> dict[str, set[str]]:
+    """Tell by operator who began what units that run keep."""
+    found: dict[str, set[str]] = {}
+    for kept in nodes.kept(FLOW.name).values():
+        for operator, begun_by in kept.items():
+            found.setdefault(operator, set()).update(begun_by.split(" + "))
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_history_of_edits_keeps_all_state(data: st.DataObject) -> None:
+    running = diff(None, build(FLOW, TREE)).wanted
+    nodes, started = SimulatedNodes(), diff(None, running)
+    carry_out(steps_of(started), nodes, started, {})
+    begun = states(nodes)
+    assert set(begun) == {"fold", "count"}
+    for number in range(data.draw(st.integers(1, 8))):
+        one = drawn(data, running)
+        try:
+            plan = build(FLOW, TREE, edit.edited(running, one))
+            decided = diff(running, plan, generation=2 * number + 3)
+        except HeadwaterError as refused:
+            event(f"{type(one).__name__} refused: {str(refused).splitlines()[0][-60:]}")
+            continue
+        check_plan(plan)
+        event(f"{type(one).__name__}, {len(decided.changed)} of {len(plan.units)} units change")
+        carry_out(steps_of(decided), nodes, decided, standing_of(running))
+        running = decided.wanted
+        assert nodes.differences(running, FLOW.name) == []
+        assert states(nodes) == begun

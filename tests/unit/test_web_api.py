@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater import live, live_loop, service
+from headwater import live, live_loop
+from headwater.app.client import Client as StoreClient
 from headwater.continuum import Continuum
 from headwater.control.store import Store
 from headwater.dataflow.graph import Dataflow
+from headwater.plan.build import build
 from headwater.web.server import serving
 from tests.unit.served import ZONES, Client, flow, place, until, world
 
@@ -58,7 +60,7 @@ def test_a_dataflow_is_planned_and_nothing_is_stored(client: Client) -> None:
     assert any(line.startswith("start out@C1: it is new") for line in found["change"]["steps"])
     assert found["prediction"]["strategy"] == "optimal" and found["prediction"]["latency_s"] > 0
     assert {"annotated", "cloud_only"} <= found["strategies"].keys()
-    assert not live.holds("tiny")
+    assert not StoreClient().holds("tiny")
     plain = client.ask("/plans", {"dataflow": document, "continuum": ZONES}, 200)
     assert "prediction" not in plain and "strategies" not in plain
     named = {
@@ -135,13 +137,18 @@ def test_operators_are_moved_and_units_split_and_fused(client: Client, tiny: dic
         ("move", {"operator": "high", "to": "edge", "after": before}),
         ("split", {"unit": "high@E1", "after_operator": "low"}),
         ("fuse", {"first": "low", "second": "high"}),
+        ("move", {"operator": "high", "to": "site"}),
+        ("spread", {"unit": "high@S1", "over": ["s1b"]}),
     ):
         found = client.ask(f"{of}/{what}", body)
         client.settled("tiny", found["wanted"])
         assert client.see(of)["change"]["outcome"] == "done", what
-    assert client.ask(f"{of}/move", {"operator": "high", "to": "site", "after": before}, 409)
+    assert client.ask(f"{of}/move", {"operator": "high", "to": "edge", "after": before}, 409)
     wrong = client.ask(f"{of}/move", {"operator": "hihg", "to": "site"}, 422)
     assert wrong["hint"] == "did you mean 'high'?"
+    wrong = client.ask(f"{of}/spread", {"unit": "out", "over": ["vm2"]}, 422)
+    assert wrong["hint"] == "did you mean 'vm1'?" and "no host of zone C1" in wrong["detail"]
+    assert client.ask(f"{of}/spread", {"unit": "out", "over": []}, 422)
 
 
 def test_promises_metrics_and_the_model(client: Client, tiny: dict[str, Any]) -> None:
@@ -196,7 +203,7 @@ def propose(above: int) -> int:
     store = Store(live.store_place(None))
     base = store.base("tiny")
     assert base is not None
-    plan = service.plan(Dataflow.from_data(flow(above=above)), base.continuum, spread=True)
+    plan = build(Dataflow.from_data(flow(above=above)), base.continuum)
     lease = store.lease()
     assert lease is not None
     number = store.record_decision(

@@ -125,7 +125,7 @@ def test_without_samples_it_goes_by_the_profile_and_says_so(begin: Begin) -> Non
         suppose("2x")
     found = suppose("trips=2000")
     assert (found.basis, found.measured_at) == ("profile", None)
-    assert found.choice.chosen is not None and found.choice.chosen.deployment.layers["light"] == "cloud"
+    assert found.choice.chosen is not None and found.choice.chosen.plan.layers["light"] == "cloud"
     assert "cost of 'result'" in found.assumed and "cost of 'heavy'" not in found.assumed
     loop.store.keep_learned(HOLDER, "two", Learned(profile=PROFILE, costs=Costs(batch_s=3.0)).to_data())
     again = suppose("trips=20")

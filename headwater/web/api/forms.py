@@ -172,7 +172,9 @@ class SpreadForm(EditForm):
     """Run a unit on one host of its zone, or on several."""
 
     unit: Text = Field(description="With or without its node.", examples=["means@S1"])
-    over: list[Text] = Field(min_length=1, max_length=1000, description="The hosts.", examples=[["s1a", "s1b"]])
+    over: list[Text] = Field(
+        min_length=1, max_length=1000, description="The hosts.", examples=[["s1a", "s1b"]]
+    )
 
 
 class FuseForm(EditForm):
