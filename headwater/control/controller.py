@@ -113,6 +113,9 @@ class Controller:
         """Units that their nodes do not know any more, as was told."""
         self._all_due = 0.0
         """When all nodes are to be asked again."""
+        self._just_ended: set[str] = set()
+        """Deployments of which a change has ended since their nodes were asked."""
+        self._changed = threading.Event()
 
     def _stamp(self) -> Stamp:
         return self._stamps()
@@ -136,7 +139,7 @@ class Controller:
                 self._rest(self._guarded(self._hand_out, say), stop)
         finally:
             ours = not self._lost.is_set()
-            self._lost.set()
+            self._lose()
             for thread in threads:
                 thread.join(self._lease)
             self._come_to_rest()
@@ -188,12 +191,13 @@ class Controller:
 
     def _lose(self) -> None:
         self._lost.set()
+        self._changed.set()
         with self._acting.woken:
             self._acting.woken.notify_all()
 
     def _keep_polling(self, stop: threading.Event) -> None:
         while not stop.is_set() and not self._lost.is_set():
-            self._lost.wait(self._guarded(self.poll, lambda text: None))
+            self._changed.wait(self._guarded(self.poll, lambda text: None))
 
     def _keep_deciding(self, stop: threading.Event) -> None:
         while not stop.is_set() and not self._lost.wait(IDLE):
@@ -445,6 +449,8 @@ class Controller:
         name, end = change.deployment, self._store.end_change
         standings = self._store.standings(name)
         base = self._store.deployment(name).base
+        self._poller.moved(name)
+        self._just_ended.add(name)
         match change.goal:
             case "run":
                 assert change.plan is not None
@@ -467,6 +473,7 @@ class Controller:
                 end(self._holder, change, "done", phase="stopped", message="all input is used up", base=base)
             case "stop":
                 end(self._holder, change, "done", phase="stopped", base=base)
+        self._changed.set()
 
     def _fail(self, change: Change, step: Step, error: HeadwaterError) -> None:
         """A step cannot be done: leave all running, go back, or say where things stand."""
@@ -513,12 +520,15 @@ class Controller:
         Those of deployments that decisions are made on are asked more often. The more nodes there are, the
         less often all of them are asked.
         """
-        now, watched = time.monotonic(), self._watched()
-        if now >= self._all_due or not watched:
+        self._changed.clear()
+        now, ended = time.monotonic(), set(self._just_ended)
+        self._just_ended -= ended
+        watched = self._watched()
+        if now >= self._all_due or not watched | ended:
             self._poller.poll()
             self._all_due = now + max(self._poll, self._poller.seconds / POLLING)
         else:
-            self._poller.poll(watched)
+            self._poller.poll(watched | ended)
         left = max(0.0, self._all_due - time.monotonic())
         return min(WATCHED, self._poll, left) if watched else left
 

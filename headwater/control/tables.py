@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    column,
     create_engine,
     event,
     insert,
@@ -305,13 +307,27 @@ def create_tables(connection: Connection, *, where: str) -> None:
         connection.execute(insert(meta).values(schema=SCHEMA, id=str(uuid.uuid4())))
     elif is_older(connection, where=where):
         if inspect(connection).has_table(leases.name) and not _has(connection, leases, "term"):
-            leases.drop(connection)  # who held it has to take it anew
+            _refuse_while_held(connection, where=where)
+            leases.drop(connection)  # its next holder begins with a term
         metadata.create_all(connection)
         for table, column in ((owners, owners.c.role), (meta, meta.c.id)):
             if not _has(connection, table, column.name):
                 added = CreateColumn(column).compile(dialect=connection.dialect)
                 connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {added}")
         connection.execute(update(meta).values(schema=SCHEMA, id=str(uuid.uuid4())))
+
+
+def _refuse_while_held(connection: Connection, *, where: str) -> None:
+    """Refuse to change a store on which a controller of an older version acts."""
+    until, holder = column("until", Float), column("holder", String)
+    query = select(holder).select_from(leases).where(until > time.time())
+    held = connection.execute(query).scalar()
+    if held is not None:
+        raise Unavailable(
+            f"a controller of an older version acts on it: {held}",
+            where=where,
+            hint="end that controller first; its zones run on",
+        )
 
 
 def _has(connection: Connection, table: Table, column: str) -> bool:

@@ -44,7 +44,7 @@ from headwater.runtime.savedstate import StateStore
 from headwater.runtime.settings import UnitSettings
 from headwater.runtime.sparks import Sparks
 from headwater.runtime.tasks import Deployed
-from headwater.runtime.wire import Action, Credentials
+from headwater.runtime.wire import PROTOCOL, Action, Credentials
 
 _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,300}")
@@ -128,10 +128,13 @@ class Agent:
 
     # ------------------------------------------------------------ requests
 
+    def _hello(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"protocol": PROTOCOL, "node": self.node, "deployments": sorted(self._deployed)}
+
     def actions(self) -> dict[str, Action]:
         """Give what may be asked, by name; see ``agents.AgentClient`` for the other side."""
         return {
-            "hello": lambda body: {"node": self.node, "deployments": sorted(self._deployed)},
+            "hello": self._hello,
             "peers": self._meet,
             "hold": self._hold,
             "check": self._of_unit(lambda d, spec, body: d.check(spec)),

@@ -29,7 +29,7 @@ from headwater.runtime.channels.flight import FlightLog
 from headwater.runtime.durable import write_first
 from headwater.runtime.layout import sink_name
 from headwater.runtime.replaying import Replayed, Wanted
-from headwater.runtime.wire import CA_ENV, TOKEN_ENV, Credentials, Wire
+from headwater.runtime.wire import CA_ENV, PROTOCOL, TOKEN_ENV, Credentials, Wire
 
 STATE_ENV = "HEADWATER_STATE_STORE"
 LONG_SECONDS = 300.0
@@ -141,6 +141,12 @@ class AgentClient:
     def hello(self) -> dict[str, Any]:
         """Ask whether the agent is there; raise Unavailable if not, DeploymentError if another is."""
         found: dict[str, Any] = self._ask("hello", {}, 5.0)
+        if found.get("protocol") != PROTOCOL:
+            raise DeploymentError(
+                f"the agent there speaks protocol {found.get('protocol', 1)}, this side {PROTOCOL}",
+                where=self.node,
+                hint="run the same version of Headwater on both sides; its units go on when it is restarted",
+            )
         if found["node"] != self.node:
             raise DeploymentError(
                 f"the agent there is that of {found['node']}",

@@ -21,6 +21,8 @@ from headwater import errors
 from headwater.errors import ChannelError, DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
 
 TOKEN_ENV = "HEADWATER_TOKEN"
+PROTOCOL = 2
+"""Of the requests between controllers and agents; both sides need the same."""
 CA_ENV = "HEADWATER_CA"
 ASK_SECONDS = 10.0
 """How long a request may take whose answer is known at once."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
 
 import headwater as hw
@@ -19,7 +19,7 @@ from headwater.dataflow.stream import Stream
 from headwater.errors import ErrorList, HeadwaterError, PlacementError
 from headwater.plan import edit
 from headwater.plan.build import annotated, build
-from headwater.plan.diff import diff
+from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.document import from_document, to_document
 from headwater.plan.edit import Edit, Fuse, Move, Split, Spread
 from headwater.plan.model import DeploymentPlan, Unit
@@ -179,6 +179,19 @@ def test_a_unit_is_spread_over_hosts_that_are_named() -> None:
     assert edit.spread(one, "out@gpu", EVERY) == plan.deployment == annotated(plan.dataflow, CONTINUUM)
 
 
+def test_operators_on_different_hosts_of_one_node_are_not_one_query() -> None:
+    plan = planned(by_window("k"), ONE_NODE)
+    moved = build(plan.dataflow, ONE_NODE, edit.move(plan, "count", "small"))
+    assert [(u.id, u.operators, u.hosts) for u in moved.units[1:]] == [
+        ("out@C1", ("count", "out"), ("small",))
+    ]
+    apart = build(plan.dataflow, ONE_NODE, edit.move(moved, "out", "big"))
+    assert [(u.operators, u.hosts) for u in apart.units[1:]] == [
+        (("count",), ("small",)),
+        (("out",), ("big",)),
+    ]
+
+
 def test_an_operator_is_moved_to_a_host_alone() -> None:
     plan = planned(by_window("k"))
     moved = build(plan.dataflow, CONTINUUM, edit.move(plan, "count", "gpu"))
@@ -282,6 +295,51 @@ def test_any_graph_is_planned_over_nodes(flow: Dataflow, data: st.DataObject) ->
 
 
 FLOW = line("L1", "L2", "L4")
+NOT_SHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
+"""A history is short, and takes minutes to be made shorter."""
+
+
+class Running:
+    """A plan that runs on simulated nodes, and is edited."""
+
+    def __init__(self) -> None:
+        self.nodes, started = SimulatedNodes(), diff(None, build(FLOW, TREE))
+        self.plan = started.wanted
+        carry_out(steps_of(started), self.nodes, started, {})
+        self.begun = self.states()
+        assert set(self.begun) == {"fold", "count"}
+        self.number = 1
+
+    def states(self) -> dict[str, set[str]]:
+        """Tell by operator who began what units that run keep."""
+        found: dict[str, set[str]] = {}
+        for kept in self.nodes.kept(FLOW.name).values():
+            for operator, begun_by in kept.items():
+                found.setdefault(operator, set()).update(begun_by.split(" + "))
+        return found
+
+    def edited(self, one: Edit) -> PlanDiff:
+        """Make an edit, and hold what runs against it; raise what is refused."""
+        plan = build(FLOW, TREE, edit.edited(self.plan, one))
+        check_plan(plan)
+        self.number += 2
+        decided = diff(self.plan, plan, generation=self.number)
+        carry_out(steps_of(decided), self.nodes, decided, standing_of(self.plan))
+        self.plan = decided.wanted
+        assert self.nodes.differences(self.plan, FLOW.name) == []
+        assert self.states() == self.begun
+        return decided
+
+
+def test_a_location_leaves_parts_for_a_unit_of_its_own() -> None:
+    """All of them are no readers any more of what it reads from then on."""
+    running = Running()
+    running.edited(Split(unit="out", after="list"))
+    running.edited(Move(operator="list", to="c1", at="L1"))
+    assert [(u.id, u.locations) for u in running.plan.units if "list" in u.operators] == [
+        ("list@c1", ("L1",)), ("list.1of2@c1", ("L2", "L4")), ("list.2of2@c2", ("L2", "L4")),
+    ]  # fmt: skip
+    running.edited(Move(operator="list", to="cloud"))
 
 
 def drawn(data: st.DataObject, plan: DeploymentPlan) -> Edit:
@@ -294,7 +352,7 @@ def drawn(data: st.DataObject, plan: DeploymentPlan) -> Edit:
         return Spread(unit=unit.id, over=tuple(sorted(over)))
     if kind is Split:
         return Split(unit=unit.id, after=data.draw(st.sampled_from(unit.operators)))
-    if kind is Fuse:
+    if kind is Fuse and plan.channels:
         channel = data.draw(st.sampled_from(plan.channels))
         reader = data.draw(st.sampled_from(channel.consumers))
         return Fuse(first=channel.producer, second=reader, to=plan.unit(reader).layer)
@@ -305,34 +363,15 @@ def drawn(data: st.DataObject, plan: DeploymentPlan) -> Edit:
     )
 
 
-def states(nodes: SimulatedNodes) -> dict[str, set[str]]:
-    """Tell by operator who began what units that run keep."""
-    found: dict[str, set[str]] = {}
-    for kept in nodes.kept(FLOW.name).values():
-        for operator, begun_by in kept.items():
-            found.setdefault(operator, set()).update(begun_by.split(" + "))
-    return found
-
-
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, phases=NOT_SHRUNK)
 @given(st.data())
 def test_any_history_of_edits_keeps_all_state(data: st.DataObject) -> None:
-    running = diff(None, build(FLOW, TREE)).wanted
-    nodes, started = SimulatedNodes(), diff(None, running)
-    carry_out(steps_of(started), nodes, started, {})
-    begun = states(nodes)
-    assert set(begun) == {"fold", "count"}
-    for number in range(data.draw(st.integers(1, 8))):
-        one = drawn(data, running)
+    running = Running()
+    for _ in range(data.draw(st.integers(1, 8))):
+        one = drawn(data, running.plan)
         try:
-            plan = build(FLOW, TREE, edit.edited(running, one))
-            decided = diff(running, plan, generation=2 * number + 3)
+            decided = running.edited(one)
         except HeadwaterError as refused:
             event(f"{type(one).__name__} refused: {str(refused).splitlines()[0][-60:]}")
-            continue
-        check_plan(plan)
-        event(f"{type(one).__name__}, {len(decided.changed)} of {len(plan.units)} units change")
-        carry_out(steps_of(decided), nodes, decided, standing_of(running))
-        running = decided.wanted
-        assert nodes.differences(running, FLOW.name) == []
-        assert states(nodes) == begun
+        else:
+            event(f"{type(one).__name__}, {len(decided.changed)} of {len(running.plan.units)} units change")
