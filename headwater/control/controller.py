@@ -535,7 +535,7 @@ class Controller:
     def _watched(self) -> set[str]:
         """Name the deployments that decisions are made on."""
         promised = {name for name, promise in self._store.promises().items() if promise.mode != "off"}
-        return promised & self._store.standing()
+        return promised & self._store.standing(running=True)
 
     def _drifted(self, drift: Drift) -> None:
         """Begin to put right what a node has otherwise than it stands, unless the deployment is acted on."""

@@ -213,9 +213,9 @@ class Poller:
                 for name, one in news.items()
             },
             {
-                name: whole(one.said.values())
+                name: whole(answered)
                 for name, one in news.items()
-                if any(said.progress for said in one.said.values())
+                if (answered := [said for said in one.said.values() if said.error is None])
             },
         )
         for one in news.values():

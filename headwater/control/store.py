@@ -181,9 +181,10 @@ class StoreReader(MemoryReader, SharingReader):
         row = self._one(select(func.max(t.events.c.id).label("last")))
         return int(row.last or 0)
 
-    def standing(self) -> set[str]:
-        """Name the deployments of which anything stands in zones."""
-        return {name for (name,) in self._all(select(t.units.c.deployment).distinct())}
+    def standing(self, *, running: bool = False) -> set[str]:
+        """Name the deployments that have units on nodes, or those of them with units that run."""
+        query = select(t.units.c.deployment).distinct()
+        return {name for (name,) in self._all(query.where(t.units.c.runs) if running else query)}
 
     def pending(self) -> dict[str, int]:
         """Give the deployments of which something is wanted that was not brought to an end, by version."""

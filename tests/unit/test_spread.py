@@ -318,28 +318,30 @@ class Running:
                 found.setdefault(operator, set()).update(begun_by.split(" + "))
         return found
 
-    def edited(self, one: Edit) -> PlanDiff:
-        """Make an edit, and hold what runs against it; raise what is refused."""
+    def decide(self, one: Edit) -> PlanDiff:
+        """Say what an edit changes; raise what is refused."""
         plan = build(FLOW, TREE, edit.edited(self.plan, one))
-        check_plan(plan)
         self.number += 2
-        decided = diff(self.plan, plan, generation=self.number)
+        return diff(self.plan, plan, generation=self.number)
+
+    def change(self, decided: PlanDiff) -> None:
+        """Carry a change out, and hold what runs then against it."""
+        check_plan(decided.wanted)
         carry_out(steps_of(decided), self.nodes, decided, standing_of(self.plan))
         self.plan = decided.wanted
         assert self.nodes.differences(self.plan, FLOW.name) == []
         assert self.states() == self.begun
-        return decided
 
 
 def test_a_location_leaves_parts_for_a_unit_of_its_own() -> None:
     """All of them are no readers any more of what it reads from then on."""
     running = Running()
-    running.edited(Split(unit="out", after="list"))
-    running.edited(Move(operator="list", to="c1", at="L1"))
+    running.change(running.decide(Split(unit="out", after="list")))
+    running.change(running.decide(Move(operator="list", to="c1", at="L1")))
     assert [(u.id, u.locations) for u in running.plan.units if "list" in u.operators] == [
         ("list@c1", ("L1",)), ("list.1of2@c1", ("L2", "L4")), ("list.2of2@c2", ("L2", "L4")),
     ]  # fmt: skip
-    running.edited(Move(operator="list", to="cloud"))
+    running.change(running.decide(Move(operator="list", to="cloud")))
 
 
 def drawn(data: st.DataObject, plan: DeploymentPlan) -> Edit:
@@ -370,8 +372,9 @@ def test_any_history_of_edits_keeps_all_state(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 8))):
         one = drawn(data, running.plan)
         try:
-            decided = running.edited(one)
+            decided = running.decide(one)
         except HeadwaterError as refused:
             event(f"{type(one).__name__} refused: {str(refused).splitlines()[0][-60:]}")
-        else:
-            event(f"{type(one).__name__}, {len(decided.changed)} of {len(running.plan.units)} units change")
+            continue
+        event(f"{type(one).__name__}, {len(decided.changed)} of {len(decided.wanted.units)} units change")
+        running.change(decided)
