@@ -8,8 +8,8 @@ import headwater as hw
 from headwater.continuum import Continuum
 from headwater.plan import edit
 from headwater.plan.build import build
-from headwater.plan.diff import diff
 from headwater.plan.deployment import Deployment
+from headwater.plan.diff import diff
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.turns import turns
 
