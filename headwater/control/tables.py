@@ -39,6 +39,8 @@ from headwater.errors import DeploymentError, Missing, Unavailable
 
 STORE = "HEADWATER_STORE"
 """The environment variable that names the store."""
+STANDSTILL_SECONDS = 15
+"""After which PostgreSQL ends a transaction in which nothing happens; SQLite has no such limit."""
 HOME = Path(".headwater")
 """Where agents of this machine are kept, and the store where no other is named."""
 
@@ -275,7 +277,16 @@ def open_engine(url: URL) -> Engine:
     if url.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _on_connect)
         event.listen(engine, "begin", _on_begin)
+    else:
+        event.listen(engine, "connect", _limit_transactions)
     return engine
+
+
+def _limit_transactions(connection: Any, record: object) -> None:
+    """Let the database end a transaction whose process stands still: it would hold up every other writer."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET idle_in_transaction_session_timeout = '{STANDSTILL_SECONDS}s'")
+    connection.commit()
 
 
 def _on_connect(connection: Any, record: object) -> None:

@@ -26,7 +26,7 @@ from headwater.plan.model import DeploymentPlan
 from headwater.plan.port import NodeReport, TakeStamp
 from headwater.plan.spec import UnitSpec
 from headwater.runtime.channels.flight import FlightLog
-from headwater.runtime.durable import write_first
+from headwater.runtime.durable import write_atomically, write_first
 from headwater.runtime.layout import sink_name
 from headwater.runtime.replaying import Replayed, Wanted
 from headwater.runtime.wire import CA_ENV, PROTOCOL, TOKEN_ENV, Credentials, Wire
@@ -37,6 +37,8 @@ LONG_SECONDS = 300.0
 REPORT_SECONDS = 10.0
 """For the state of a node."""
 
+STARTING = "starting.pid"
+"""The process of the agent that was started last in a directory, before it says itself where it listens."""
 START_SECONDS = 30.0
 STOP_SECONDS = 60.0
 
@@ -300,6 +302,7 @@ class Agents:
             )
         self._reap(zone)
         self._processes[zone] = process
+        write_atomically(directory / STARTING, str(process.pid))
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and process.poll() is None:
             found = running_agent(directory)
@@ -319,7 +322,7 @@ class Agents:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGTERM)
             deadline = time.monotonic() + STOP_SECONDS
-            while running_agent(directory) and time.monotonic() < deadline:
+            while _process_of(directory) is not None and time.monotonic() < deadline:
                 time.sleep(0.05)
             ended.append(zone)
         for zone in list(self._processes):
@@ -336,9 +339,9 @@ class Agents:
     def _running(self) -> Iterator[tuple[str, int, Path]]:
         zones = self.home / "zones"
         for directory in sorted(zones.iterdir()) if zones.is_dir() else ():
-            found = running_agent(directory)
-            if found:
-                yield directory.name, int(found["pid"]), directory
+            process = _process_of(directory)
+            if process is not None:
+                yield directory.name, process, directory
 
 
 def _listen_again(directory: Path) -> str:
@@ -360,8 +363,22 @@ def running_agent(directory: Path) -> dict[str, Any] | None:
     """Give the record of the agent that runs in a directory; None when none does."""
     try:
         record = json.loads((directory / "agent.json").read_text())
-        pid = int(record["pid"])
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return dict(record) if _serves(int(record["pid"]), directory) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return dict(record) if str(directory).encode() in command else None
+
+
+def _process_of(directory: Path) -> int | None:
+    """Give the process of an agent that runs in a directory, or is just starting."""
+    found = running_agent(directory)
+    if found is not None:
+        return int(found["pid"])
+    try:
+        pid = int((directory / STARTING).read_text())
+        return pid if _serves(pid, directory) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _serves(pid: int, directory: Path) -> bool:
+    return str(directory).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")

@@ -10,9 +10,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy import Connection
 
 from headwater.continuum import Node
 from headwater.control.calls import Calls
@@ -41,9 +44,28 @@ def paused(home: Path) -> bool:
     return not (home / "pause.json").exists()
 
 
+class GatedStore(Store):
+    """A store of which it is known whether it is being used: SQLite's locks outlast a process that stands still."""
+
+    def __init__(self, place: str) -> None:
+        self.gate = threading.RLock()
+        super().__init__(place)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        with self.gate, super()._reading() as connection:
+            yield connection
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        with self.gate, super()._writing() as connection:
+            yield connection
+
+
 class _Pauses:
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, store: GatedStore) -> None:
         self._file = home / "pause.json"
+        self._store = store
         self._here = threading.local()
         self._lock = threading.Lock()
 
@@ -62,7 +84,8 @@ class _Pauses:
             if step is None or wanted != (step.kind, getattr(step, "unit", ""), moment):
                 return
             self._file.unlink()
-            os.kill(os.getpid(), signal.SIGSTOP)
+            with self._store.gate:
+                os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class Pausing(Executor):
@@ -109,13 +132,11 @@ class PausingAgents(Agents):
 
 def main() -> None:
     """Act until another one does."""
-    store, home = sys.argv[1], Path(sys.argv[2])
-    pauses = _Pauses(home)
+    store, home = GatedStore(sys.argv[1]), Path(sys.argv[2])
+    pauses = _Pauses(home, store)
     agents = PausingAgents(home, options=("--quick",))
     agents.pauses = pauses
-    controller = Controller(
-        Store(store), agents.open, executor=lambda ports: Pausing(ports, pauses), lease=3.0
-    )
+    controller = Controller(store, agents.open, executor=lambda ports: Pausing(ports, pauses), lease=3.0)
     try:
         controller.run(threading.Event(), say=lambda text: print(text, flush=True))
     except (LeaseLost, Fenced) as error:
