@@ -341,7 +341,7 @@ def compare(
         observe(name, len(found), len(wishes))
         try:
             found[name] = place(setting, one)[1]
-        except PlacementError as error:
+        except HeadwaterError as error:
             found[name] = error
     return found
 

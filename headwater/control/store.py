@@ -381,8 +381,9 @@ class Store(StoreReader, Memory, Sharing):
 
 def _keep_report(connection: Connection, deployment: str, report: ReportRecord) -> None:
     key = and_(t.reports.c.deployment == deployment, t.reports.c.zone == report.node)
-    values: dict[str, Any] = {"error": report.error, "at": report.at}
+    values: dict[str, Any] = {"error": report.error}
     if report.progress is not None:
-        values["progress"] = json.dumps(report.progress.to_data())
+        values |= {"at": report.at, "progress": json.dumps(report.progress.to_data())}
     if not connection.execute(update(t.reports).where(key).values(**values)).rowcount:
-        connection.execute(insert(t.reports).values(deployment=deployment, zone=report.node, **values))
+        named = {"deployment": deployment, "zone": report.node, "at": report.at}
+        connection.execute(insert(t.reports).values(**(named | values)))

@@ -12,7 +12,6 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from headwater.continuum import Continuum, Zone, strongest
 from headwater.dataflow.graph import Dataflow
@@ -283,30 +282,17 @@ def _runs(
         alike.setdefault((group.layer, tuple(operators)), []).append((group, locations))
     # A watermark stays with its input: it is only a mark.
     cuts = {(p, c) for p, c in deployment.cuts if c in dataflow and not isinstance(dataflow[c], Watermark)}
-    numbered = [
-        (piece, places)
-        for (_, operators), places in alike.items()
-        for piece in pieces(dataflow, cuts, partial(_one_host, deployment.placement, places), operators)
-    ]
+    numbered = []
+    for (_, inside), places in alike.items():
+        hosts = {i: tuple(deployment.placement[i, x[0]] for _, x in places) for i in inside}
+        found = pieces(dataflow, cuts, hosts.__getitem__, inside)
+        numbered += [(piece, places) for piece in found]
     runs = [
         _Run(piece, group, locations, number)
         for number, (piece, places) in enumerate(numbered)
         for group, locations in places
     ]
     return _in_order(dataflow, runs)
-
-
-def _one_host(
-    placement: Placement, places: Iterable[tuple[NodeGroup, tuple[str, ...]]], piece: tuple[str, ...]
-) -> bool:
-    """Tell whether in each place all operators of a piece are placed on some host in common."""
-    different = {placement[id_, locations[0]] for _, locations in places for id_ in piece}
-    if len(different) == 1:
-        return True
-    return all(
-        frozenset.intersection(*(frozenset(placement[id_, locations[0]]) for id_ in piece))
-        for _, locations in places
-    )
 
 
 def _in_order(dataflow: Dataflow, runs: Sequence[_Run]) -> tuple[_Run, ...]:

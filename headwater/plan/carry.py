@@ -363,7 +363,7 @@ def moved_locations(
 def _is_elsewhere(one: Unit, other: Unit) -> bool:
     if one.layer != other.layer:
         return True
-    return one.zone == other.zone and one.node != other.node and one.part is None and other.part is None
+    return one.zone == other.zone and one.id != other.id
 
 
 def joined(running: DeploymentPlan, old: Channel, wanted: DeploymentPlan, new: Channel) -> bool:

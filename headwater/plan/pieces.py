@@ -7,18 +7,21 @@ from collections.abc import Callable, Iterable, Sequence
 import networkx as nx
 
 from headwater.dataflow.graph import Dataflow
-from headwater.plan.deployment import Edge
+from headwater.plan.deployment import Edge, HostNames
 from headwater.plan.onepass import OWN_QUERY, hinders, one_pass, outputs_of
+
+Hosts = Callable[[str], tuple[HostNames, ...]]
 
 
 def pieces(
     dataflow: Dataflow,
     cuts: Iterable[Edge],
-    one_host: Callable[[tuple[str, ...]], bool],
+    hosts: Hosts = lambda operator: (),
     operators: tuple[str, ...] | None = None,
 ) -> tuple[tuple[str, ...], ...]:
     """Give the pieces in topological order, cutting further where a piece cannot be one query.
 
+    ``hosts`` gives the hosts an operator is placed on, once for each group of locations it runs for apart.
     ``operators``: those to be put together, in the dataflow's order; all others are in other pieces.
 
     A piece cannot be one query when it would wait for itself through another piece, when no single
@@ -31,18 +34,18 @@ def pieces(
         extra = (
             _cuts_of_torn(dataflow, found, remaining)
             or _cuts_of_cycles(dataflow, found, remaining)
-            or _cuts_for_hosts(dataflow, found, one_host)
+            or _cuts_for_hosts(dataflow, found, hosts)
             or _cuts_for_outputs(dataflow, found)
         )
         if not extra - remaining:
-            return _side_by_side(dataflow, found, one_host)
+            return _side_by_side(dataflow, found, hosts)
         remaining |= extra
 
 
 def _side_by_side(
     dataflow: Dataflow,
     found: tuple[tuple[str, ...], ...],
-    one_host: Callable[[tuple[str, ...]], bool],
+    hosts: Hosts,
 ) -> tuple[tuple[str, ...], ...]:
     """Put pieces together that read the same stream alone, as far as one pass serves them."""
     place = {id_: n for n, id_ in enumerate(dataflow.order)}
@@ -55,7 +58,7 @@ def _side_by_side(
             continue
         (parent,) = parents
         both = tuple(sorted((*together.get(parent, ()), *piece), key=place.__getitem__))
-        if parent not in together or (one_pass(dataflow, both) and one_host(both)):
+        if parent not in together or (one_pass(dataflow, both) and _one_host(hosts, both)):
             together[parent] = both
         else:
             apart.append(piece)
@@ -150,16 +153,20 @@ def _cuts_where_streams_meet(
     return inner
 
 
-def _cuts_for_hosts(
-    dataflow: Dataflow, found: tuple[tuple[str, ...], ...], one_host: Callable[[tuple[str, ...]], bool]
-) -> set[Edge]:
-    """Cut where requirements change, in pieces whose requirements no host meets together."""
+def _one_host(hosts: Hosts, piece: tuple[str, ...]) -> bool:
+    """Tell whether all operators of a piece are placed on some host in common, wherever they run apart."""
+    different = {hosts(id_) for id_ in piece}
+    if len(different) == 1:
+        return True
+    return all(frozenset.intersection(*map(frozenset, place)) for place in zip(*different, strict=True))
+
+
+def _cuts_for_hosts(dataflow: Dataflow, found: tuple[tuple[str, ...], ...], hosts: Hosts) -> set[Edge]:
+    """Cut where the hosts change, in pieces whose operators have no host in common."""
     cuts: set[Edge] = set()
     for piece in found:
-        if not one_host(piece):
-            cuts |= {
-                (p, c) for p, c in _inner(dataflow, piece) if dataflow[p].requires != dataflow[c].requires
-            }
+        if not _one_host(hosts, piece):
+            cuts |= {(p, c) for p, c in _inner(dataflow, piece) if hosts(p) != hosts(c)}
     return cuts
 
 

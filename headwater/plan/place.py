@@ -23,7 +23,7 @@ from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Watermark
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
-from headwater.errors import PlacementError, suggestion
+from headwater.errors import ContinuumError, PlacementError, suggestion
 from headwater.placement import STRATEGIES, Answer, Application, Hosts, Operator, Problem, Topology, solve
 from headwater.placement.cost import evaluate, shortages, usage_of
 from headwater.placement.exact import lacking
@@ -468,7 +468,7 @@ def running_placement(setting: Setting, running: Deployment) -> Placement | None
     """Give the placement of what runs; None where it is none of this dataflow any more."""
     try:
         return setting.placement(running)
-    except (KeyError, PlacementError):
+    except (KeyError, ContinuumError, PlacementError):
         return None  # no such operator, layer or host
 
 

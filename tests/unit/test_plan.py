@@ -228,8 +228,8 @@ def flow_of(write: Any) -> Dataflow:
     return builder.build()
 
 
-def cut(dataflow: Dataflow, *edges: tuple[str, str], one_host: Any = lambda piece: True) -> list[str]:
-    return ["+".join(piece) for piece in pieces(dataflow, edges, one_host)]
+def cut(dataflow: Dataflow, *edges: tuple[str, str], hosts: Any = lambda id_: ()) -> list[str]:
+    return ["+".join(piece) for piece in pieces(dataflow, edges, hosts)]
 
 
 def diamond(rows: Stream) -> None:
@@ -255,7 +255,7 @@ def test_pieces_that_would_wait_for_each_other() -> None:
 
     # The piece s+a+u would wait for b+c, and b+c for it.
     dataflow, edges = flow_of(write), {("s", "b"), ("c", "u")}
-    found = pieces(dataflow, edges, lambda piece: True)
+    found = pieces(dataflow, edges)
     check_pieces(dataflow, found, edges)
     assert len(found) > 2
 
@@ -268,7 +268,7 @@ def test_any_one_edge_can_be_cut() -> None:
 
     dataflow = flow_of(write)
     for edge in [(p, o.id) for o in dataflow.operators for p in o.inputs]:
-        check_pieces(dataflow, pieces(dataflow, [edge], lambda piece: True), {edge})
+        check_pieces(dataflow, pieces(dataflow, [edge]), {edge})
 
 
 def test_fan_out_shares_a_trunk() -> None:
@@ -278,7 +278,7 @@ def test_fan_out_shares_a_trunk() -> None:
         base.select("id").write.memory("y")
 
     dataflow = flow_of(write)
-    (piece,) = pieces(dataflow, (), lambda piece: True)
+    (piece,) = pieces(dataflow, ())
     found = one_pass(dataflow, piece)
     assert found is not None and found.root == "base" and outputs_of(dataflow, piece) == ("x", "y")
 
@@ -290,7 +290,7 @@ def test_fan_out_over_more_than_filters_is_cut() -> None:
         base.write.memory("y")
 
     dataflow = flow_of(write)
-    found = pieces(dataflow, (), lambda piece: True)
+    found = pieces(dataflow, ())
     assert sorted("+".join(p) for p in found) == ["each+x", "s+base+y"]
     assert all(one_pass(dataflow, p) is not None for p in found)
 
@@ -304,7 +304,7 @@ def test_only_what_cannot_pass_is_cut_off() -> None:
         left.join(other, on="id", within="1 second").named("j").write.memory("y")
         left.union(right).named("u").where("v > 4").named("q").write.memory("z")
 
-    found = pieces(flow_of(write), (), lambda piece: True)
+    found = pieces(flow_of(write), ())
     assert ["+".join(sorted(p)) for p in found] == ["base+l+o+p+q+r+s+u+where+x+z", "j+y"]
 
 
@@ -314,7 +314,7 @@ def test_a_cut_that_a_union_leads_around_costs_no_more_than_that() -> None:
         low = base.where("v > 2").named("low").where("v > 3").named("lower")
         low.union(base.where("v < 0").named("r")).named("u").where("v != 9").named("w").write.memory("x")
 
-    found = pieces(flow_of(write), {("base", "low")}, lambda piece: True)
+    found = pieces(flow_of(write), {("base", "low")})
     assert ["+".join(sorted(p)) for p in found] == ["base+r+s", "low+lower", "u+w+x"]
 
 
@@ -427,7 +427,7 @@ def test_any_graph_in_any_pieces(dataflow: Dataflow, data: st.DataObject) -> Non
     assert Dataflow.from_json(dataflow.to_json()).keys == dataflow.keys
     every = sorted({(p, o) for o in dataflow.order for p in dataflow[o].inputs})
     some = set(data.draw(st.lists(st.sampled_from(every), unique=True)))
-    check_pieces(dataflow, pieces(dataflow, some, lambda piece: True), some)
+    check_pieces(dataflow, pieces(dataflow, some), some)
 
 
 @settings(max_examples=40, deadline=None)
