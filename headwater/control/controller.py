@@ -155,12 +155,16 @@ class Controller:
     def _take_lease(self, stop: threading.Event, say: Callable[[str], None]) -> bool:
         told = ""
         while not stop.is_set():
-            if self.hold():
-                return True
-            lease = self._store.lease()
-            if lease is not None and lease.label != told:
-                told = lease.label
-                say(f"waiting: {told} acts on {self._store.where}")
+            try:
+                if self.hold():
+                    return True
+                lease = self._store.lease()
+                found = f"{lease.label} acts on {self._store.where}" if lease is not None else told
+            except Unavailable as error:
+                found = str(error)
+            if found != told:
+                told = found
+                say(f"waiting: {told}")
             stop.wait(min(1.0, self._lease / 3))
         return False
 

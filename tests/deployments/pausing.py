@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,7 +46,7 @@ def paused(home: Path) -> bool:
 
 
 class GatedStore(Store):
-    """A store of which it is known whether it is being used: SQLite's locks outlast a process that stands still."""
+    """A store that is not used while its process stands still: it would keep SQLite's lock."""
 
     def __init__(self, place: str) -> None:
         self.gate = threading.RLock()
@@ -86,6 +87,7 @@ class _Pauses:
             self._file.unlink()
             with self._store.gate:
                 os.kill(os.getpid(), signal.SIGSTOP)
+                time.sleep(0.2)  # a thread may go on for a moment before all stand still
 
 
 class Pausing(Executor):

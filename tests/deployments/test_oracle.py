@@ -91,7 +91,9 @@ HOSTS = """
 name: hosts
 layers: [edge, site, cloud]
 zones:
-  C1: {layer: cloud, hosts: {c1: {n_cpu: 8, gpu: true, at: local}, c2: {n_cpu: 4, at: local}, c3: {n_cpu: 4, at: local}}}
+  C1:
+    layer: cloud
+    hosts: {c1: {n_cpu: 8, gpu: true, at: local}, c2: {n_cpu: 4, at: local}, c3: {n_cpu: 4, at: local}}
   S1: {layer: site, parent: C1, hosts: {s1: {n_cpu: 4, at: local}, s2: {n_cpu: 2, at: local}}}
   E1: {layer: edge, parent: S1, locations: [L1, L2, L4]}
 """

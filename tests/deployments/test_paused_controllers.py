@@ -1,8 +1,8 @@
 """A controller stands still in the middle of a step, another takes over, and the first goes on: it is fenced.
 
 One deployment is changed over and over while rows flow. Whatever the first controller sends when it goes on
-is refused: what runs on the nodes is what the store says, and in the end nothing is lost or doubled. A part of
-the matrix is a test; ``HEADWATER_PAUSES="fission fusion migration"``, or some of them, runs all of these and
+is refused: what runs on the nodes is what the store says, and in the end nothing is lost or doubled. A part
+of the matrix is a test; ``HEADWATER_PAUSES="fission fusion migration"``, or some of them, runs all of these and
 prints the table.
 """
 
