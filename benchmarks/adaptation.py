@@ -150,7 +150,7 @@ class Trial:
         deadline = time.monotonic() + PATIENCE
         while True:
             (now,) = live.status(NAME, self.store)
-            if now.deployment.dealt >= version:
+            if now.dealt >= version:
                 if now.change is None or now.change.outcome != "done":
                     raise SystemExit(f"the change failed: {now.change}")
                 return list(live.explain(NAME, self.store)[2])

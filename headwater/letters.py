@@ -11,9 +11,10 @@ from headwater.errors import DeploymentError, SpecUnknown, Unavailable
 from headwater.places import HOME, existing
 from headwater.plan.content import own_sources
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.port import Replayed
 
 if TYPE_CHECKING:
-    from headwater.runtime.replaying import Replayed, Wanted
+    from headwater.runtime.replaying import Wanted
 
 
 def dead_letters(
@@ -65,7 +66,7 @@ def replay(
 
 def _wanted(ids: Sequence[str], records: Mapping[str, str]) -> tuple[Wanted, ...]:
     """Say which letters are to be replayed, and which with another record; refuse what is no letter's id."""
-    from headwater.runtime.replaying import MOST, wanted_from_data
+    from headwater.runtime.replaying import MOST, read_wanted
 
     strange = [id_ for id_ in records if id_ not in ids]
     if strange:
@@ -76,7 +77,7 @@ def _wanted(ids: Sequence[str], records: Mapping[str, str]) -> tuple[Wanted, ...
     letters = [{"id": id_, "record": records.get(id_)} for id_ in dict.fromkeys(ids)]
     found: list[Wanted] = []
     for n in range(0, max(1, len(letters)), MOST):
-        found += wanted_from_data(letters[n : n + MOST], where="what is to be replayed")
+        found += read_wanted(letters[n : n + MOST], where="what is to be replayed")
     return tuple(found)
 
 
@@ -85,7 +86,7 @@ def _replay(
 ) -> tuple[Replayed, ...]:
     """Have each zone replay those letters that it keeps; what came of them, in their order."""
     from headwater.runtime.agents import Agents
-    from headwater.runtime.replaying import MOST, Replayed
+    from headwater.runtime.replaying import MOST
 
     agents, name = Agents(home), plan.dataflow.name
     found: dict[str, Replayed] = {}

@@ -8,35 +8,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from headwater.adapt.keeping import Figures, breaks
-from headwater.adapt.keeping import measured as measured_of
-from headwater.adapt.promise import Promise
-from headwater.adapt.window import window
+from headwater.app.observe import status
+from headwater.app.view import Status
 from headwater.continuum import Node
-from headwater.control.records import (
-    OPEN,
-    Change,
-    Decision,
-    DeploymentRecord,
-    Event,
-    JournalEntry,
-    ReportRecord,
-    Wish,
-    whole,
-)
-from headwater.control.store import NoStore, Store, StoreReader
+from headwater.control.records import Change, Decision, Event, StepState, Wish
+from headwater.control.store import NoStore, Store
 from headwater.errors import DeploymentError, HeadwaterError, RuntimeFailure
 
 # Dead letters are among the use cases, and what all of them share: faces find these here.
 from headwater.letters import dead_letters as dead_letters
 from headwater.letters import replay as replay
-from headwater.metrics import Progress, UnitProgress
 from headwater.places import HOME as HOME
 from headwater.places import STORE as STORE
 from headwater.places import existing as existing
@@ -44,12 +31,7 @@ from headwater.places import store_place as store_place
 from headwater.plan.explain import explain as in_words
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.port import OpenNode
-from headwater.plan.steps import Start, Stop
 from headwater.profile import Profile
-
-RECENT = 12.0
-"""Seconds for which what is measured counts as measured now."""
-
 
 # ---------------------------------------------------------------- wishes
 
@@ -72,100 +54,6 @@ def stop(name: str, place: str | None = None, *, how: Literal["stop", "forget", 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Status:
-    """All there is to say of a deployment at one moment."""
-
-    deployment: DeploymentRecord
-    change: Change | None
-    """The change under way, or the last one."""
-    done: int
-    steps: int
-    zones: tuple[ReportRecord, ...]
-    controller: str | None
-    """Who acts on the store; None when nobody does."""
-    promise: Promise | None
-    measured: Figures | None
-    """What was measured lately of what may be promised; None where nothing was."""
-    decisions: tuple[Decision, ...]
-    """Those of which more is to be heard."""
-
-    @property
-    def kept(self) -> bool | None:
-        """Whether the promise is kept, as far as it is measured; None where there is none, or nothing was."""
-        return None if self.promise is None or self.measured is None else not self.broken
-
-    @property
-    def broken(self) -> tuple[str, ...]:
-        """Which limits are broken now."""
-        found = breaks(self.promise, self.measured) if self.promise and self.measured else ()
-        return tuple(b.text for b in found)
-
-    @property
-    def units(self) -> tuple[UnitProgress, ...]:
-        return tuple(u for z in self.zones if z.progress for u in z.progress.units)
-
-    @property
-    def progress(self) -> Progress:
-        """What the zones said, as one."""
-        return whole(self.zones)
-
-    def to_data(self) -> dict[str, Any]:
-        """Give the status as JSON-able data."""
-        record = self.deployment
-        return {
-            "name": record.name,
-            "phase": record.phase,
-            "version": record.version,
-            "message": record.message,
-            "controller": self.controller,
-            "change": self.change and {**self.change.to_data(), "done": self.done, "steps": self.steps},
-            "promise": self.promise and self.promise.to_data(),
-            "kept": self.kept,
-            "broken": list(self.broken),
-            "measured": self.measured and self.measured.to_data(),
-            "decisions": [d.to_data() for d in self.decisions],
-            "zones": [{"zone": z.node, "at": z.at, "error": z.error} for z in self.zones],
-            **{k: v for k, v in self.progress.to_data().items() if k != "seconds"},
-        }
-
-
-def status(name: str | None = None, place: str | None = None) -> tuple[Status, ...]:
-    """Give the state of one deployment, or of all."""
-    with existing(place) as store:
-        return status_of(store, name)
-
-
-def status_of(store: StoreReader, name: str | None = None) -> tuple[Status, ...]:
-    """Give the state of one deployment of an open store, or of all."""
-    records = (store.deployment(name),) if name else store.deployments()
-    lease = store.lease()
-    return tuple(_status(store, record, lease.label if lease else None) for record in records)
-
-
-def _status(store: StoreReader, record: DeploymentRecord, controller: str | None) -> Status:
-    change = next(reversed(store.changes(record.name)), None)
-    journal = [e for e in store.journal(change.id) if e.state != "dropped"] if change else []
-    base = store.base(record.name)
-    return Status(
-        deployment=record,
-        change=change,
-        done=sum(e.state == "done" for e in journal),
-        steps=len(journal),
-        zones=store.reports(record.name),
-        controller=controller,
-        promise=store.promise(record.name),
-        measured=_measured(store, record.name, base) if base else None,
-        decisions=store.decisions(record.name, states=OPEN),
-    )
-
-
-def _measured(store: StoreReader, name: str, plan: DeploymentPlan) -> Figures | None:
-    samples = store.samples(name, since=time.time() - RECENT)
-    seen, newest = window(samples), window(samples, RECENT / 3)
-    return measured_of(plan, seen, newest) if seen and newest else None
-
-
-@dataclass(frozen=True, kw_only=True)
 class History:
     """What was wanted of a deployment, what became of it, and what happened, the oldest first."""
 
@@ -173,17 +61,6 @@ class History:
     changes: tuple[Change, ...]
     events: tuple[Event, ...]
     decisions: tuple[Decision, ...]
-
-    def to_data(self) -> dict[str, Any]:
-        """Give the history as JSON-able data."""
-        return {
-            "wishes": [
-                {"version": w.version, "goal": w.goal, "plan": w.plan, "at": w.at} for w in self.wishes
-            ],
-            "changes": [c.to_data() for c in self.changes],
-            "decisions": [d.to_data() for d in self.decisions],
-            "events": [{"at": e.at, "text": e.text} for e in self.events],
-        }
 
 
 def history(name: str, place: str | None = None) -> History:
@@ -198,39 +75,64 @@ def history(name: str, place: str | None = None) -> History:
         )
 
 
-def explain(name: str, place: str | None = None) -> tuple[Change | None, list[str], tuple[JournalEntry, ...]]:
-    """Give the change under way, or the last one: its steps in words, and the journal."""
+@dataclass(frozen=True, kw_only=True)
+class StepSeen:
+    """A step of a change: what it does to which unit, how far it is, and when (seconds since 1970)."""
+
+    kind: str
+    unit: str | None
+    state: StepState
+    note: str
+    begun: float | None
+    ended: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained(Change):
+    """A change under way, or the last one: its steps in words, and as they went."""
+
+    words: tuple[str, ...]
+    steps: tuple[StepSeen, ...]
+
+    @property
+    def done(self) -> int:
+        """Count the steps that are done."""
+        return sum(step.state == "done" for step in self.steps)
+
+    @property
+    def measured(self) -> list[str]:
+        """Say what the steps have found, and how long units stood still for the change."""
+        lines = [f"{step.kind} {step.unit or ''}: {step.note}" for step in self.steps if step.note]
+        stops = [step.begun for step in self.steps if step.kind == "stop" and step.begun]
+        starts = [step.ended for step in self.steps if step.kind == "start" and step.ended]
+        if stops and starts and max(starts) > min(stops):
+            lines.append(f"{max(starts) - min(stops):.1f} s from the first stop to the last start")
+        return lines
+
+
+def explain(name: str, place: str | None = None) -> Explained | None:
+    """Explain the change under way, or the last one; None before the first."""
     with existing(place) as store:
         store.deployment(name)
         change = next(reversed(store.changes(name)), None)
         journal = store.journal(change.id) if change else ()
-    return change, in_words([e.step for e in journal if e.state != "dropped"]), journal
-
-
-def measured(journal: Sequence[JournalEntry]) -> list[str]:
-    """Say what the steps of a change have found, and how long units stood still for it."""
-    lines = [f"{e.step.kind} {getattr(e.step, 'unit', '')}: {e.note}" for e in journal if e.note]
-    stops = [e.begun for e in journal if isinstance(e.step, Stop) and e.begun]
-    starts = [e.ended for e in journal if isinstance(e.step, Start) and e.ended]
-    if stops and starts and max(starts) > min(stops):
-        lines.append(f"{max(starts) - min(stops):.1f} s from the first stop to the last start")
-    return lines
-
-
-def change_data(change: Change, words: Sequence[str], journal: Sequence[JournalEntry]) -> dict[str, Any]:
-    """Give a change and its steps as JSON-able data; times are seconds since 1970."""
-    steps = [
-        {
-            "kind": e.step.kind,
-            "unit": getattr(e.step, "unit", None),
-            "state": e.state,
-            "note": e.note,
-            "begun": e.begun,
-            "ended": e.ended,
-        }
-        for e in journal
-    ]
-    return {**change.to_data(), "words": list(words), "steps": steps}
+    if change is None:
+        return None
+    return Explained(
+        **vars(change),
+        words=tuple(in_words([e.step for e in journal if e.state != "dropped"])),
+        steps=tuple(
+            StepSeen(
+                kind=e.step.kind,
+                unit=getattr(e.step, "unit", None),
+                state=e.state,
+                note=e.note,
+                begun=e.begun,
+                ended=e.ended,
+            )
+            for e in journal
+        ),
+    )
 
 
 def in_force(place: str | None = None) -> dict[str, DeploymentPlan]:
@@ -262,8 +164,7 @@ def follow(
     with existing(place) as store:
         told = max((e.id for e in store.events(name, limit=1)), default=0)
         while True:
-            lease = store.lease()
-            now = _status(store, store.deployment(name), lease.label if lease else None)
+            (now,) = status(name, place)
             for event in store.events(name, after=told):
                 told = event.id
                 say(event.text)
@@ -271,7 +172,7 @@ def follow(
             if now.controller is None and not warned:
                 warned = True
                 say("nobody acts on this store now: `headwater up` does")
-            if now.deployment.dealt >= version:
+            if now.dealt >= version:
                 return _ended(now, version)
             if stop.wait(every):
                 return None
@@ -285,7 +186,7 @@ def _ended(now: Status, version: int) -> Status:
     what, _, hint = change.message.partition("\n  -> ")
     raise kind(
         f"{change.outcome}: {what}",
-        where=f"deployment '{now.deployment.name}', version {version}",
+        where=f"deployment '{now.name}', version {version}",
         hint=hint or "correct the cause and apply again",
     )
 

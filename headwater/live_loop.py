@@ -6,11 +6,9 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from headwater import live
-from headwater.adapt.calibrate import Compared, Learned, facts_of
+from headwater.adapt.calibrate import Compared, facts_of
 from headwater.adapt.calibrate import compared as held_against
 from headwater.adapt.keeping import sink_units
 from headwater.adapt.model import predict
@@ -21,14 +19,13 @@ from headwater.adapt.window import (
     LinkRates,
     OperatorRates,
     UnitRates,
-    Window,
     window,
 )
+from headwater.app import observe
 from headwater.control.records import Decision, DecisionState, Event, Sample
 from headwater.control.store import Store
-from headwater.live import existing, store_place
+from headwater.places import existing, store_place
 from headwater.plan.model import DeploymentPlan
-from headwater.profile import Profile
 
 NOW = 60.0
 """Seconds over which rates and loads are shown."""
@@ -60,25 +57,93 @@ class Moment:
     latency_s: float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class OperatorMetrics:
+    """An operator; where it is read at several locations, also what it takes from each ``location``."""
+
+    operator: str
+    location: str | None
+    rows_in_per_s: float | None
+    rows_out_per_s: float | None
+    selectivity: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitMetrics:
+    """A unit: rows and processor time per second and per row, batches, state, lag and latency (s)."""
+
+    unit: str
+    zone: str
+    status: str
+    rows_in_per_s: float
+    rows_out_per_s: float
+    selectivity: float | None
+    cpu: float | None
+    cpu_s_per_row: float | None
+    batch_s: float | None
+    busy: float | None
+    state_rows: int
+    state_bytes: int
+    lag: int | None
+    latency_p50_s: float | None
+    latency_p95_s: float | None
+    oldest_s: float | None
+    operators: tuple[OperatorMetrics, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostMetrics:
+    """A host: its cores, and those that Spark, the agent and all others take; memory in bytes."""
+
+    host: str
+    zone: str
+    cores: float
+    spark: float
+    agent: float
+    others: float
+    load: float
+    memory: int | None
+    memory_free: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkMetrics:
+    """A link: bytes/s written for it and come over it, its capacity and delay, whether it is up."""
+
+    link: str
+    bytes_per_s: float
+    came_bytes_per_s: float | None
+    capacity_bytes_per_s: float | None
+    delay_s: float | None
+    up: bool | None
+    since_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelMetrics:
+    """A channel: what is written into it, and what is not read yet."""
+
+    channel: str
+    rows_per_s: float
+    bytes_per_s: float
+    unread: int
+    unread_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """What a deployment did: ``seen`` over the last ``NOW`` seconds, None where too little is known."""
+    """What a deployment did over the last ``NOW`` seconds, and its course over all that was asked for.
 
-    seen: Window | None
+    ``since`` and ``until`` (seconds since 1970) are None where too little is known.
+    """
+
+    since: float | None
+    until: float | None
+    units: tuple[UnitMetrics, ...]
+    hosts: tuple[HostMetrics, ...]
+    links: tuple[LinkMetrics, ...]
+    channels: tuple[ChannelMetrics, ...]
     course: tuple[Moment, ...]
-
-    def to_data(self) -> dict[str, Any]:
-        """Give the metrics as JSON-able data: rows and bytes per second, times in seconds, loads in cores."""
-        seen = self.seen
-        return {
-            "since": seen and seen.since,
-            "until": seen and seen.until,
-            "units": [_unit(u) for u in seen.units.values()] if seen else [],
-            "hosts": [_host(h) for h in seen.hosts.values()] if seen else [],
-            "links": [_link(x) for x in seen.links.values()] if seen else [],
-            "channels": [_channel(c) for c in seen.channels.values()] if seen else [],
-            "course": [asdict(moment) for moment in self.course],
-        }
 
 
 def metrics(name: str, since_s: float, place: str | None = None) -> Metrics:
@@ -87,7 +152,16 @@ def metrics(name: str, since_s: float, place: str | None = None) -> Metrics:
         store.deployment(name)
         plan, samples = store.base(name), store.samples(name, since=time.time() - since_s)
     sinks = sink_units(plan) if plan else ()
-    return Metrics(window(samples, NOW), tuple(_course(samples, sinks)))
+    seen = window(samples, NOW)
+    return Metrics(
+        since=seen.since if seen else None,
+        until=seen.until if seen else None,
+        units=tuple(map(_unit, seen.units.values())) if seen else (),
+        hosts=tuple(map(_host, seen.hosts.values())) if seen else (),
+        links=tuple(map(_link, seen.links.values())) if seen else (),
+        channels=tuple(map(_channel, seen.channels.values())) if seen else (),
+        course=tuple(_course(samples, sinks)),
+    )
 
 
 def _course(samples: Sequence[Sample], sinks: Sequence[str]) -> Iterator[Moment]:
@@ -103,84 +177,84 @@ def _course(samples: Sequence[Sample], sinks: Sequence[str]) -> Iterator[Moment]
             yield Moment(found.until, read, worst)
 
 
-def _unit(unit: UnitRates) -> dict[str, Any]:
+def _unit(unit: UnitRates) -> UnitMetrics:
     now, latency = unit.now, unit.now.latency
-    return {
-        "unit": now.unit,
-        "zone": now.zone,
-        "status": now.status,
-        "rows_in_per_s": unit.rows_in,
-        "rows_out_per_s": unit.rows_out,
-        "selectivity": _share(unit.rows_out, unit.rows_in),
-        "cpu": unit.cpu,
-        "cpu_s_per_row": _share(unit.cpu, unit.rows_in),
-        "batch_s": unit.batch_s,
-        "busy": unit.busy,
-        "state_rows": now.state_rows,
-        "state_bytes": now.state_bytes,
-        "lag": now.lag,
-        "latency_p50_s": latency and latency.p50,
-        "latency_p95_s": latency and latency.p95,
-        "oldest_s": now.oldest_s,
-        "operators": [row for name, rates in unit.operators.items() for row in _operator(unit, name, rates)],
-    }
+    return UnitMetrics(
+        unit=now.unit,
+        zone=now.zone,
+        status=now.status,
+        rows_in_per_s=unit.rows_in,
+        rows_out_per_s=unit.rows_out,
+        selectivity=_share(unit.rows_out, unit.rows_in),
+        cpu=unit.cpu,
+        cpu_s_per_row=_share(unit.cpu, unit.rows_in),
+        batch_s=unit.batch_s,
+        busy=unit.busy,
+        state_rows=now.state_rows,
+        state_bytes=now.state_bytes,
+        lag=now.lag,
+        latency_p50_s=latency.p50 if latency else None,
+        latency_p95_s=latency.p95 if latency else None,
+        oldest_s=now.oldest_s,
+        operators=tuple(m for name, rates in unit.operators.items() for m in _operator(unit, name, rates)),
+    )
 
 
-def _operator(unit: UnitRates, name: str, rates: OperatorRates) -> Iterator[dict[str, Any]]:
+def _operator(unit: UnitRates, name: str, rates: OperatorRates) -> Iterator[OperatorMetrics]:
     """Give an operator, and what it takes from each location where it is read at several."""
-    yield {
-        "operator": name,
-        "location": None,
-        "rows_in_per_s": rates.rows_in,
-        "rows_out_per_s": rates.rows_out,
-        "selectivity": _share(rates.rows_out, rates.rows_in),
-    }
+    yield OperatorMetrics(
+        operator=name,
+        location=None,
+        rows_in_per_s=rates.rows_in,
+        rows_out_per_s=rates.rows_out,
+        selectivity=_share(rates.rows_out, rates.rows_in),
+    )
     places = {place: rate for (one, place), rate in unit.taken.items() if one == name and place is not None}
-    if len(places) > 1:
-        unknown = {"rows_out_per_s": None, "selectivity": None}
-        for place, rate in places.items():
-            yield {"operator": name, "location": place, "rows_in_per_s": rate, **unknown}
+    for place, rate in places.items() if len(places) > 1 else ():
+        yield OperatorMetrics(
+            operator=name, location=place, rows_in_per_s=rate, rows_out_per_s=None, selectivity=None
+        )
 
 
 def _share(part: float | None, whole: float | None) -> float | None:
     return part / whole if part is not None and whole else None
 
 
-def _host(host: HostRates) -> dict[str, Any]:
-    return {
-        "host": host.now.host,
-        "zone": host.now.zone,
-        "cores": host.cores,
-        "spark": host.spark,
-        "agent": host.agent,
-        "others": host.others,
-        "load": host.load,
-        "memory": host.now.memory,
-        "memory_free": host.now.memory_free,
-    }
+def _host(host: HostRates) -> HostMetrics:
+    return HostMetrics(
+        host=host.now.host,
+        zone=host.now.zone,
+        cores=host.cores,
+        spark=host.spark,
+        agent=host.agent,
+        others=host.others,
+        load=host.load,
+        memory=host.now.memory,
+        memory_free=host.now.memory_free,
+    )
 
 
-def _link(link: LinkRates) -> dict[str, Any]:
+def _link(link: LinkRates) -> LinkMetrics:
     now = link.now
-    return {
-        "link": now.link,
-        "bytes_per_s": link.bytes,
-        "came_bytes_per_s": now.bytes_per_s,
-        "capacity_bytes_per_s": now.capacity,
-        "delay_s": now.delay_s,
-        "up": now.up,
-        "since_s": now.since_s,
-    }
+    return LinkMetrics(
+        link=now.link,
+        bytes_per_s=link.bytes,
+        came_bytes_per_s=now.bytes_per_s,
+        capacity_bytes_per_s=now.capacity,
+        delay_s=now.delay_s,
+        up=now.up,
+        since_s=now.since_s,
+    )
 
 
-def _channel(channel: ChannelRates) -> dict[str, Any]:
-    return {
-        "channel": channel.now.channel,
-        "rows_per_s": channel.rows,
-        "bytes_per_s": channel.bytes,
-        "unread": channel.now.unread,
-        "unread_bytes": channel.now.unread_bytes,
-    }
+def _channel(channel: ChannelRates) -> ChannelMetrics:
+    return ChannelMetrics(
+        channel=channel.now.channel,
+        rows_per_s=channel.rows,
+        bytes_per_s=channel.bytes,
+        unread=channel.now.unread,
+        unread_bytes=channel.now.unread_bytes,
+    )
 
 
 def decisions(
@@ -250,10 +324,8 @@ def compared(name: str, place: str | None = None) -> Mapping[str, tuple[Compared
     """
     with existing(place) as store:
         store.deployment(name)
-        kept, profile = store.learned(name), store.profile(name)
-        plan = store.base(name)
-        seen = window(store.samples(name, since=time.time() - live.RECENT))
+        learned, plan = store.known(name), store.base(name)
+        seen = window(store.samples(name, since=time.time() - observe.RECENT))
     if plan is None or seen is None:
         return {"latency": (), "load": (), "bytes": ()}
-    learned = Learned.from_data(kept) if kept else Learned(profile=profile or Profile(dataflow=name))
     return held_against(plan, predict(plan, facts_of(learned, plan, seen)), seen)

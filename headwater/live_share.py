@@ -9,12 +9,12 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
-from headwater import live
-from headwater.adapt.calibrate import Learned, facts_of
+from headwater.adapt.calibrate import facts_of
 from headwater.adapt.model import Facts
 from headwater.adapt.window import Window, window
+from headwater.app import observe
 from headwater.app.client import Client, PlanRequest
 from headwater.continuum import Continuum
 from headwater.control.lifecycle import BUSY
@@ -24,7 +24,6 @@ from headwater.dataflow.graph import Dataflow
 from headwater.errors import Busy, Denied, DeploymentError, Missing
 from headwater.places import existing, store_place
 from headwater.plan.model import DeploymentPlan
-from headwater.profile import Profile
 from headwater.reuse.costs import Account, accounts
 from headwater.reuse.pool import Pool, Submission
 from headwater.reuse.ways import cheapest, put_together, ways, whole
@@ -52,10 +51,6 @@ class Joined:
     """Of the ways in which a dataflow could join, the one that was chosen."""
     cores: Mapping[str, float] = field(default_factory=dict)
     """What the pool is foretold to take by each of these ways; nothing while nothing is measured."""
-
-    def to_data(self) -> dict[str, object]:
-        """Give it as JSON-able data."""
-        return asdict(self)
 
 
 def submit(
@@ -159,6 +154,46 @@ def _want(pool: Pool, plan: DeploymentPlan | None, version: int, place: str | No
     return client.apply(client.propose(request), after=version)
 
 
+@dataclass(frozen=True, kw_only=True)
+class MemberOutline:
+    """A dataflow of a pool: operators, those that others need too, and sinks by their names in the pool."""
+
+    name: str
+    owner: str
+    operators: int
+    shared: int
+    sinks: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolOutline:
+    """A pool of dataflows that run as one; of what others wrote only what all may know."""
+
+    pool: str
+    locations: tuple[str, ...]
+    operators: int
+    dataflows: tuple[MemberOutline, ...]
+
+
+def pool_outline(pool: Pool) -> PoolOutline:
+    """Give the outline of a pool."""
+    return PoolOutline(
+        pool=pool.name,
+        locations=tuple(pool.locations),
+        operators=len(pool.users),
+        dataflows=tuple(
+            MemberOutline(
+                name=one.name,
+                owner=one.owner,
+                operators=len(set(one.ids.values())),
+                shared=sum(len(pool.users[i]) > 1 for i in set(one.ids.values())),
+                sinks=one.sinks,
+            )
+            for one in pool.submissions
+        ),
+    )
+
+
 def pools(place: str | None = None) -> tuple[Pool, ...]:
     """Give all pools with what is in them."""
     with existing(place) as store:
@@ -185,24 +220,17 @@ def _accounts(store: StoreReader, name: str) -> tuple[Account, ...]:
     if pool is None or plan is None or not pool.submissions:
         return ()
     seen = _seen(store, name)
-    return accounts(pool, plan, _learned(store, name), seen) if seen is not None else ()
+    return accounts(pool, plan, store.known(name), seen) if seen is not None else ()
 
 
 def _facts(store: StoreReader, name: str, running: DeploymentPlan | None) -> Facts | None:
     """Give what is known of a pool that runs; None while nothing is measured."""
     seen = _seen(store, name) if running is not None else None
-    return (
-        facts_of(_learned(store, name), running, seen) if running is not None and seen is not None else None
-    )
+    return facts_of(store.known(name), running, seen) if running is not None and seen is not None else None
 
 
 def _seen(store: StoreReader, name: str) -> Window | None:
-    return window(store.samples(name, since=time.time() - live.RECENT))
-
-
-def _learned(store: StoreReader, name: str) -> Learned:
-    kept, profile = store.learned(name), store.profile(name)
-    return Learned.from_data(kept) if kept else Learned(profile=profile or Profile(dataflow=name))
+    return window(store.samples(name, since=time.time() - observe.RECENT))
 
 
 # ---------------------------------------------------------------- owners

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from headwater import live, live_loop, live_share
 from headwater.adapt.promise import Promise
 from headwater.app.client import Client, Preview
-from headwater.control.records import Decision
+from headwater.control.records import Change, Decision, Event
 from headwater.errors import DeploymentError
-from headwater.live import existing
+from headwater.live_loop import Metrics, UnitMetrics
+from headwater.places import existing
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.turns import Turn, turns
 
@@ -41,7 +40,7 @@ class StreamDetail:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitDetail:
-    """A unit as it was planned; ``measured`` has the form of ``Metrics.to_data``, None where nothing was.
+    """A unit as it was planned; ``measured``: what it did lately, None where nothing is known.
 
     ``spark``: the address of the zone's own Spark, None where the zone's agent starts one.
     """
@@ -56,16 +55,7 @@ class UnitDetail:
     reads: tuple[StreamDetail, ...]
     writes: tuple[StreamDetail, ...]
     spark: str | None
-    measured: Mapping[str, Any] | None
-
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data."""
-        return {
-            **{name: own for name, own in vars(self).items() if name not in ("operators", "reads", "writes")},
-            "operators": [dict(vars(o)) for o in self.operators],
-            "reads": [dict(vars(s)) for s in self.reads],
-            "writes": [dict(vars(s)) for s in self.writes],
-        }
+    measured: UnitMetrics | None
 
 
 def unit(name: str, id_: str, place: str | None = None) -> UnitDetail:
@@ -80,7 +70,7 @@ def unit(name: str, id_: str, place: str | None = None) -> UnitDetail:
             where=f"deployment '{name}'",
             hint="it may have stopped or moved meanwhile: headwater status",
         )
-    seen = live_loop.metrics(name, live_loop.NOW, place).to_data()
+    seen = live_loop.metrics(name, live_loop.NOW, place)
     node, users = plan.continuum.node(found.node), pool.users if pool else {}
     return UnitDetail(
         unit=found.id,
@@ -118,7 +108,7 @@ def unit(name: str, id_: str, place: str | None = None) -> UnitDetail:
             for c in plan.outputs(found)
         ),
         spark=node.spark,
-        measured=next((u for u in seen["units"] if u["unit"] == id_), None),
+        measured=next((u for u in seen.units if u.unit == id_), None),
     )
 
 
@@ -131,7 +121,17 @@ def _kept(node: str, broker: str | None) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proposal:
+class ZoneTurn:
+    """The units of a zone before and after a change."""
+
+    zone: str
+    layer: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examined:
     """A decision with what carrying it out would do; ``preview`` is None where it cannot be any more.
 
     ``gone``: why it cannot.
@@ -142,102 +142,100 @@ class Proposal:
     turns: tuple[Turn, ...]
     gone: str | None = None
 
-    @property
-    def zones(self) -> tuple[dict[str, Any], ...]:
-        """Say for each zone that runs anything which units it has before and after."""
-        return () if self.preview is None else zones_of(self.preview)
 
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data."""
-        return {
-            "decision": self.decision.to_data(),
-            "change": self.preview and self.preview.to_data(),
-            "turns": [turn.to_data() for turn in self.turns],
-            "zones": list(self.zones),
-            "gone": self.gone,
-        }
-
-
-def zones_of(preview: Preview) -> tuple[dict[str, Any], ...]:
+def zones_of(preview: Preview) -> tuple[ZoneTurn, ...]:
     """Say for each zone that runs anything which units it has before and after a change."""
     running, wanted = preview.diff.running, preview.diff.wanted
     before = [] if running is None else [(u.zone, u.id) for u in running.units]
     after = [(u.zone, u.id) for u in wanted.units]
     used = {zone for zone, _ in before + after}
     return tuple(
-        {
-            "zone": zone.name,
-            "layer": zone.layer,
-            "before": [u for name, u in before if name == zone.name],
-            "after": [u for name, u in after if name == zone.name],
-        }
+        ZoneTurn(
+            zone=zone.name,
+            layer=zone.layer,
+            before=tuple(u for name, u in before if name == zone.name),
+            after=tuple(u for name, u in after if name == zone.name),
+        )
         for zone in wanted.continuum.zones
         if zone.name in used
     )
 
 
-def proposal(number: int, place: str | None = None) -> Proposal:
+def examine(number: int, place: str | None = None) -> Examined:
     """Look at a decision, and at what would stop, start and move if it were carried out."""
     decision = live_loop.decision(number, place)
     if decision.state != "proposed":
-        return Proposal(decision=decision, preview=None, turns=())
+        return Examined(decision=decision, preview=None, turns=())
     try:
         preview = Client(place).preview(live_loop.proposed(number, place))
     except DeploymentError as error:
-        return Proposal(decision=decision, preview=None, turns=(), gone=str(error))
-    return Proposal(decision=decision, preview=preview, turns=turns(preview.diff))
+        return Examined(decision=decision, preview=None, turns=(), gone=str(error))
+    return Examined(decision=decision, preview=preview, turns=turns(preview.diff))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """What a deployment did in a span, with what was changed and decided meanwhile."""
+    """What a deployment did since a time, with what was changed and decided meanwhile."""
 
-    metrics: live_loop.Metrics
-    history: live.History
-    promise: Promise | None
     since: float
-
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data; what had ended before is left out."""
-        found = self.history.to_data()
-        return {
-            "since": self.since,
-            "metrics": self.metrics.to_data(),
-            "promise": self.promise and self.promise.to_data(),
-            "changes": [c for c in found["changes"] if (c["ended"] or self.since) >= self.since],
-            "decisions": [d for d in found["decisions"] if d["updated"] >= self.since],
-            "events": [e for e in found["events"] if e["at"] >= self.since],
-        }
+    metrics: Metrics
+    promise: Promise | None
+    changes: tuple[Change, ...]
+    decisions: tuple[Decision, ...]
+    events: tuple[Event, ...]
 
 
 def course(name: str, seconds: float, place: str | None = None) -> Course:
-    """Look at the last seconds of a deployment."""
-    metrics = live_loop.metrics(name, seconds, place)
+    """Look at the last seconds of a deployment; changes that ended before are left out."""
+    metrics, found = live_loop.metrics(name, seconds, place), live.history(name, place)
+    since = time.time() - seconds
     return Course(
+        since=since,
         metrics=metrics,
-        history=live.history(name, place),
         promise=live_loop.promise(name, place),
-        since=time.time() - seconds,
+        changes=tuple(c for c in found.changes if (c.ended or since) >= since),
+        decisions=tuple(d for d in found.decisions if d.updated >= since),
+        events=tuple(e for e in found.events if e.at >= since),
     )
 
 
-def shared(place: str | None = None) -> Sequence[dict[str, Any]]:
+@dataclass(frozen=True, kw_only=True)
+class OperatorShared:
+    """An operator of a dataflow, its name in the pool, and the other dataflows that need it."""
+
+    operator: str
+    shared: str
+    kind: str
+    users: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberDetail:
+    """A dataflow of a pool with its operators."""
+
+    pool: str
+    name: str
+    owner: str
+    operators: tuple[OperatorShared, ...]
+
+
+def shared(place: str | None = None) -> tuple[MemberDetail, ...]:
     """Give the dataflows of all pools, each with its operators and who else needs them."""
-    return [
-        {
-            "pool": pool.name,
-            "name": one.name,
-            "owner": one.owner,
-            "operators": [
-                {
-                    "operator": own,
-                    "shared": name,
-                    "kind": one.runs[own].kind,
-                    "users": [user for user in pool.users.get(name, ()) if user != one.name],
-                }
+    return tuple(
+        MemberDetail(
+            pool=pool.name,
+            name=one.name,
+            owner=one.owner,
+            operators=tuple(
+                OperatorShared(
+                    operator=own,
+                    shared=name,
+                    kind=one.runs[own].kind,
+                    users=tuple(user for user in pool.users.get(name, ()) if user != one.name),
+                )
                 for own, name in one.ids.items()
-            ],
-        }
+            ),
+        )
         for pool in live_share.pools(place)
         for one in pool.submissions
-    ]
+    )

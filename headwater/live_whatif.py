@@ -10,23 +10,24 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from headwater import live
-from headwater.adapt.calibrate import Learned, narrowed
+from headwater.adapt.calibrate import narrowed
 from headwater.adapt.decide import GAIN, Alarm, Case, Choice, decide
 from headwater.adapt.model import Facts
-from headwater.adapt.options import Option
+from headwater.adapt.options import Alternative, Option
 from headwater.adapt.promise import Promise
 from headwater.adapt.window import Window, window
-from headwater.app.client import Client, Preview
+from headwater.app.client import ChangeOutline, Client, Preview
 from headwater.control.policy import NEWEST, SEEN, WARM, given_up
 from headwater.control.store import StoreReader
 from headwater.dataflow.sources import Source
 from headwater.errors import DeploymentError, suggestion
+from headwater.jsonform import FiniteOrNone
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.place import Beside
-from headwater.profile import Known, Profile
+from headwater.profile import Known
 from headwater.quantity import (
     QuantityError,
     format_bandwidth,
@@ -144,6 +145,66 @@ def _read_link(text: str) -> LinkChange:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LinkPredicted:
+    """What goes over a link, and what it can carry; None: nobody knows."""
+
+    bytes_per_s: float
+    capacity_bytes_per_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitPredicted:
+    """What a unit takes in, its batches (s), its cores, and how late rows leave it; None: ever later."""
+
+    unit: str
+    rows_in_per_s: float
+    batch_s: FiniteOrNone
+    cpu: FiniteOrNone
+    latency_p50_s: FiniteOrNone
+    latency_p95_s: FiniteOrNone
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionPredicted(Alternative):
+    """An alternative with what each link and unit would have to do."""
+
+    latency_p50_s: FiniteOrNone
+    links: Mapping[str, LinkPredicted]
+    units: tuple[UnitPredicted, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatesSupposed:
+    """Rows/s by source and location, as they are and as is supposed."""
+
+    before: Rates
+    then: Rates
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatIfOutline:
+    """What was predicted of a deployment as it is and as is supposed, and what would be chosen then.
+
+    ``chosen``: its place among the ``alternatives``. ``change``: what changing to it would do.
+    """
+
+    name: str
+    supposed: tuple[str, ...]
+    basis: Basis
+    measured_at: float | None
+    assumed: tuple[str, ...]
+    promise: Promise | None
+    rates: RatesSupposed
+    now: OptionPredicted
+    current: OptionPredicted
+    wanted: OptionPredicted | None
+    alternatives: tuple[Alternative, ...]
+    chosen: int | None
+    why: str
+    change: ChangeOutline | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class WhatIf:
     """What was foretold. ``now``: what runs, as things are; ``choice.current``: the same as is supposed.
 
@@ -174,60 +235,53 @@ class WhatIf:
             return f"no limit would be broken; {self.choice.why}"
         return "no limit would be broken, and nothing else costs enough less to pay for a change"
 
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data; the alternatives have the form that decisions have them in."""
+    def shown(self) -> WhatIfOutline:
+        """Give it as it is shown."""
         chosen = self.choice.chosen
-        return {
-            "name": self.name,
-            "supposed": self.supposed.words,
-            "basis": self.basis,
-            "measured_at": self.measured_at,
-            "assumed": list(self.assumed),
-            "promise": self.promise and self.promise.to_data(),
-            "rates": {
-                "before": {s: dict(own) for s, own in self.before.profile.rates.items()},
-                "then": {s: dict(own) for s, own in self.then.profile.rates.items()},
-            },
-            "now": self._foretold(self.now, self.before),
-            "current": self._foretold(self.choice.current, self.then),
-            "wanted": None if chosen is None else self._foretold(chosen, self.then),
-            "alternatives": [o.to_data() for o in self.choice.others],
-            "chosen": None if chosen is None else self.choice.others.index(chosen),
-            "why": self.why,
-            "change": self.preview and self.preview.to_data(),
-        }
+        return WhatIfOutline(
+            name=self.name,
+            supposed=tuple(self.supposed.words),
+            basis=self.basis,
+            measured_at=self.measured_at,
+            assumed=self.assumed,
+            promise=self.promise,
+            rates=RatesSupposed(before=self.before.profile.rates, then=self.then.profile.rates),
+            now=self._predicted(self.now, self.before),
+            current=self._predicted(self.choice.current, self.then),
+            wanted=None if chosen is None else self._predicted(chosen, self.then),
+            alternatives=tuple(o.shown() for o in self.choice.others),
+            chosen=None if chosen is None else self.choice.others.index(chosen),
+            why=self.why,
+            change=None if self.preview is None else self.preview.shown(),
+        )
 
-    def _foretold(self, option: Option, facts: Facts) -> dict[str, Any]:
-        """Give an option with what each link and unit would have to do; what would never end is None."""
+    def _predicted(self, option: Option, facts: Facts) -> OptionPredicted:
+        """Give an option with what each link and unit would have to do."""
         found = option.predicted
-        return {
-            **option.to_data(),
-            "latency_p50_s": _finite(found.p50),
-            "links": {
-                link.name: {
-                    "bytes_per_s": found.links.get(link.name, 0.0),
-                    "capacity_bytes_per_s": facts.capacity.get(
+        return OptionPredicted(
+            **vars(option.shown()),
+            latency_p50_s=found.p50,
+            links={
+                link.name: LinkPredicted(
+                    bytes_per_s=found.links.get(link.name, 0.0),
+                    capacity_bytes_per_s=facts.capacity.get(
                         link.name, None if link.bandwidth is None else link.bandwidth / 8
                     ),
-                }
+                )
                 for link in self.plan.continuum.links
             },
-            "units": [
-                {
-                    "unit": id_,
-                    "rows_in_per_s": unit.rows_in,
-                    "batch_s": unit.batch_s,
-                    "cpu": unit.cpu,
-                    "latency_p50_s": _finite(found.reaches[id_][0]),
-                    "latency_p95_s": _finite(found.reaches[id_][1]),
-                }
+            units=tuple(
+                UnitPredicted(
+                    unit=id_,
+                    rows_in_per_s=unit.rows_in,
+                    batch_s=unit.batch_s,
+                    cpu=unit.cpu,
+                    latency_p50_s=found.reaches[id_][0],
+                    latency_p95_s=found.reaches[id_][1],
+                )
                 for id_, unit in found.units.items()
-            ],
-        }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+            ),
+        )
 
 
 def what_if(name: str, supposed: Supposed, place: str | None = None) -> WhatIf:
@@ -282,12 +336,11 @@ def _case(store: StoreReader, name: str, plan: DeploymentPlan, promise: Promise)
     samples = [s for s in store.samples(name, most=_SAMPLES) if s.at >= begun + WARM]
     seen, newest = window(samples, SEEN), window(samples, NEWEST)
     kept, profile = store.learned(name), store.profile(name)
-    learned = Learned.from_data(kept) if kept else Learned(profile=profile or Profile(dataflow=name))
     basis: Basis = "measured" if seen else "learned" if kept else "profile" if profile else "assumed"
     case = Case(
         plan=plan,
         promise=promise,
-        learned=learned,
+        learned=store.known(name),
         seen=seen or _NOTHING,
         newest=newest or seen or _NOTHING,
         beside=tuple(_beside(store, name)),
@@ -301,7 +354,7 @@ def _beside(store: StoreReader, name: str) -> Iterator[Beside]:
     for other in store.deployments():
         if other.name != name and other.phase != "stopped" and other.base is not None:
             plan, kept = store.plan(other.base), store.learned(other.name)
-            profile = Learned.from_data(kept).profile if kept else store.profile(other.name)
+            profile = kept.profile if kept else store.profile(other.name)
             yield plan, None if profile is None else narrowed(profile, plan.dataflow)
 
 

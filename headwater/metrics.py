@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
-from functools import cache
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Literal
 
 Status = Literal["starting", "running", "failed", "finished", "stopped"]
 Observe = Callable[[str, int, int], None]
@@ -215,40 +214,5 @@ class Progress:
             hosts=(*self.hosts, *other.hosts),
         )
 
-    def to_data(self) -> dict[str, Any]:
-        """Give the progress as JSON-able data; ``from_data`` gives it back."""
-        return asdict(self)
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Progress:
-        """Read what ``to_data`` gave, of this version or another: what is not known here is left out."""
-        return cls(
-            seconds=data["seconds"],
-            units=tuple(_unit(u) for u in data["units"]),
-            links=tuple(_known(LinkProgress, x) for x in data["links"]),
-            channels=tuple(_known(ChannelProgress, c) for c in data["channels"]),
-            hosts=tuple(_known(HostProgress, h) for h in data.get("hosts", ())),
-        )
-
 
 _SEEN_FROM_ABOVE = ("up", "since_s", "delay_s", "bytes_per_s", "capacity")
-_T = TypeVar("_T")
-
-
-def _unit(data: dict[str, Any]) -> UnitProgress:
-    nested: dict[str, Any] = {
-        "operators": tuple(_known(OperatorProgress, o) for o in data.get("operators", ()))
-    }
-    if data.get("latency"):
-        nested["latency"] = _known(Latency, data["latency"])
-    return _known(UnitProgress, {**data, **nested})
-
-
-def _known(cls: type[_T], data: dict[str, Any]) -> _T:
-    names = _names(cls)  # type: ignore[arg-type]
-    return cls(**{k: v for k, v in data.items() if k in names})
-
-
-@cache
-def _names(cls: type[Any]) -> frozenset[str]:
-    return frozenset(f.name for f in fields(cls))

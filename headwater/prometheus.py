@@ -17,9 +17,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from sqlalchemy.exc import SQLAlchemyError
 
-from headwater.control.records import ReportRecord
+from headwater.app.observe import counted
+from headwater.app.view import NodeHeard, Status
 from headwater.errors import DeploymentError, HeadwaterError
-from headwater.live import Status, existing, status_of
 from headwater.metrics import ChannelProgress, HostProgress, LinkProgress, UnitProgress
 
 LOOPBACK = "127.0.0.1"
@@ -69,9 +69,8 @@ class StoreCollector(Collector):
         """Give all families."""
         families, up = _Families(), True
         try:
-            with existing(self._place) as store:
-                for one in status_of(store):
-                    _deployment(families, one, store.decided(one.deployment.name))
+            for one, decided in counted(self._place):
+                _deployment(families, one, decided)
         except (HeadwaterError, SQLAlchemyError):
             families, up = _Families(), False
         families.gauge("store_up", "Whether the store can be read.", up)
@@ -117,7 +116,7 @@ class _Families:
 
 
 def _deployment(to: _Families, status: Status, decided: Mapping[str, int]) -> None:
-    name, now = status.deployment.name, time.time()
+    name, now = status.name, time.time()
     for zone in status.zones:
         _zone(to, name, zone, now)
     whole = status.progress
@@ -145,8 +144,8 @@ def _deployment(to: _Families, status: Status, decided: Mapping[str, int]) -> No
         to.gauge("decisions", "Decisions that are kept, by their state.", count, deployment=name, state=state)
 
 
-def _zone(to: _Families, name: str, zone: ReportRecord, now: float) -> None:
-    about = {"deployment": name, "zone": zone.node}
+def _zone(to: _Families, name: str, zone: NodeHeard, now: float) -> None:
+    about = {"deployment": name, "zone": zone.zone}
     to.gauge("zone_report_age_seconds", "Age of what a zone last said.", max(0.0, now - zone.at), **about)
     to.gauge("zone_up", "Whether the zone could be asked.", zone.error is None, **about)
 

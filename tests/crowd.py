@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from dataclasses import replace
@@ -12,10 +11,10 @@ from sqlalchemy import insert, update
 import headwater as hw
 from headwater.continuum import Continuum
 from headwater.control import tables as t
-from headwater.control.memory import lean
 from headwater.control.rows import keep_plan
 from headwater.control.store import Store
 from headwater.dataflow.graph import Dataflow
+from headwater.jsonform import dump_json
 from headwater.metrics import HostProgress, Latency, LinkProgress, OperatorProgress, Progress, UnitProgress
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
@@ -143,11 +142,11 @@ def tell(store: Store, plans: list[DeploymentPlan], seconds: float, *, at: float
     samples, reports = [], []
     for n, plan in enumerate(plans):
         name, whole = plan.dataflow.name, said(plan, seconds, n)
-        samples.append({"deployment": name, "at": at, "progress": json.dumps(lean(whole))})
+        samples.append({"deployment": name, "at": at, "progress": dump_json(whole, lean=True).decode()})
         for zone in dict.fromkeys(u.zone for u in plan.units):
             own = Progress(seconds=seconds, units=tuple(u for u in whole.units if u.zone == zone))
             own = replace(own, hosts=tuple(h for h in whole.hosts if h.zone == zone))
-            values = {"at": at, "progress": json.dumps(own.to_data()), "error": None}
+            values = {"at": at, "progress": dump_json(own).decode(), "error": None}
             reports.append({"deployment": name, "zone": zone, **values})
     with store._writing() as connection:
         connection.execute(insert(t.samples), samples)

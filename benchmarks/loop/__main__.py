@@ -188,7 +188,7 @@ class Trial:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             (now,) = live.status(NAME, self._zones.store)
-            if now.deployment.phase == "running" and now.deployment.dealt == now.deployment.version:
+            if now.phase == "running" and now.dealt == now.version:
                 return
             time.sleep(0.2)
 

@@ -92,7 +92,7 @@ class Zones:
         deadline = time.monotonic() + _PATIENCE
         while True:
             found = live.status(None, self.store)
-            if found and found[0].deployment.dealt >= version:
+            if found and found[0].dealt >= version:
                 change = found[0].change
                 if change is None or change.outcome != "done":
                     raise RuntimeFailure(f"the change failed: {change and change.message}")

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from pydantic import computed_field
 
 from headwater.adapt.model import Costs, Facts, HostKey, Predicted, host_of, predict, rows_of, stateful_of
 from headwater.adapt.window import Window
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sources import Source
+from headwater.jsonform import Finite
 from headwater.placement.queueing import Floats
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.profile import Known, OperatorProfile, Profile
@@ -71,24 +73,6 @@ class Learned:
     profile: Profile
     costs: Costs = field(default_factory=Costs)
     seen: tuple[Observation, ...] = ()
-
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data; ``from_data`` gives it back."""
-        return {
-            "profile": self.profile.model_dump(exclude_none=True),
-            "costs": self.costs.to_data(),
-            "seen": [asdict(o) for o in self.seen],
-        }
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Learned:
-        """Read what ``to_data`` gave."""
-        known = {f.name for f in fields(Observation)}
-        return cls(
-            profile=Profile.model_validate(data["profile"]),
-            costs=Costs.from_data(data["costs"]),
-            seen=tuple(Observation(**{k: v for k, v in o.items() if k in known}) for o in data["seen"]),
-        )
 
 
 def learn(before: Learned, plan: DeploymentPlan, seen: Window) -> Learned:
@@ -296,18 +280,14 @@ class Compared:
     """What was predicted and what was measured: seconds, shares of a host's cores, bytes/s."""
 
     what: str
-    predicted: float
-    measured: float
+    predicted: Finite
+    measured: Finite
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
-    def error(self) -> float:
+    def error(self) -> Finite:
         """The difference as a share of what was measured."""
         return abs(self.predicted - self.measured) / max(abs(self.measured), 1e-9)
-
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data."""
-        finite = {k: v if math.isfinite(v) else None for k, v in asdict(self).items() if k != "what"}
-        return {"what": self.what, **finite, "error": self.error if math.isfinite(self.error) else None}
 
 
 def compared(plan: DeploymentPlan, predicted: Predicted, seen: Window) -> dict[str, tuple[Compared, ...]]:

@@ -18,10 +18,11 @@ from headwater.adapt.calibrate import Learned, facts_of
 from headwater.adapt.evaluate import BatchModel, disagreement
 from headwater.adapt.keeping import Figures, breaks, measured, sink_units, strain
 from headwater.adapt.model import Facts, HostKey, predict
-from headwater.adapt.options import Option, Options, name_of
+from headwater.adapt.options import Alternative, Option, Options, name_of
 from headwater.adapt.promise import Promise
 from headwater.adapt.window import Window
 from headwater.errors import HeadwaterError
+from headwater.jsonform import dump
 from headwater.placement.exact import Exactness
 from headwater.plan.diff import diff
 from headwater.plan.model import DeploymentPlan
@@ -46,6 +47,23 @@ LEAST_GAIN = 0.005
 """Of RU, which is 1 where all is used of what there is: no change is made for less."""
 _ALIKE = 1.25
 """By what factor rates, links and hosts may differ and count as what they were."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What was measured of a deployment: seconds, bytes/s into the top layer, shares of hosts, rows/s.
+
+    ``others``: what else takes of each host. ``capacity``: bytes/s of links, where it is known.
+    """
+
+    latency_s: float | None
+    latency_p50_s: float | None
+    oldest_s: float
+    bandwidth_bytes_per_s: float
+    load: Mapping[str, float]
+    others: Mapping[str, float]
+    rates: Rates
+    capacity: Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -144,20 +162,20 @@ class Case:
     def _totals(self) -> tuple[float, float]:
         return total(self.newest.rates(self.plan)), total(self.seen.rates(self.plan))
 
-    def to_data(self) -> dict[str, Any]:
-        """Give what was measured as JSON-able data."""
+    def shown(self) -> Measured:
+        """Give what was measured, as decisions record it."""
         found = self.measured()
         p50, p95 = self.seen.latency(self.sinks)
-        return {
-            "latency_s": p95,
-            "latency_p50_s": p50,
-            "oldest_s": self.newest.oldest(),
-            "bandwidth_bytes_per_s": found.bandwidth,
-            "load": dict(found.load),
-            "others": {f"{host} ({zone})": h.others for (zone, host), h in self.seen.hosts.items()},
-            "rates": self.newest.rates(self.plan),
-            "capacity": {name: x.now.capacity for name, x in self.seen.links.items()},
-        }
+        return Measured(
+            latency_s=p95,
+            latency_p50_s=p50,
+            oldest_s=self.newest.oldest(),
+            bandwidth_bytes_per_s=found.bandwidth,
+            load=found.load,
+            others={f"{host} ({zone})": h.others for (zone, host), h in self.seen.hosts.items()},
+            rates=self.newest.rates(self.plan),
+            capacity={name: x.now.capacity for name, x in self.seen.links.items()},
+        )
 
 
 GAIN = "gain"
@@ -229,16 +247,28 @@ class Choice:
     others: tuple[Option, ...]
     chosen: Option | None
 
-    def to_data(self, case: Case) -> dict[str, Any]:
-        """Give it as JSON-able data, as decisions are recorded."""
-        return {
-            "promise": case.promise.to_data(),
-            "measured": case.to_data(),
-            "forecast": None if case.expected is None else {"rates": case.expected},
-            "current": self.current.to_data(),
-            "alternatives": [o.to_data() for o in self.others],
-            "chosen": None if self.chosen is None else self.others.index(self.chosen),
-        }
+    def recorded(self, case: Case) -> Recorded:
+        """Give it as decisions record it."""
+        return Recorded(
+            promise=case.promise,
+            measured=case.shown(),
+            forecast=None if case.expected is None else {"rates": case.expected},
+            current=self.current.shown(),
+            alternatives=tuple(o.shown() for o in self.others),
+            chosen=None if self.chosen is None else self.others.index(self.chosen),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What a decision was made on: ``chosen`` counts the alternatives, None where none is better."""
+
+    promise: Promise
+    measured: Measured
+    forecast: Mapping[str, Rates] | None
+    current: Alternative
+    alternatives: tuple[Alternative, ...]
+    chosen: int | None
 
 
 def decide(case: Case, alarm: Alarm, facts: Facts | None = None) -> Choice:
@@ -394,7 +424,7 @@ def judge(case: Case, trigger: str, decided: Mapping[str, Any]) -> Outcome:
         verdict = "better"
     text = "; ".join(b.text for b in broken) or "all limits are kept"
     data = {
-        **{k: v for k, v in case.to_data().items() if k != "capacity"},
+        **{k: v for k, v in dump(case.shown()).items() if k != "capacity"},
         "verdict": verdict,
         "text": text,
         "strain_before": was if math.isfinite(was) else None,

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from headwater.adapt.model import Facts, Predicted, predict
 from headwater.errors import PlacementError
+from headwater.jsonform import FiniteOrNone, named
 from headwater.placement.cost import evaluate
 from headwater.placement.response import response
 from headwater.plan.model import DeploymentPlan
@@ -33,12 +34,7 @@ class Estimate:
     """
 
     model: str
-    latency: float | None
-
-    def to_data(self) -> dict[str, object]:
-        """Give it as JSON-able data; what would never end is None."""
-        known = self.latency is not None and math.isfinite(self.latency)
-        return {"model": self.model, "latency_s": self.latency if known else None}
+    latency: Annotated[FiniteOrNone, named("latency_s")]
 
 
 class Evaluator(Protocol):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 from headwater.adapt.promise import Promise
 from headwater.adapt.window import Window
+from headwater.continuum import Continuum
 from headwater.dataflow.sinks import Sink
+from headwater.jsonform import Finite, named
 from headwater.plan.model import DeploymentPlan
 
 
@@ -17,19 +19,10 @@ from headwater.plan.model import DeploymentPlan
 class Figures:
     """What promises are about: latency (p95, s), bytes/s into the top layer, RU, load of each host."""
 
-    latency: float
-    bandwidth: float
+    latency: Annotated[Finite, named("latency_s")]
+    bandwidth: Annotated[float, named("bandwidth_bytes_per_s")]
     cost: float
     load: Mapping[str, float]
-
-    def to_data(self) -> dict[str, Any]:
-        """Give them as JSON-able data, as decisions are recorded."""
-        return {
-            "latency_s": self.latency if math.isfinite(self.latency) else None,
-            "bandwidth_bytes_per_s": self.bandwidth,
-            "cost": self.cost,
-            "load": dict(self.load),
-        }
 
 
 @dataclass(frozen=True)
@@ -84,14 +77,23 @@ def sink_units(plan: DeploymentPlan) -> tuple[str, ...]:
     return tuple(u.id for u in plan.units if any(isinstance(flow[o], Sink) for o in u.outputs))
 
 
+def links_into_top(continuum: Continuum) -> tuple[str, ...]:
+    """Name the links into the top layer."""
+    top, zone = continuum.layers[-1].name, continuum.zone
+    return tuple(x.name for x in continuum.links if zone(x.upper).layer == top != zone(x.lower).layer)
+
+
 def measured(plan: DeploymentPlan, seen: Window, newest: Window) -> Figures:
+    """Give what was measured of a plan in ``seen``; ``newest`` is the last part of it."""
+    return figures_of(sink_units(plan), links_into_top(plan.continuum), seen, newest)
+
+
+def figures_of(sinks: Iterable[str], into_top: Iterable[str], seen: Window, newest: Window) -> Figures:
     """Give what was measured in ``seen``; what waits in ``newest`` is at least as late as it is old."""
-    _, p95 = seen.latency(sink_units(plan))
-    top, zone = plan.continuum.layers[-1].name, plan.continuum.zone
-    into = [x for x in plan.continuum.links if zone(x.upper).layer == top != zone(x.lower).layer]
+    _, p95 = seen.latency(sinks)
     return Figures(
         latency=max(p95 or 0.0, newest.oldest()),
-        bandwidth=sum(seen.links[x.name].bytes for x in into if x.name in seen.links),
+        bandwidth=sum(seen.links[name].bytes for name in into_top if name in seen.links),
         cost=0.0,
         load={f"{host} ({zone_})": h.load for (zone_, host), h in seen.hosts.items()},
     )

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
 
 from headwater.continuum import Host
 from headwater.dataflow.operators import Operator
@@ -53,16 +52,6 @@ class Costs:
     own: Mapping[str, float] = field(default_factory=dict)
     own_cpu: Mapping[str, float] = field(default_factory=dict)
     latency: float = 1.0
-
-    def to_data(self) -> dict[str, Any]:
-        """Give them as JSON-able data; ``from_data`` gives them back."""
-        return asdict(self)
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Costs:
-        """Read what ``to_data`` gave; what is not known here is left out."""
-        known = {f.name for f in fields(cls)}
-        return cls(**{k: v for k, v in data.items() if k in known})
 
     def fixed(self, plan: DeploymentPlan, unit: Unit) -> float:
         """Give the seconds of a unit's batch without rows."""

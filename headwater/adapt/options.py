@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any
 
 from headwater.adapt.evaluate import (
     BATCH,
@@ -27,11 +26,12 @@ from headwater.adapt.model import Facts, HostKey, Predicted
 from headwater.adapt.promise import Promise
 from headwater.continuum import Host
 from headwater.errors import HeadwaterError, PlacementError
+from headwater.jsonform import FiniteOrNone
 from headwater.placement.problem import moved
 from headwater.placement.situation import Limits
 from headwater.placement.usage import resource_usage
 from headwater.plan.build import build
-from headwater.plan.deployment import Deployment
+from headwater.plan.deployment import Deployment, Edge
 from headwater.plan.edit import Edit, Fuse, Move, Split, Spread, edited
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.place import Beside, Setting, Wish, place
@@ -55,6 +55,27 @@ def capability(host: Host, name: str) -> float:
     """Give a number that a host offers; 0 where it says nothing."""
     value = host.capabilities.get(name, 0)
     return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternative:
+    """An option as decisions record it. ``decided`` names its cuts and its placement by their content."""
+
+    name: str
+    layers: Mapping[str, str]
+    at: Mapping[str, Mapping[str, str]]
+    cuts: tuple[Edge, ...]
+    decided: str
+    models: tuple[Estimate, ...]
+    disagreement: str
+    latency_s: FiniteOrNone
+    bandwidth_bytes_per_s: float
+    cost: float
+    load: Mapping[str, float]
+    moved: int
+    keeps: bool
+    breaks: tuple[str, ...]
+    why_not: str
 
 
 @dataclass(frozen=True)
@@ -84,22 +105,25 @@ class Option:
         """Tell whether it would keep to all limits."""
         return not self.breaks
 
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data; what would never end is None."""
-        return {
-            "name": self.name,
-            "layers": dict(self.plan.layers),
-            "at": {x: dict(own) for x, own in self.plan.layers_at.items()},
-            "cuts": sorted(list(c) for c in self.deployment.cuts),
-            "decided": name_of(self.deployment),
-            "models": [e.to_data() for e in self.estimates],
-            "disagreement": disagreement(self.estimates, BatchModel(_NO_FACTS)),
-            **self.figures.to_data(),
-            "moved": self.moved,
-            "keeps": self.keeps,
-            "breaks": [b.text for b in self.breaks],
-            "why_not": self.why_not,
-        }
+    def shown(self) -> Alternative:
+        """Give it as decisions record it."""
+        return Alternative(
+            name=self.name,
+            layers=self.plan.layers,
+            at=self.plan.layers_at,
+            cuts=tuple(sorted(self.deployment.cuts)),
+            decided=name_of(self.deployment),
+            models=self.estimates,
+            disagreement=disagreement(self.estimates, BatchModel(_NO_FACTS)),
+            latency_s=self.figures.latency,
+            bandwidth_bytes_per_s=self.figures.bandwidth,
+            cost=self.figures.cost,
+            load=self.figures.load,
+            moved=self.moved,
+            keeps=self.keeps,
+            breaks=tuple(b.text for b in self.breaks),
+            why_not=self.why_not,
+        )
 
 
 Work = frozenset[tuple[str, str, tuple[str, ...]]]

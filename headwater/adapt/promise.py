@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from headwater.errors import PlacementError
+from headwater.jsonform import Limit
 
 Mode = Literal["off", "advise", "auto"]
 """Nobody decides; changes are proposed to a person; changes are made."""
@@ -27,9 +27,9 @@ class Promise:
     """
 
     mode: Mode = "advise"
-    max_latency: float = math.inf
-    max_bandwidth: float = math.inf
-    max_cost: float = math.inf
+    max_latency: Limit = math.inf
+    max_bandwidth: Limit = math.inf
+    max_cost: Limit = math.inf
     headroom: float = 0.2
     gain: float = 0.1
     cool_down: float = 60.0
@@ -49,14 +49,3 @@ class Promise:
     def limited(self) -> bool:
         """Tell whether it limits anything but the hosts' load."""
         return not all(map(math.isinf, (self.max_latency, self.max_bandwidth, self.max_cost)))
-
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data; what is not limited is None."""
-        return {k: None if v == math.inf else v for k, v in asdict(self).items()}
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Promise:
-        """Read what ``to_data`` gave; what is not known here is left out."""
-        known = {f.name for f in fields(cls)}
-        values: dict[str, Any] = {k: math.inf if v is None else v for k, v in data.items() if k in known}
-        return cls(**values)

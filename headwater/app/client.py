@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from headwater.continuum import Continuum
 from headwater.control.lifecycle import BUSY
@@ -20,12 +20,13 @@ from headwater.places import existing, store_place
 from headwater.plan import build as planning
 from headwater.plan.cutcost import CutCost, cut_cost
 from headwater.plan.deployment import Deployment
-from headwater.plan.diff import PlanDiff, diff
+from headwater.plan.diff import Difference, PlanDiff, diff
 from headwater.plan.document import plan_id
 from headwater.plan.edit import Edit, edited
 from headwater.plan.explain import explain
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import steps_to
+from headwater.plan.outline import PlanOutline, outline
 from headwater.plan.place import ANNOTATED, Prediction, Setting, place
 from headwater.plan.place import Wish as PlacementWish
 from headwater.plan.steps import CanarySettings, Step
@@ -73,6 +74,37 @@ class PlanRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChangeOutline(Difference):
+    """What applying a plan would change, as of a version, and its steps in words."""
+
+    version: int
+    steps: tuple[str, ...]
+    cost: CutCost | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoPlacement:
+    """Why a strategy finds no placement."""
+
+    failed: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProposalOutline(PlanOutline):
+    """A plan that can be applied, what that would change, and what is predicted of it.
+
+    ``same``: it is in force already, and nothing is to do; ``busy``: a change is under way, which it would
+    take the place of. These and ``change`` are null where it cannot be applied beside what runs.
+    """
+
+    change: ChangeOutline | None
+    same: bool | None
+    busy: bool | None
+    prediction: Prediction | None
+    strategies: Mapping[str, Prediction | NoPlacement]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Preview:
     """What applying a plan would do, as of ``version`` of its deployment (0: there is none yet)."""
 
@@ -94,10 +126,11 @@ class Preview:
             lines.append("a change is under way: this one takes its place between two of its steps")
         return lines
 
-    def to_data(self) -> dict[str, Any]:
-        """Give the preview as JSON-able data."""
-        cost = self.cost.to_data() if self.cost else None
-        return {"version": self.version, **self.diff.to_data(), "steps": self.words, "cost": cost}
+    def shown(self) -> ChangeOutline:
+        """Give it as it is shown."""
+        return ChangeOutline(
+            **vars(self.diff.shown()), version=self.version, steps=tuple(self.words), cost=self.cost
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,23 +155,20 @@ class Proposal:
             raise self.refused
         return self.preview
 
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data."""
-        data = {**self.plan.to_data()}
-        if self.preview is not None:
-            data |= {
-                "change": self.preview.to_data(),
-                "same": self.preview.same,
-                "busy": self.preview.busy,
-            }
-        if self.prediction is not None:
-            data["prediction"] = self.prediction.to_data()
-        if self.others:
-            data["strategies"] = {
-                name: {"failed": str(found)} if isinstance(found, HeadwaterError) else found.to_data()
+    def shown(self) -> ProposalOutline:
+        """Give it as it is shown."""
+        change = self.preview
+        return ProposalOutline(
+            **vars(outline(self.plan)),
+            change=None if change is None else change.shown(),
+            same=None if change is None else change.same,
+            busy=None if change is None else change.busy,
+            prediction=self.prediction,
+            strategies={
+                name: NoPlacement(failed=str(found)) if isinstance(found, HeadwaterError) else found
                 for name, found in self.others.items()
-            }
-        return data
+            },
+        )
 
 
 class Client:

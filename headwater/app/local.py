@@ -25,6 +25,7 @@ from headwater.control.store import Store
 from headwater.dataflow import sources
 from headwater.dataflow.sinks import ConsoleSink, MemorySink
 from headwater.errors import DeploymentError, SparkStumbled, Unavailable
+from headwater.jsonform import dump_json
 from headwater.metrics import Progress
 from headwater.plan.document import inherit
 from headwater.plan.model import DeploymentPlan, Unit
@@ -379,7 +380,7 @@ def take_over(plan: DeploymentPlan, layout: Layout, store: Store) -> None:
     tasks = []
     for unit in named.units:
         spec = spec_of(named, unit.id)
-        write_atomically(layout.root / "specs" / f"{spec.digest}.json", json.dumps(spec.to_data()))
+        write_atomically(layout.root / "specs" / f"{spec.digest}.json", dump_json(spec).decode())
         tasks.append(
             {"unit": spec.id, "digest": spec.digest, "wanted": "finished" if finished else "stopped"}
         )

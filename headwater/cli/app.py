@@ -282,7 +282,7 @@ class Screen:
         if self._bar:
             self._clear()
         if self._json:
-            print_line(progress.to_data())
+            print_line(progress)
         elif sys.stdout.isatty():
             from rich.live import Live
 

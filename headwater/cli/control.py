@@ -20,9 +20,9 @@ from headwater.cli.signals import stopped_by_signals
 
 if TYPE_CHECKING:
     from headwater.app.client import Client, Preview, Proposal
+    from headwater.app.view import Status
     from headwater.continuum import Continuum
     from headwater.dataflow.graph import Dataflow
-    from headwater.live import Status
     from headwater.plan.model import DeploymentPlan
     from headwater.plan.steps import CanarySettings
 
@@ -121,7 +121,7 @@ def propose(client: Client, proposal: Proposal, yes: bool, *, wait: bool, as_jso
         if (profile := proposal.request.profiles.get(name)) is not None:
             live.keep_profile(name, profile, client.place)
         if as_json:
-            print_json({**found.to_data(), "stored": False})
+            print_json({**vars(found.shown()), "stored": False})
         return
     agree(yes, as_json=as_json)
     version = client.apply(proposal)
@@ -141,7 +141,7 @@ def tell_stored(
     """Say that a version is wanted, and perhaps follow it."""
     name = plan.dataflow.name
     if as_json:
-        print_json({**found.to_data(), "stored": True, "version": version})
+        print_json({**vars(found.shown()), "stored": True, "version": version})
     else:
         say(f"{name}: version {version} is wanted")
     if wait:
@@ -294,7 +294,8 @@ def follow(name: str, version: int, store: str | None, *, quiet: bool) -> None:
     with Bar(f"{name}: version {version}") as bar:
 
         def observe(now: Status) -> None:
-            bar.at(now.done, total=now.steps or None, what=f"{name}: {now.deployment.phase}")
+            done, steps = (now.change.done, now.change.steps) if now.change else (0, 0)
+            bar.at(done, total=steps or None, what=f"{name}: {now.phase}")
 
         tell = (lambda text: None) if quiet else bar.say
         ended = live.follow(name, version, store, stop=stopped_by_signals(), observe=observe, say=tell)

@@ -135,7 +135,7 @@ def _replay(
     found = live.replay(name, list(wanted), store, records=records, force=force, home=home, say=say)
     for one in found:
         if as_json:
-            print_line(one.to_data())
+            print_line(one)
         else:
             about = f", to {one.target}" if one.target else f": {one.reason}"
             outcome = "not found" if one.outcome == "unknown" else one.outcome

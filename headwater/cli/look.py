@@ -22,7 +22,7 @@ from headwater.cli.out import Json, print_json, print_line, say
 from headwater.cli.signals import stopped_by_signals
 
 if TYPE_CHECKING:
-    from headwater.live import Status
+    from headwater.app.view import Status
 
 
 def register(app: typer.Typer) -> None:
@@ -52,7 +52,7 @@ def status(
     from rich.console import Console, Group
     from rich.live import Live
 
-    from headwater import live
+    from headwater.app import observe
     from headwater.render.deployment import status_view
 
     if model or costs:
@@ -61,12 +61,12 @@ def status(
         return
 
     def show() -> tuple[Status, ...]:
-        return live.status(name, store)
+        return observe.status(name, store)
 
     if not watch:
         found = show()
         if as_json:
-            print_json(found[0].to_data() if name else [s.to_data() for s in found])
+            print_json(found[0] if name else found)
         else:
             Console(highlight=False).print(Group(*(status_view(s) for s in found)))
             if not found:
@@ -75,7 +75,7 @@ def status(
     stop = stopped_by_signals()
     if as_json:
         while not stop.is_set():
-            print_line([s.to_data() for s in show()])
+            print_line(show())
             stop.wait(1.0)
         return
     with Live(auto_refresh=False) as screen:
@@ -88,17 +88,14 @@ def _show_model(name: str | None, store: str | None, *, as_json: bool) -> None:
     """Show for each deployment what the model says of it and how far that is off."""
     from rich.console import Console
 
-    from headwater import live, live_loop
+    from headwater import live_loop
+    from headwater.app import observe
     from headwater.render.loop import model_view
 
-    names = [name] if name else [s.deployment.name for s in live.status(None, store)]
+    names = [name] if name else [s.name for s in observe.status(None, store)]
     found = {one: live_loop.compared(one, store) for one in names}
     if as_json:
-        data = {
-            one: {kind: [c.to_data() for c in pairs] for kind, pairs in kinds.items()}
-            for one, kinds in found.items()
-        }
-        print_json(data[name] if name else data)
+        print_json(found[name] if name else found)
         return
     for one, kinds in found.items():
         Console(highlight=False).print(model_view(one, kinds))
@@ -113,7 +110,7 @@ def _show_costs(name: str | None, store: str | None, *, as_json: bool) -> None:
 
     found = {pool: own for pool, own in live_share.costs(store).items() if name in (None, pool)}
     if as_json:
-        print_json({pool: [a.to_data() for a in own] for pool, own in found.items()})
+        print_json(found)
         return
     for pool, own in found.items():
         Console(highlight=False).print(costs_view(pool, own))
@@ -128,7 +125,7 @@ def history(name: Name, store: StorePlace = None, as_json: Json = False) -> None
 
     found = live.history(name, store)
     if as_json:
-        print_json(found.to_data())
+        print_json(found)
         return
     outcomes = {c.version: c for c in found.changes}
     for wish in found.wishes:
@@ -177,24 +174,23 @@ def explain(
         )
         shown = client.propose(request).change
         if as_json:
-            print_json(shown.to_data())
+            print_json(shown.shown())
         else:
             _numbered(shown.words)
         return
     if subject.isdecimal() and not client.holds(subject):
         _explain_decision(int(subject), store, as_json=as_json)
         return
-    change, lines, journal = live.explain(subject, store)
+    change = live.explain(subject, store)
     if as_json:
-        print_json(live.change_data(change, lines, journal) if change else None)
+        print_json(change)
     elif change is None:
         typer.echo("it is wanted, and not begun yet")
     else:
-        done = sum(e.state == "done" for e in journal)
         typer.echo(f"version {change.version}: {change.outcome or change.phase}")
-        typer.echo(f"{done} of {len(journal)} steps done")
-        _numbered(lines)
-        for line in live.measured(journal):
+        typer.echo(f"{change.done} of {len(change.steps)} steps done")
+        _numbered(change.words)
+        for line in change.measured:
             typer.echo(line)
 
 
@@ -206,7 +202,7 @@ def _explain_decision(number: int, store: str | None, *, as_json: bool) -> None:
 
     found = live_loop.decision(number, store)
     if as_json:
-        print_json(found.to_data())
+        print_json(found)
     else:
         Console(highlight=False).print(decision_view(found))
 

@@ -19,6 +19,7 @@ from headwater.cli.out import Json, print_json, print_line
 from headwater.cli.place import Compare, MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
 from headwater.cli.signals import stopped_by_signals
 from headwater.errors import ErrorList, HeadwaterError
+from headwater.jsonform import dump
 
 if TYPE_CHECKING:
     from headwater.app.client import Proposal, Shape
@@ -96,7 +97,7 @@ def plan(
         return
     found = _plan(asked)
     if as_json:
-        print_json(found.to_data())
+        print_json(found.shown())
     else:
         _show(found)
     if found.refused is not None and asked.shape == "annotated":
@@ -162,7 +163,7 @@ def _watch(asked: _Asked, *, as_json: bool) -> None:
             continue
         differs = None if last is None else _difference(last, found.plan)
         if as_json:
-            data: dict[str, Any] = {"at": time.time(), "changed": names, **found.to_data()}
+            data: dict[str, Any] = {"at": time.time(), "changed": names, **dump(found.shown())}
             refused = {"refused": _error_data(found.refused)} if found.refused else {}
             print_line({**data, **_difference_data(differs), **refused})
         else:
@@ -185,7 +186,7 @@ def _difference(last: DeploymentPlan, now: DeploymentPlan) -> PlanDiff | Headwat
 def _difference_data(differs: PlanDiff | HeadwaterError | None) -> dict[str, Any]:
     if isinstance(differs, HeadwaterError):
         return {"differs": None, "cannot_follow": _error_data(differs)}
-    return {"differs": differs and differs.to_data()}
+    return {"differs": differs and differs.shown()}
 
 
 def _show_again(

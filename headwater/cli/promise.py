@@ -16,6 +16,7 @@ from headwater.cli.signals import stopped_by_signals
 
 if TYPE_CHECKING:
     from headwater.adapt.promise import Promise
+    from headwater.live_loop import Metrics
 
 Number = Annotated[
     int,
@@ -94,7 +95,7 @@ def promise(
         found = _changed(found, given)
         live_loop.set_promise(name, found, store)
     if as_json:
-        print_json(found.to_data() if found else None)
+        print_json(found)
     else:
         typer.echo(f"{name}: {in_words(found)}" if found else f"{name}: nothing was promised")
 
@@ -129,7 +130,7 @@ def reject(number: Number, store: StorePlace = None, as_json: Json = False) -> N
 
     live_loop.reject(number, store)
     if as_json:
-        print_json(live_loop.decision(number, store).to_data())
+        print_json(live_loop.decision(number, store))
     else:
         say(f"decision {number} is rejected")
 
@@ -151,8 +152,8 @@ def metrics(
 
     seconds = parse_duration(since)
 
-    def look() -> dict[str, Any]:
-        return live_loop.metrics(name, seconds, store).to_data()
+    def look() -> Metrics:
+        return live_loop.metrics(name, seconds, store)
 
     if not follow:
         if as_json:

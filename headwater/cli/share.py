@@ -114,7 +114,7 @@ def defragment(
 
 def _told(found: Joined, words: str, store: str | None, *, wait: bool, as_json: bool) -> None:
     if as_json:
-        print_json(found.to_data())
+        print_json(found)
     else:
         before, after = found.queries
         say(f"{words}; {before} queries become {after}")
@@ -128,15 +128,15 @@ def shared(store: StorePlace = None, as_json: Json = False) -> None:
     from rich.console import Console
 
     from headwater import live_share
-    from headwater.render.share import pool_data, pool_view
+    from headwater.render.share import pool_view
 
-    found = live_share.pools(store)
+    found = [live_share.pool_outline(pool) for pool in live_share.pools(store)]
     if as_json:
-        print_json([pool_data(pool) for pool in found])
+        print_json(found)
         return
     for pool in found:
         Console(highlight=False).print(pool_view(pool))
-    if not any(pool.submissions for pool in found):
+    if not any(pool.dataflows for pool in found):
         say("nothing was submitted")
 
 
@@ -180,7 +180,7 @@ def owner(
     if name is None:
         found = live_share.owners(store)
         if as_json:
-            print_json([asdict(o) for o in found])
+            print_json(found)
         for one in () if as_json else found:
             words = [f"{k} {v:g}" for k, v in asdict(one.limits).items() if v is not None]
             guarded = "token" if one.guarded else "no token"
@@ -205,7 +205,7 @@ def owner(
     )
     if as_json:
         now = role.value if role is not None else live_share.role_of(name, store)
-        print_json({"name": name, "role": now, "limits": asdict(limits), "token": made})
+        print_json({"name": name, "role": now, "limits": limits, "token": made})
     elif made is not None:
         typer.echo(made)
         say("shown this once: keep it, and set HEADWATER_OWNER_TOKEN to it")

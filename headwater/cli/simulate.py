@@ -13,6 +13,7 @@ from headwater.cli.bars import Bar
 from headwater.cli.control import ContinuumFile, Flow
 from headwater.cli.out import Json, print_json
 from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, WeightsOf
+from headwater.placement.replay import simulated
 
 TraceFile = Annotated[
     Path, typer.Option("--trace", help="Rates as CSV: time,source,location,rate.", show_default=False)
@@ -75,11 +76,11 @@ def simulate(
             forecast=forecast,
             observe=lambda one, done, of: bar.at(done, total=of, what=f"simulating {one}"),
         )
-    from headwater.render.simulate import draw, simulation_data, simulation_view
+    from headwater.render.simulate import draw, simulation_view
 
     if plot is not None:
         draw(found, plot, limits)
     if as_json:
-        print_json(simulation_data(found))
+        print_json(simulated(found))
     else:
         Console(highlight=False).print(simulation_view(found, limits))

@@ -16,7 +16,7 @@ from headwater.cli.out import print_json, print_line
 from headwater.cli.signals import stopped_by_signals
 
 if TYPE_CHECKING:
-    from headwater.live_seen import View
+    from headwater.app.view import View
     from headwater.render.top import Order
 
 
@@ -51,23 +51,23 @@ def top(
     ] = False,
 ) -> None:
     """Show deployments, zones and links, and how busy they are: live, until q or Ctrl-C."""
-    from headwater import live_view
+    from headwater.app import observe
 
     if once:
-        found = live_view.look(store)
+        found = observe.look(store)
         if as_json:
-            print_json(found.to_data())
+            print_json(found)
         else:
             _print(found, sort.value, rows)
         return
     stop = stopped_by_signals()
-    views = live_view.watch(store, every=every, stop=stop)
+    views = observe.watch(store, every=every, stop=stop)
     if not as_json and sys.stdout.isatty():
         _screen(views, sort.value, rows, stop)
         return
     for view in views:
         if as_json:
-            print_line(view.to_data())
+            print_line(view)
         else:
             _print(view, sort.value, rows)
 

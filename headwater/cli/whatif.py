@@ -8,6 +8,7 @@ import typer
 
 from headwater.cli.control import Name, StorePlace
 from headwater.cli.out import Json, print_json
+from headwater.jsonform import dump
 
 Rates = Annotated[
     list[str] | None,
@@ -44,7 +45,8 @@ def what_if(
     from headwater import live_whatif
     from headwater.render.whatif import what_if_view
 
-    found = live_whatif.what_if(name, live_whatif.Supposed.read(rate or (), link or ()), store).to_data()
+    supposed = live_whatif.Supposed.read(rate or (), link or ())
+    found = dump(live_whatif.what_if(name, supposed, store).shown())
     if as_json:
         print_json(found)
     else:

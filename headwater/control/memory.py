@@ -9,19 +9,20 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from sqlalchemy import BigInteger, Connection, and_, cast, delete, func, insert, select, update
 
+from headwater.adapt.calibrate import Learned
 from headwater.adapt.promise import Mode, Promise
 from headwater.control import rows
 from headwater.control import tables as t
 from headwater.control.database import Reader, Writer
 from headwater.control.records import OPEN, Decision, DecisionState, Sample
 from headwater.errors import DeploymentError, Missing
+from headwater.jsonform import dump, dump_json, load, load_json
 from headwater.metrics import Progress
 from headwater.plan.model import DeploymentPlan
 from headwater.profile import Profile
@@ -54,21 +55,26 @@ class MemoryReader(Reader):
     def promises(self) -> dict[str, Promise]:
         """Give what is promised, by deployment."""
         own = select(t.memory.c.deployment, t.memory.c.document).where(t.memory.c.what == "promise")
-        return {name: Promise.from_data(json.loads(text)) for name, text in self._all(own)}
+        return {name: load_json(Promise, text, what="a promise") for name, text in self._all(own)}
 
     def promise(self, name: str) -> Promise | None:
         """Give what was promised of a deployment."""
         found = self._document(name, "promise")
-        return None if found is None else Promise.from_data(found)
+        return None if found is None else load(Promise, found, what="a promise")
 
     def profile(self, name: str) -> Profile | None:
         """Give the profile that its newest plan was applied with."""
         found = self._document(name, "profile")
         return None if found is None else Profile.model_validate(found)
 
-    def learned(self, name: str) -> dict[str, Any] | None:
+    def learned(self, name: str) -> Learned | None:
         """Give what was learned of a deployment while it ran."""
-        return self._document(name, "learned")
+        found = self._document(name, "learned")
+        return None if found is None else load(Learned, found, what="what was learned")
+
+    def known(self, name: str) -> Learned:
+        """Give what was learned of a deployment, or what its profile says before that."""
+        return self.learned(name) or Learned(profile=self.profile(name) or Profile(dataflow=name))
 
     def decisions(
         self,
@@ -113,7 +119,7 @@ class Memory(MemoryReader, Writer):
     def set_promise(self, name: str, promise: Promise) -> None:
         """Keep what is promised of a deployment, which has to be there."""
         with self._writing() as connection:
-            _put(connection, name, "promise", promise.to_data(), where=self.where)
+            _put(connection, name, "promise", dump(promise), where=self.where)
             rows.tell(connection, name, f"promised: {in_words(promise)}")
 
     def keep_profile(self, name: str, profile: Profile) -> None:
@@ -121,10 +127,10 @@ class Memory(MemoryReader, Writer):
         with self._writing() as connection:
             _put(connection, name, "profile", profile.model_dump(exclude_none=True), where=self.where)
 
-    def keep_learned(self, holder: str, name: str, data: Mapping[str, Any]) -> None:
+    def keep_learned(self, holder: str, name: str, learned: Learned) -> None:
         """Keep what was learned while it ran."""
         with self._acting(holder) as connection:
-            _put(connection, name, "learned", data, where=self.where)
+            _put(connection, name, "learned", dump(learned), where=self.where)
 
     def record_decision(
         self,
@@ -145,7 +151,7 @@ class Memory(MemoryReader, Writer):
             made = connection.execute(
                 insert(t.decisions).values(
                     deployment=deployment, at=now, updated=now, mode=mode, trigger=trigger, why=why,
-                    state=state, before=before, data=_json(data),
+                    state=state, before=before, data=json.dumps(data),
                     plan=rows.keep_plan(connection, plan) if plan is not None else None,
                 )
             )  # fmt: skip
@@ -200,7 +206,7 @@ def keep_sample(connection: Connection, deployment: str, at: float, progress: Pr
     last = connection.execute(select(func.max(column.at)).where(column.deployment == deployment)).scalar()
     key = and_(column.deployment == deployment, column.at == at)
     connection.execute(delete(t.samples).where(key))
-    text = json.dumps(lean(progress), separators=(",", ":"))
+    text = dump_json(progress, lean=True).decode()
     connection.execute(insert(t.samples).values(deployment=deployment, at=at, progress=text))
     if last is None or last // APART != at // APART:
         _thin(connection, deployment, at)
@@ -232,33 +238,8 @@ def in_words(promise: Promise) -> str:
     return f"{', '.join(limits)}; mode {promise.mode}, {calm}, settle {format_duration(promise.settle)}"
 
 
-def lean(value: Any) -> Any:
-    """Give a value of data classes as JSON-able data, without what is as its class has it anyway.
-
-    >>> lean(Progress(seconds=1.0))
-    {'seconds': 1.0}
-    """
-    if is_dataclass(value) and not isinstance(value, type):
-        found = {f.name: (f.default, getattr(value, f.name)) for f in fields(value)}
-        return {name: lean(own) for name, (usual, own) in found.items() if usual is MISSING or own != usual}
-    return [lean(own) for own in value] if isinstance(value, tuple) else value
-
-
 def _progress(text: str) -> Progress:
-    return Progress.from_data({"units": (), "links": (), "channels": (), **json.loads(text)})
-
-
-def _json(data: Mapping[str, Any]) -> str:
-    return json.dumps(_plain(data), separators=(",", ":"))
-
-
-def _plain(value: Any) -> Any:
-    """Give a value as JSON has it: numbers without end are null."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(own) for name, own in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(own) for own in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return load_json(Progress, text, what="a sample")
 
 
 def _put(connection: Connection, name: str, what: str, data: Mapping[str, Any], *, where: str) -> None:
@@ -269,7 +250,7 @@ def _put(connection: Connection, name: str, what: str, data: Mapping[str, Any], 
     own = and_(t.memory.c.deployment == name, t.memory.c.what == what)
     connection.execute(delete(t.memory).where(own))
     connection.execute(
-        insert(t.memory).values(deployment=name, what=what, document=_json(data), updated=time.time())
+        insert(t.memory).values(deployment=name, what=what, document=json.dumps(data), updated=time.time())
     )
 
 
@@ -324,7 +305,7 @@ def _settle(
 ) -> None:
     values: dict[str, Any] = {"state": state, "updated": time.time()}
     if after is not None:
-        values["after"] = _json(after)
+        values["after"] = dump_json(after).decode()
     if version is not None:
         values["version"] = version
     connection.execute(update(t.decisions).where(t.decisions.c.id == decision.id).values(**values))

@@ -29,12 +29,11 @@ Kind = Literal[
     "units",
 ]
 _IN_PLANS: Mapping[str, Callable[[Mapping[str, Any]], Iterable[str]]] = {
-    "zones": lambda plan: plan["continuum"]["zones"],
-    "layers": lambda plan: plan["continuum"]["layers"],
     "locations": lambda plan: plan["dataflow"]["locations"],
-    "operators": lambda plan: plan["layers"],
-    "units": lambda plan: plan["unit_tags"],
+    "operators": lambda plan: plan["tags"],
+    "units": lambda plan: map(_unit, plan["units"]),
 }
+_IN_CONTINUA = ("zones", "layers")
 _IN_TABLES: Mapping[str, Select[Any]] = {
     "deployments": select(t.deployments.c.name),
     "pools": select(t.submissions.c.pool),
@@ -73,5 +72,16 @@ def _found(connection: Connection, kind: Kind, of: str | None) -> Iterable[str]:
     in_force = select(t.plans.c.document).join(t.deployments, t.deployments.c.base == t.plans.c.id)
     if of is not None:
         in_force = in_force.where(t.deployments.c.name == of)
-    plans = (json.loads(row[0]) for row in connection.execute(in_force.limit(_MOST)))
-    return [name for plan in plans for name in _IN_PLANS[kind](plan)]
+    plans = [json.loads(row[0]) for row in connection.execute(in_force.limit(_MOST))]
+    if kind not in _IN_CONTINUA:
+        return [name for plan in plans for name in _IN_PLANS[kind](plan)]
+    theirs = t.continua.c.id.in_({plan["continuum"] for plan in plans})
+    continua = connection.execute(select(t.continua.c.document).where(theirs))
+    return [name for row in continua for name in json.loads(row[0])[kind]]
+
+
+def _unit(document: Mapping[str, Any]) -> str:
+    """Give the id of a unit as its plan has it, without the time that it takes to import plans."""
+    part = document["part"]
+    share = "" if part is None else f".{part['index'] + 1}of{part['count']}"
+    return f"{document['name']}{share}@{document['node']}"

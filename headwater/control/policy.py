@@ -36,10 +36,10 @@ from headwater.adapt.window import window
 from headwater.control.records import OPEN, Change, Decision, DeploymentRecord, Sample
 from headwater.control.store import Store, StoreReader
 from headwater.errors import HeadwaterError
+from headwater.jsonform import dump
 from headwater.placement.forecast import Forecast, trend
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.place import Beside
-from headwater.profile import Profile
 
 SEEN = 12.0
 """Seconds of samples that loads and latency are taken from."""
@@ -160,10 +160,8 @@ class Policy:
         if seen is None or newest is None or seen.seconds < NEWEST:
             return None
         if watched.learned is None:
-            kept = self._store.learned(record.name)
-            profile = self._store.profile(record.name) or Profile(dataflow=record.name)
-            watched.learned = Learned.from_data(kept) if kept else Learned(profile=profile)
-            watched.knows = kept is not None
+            watched.learned = self._store.known(record.name)
+            watched.knows = self._store.learned(record.name) is not None
         return Case(
             plan=plan,
             promise=promise,
@@ -223,7 +221,7 @@ class Policy:
         watched.learned = learn(case.learned, case.plan, case.seen)
         watched.learned_at, watched.knows = now, True
         if now - watched.saved_at >= SAVE:
-            self._store.keep_learned(self._holder, name, watched.learned.to_data())
+            self._store.keep_learned(self._holder, name, watched.learned)
             watched.saved_at = now
 
     # ------------------------------------------------------------ what was decided
@@ -276,7 +274,7 @@ class Policy:
     def _undo(self, one: Decision, case: Case, text: str) -> None:
         """Want what ran before."""
         assert one.before is not None
-        data = {"promise": case.promise.to_data(), "measured": case.to_data(), "undoes": one.id}
+        data = {"promise": dump(case.promise), "measured": dump(case.shown()), "undoes": one.id}
         record = self._store.deployment(one.deployment)
         number = self._store.record_decision(
             self._holder,
@@ -355,7 +353,7 @@ class Policy:
             state="nothing" if choice.chosen is None else "proposed",
             plan=None if choice.chosen is None else choice.chosen.plan,
             before=record.base,
-            data=choice.to_data(case),
+            data=dump(choice.recorded(case)),
         )
 
     def _want(self, number: int) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from headwater.adapt.promise import Mode
 from headwater.control.lifecycle import Goal, Phase
+from headwater.jsonform import Hidden
 from headwater.metrics import Progress
 from headwater.plan.steps import CanarySettings, Step
 
@@ -26,12 +27,12 @@ OPEN: frozenset[DecisionState] = frozenset({"proposed", "wanted", "watched"})
 class Wish:
     """One wish of an entrance: a version of what is wanted of a deployment."""
 
-    deployment: str
+    deployment: Annotated[str, Hidden]
     version: int
     goal: Goal
     plan: str | None
-    reset_state: frozenset[str] = frozenset()
-    canary: CanarySettings | None = None
+    reset_state: Annotated[frozenset[str], Hidden] = frozenset()
+    canary: Annotated[CanarySettings | None, Hidden] = None
     at: float = 0.0
 
     @property
@@ -60,23 +61,18 @@ class Change:
     """One change of a deployment, under way or ended."""
 
     id: int
-    deployment: str
+    deployment: Annotated[str, Hidden]
     version: int
     goal: Goal
     plan: str | None
-    before: str | None
+    before: Annotated[str | None, Hidden]
     """The plan that ran when it began."""
     phase: Phase
     outcome: Outcome | None
     message: str
-    baseline: Progress | None
+    baseline: Annotated[Progress | None, Hidden]
     begun: float
     ended: float | None
-
-    def to_data(self) -> dict[str, Any]:
-        """Give the change as JSON-able data."""
-        names = ("id", "version", "goal", "plan", "phase", "outcome", "message", "begun", "ended")
-        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,10 +147,6 @@ class Decision:
     data: Mapping[str, Any]
     after: Mapping[str, Any] | None
     updated: float
-
-    def to_data(self) -> dict[str, Any]:
-        """Give the decision as JSON-able data."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 @dataclass(frozen=True, kw_only=True)

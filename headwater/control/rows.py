@@ -13,10 +13,13 @@ from headwater.control import tables as t
 from headwater.control.lifecycle import Goal, Phase, move
 from headwater.control.records import Change, Decision, JournalEntry, StepState, Wish
 from headwater.errors import DeploymentError
+from headwater.jsonform import dump_json, load_json
 from headwater.metrics import Progress
 from headwater.plan.document import continuum_id, plan_id, stored_form
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.steps import CanarySettings, Incarnation, Standing, Step, step_from_data, step_to_data
+from headwater.plan.steps import AnyStep, CanarySettings, Incarnation, Standing, Step
+
+DAMAGED = "it was damaged, or written by another version of Headwater"
 
 
 def wish_of(row: Any) -> Wish:
@@ -38,12 +41,13 @@ def change_of(row: Any) -> Change:
     """Read a change."""
     values = dict(row._mapping)
     baseline = values.pop("baseline")
-    return Change(**values, baseline=Progress.from_data(json.loads(baseline)) if baseline else None)
+    measured = load_json(Progress, baseline, what="what was measured") if baseline else None
+    return Change(**values, baseline=measured)
 
 
 def entry_of(row: Any) -> JournalEntry:
     """Read a step of the journal."""
-    step = step_from_data(json.loads(row.step))
+    step: Step = load_json(AnyStep, row.step, what="a step of the journal", hint=DAMAGED)
     return JournalEntry(
         number=row.number, step=step, state=row.state, note=row.note, begun=row.begun, ended=row.ended
     )
@@ -116,15 +120,15 @@ def add_wish(
 def baseline_of(connection: Connection, name: str) -> str | None:
     """Join what the zones last said into what a canary is held against."""
     query = select(t.reports.c.progress).where(t.reports.c.deployment == name)
-    found = [Progress.from_data(json.loads(p)) for (p,) in connection.execute(query) if p]
+    found = [load_json(Progress, p, what="what was measured") for (p,) in connection.execute(query) if p]
     whole = Progress(seconds=0.0, units=tuple(u for p in found for u in p.units))
-    return json.dumps(whole.to_data()) if found else None
+    return dump_json(whole).decode() if found else None
 
 
 def add_steps(connection: Connection, change: int, steps: Sequence[Step], *, first: int) -> None:
     """Journal steps from a number on."""
     rows = [
-        {"change": change, "number": n, "step": json.dumps(step_to_data(s)), "state": "todo", "note": ""}
+        {"change": change, "number": n, "step": dump_json(s).decode(), "state": "todo", "note": ""}
         for n, s in enumerate(steps, start=first)
     ]
     if rows:

@@ -12,8 +12,7 @@ import hmac
 import json
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from sqlalchemy import Connection, and_, delete, insert, select, update
@@ -23,6 +22,7 @@ from headwater.control import tables as t
 from headwater.control.database import Reader, Writer
 from headwater.dataflow.graph import Dataflow
 from headwater.errors import Missing
+from headwater.jsonform import dump_json, load_json
 from headwater.plan.model import DeploymentPlan
 from headwater.reuse.pool import Pool, Submission
 
@@ -45,11 +45,6 @@ class Limits:
     dataflows: int | None = None
     operators: int | None = None
     cores: float | None = None
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Limits:
-        """Read what ``asdict`` gave."""
-        return cls(**{k: data.get(k) for k in ("dataflows", "operators", "cores")})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +173,7 @@ class Sharing(SharingReader, Writer):
     ) -> str | None:
         """Set an owner's limits, and a role where one is given; with ``token`` make one, told this once."""
         given = secrets.token_urlsafe(24) if token else None
-        values: dict[str, Any] = {"limits": json.dumps(asdict(limits))}
+        values: dict[str, Any] = {"limits": dump_json(limits).decode()}
         if role is not None:
             values["role"] = role
         if given is not None:
@@ -229,7 +224,7 @@ def _remove(connection: Connection, pool: str, name: str, version: int) -> None:
 
 
 def _owner(row: Any) -> Owner:
-    limits = Limits.from_data(json.loads(row.limits))
+    limits = load_json(Limits, row.limits, what="an owner's limits")
     return Owner(name=row.name, guarded=row.secret is not None, limits=limits, role=row.role)
 
 

@@ -33,6 +33,7 @@ from headwater.control.records import (
 )
 from headwater.control.sharing import Sharing, SharingReader
 from headwater.errors import Missing
+from headwater.jsonform import dump_json, load_json
 from headwater.metrics import Progress
 from headwater.plan.document import from_document
 from headwater.plan.model import DeploymentPlan
@@ -199,7 +200,7 @@ class StoreReader(MemoryReader, SharingReader):
             ReportRecord(
                 node=r.zone,
                 at=r.at,
-                progress=Progress.from_data(json.loads(r.progress)) if r.progress else None,
+                progress=load_json(Progress, r.progress, what="a report") if r.progress else None,
                 error=r.error,
             )
             for r in found
@@ -383,7 +384,7 @@ def _keep_report(connection: Connection, deployment: str, report: ReportRecord) 
     key = and_(t.reports.c.deployment == deployment, t.reports.c.zone == report.node)
     values: dict[str, Any] = {"error": report.error}
     if report.progress is not None:
-        values |= {"at": report.at, "progress": json.dumps(report.progress.to_data())}
+        values |= {"at": report.at, "progress": dump_json(report.progress).decode()}
     if not connection.execute(update(t.reports).where(key).values(**values)).rowcount:
         named = {"deployment": deployment, "zone": report.node, "at": report.at}
         connection.execute(insert(t.reports).values(**(named | values)))

@@ -9,7 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean, median
 
+from headwater.jsonform import Finite
 from headwater.placement.cutnumbers import Load
 from headwater.placement.cuttable import CutTable
 from headwater.placement.forecast import Forecast
@@ -58,6 +60,75 @@ class Score:
     bandwidth: float
     changed: int
     seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """What a scheduler's decisions come to: shares of steps, mean RU, operators moved, time of a decision."""
+
+    success: float
+    ru: Finite
+    late: float
+    wide: float
+    crowded: float
+    changed: int
+    decision_ms: float
+    decision_ms_most: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOutline:
+    """What came of the decision of one step; ``latency_s`` is None where rows would wait ever longer."""
+
+    step: int
+    kept: bool
+    ru: Finite
+    latency_s: Finite
+    bandwidth_bytes_per_s: float
+    changed: int
+    decision_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulated:
+    """What came of each strategy's decisions, in all and step by step."""
+
+    strategies: Mapping[str, Totals]
+    steps: Mapping[str, tuple[StepOutline, ...]]
+
+
+def totals(scores: Sequence[Score]) -> Totals:
+    """Sum scores up; there is at least one."""
+    return Totals(
+        success=fmean(score.kept for score in scores),
+        ru=fmean(score.cost for score in scores),
+        late=fmean(score.late for score in scores),
+        wide=fmean(score.wide for score in scores),
+        crowded=fmean(score.crowded for score in scores),
+        changed=sum(score.changed for score in scores),
+        decision_ms=median(score.seconds for score in scores) * 1e3,
+        decision_ms_most=max(score.seconds for score in scores) * 1e3,
+    )
+
+
+def simulated(found: Mapping[str, Sequence[Score]]) -> Simulated:
+    """Give figures per strategy, and its steps."""
+    return Simulated(
+        strategies={name: totals(scores) for name, scores in found.items()},
+        steps={name: tuple(map(_step, scores)) for name, scores in found.items()},
+    )
+
+
+def _step(score: Score) -> StepOutline:
+    return StepOutline(
+        step=score.step,
+        kept=score.kept,
+        ru=score.cost,
+        latency_s=score.latency,
+        bandwidth_bytes_per_s=score.bandwidth / 8,
+        changed=score.changed,
+        decision_ms=score.seconds * 1e3,
+    )
 
 
 @dataclass(eq=False)

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from pydantic import TypeAdapter, ValidationError
-
 from headwater.dataflow import stateful
 from headwater.dataflow.sources import MqttSource
 from headwater.errors import DeploymentError
@@ -94,18 +92,6 @@ class Carry:
 
 _IN_JSON = ("boolean", "tinyint", "smallint", "int", "bigint", "string")
 """Types whose values a scan's keys hold as they are."""
-
-_CARRY: TypeAdapter[Carry] = TypeAdapter(Carry)
-
-
-def carry_from_data(data: object) -> Carry:
-    """Read what ``dataclasses.asdict`` gives of a carry back."""
-    try:
-        return _CARRY.validate_python(data)
-    except ValidationError as error:
-        raise DeploymentError(
-            f"not a carry: {error.errors(include_url=False)[0]['msg']}", hint="use one version on both sides"
-        ) from error
 
 
 class Carriers:

@@ -7,8 +7,7 @@ over links, and read; a query costs processor time even when it has nothing to d
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from headwater.dataflow import operators as ops
 from headwater.dataflow.sources import Source
@@ -61,10 +60,6 @@ class CutCost:
         if before != after:
             lines.append(f"{before} queries become {after}")
         return lines
-
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data."""
-        return asdict(self)
 
 
 def cut_cost(running: DeploymentPlan, wanted: DeploymentPlan, seen: Progress) -> CutCost:

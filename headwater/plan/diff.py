@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from headwater.dataflow.graph import own_content
 from headwater.dataflow.operators import Operator
@@ -19,6 +19,7 @@ from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.dataflow.types import stream_type
 from headwater.errors import DeploymentError, ErrorList, HeadwaterError
+from headwater.jsonform import named
 from headwater.plan.build import tag_of
 from headwater.plan.carry import Carriers, Carry, beginning, joined
 from headwater.plan.content import (
@@ -54,6 +55,25 @@ class ChannelChange:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Carried:
+    """A unit that takes over state, and the units that it has it from."""
+
+    unit: str
+    donors: Annotated[tuple[str, ...], named("from")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """What changes when one plan takes another's place; ``unchanged`` units are only counted."""
+
+    units: tuple[UnitChange, ...]
+    unchanged: int
+    channels: tuple[ChannelChange, ...]
+    carried: tuple[Carried, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanDiff:
     """The wanted plan with its stored names and epochs decided, and what differs from the running one."""
 
@@ -75,15 +95,15 @@ class PlanDiff:
     def changed(self) -> tuple[UnitChange, ...]:
         return tuple(u for u in self.units if u.action != "unchanged")
 
-    def to_data(self) -> dict[str, Any]:
-        """Give the difference as JSON-able data; unchanged units and channels are only counted."""
-        return {
-            "units": [vars(u) for u in self.changed],
-            "unchanged": len(self.units) - len(self.changed),
-            "channels": [vars(c) for c in self.channels if c.action != "continues"],
-            "carried": [{"unit": c.unit, "from": list(c.donors)} for c in self.carries],
-            "notes": list(self.notes),
-        }
+    def shown(self) -> Difference:
+        """Give what is different; what is unchanged is only counted."""
+        return Difference(
+            units=self.changed,
+            unchanged=len(self.units) - len(self.changed),
+            channels=tuple(c for c in self.channels if c.action != "continues"),
+            carried=tuple(Carried(unit=c.unit, donors=tuple(c.donors)) for c in self.carries),
+            notes=self.notes,
+        )
 
 
 def diff(

@@ -10,14 +10,14 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from headwater.continuum import Continuum
 from headwater.errors import ContinuumError, DeploymentError
-from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.model import DeploymentPlan
 
 FORMAT = 2
 PLANNER = 2
@@ -110,24 +110,6 @@ def _check_cover(plan: DeploymentPlan) -> None:
 
 def _ids(parts: Any) -> Counter[str]:
     return Counter(part.id for part in parts)
-
-
-@dataclass(frozen=True)
-class Outline:
-    """What a document tells at once: the units by id, and the continuum's data."""
-
-    units: tuple[str, ...]
-    continuum: Mapping[str, Any]
-    operators: tuple[str, ...]
-
-
-def outline(data: Mapping[str, Any]) -> Outline:
-    """Read the outline of a stored document, which was checked when it was made."""
-    units = tuple(_UNIT.validate_python(unit).id for unit in data["units"])
-    return Outline(units, data["continuum"], tuple(data["tags"]))
-
-
-_UNIT: TypeAdapter[Unit] = TypeAdapter(Unit)
 
 
 def inherit(

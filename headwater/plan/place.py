@@ -9,14 +9,14 @@ continuum's nodes. Work is seconds of a core.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated
 
 import numpy as np
+from pydantic import computed_field
 
 from headwater.continuum import Continuum, Host, Node, strongest
 from headwater.dataflow.graph import Dataflow
@@ -24,6 +24,7 @@ from headwater.dataflow.operators import Watermark
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.errors import ContinuumError, PlacementError, suggestion
+from headwater.jsonform import Finite, FiniteOrNone, Hidden, named
 from headwater.placement import STRATEGIES, Answer, Application, Hosts, Operator, Problem, Topology, solve
 from headwater.placement.cost import evaluate, shortages, usage_of
 from headwater.placement.exact import lacking
@@ -341,7 +342,7 @@ class Path:
     source: str
     location: str | None
     sink: str
-    seconds: float
+    seconds: Finite
 
 
 @dataclass(frozen=True)
@@ -351,26 +352,33 @@ class Kept:
     ``missing``: the limit that nothing keeps to, in words. ``moved``: operators that are elsewhere than now.
     """
 
-    cost: float
-    response: float
-    bandwidth: float
-    limits: Limits
+    cost: Finite
+    response: Annotated[Finite, named("response_s")]
+    bandwidth: Annotated[float, named("bandwidth_bytes_per_s")]
+    limits: Annotated[Limits, Hidden]
     kept: bool
     missing: str = ""
     moved: int = 0
 
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data; what is not limited is None."""
-        return {
-            "cost": _finite(self.cost),
-            "response_s": _finite(self.response),
-            "max_latency_s": _finite(self.limits.max_latency),
-            "bandwidth_bytes_per_s": self.bandwidth,
-            "max_bandwidth_bytes_per_s": _finite(self.limits.max_bandwidth / 8),
-            "kept": self.kept,
-            "missing": self.missing,
-            "moved": self.moved,
-        }
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def max_latency_s(self) -> Finite:
+        """The limit of T."""
+        return self.limits.max_latency
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def max_bandwidth_bytes_per_s(self) -> Finite:
+        """The limit of B."""
+        return self.limits.max_bandwidth / 8
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a link has to carry, and the share of its bandwidth that this is; None: it has no limit."""
+
+    bytes_per_s: float
+    share: float | None
 
 
 @dataclass(frozen=True)
@@ -384,36 +392,13 @@ class Prediction:
     strategy: str
     layers: Mapping[str, str]
     at: Mapping[str, Mapping[str, str]]
-    latency: float
+    latency: Annotated[Finite, named("latency_s")]
     paths: tuple[Path, ...]
     load: Mapping[str, float]
-    links: Mapping[str, tuple[float, float | None]]
-    """Bytes/s, and the share of the link's bandwidth; None: it has no limit."""
-    bound: float | None
+    links: Mapping[str, Load]
+    bound: Annotated[FiniteOrNone, named("bound_s")]
     notes: tuple[str, ...] = ()
     promise: Kept | None = None
-
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data; a time without end is None."""
-        return {
-            "strategy": self.strategy,
-            "layers": dict(self.layers),
-            **({"at": {location: dict(own) for location, own in self.at.items()}} if self.at else {}),
-            **({} if self.promise is None else {"promise": self.promise.to_data()}),
-            "latency_s": _finite(self.latency),
-            "bound_s": None if self.bound is None else _finite(self.bound),
-            "paths": [
-                {"source": p.source, "location": p.location, "sink": p.sink, "seconds": _finite(p.seconds)}
-                for p in self.paths
-            ],
-            "load": dict(self.load),
-            "links": {n: {"bytes_per_s": b, "share": share} for n, (b, share) in self.links.items()},
-            "notes": list(self.notes),
-        }
-
-
-def _finite(seconds: float) -> float | None:
-    return seconds if math.isfinite(seconds) else None
 
 
 def place(setting: Setting, wish: Wish) -> tuple[Deployment, Prediction]:
@@ -495,11 +480,11 @@ def predict(setting: Setting, answer: Answer) -> Prediction:
     problem, cost = setting.problem, answer.evaluation
     deployment = setting.deployment(answer.placement)
     hosts, names = setting.hosts, [zone.name for zone in setting.continuum.zones]
-    links: dict[str, tuple[float, float | None]] = {}
+    links: dict[str, Load] = {}
     for (lower, upper), bits in sorted(cost.usage.links.items()):
         capacity = problem.network.capacity((lower, upper))
         share = None if capacity == np.inf else bits / capacity
-        links[f"{names[lower]}-{names[upper]}"] = (bits / 8, share)
+        links[f"{names[lower]}-{names[upper]}"] = Load(bits / 8, share)
     assumed = setting.known.assumed
     notes = tuple(answer.notes)
     if setting.beside:

@@ -8,13 +8,11 @@ numbered, so that one which was given up and comes late does not undo a later on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from pydantic import TypeAdapter, ValidationError
-
 from headwater.continuum import Node
-from headwater.errors import DeploymentError, Fenced
+from headwater.errors import Fenced
 from headwater.metrics import Progress
 from headwater.plan.carry import Carry
 from headwater.plan.spec import UnitSpec
@@ -29,24 +27,9 @@ class Stamp:
     term: int
     number: int
 
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data."""
-        return asdict(self)
 
-
-_STAMP: TypeAdapter[Stamp] = TypeAdapter(Stamp)
 TakeStamp = Callable[[], Stamp]
 """Gives the stamp of the next order."""
-
-
-def stamp_from_data(data: object) -> Stamp:
-    """Read the stamp of a request; raise DeploymentError where it has none."""
-    try:
-        return _STAMP.validate_python(data)
-    except ValidationError as error:
-        raise DeploymentError(
-            "the order does not say in which term it was given", hint="use one version on both sides"
-        ) from error
 
 
 class Fence:
@@ -198,3 +181,20 @@ class NodePort(Protocol):
 
 OpenNode = Callable[[Node, TakeStamp], NodePort]
 """How a controller comes to the port of a node; orders are stamped by what is given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """What came of a dead letter that a node was asked to replay.
+
+    ``target``: the file or topic that its record went to; ``at``: when.
+
+    ``unknown``: there is no such letter here.
+    """
+
+    id: str
+    outcome: Literal["replayed", "refused", "unknown"]
+    reason: str | None = None
+    at: str | None = None
+    target: str | None = None
+    zone: str | None = None

@@ -8,12 +8,11 @@ crash or a newer wanted plan left in the midst of a change.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, TypeAdapter, ValidationError
+from pydantic import Discriminator
 
-from headwater.errors import DeploymentError
 from headwater.plan.carry import Carry
 from headwater.plan.diff import State
 from headwater.plan.document import plan_id
@@ -201,24 +200,8 @@ def side_by_side(steps: Sequence[Step]) -> tuple[int, ...]:
     return tuple(found.values())
 
 
-_STEPS: TypeAdapter[Step] = TypeAdapter(Annotated[Step, Discriminator("kind")])
-
-
-def step_to_data(step: Step) -> dict[str, Any]:
-    """Give a step as JSON-able data for the journal."""
-    return asdict(step)
-
-
-def step_from_data(data: object) -> Step:
-    """Read a step of the journal back."""
-    try:
-        return _STEPS.validate_python(data)
-    except ValidationError as error:
-        raise DeploymentError(
-            f"not a step: {error.errors(include_url=False)[0]['msg']}",
-            where="journal",
-            hint="it was damaged, or written by another version of Headwater",
-        ) from error
+AnyStep: Any = Annotated[Step, Discriminator("kind")]
+"""The schema of a step in the journal."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from headwater.plan.diff import PlanDiff
 from headwater.plan.model import DeploymentPlan, Unit
@@ -25,15 +25,6 @@ class Turn:
     before: tuple[str, ...]
     after: tuple[str, ...]
     reason: str = ""
-
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data."""
-        return {
-            "kind": self.kind,
-            "before": list(self.before),
-            "after": list(self.after),
-            "reason": self.reason,
-        }
 
 
 def turns(diff: PlanDiff) -> tuple[Turn, ...]:

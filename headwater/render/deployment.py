@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from headwater.app.view import Status
 from headwater.continuum import Link, Zone
 from headwater.errors import ErrorList, HeadwaterError
-from headwater.live import Status
 from headwater.metrics import LinkProgress, Progress, UnitProgress
 from headwater.plan.diff import PlanDiff
 from headwater.plan.model import Channel, DeploymentPlan, Unit
@@ -153,25 +153,25 @@ def change_view(name: str, diff: PlanDiff, words: Iterable[str]) -> RenderableTy
 
 def status_view(status: Status) -> RenderableType:
     """Show a stored deployment: its phase, a change under way, its units, zones that do not answer."""
-    record, change = status.deployment, status.change
+    change = status.change
     parts: list[RenderableType] = [
         Text.assemble(
-            (record.name, "bold"), f"  version {record.version}  ", (record.phase, PHASE_STYLE[record.phase])
+            (status.name, "bold"), f"  version {status.version}  ", (status.phase, PHASE_STYLE[status.phase])
         )
     ]
     if change is not None and change.ended is None:
-        parts.append(Text(f"  {status.done} of {status.steps} steps done"))
-    if record.message:
-        parts.append(Text(f"  {record.message}", style="yellow"))
+        parts.append(Text(f"  {change.done} of {change.steps} steps done"))
+    if status.message:
+        parts.append(Text(f"  {status.message}", style="yellow"))
     if status.controller is None:
         parts.append(Text("  nobody acts on the store: `headwater up` does", style="yellow"))
     parts += _promised(status)
     if status.units:
         parts.append(_unit_table(status.units))
-    if links := status.progress.links:
-        parts.append(_link_table(links))
+    if status.links:
+        parts.append(_link_table(status.links))
     parts += _buffers(status.progress)
-    parts += [Text(f"{z.node}: {z.error}", style="red") for z in status.zones if z.error]
+    parts += [Text(f"{z.zone}: {z.error}", style="red") for z in status.zones if z.error]
     parts += [Text(f"{u.unit}: {u.error}", style="red") for u in status.units if u.error]
     return Group(*parts)
 

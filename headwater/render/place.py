@@ -32,11 +32,12 @@ def prediction_view(found: Prediction) -> RenderableType:
         at = f" at {path.location}" if path.location else ""
         paths.add_row(f"{path.source}{at} -> {path.sink}", _time(path.seconds))
     loads = _table("Host", "Load")
-    for host, load in found.load.items():
-        loads.add_row(host, Text(f"{load:.1%}", style="red" if load > 0.8 else ""))
+    for host, used in found.load.items():
+        loads.add_row(host, Text(f"{used:.1%}", style="red" if used > 0.8 else ""))
     links = _table("Link", "Bytes/s", "Of its bandwidth")
-    for link, (rate, share) in found.links.items():
-        links.add_row(link, format_size(rate), "-" if share is None else f"{share:.1%}")
+    for link, load in found.links.items():
+        share = "-" if load.share is None else f"{load.share:.1%}"
+        links.add_row(link, format_size(load.bytes_per_s), share)
     for table in (paths, loads, links):
         if table.row_count:
             parts += [Text(""), table]
@@ -83,13 +84,13 @@ def comparison_view(
         if isinstance(outcome, HeadwaterError):
             table.add_row(strategy, Text("none", style="red"), "", "", outcome.what)
             continue
-        load = max(outcome.load.items(), key=lambda item: item[1], default=("-", 0.0))
-        total = sum(rate for rate, _ in outcome.links.values())
+        most = max(outcome.load.items(), key=lambda item: item[1], default=("-", 0.0))
+        total = sum(load.bytes_per_s for load in outcome.links.values())
         moved = [f"{o} ({layer})" for o, layer in outcome.layers.items() if chosen.get(o) != layer]
         table.add_row(
             strategy,
             _time(outcome.latency),
-            f"{load[0]} {load[1]:.1%}",
+            f"{most[0]} {most[1]:.1%}",
             format_size(total),
             _some(moved) or "-",
         )

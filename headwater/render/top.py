@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from headwater.live_seen import DeploymentSeen, HostSeen, LinkSeen, View, ZoneSeen
+from headwater.app.view import DeploymentSeen, HostSeen, LinkSeen, View, ZoneSeen
 from headwater.quantity import format_duration, format_size
 from headwater.render.deployment import PHASE_STYLE, span
 

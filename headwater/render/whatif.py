@@ -22,7 +22,7 @@ _MOST_ASSUMED = 5
 
 
 def what_if_view(data: Mapping[str, Any]) -> RenderableType:
-    """Show what ``WhatIf.to_data`` gives: figures now, supposed and after the change, and the change."""
+    """Show the JSON of a ``WhatIfOutline``: figures now, supposed and after the change, and the change."""
     supposed = data["supposed"] or ["nothing is otherwise"]
     basis = _BASIS.get(data["basis"]) or f"foretold by what was measured until {clock(data['measured_at'])}"
     parts: list[RenderableType] = [

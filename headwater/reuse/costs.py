@@ -7,8 +7,9 @@ comes with what runs already adds nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+
+from pydantic import computed_field
 
 from headwater.adapt.calibrate import Learned, facts_of
 from headwater.adapt.model import Facts, predict, rows_of
@@ -33,14 +34,11 @@ class Account:
     shared: float
     alone: float
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def saved(self) -> float:
         """The share of what it would cost alone that it does not cost."""
         return 1.0 - self.shared / self.alone if self.alone > 0 else 0.0
-
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data."""
-        return {**asdict(self), "saved": self.saved}
 
 
 def accounts(pool: Pool, plan: DeploymentPlan, learned: Learned, seen: Window) -> tuple[Account, ...]:
@@ -94,7 +92,7 @@ def _alone(one: Submission, running: DeploymentPlan, facts: Facts) -> float:
         }
     )
     row = {names[o]: factor for o, factor in facts.costs.row.items() if o in names}
-    costs = type(facts.costs).from_data({**facts.costs.to_data(), "row": row})
+    costs = replace(facts.costs, row=row)
     plan = build(flow, continuum, annotated(flow, continuum))
     alone = Facts(profile=known, costs=costs, cores=facts.cores, trigger=facts.trigger)
     return sum(u.cpu for u in predict(plan, alone).units.values())

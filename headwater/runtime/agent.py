@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from headwater.errors import ChannelError, DeploymentError, HeadwaterError, SpecUnknown
-from headwater.plan.carry import Carry, carry_from_data
-from headwater.plan.port import Fence, stamp_from_data
+from headwater.jsonform import dump, load
+from headwater.plan.carry import Carry
+from headwater.plan.port import Fence, Stamp
 from headwater.plan.spec import UnitSpec
 from headwater.requirement import Capabilities
 from headwater.runtime import carrying
@@ -39,7 +40,7 @@ from headwater.runtime.durable import read_note, write_atomically
 from headwater.runtime.hosts import Hosts
 from headwater.runtime.query import reaching_spark
 from headwater.runtime.rehearsal import rehearse
-from headwater.runtime.replaying import replay, sources_of, wanted_from_data
+from headwater.runtime.replaying import read_wanted, replay, sources_of
 from headwater.runtime.savedstate import StateStore
 from headwater.runtime.settings import UnitSettings
 from headwater.runtime.sparks import Sparks
@@ -157,7 +158,7 @@ class Agent:
             "forget": self._of_unit(self._forget, alone=True),
             "end": self._end,
             "report": self._report,
-            "progress": lambda body: self._named(body).progress().to_data(),
+            "progress": lambda body: dump(self._named(body).progress()),
             "dead_letters": self._dead_letters,
             "replay": self._replay,
         }
@@ -171,7 +172,7 @@ class Agent:
 
     def _hold(self, body: Mapping[str, Any]) -> str:
         """Store a unit's description."""
-        spec = UnitSpec.from_data(body.get("spec"))
+        spec = load(UnitSpec, body.get("spec"), what="a unit's description")
         with self._lock:
             return self._open(spec.deployment).hold(spec)
 
@@ -188,7 +189,7 @@ class Agent:
         with self._lock:
             here = dict(self._deployed)
         return {
-            "progress": {name: deployed.progress().to_data() for name, deployed in here.items()},
+            "progress": {name: dump(deployed.progress()) for name, deployed in here.items()},
             "units": {
                 name: [[*which, wanted] for which, wanted in deployed.wanted().items()]
                 for name, deployed in here.items()
@@ -197,7 +198,8 @@ class Agent:
 
     def _carry(self, body: Mapping[str, Any]) -> tuple[Carry, list[str]]:
         """Read what a unit takes over, and the names of what was saved of its donors."""
-        carry, names = carry_from_data(body.get("carry")), [str(n) for n in body.get("saved") or ()]
+        carry = load(Carry, body.get("carry"), what="what a unit takes over")
+        names = [str(name) for name in body.get("saved") or ()]
         if not all(n == "" or _NAME.fullmatch(n) for n in names) or len(names) != len(carry.donors):
             raise DeploymentError(f"not the names of what was saved: {names}", where=self.node)
         return carry, names
@@ -222,11 +224,11 @@ class Agent:
 
     def _replay(self, body: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Offer dead letters again to the sources that they came from."""
-        wanted = wanted_from_data(body.get("letters"), where=self.node)
+        wanted = read_wanted(body.get("letters"), where=self.node)
         deployed, force = self._named(body), body.get("force") is True
         find = sources_of(deployed.in_force(), deployed.layout)
         found = replay(deployed.layout.all_dead_letters, wanted, find, force=force)
-        return [replace(one, zone=self.node).to_data() for one in found]
+        return [dump(replace(one, zone=self.node)) for one in found]
 
     def _survey(self, deployed: Deployed, spec: UnitSpec, body: Mapping[str, Any]) -> None:
         """Raise what stands in the way of saving what a unit keeps."""
@@ -276,7 +278,7 @@ class Agent:
     def _admit(self, body: Mapping[str, Any], unit: str | None = None) -> None:
         """Raise Fenced where a newer order was taken."""
         with self._fencing:
-            self._fence.admit(stamp_from_data(body.get("stamp")), unit)
+            self._fence.admit(load(Stamp, body.get("stamp"), what="the stamp of an order"), unit)
 
     def _check_own(self, spec: UnitSpec) -> None:
         """Refuse a unit of another node, or one that needs what this host does not have."""

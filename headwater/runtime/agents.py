@@ -13,22 +13,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headwater.continuum import Node
 from headwater.errors import DeploymentError, SpecUnknown, Unavailable
+from headwater.jsonform import dump, load
 from headwater.metrics import Progress
 from headwater.plan.carry import Carry
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.port import NodeReport, TakeStamp
+from headwater.plan.port import NodeReport, Replayed, TakeStamp
 from headwater.plan.spec import UnitSpec
 from headwater.runtime.channels.flight import FlightLog
 from headwater.runtime.durable import write_atomically, write_first
 from headwater.runtime.layout import sink_name
-from headwater.runtime.replaying import Replayed, Wanted
+from headwater.runtime.replaying import Wanted
 from headwater.runtime.wire import CA_ENV, PROTOCOL, TOKEN_ENV, Credentials, Wire
 
 STATE_ENV = "HEADWATER_STATE_STORE"
@@ -95,14 +95,14 @@ class AgentClient:
         self._order("survey", spec)
 
     def rehearse(self, spec: UnitSpec, carry: Carry | None, saved: Sequence[str]) -> None:
-        self._order("rehearse", spec, carry=asdict(carry) if carry else None, saved=list(saved))
+        self._order("rehearse", spec, carry=dump(carry), saved=list(saved))
 
     def save(self, spec: UnitSpec) -> tuple[int, int]:
         told = self._order("save", spec)
         return int(told["bytes"]), int(told["sent"])
 
     def load(self, spec: UnitSpec, carry: Carry, saved: Sequence[str]) -> None:
-        self._order("load", spec, carry=asdict(carry), saved=list(saved))
+        self._order("load", spec, carry=dump(carry), saved=list(saved))
 
     def finish(self, spec: UnitSpec) -> bool:
         return bool(self._order("finish", spec))
@@ -117,7 +117,7 @@ class AgentClient:
     def report(self) -> NodeReport:
         found = self._ask("report", {"stamp": self._stamp()}, REPORT_SECONDS)
         return NodeReport(
-            progress={name: Progress.from_data(data) for name, data in found["progress"].items()},
+            progress={name: load(Progress, p, what="a report") for name, p in found["progress"].items()},
             units={
                 name: {(unit, tag, epoch): wanted for unit, tag, epoch, wanted in units}
                 for name, units in found["units"].items()
@@ -129,7 +129,7 @@ class AgentClient:
     def progress(self, deployment: str) -> Progress:
         """Give the state of a deployment's part on this node."""
         found: dict[str, Any] = self._ask("progress", {"deployment": deployment}, 60.0)
-        return Progress.from_data(found)
+        return load(Progress, found, what="a report")
 
     def dead_letters(self, deployment: str) -> list[dict[str, Any]]:
         """Give the first malformed records of this node."""
@@ -137,7 +137,7 @@ class AgentClient:
 
     def replay(self, deployment: str, wanted: Sequence[Wanted], *, force: bool) -> list[Replayed]:
         """Offer dead letters of this node again to the sources that they came from."""
-        body = {"deployment": deployment, "letters": [asdict(one) for one in wanted], "force": force}
+        body = {"deployment": deployment, "letters": dump(wanted), "force": force}
         return [Replayed(**one) for one in self._ask("replay", body, LONG_SECONDS)]
 
     def hello(self) -> dict[str, Any]:
@@ -162,14 +162,15 @@ class AgentClient:
     def _stamp(self) -> dict[str, Any]:
         if self._stamps is None:
             raise DeploymentError("orders come from the controller alone", where=self.node)
-        return self._stamps().to_data()
+        found: dict[str, Any] = dump(self._stamps())
+        return found
 
     def _order(self, call: str, spec: UnitSpec, **more: Any) -> Any:
         self._meet({c.node for c in spec.inputs} - {self.node})
         body = {"deployment": spec.deployment, "digest": spec.digest, "stamp": self._stamp(), **more}
         with contextlib.suppress(SpecUnknown):
             return self._ask(call, body, LONG_SECONDS)
-        self._ask("hold", {"spec": spec.to_data()}, 60.0)
+        self._ask("hold", {"spec": dump(spec)}, 60.0)
         return self._ask(call, {**body, "stamp": self._stamp()}, LONG_SECONDS)
 
 

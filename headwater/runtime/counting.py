@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from headwater.dataflow import operators as ops
@@ -40,7 +40,7 @@ class Read:
 
 @dataclass
 class Counting:
-    """What a query counts. ``to_data`` gives it as JSON-able data.
+    """What a query counts.
 
     ``observed``: operators whose rows out are observed. ``rejects``: source and location whose malformed
     records are. ``outputs``: the operators that give rows to the sink, by tag; none where it does not tell.
@@ -50,18 +50,6 @@ class Counting:
     observed: list[str] = field(default_factory=list)
     rejects: list[tuple[str, str]] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
-
-    def to_data(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Counting:
-        return cls(
-            reads=[Read(**r) for r in data.get("reads", ())],
-            observed=list(data.get("observed", ())),
-            rejects=[(source, location) for source, location in data.get("rejects", ())],
-            outputs=list(data.get("outputs", ())),
-        )
 
 
 def rows_of(operator: str) -> str:

@@ -17,6 +17,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import HeadwaterError, RuntimeFailure, SparkStumbled, Unavailable, UserCodeError
+from headwater.jsonform import dump, load
 from headwater.runtime.checkpoint import cut_off, has_written_nothing, newest_batch, reads_agree
 from headwater.runtime.counting import Counting, Tally
 
@@ -96,7 +97,7 @@ class Running:
         return {
             "scans": self.scans,
             "batch": self.last_batch,
-            "counting": self.tally.counting.to_data(),
+            "counting": dump(self.tally.counting),
             "counted": dict(self.tally.rows),
             "done": self.done,
             "busy_s": self.busy_s,
@@ -111,7 +112,9 @@ class Running:
             scans=int(note.get("scans", 1)),
             last_batch=int(note.get("batch", -1)),
             paid=int(note.get("batch", -1)),
-            tally=Tally(Counting.from_data(note.get("counting", {})), note.get("counted")),
+            tally=Tally(
+                load(Counting, note.get("counting", {}), what="what was counted"), note.get("counted")
+            ),
             done=int(note.get("done", 0)),
             busy_s=float(note.get("busy_s", 0.0)),
             cpu_s=float(note.get("cpu_s", 0.0)),

@@ -24,11 +24,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Protocol
 
 from headwater.dataflow.sources import FileSource, MqttSource, Source
 from headwater.errors import DeploymentError, HeadwaterError
 from headwater.plan.content import source_locations
+from headwater.plan.port import Replayed
 from headwater.plan.spec import UnitSpec
 from headwater.runtime.deadletters import Letter, explain, letters_of, misfit, notes_at
 from headwater.runtime.durable import read_note, read_object, write_atomically
@@ -51,26 +52,7 @@ class Wanted:
     record: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Replayed:
-    """What came of a letter. ``target``: the file or topic that its record went to; ``at``: when.
-
-    ``unknown``: there is no such letter here.
-    """
-
-    id: str
-    outcome: Literal["replayed", "refused", "unknown"]
-    reason: str | None = None
-    at: str | None = None
-    target: str | None = None
-    zone: str | None = None
-
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data."""
-        return asdict(self)
-
-
-def wanted_from_data(data: object, *, where: str) -> tuple[Wanted, ...]:
+def read_wanted(data: object, *, where: str) -> tuple[Wanted, ...]:
     """Read what is to be replayed from a request; raise DeploymentError where it is not well-formed."""
     hint = 'send [{"id": "0123456789abcdef", "record": "..."}, ...], without a record for one as it is'
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.errors import DeploymentError, RuntimeFailure, SpecUnknown, Unavailable, UserCodeError
+from headwater.jsonform import dump_json, load_json
 from headwater.metrics import Progress
 from headwater.plan.model import Channel
 from headwater.plan.port import Wanted
@@ -118,7 +119,7 @@ class Deployed:
         self._specs.setdefault(spec.digest, spec)
         file = self._spec_file(spec.digest)
         if not file.exists():
-            write_atomically(file, json.dumps(spec.to_data()))
+            write_atomically(file, dump_json(spec).decode())
         return spec.digest
 
     def spec(self, digest: str) -> UnitSpec:
@@ -130,7 +131,7 @@ class Deployed:
                     raise SpecUnknown(
                         "the unit's description is not here", where=f"{self.node}: {digest[:12]}"
                     )
-                self._specs[digest] = UnitSpec.from_data(json.loads(file.read_text()))
+                self._specs[digest] = load_json(UnitSpec, file.read_text(), what="a unit's description")
             return self._specs[digest]
 
     def _spec_file(self, digest: str) -> Path:
@@ -561,7 +562,7 @@ def _entries(file: Path) -> list[dict[str, Any]]:
 def specs_in(root: Path) -> list[UnitSpec]:
     """Give the descriptions of units that a deployment's directory holds."""
     files = sorted((root / "specs").glob("*.json"))
-    return [UnitSpec.from_data(json.loads(file.read_text())) for file in files]
+    return [load_json(UnitSpec, file.read_text(), what="a unit's description") for file in files]
 
 
 def upgrade_tasks(root: Path) -> None:
@@ -577,7 +578,7 @@ def upgrade_tasks(root: Path) -> None:
     for entry in _entries(file):
         document = json.loads((plans / f"{entry['digest']}.json").read_text())
         spec = spec_of(from_document(upgraded(document)), entry["unit"])
-        write_atomically(root / "specs" / f"{spec.digest}.json", json.dumps(spec.to_data()))
+        write_atomically(root / "specs" / f"{spec.digest}.json", dump_json(spec).decode())
         tasks.append({**entry, "digest": spec.digest})
     write_atomically(file, json.dumps({"tasks": tasks}))
     shutil.rmtree(plans)

@@ -108,7 +108,7 @@ class Controller:
         due = begun + self._chance.uniform(0.3, 3.0)
         while True:
             (now,) = live.status(self.name, str(self.place / "store.db"))
-            if now.deployment.dealt >= version:
+            if now.dealt >= version:
                 assert now.change is not None
                 return now.change
             assert time.monotonic() - begun < PATIENCE, f"{now}\n{story(self.place)}"

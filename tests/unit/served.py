@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from headwater import live, live_share, service
+from headwater.app import observe
 from headwater.control import tables
 from headwater.control.sharing import Role
 from headwater.control.simulated import SimulatedNodes
@@ -73,7 +74,7 @@ def place(directory: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(directory)
         patch.setattr(tables, "SYNCHRONOUS", "OFF")
-        patch.setattr(live, "RECENT", 600.0)
+        patch.setattr(observe, "RECENT", 600.0)
         for name in (live.STORE, live_share.TOKEN):
             patch.delenv(name, raising=False)
         yield

@@ -15,10 +15,12 @@ from rich.console import Console
 import headwater as hw
 from headwater.continuum import Continuum
 from headwater.errors import ErrorList
+from headwater.jsonform import dump
 from headwater.plan.build import build
 from headwater.plan.diff import diff
 from headwater.plan.document import from_document, to_document
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.outline import outline
 from headwater.plan.spec import spec_of
 from headwater.render.deployment import plan_view
 from headwater.runtime import broker
@@ -110,7 +112,7 @@ def test_what_stops_with_a_link_is_said() -> None:
 
 def test_the_plan_shows_where_channels_are() -> None:
     made = plan(continuum(s1=BROKER))
-    data = {c["id"].partition("@")[2]: (c["kind"], c.get("broker")) for c in made.to_data()["channels"]}
+    data = {c["id"].partition("@")[2]: (c["kind"], c.get("broker")) for c in dump(outline(made))["channels"]}
     assert data == {"E1": ("kafka", "S1"), "E2": ("kafka", "S1"), "S1": ("kafka", "S1")}
     screen = Console(width=200, file=io.StringIO())
     with screen.capture() as capture:

@@ -254,9 +254,9 @@ def test_status_stop_and_go_on() -> None:
         invoke("move", "low", "--to", "cloud", "--yes", "--wait")
         assert "s from the first stop to the last start" in invoke("explain", "tiny")[1]
         assert invoke("stop", "tiny", "--wait")[0] == 0
-        assert live.status("tiny")[0].deployment.phase == "stopped"
+        assert live.status("tiny")[0].phase == "stopped"
         assert invoke("apply", *tiny(), "--yes", "--wait")[0] == 0  # the same plan, which does not run
-        assert live.status("tiny")[0].deployment.phase == "running"
+        assert live.status("tiny")[0].phase == "running"
         assert invoke("stop", "tiny", "--forget")[0] == 2
         assert invoke("stop", "tiny", "--forget", "--yes", "--wait")[0] == 0
         assert zones.differences(None, "tiny") == []

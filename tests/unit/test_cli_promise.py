@@ -16,11 +16,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headwater import live, live_loop
 from headwater.adapt.promise import Promise
+from headwater.app import observe
 from headwater.app.client import Client, PlanRequest
 from headwater.control import tables
 from headwater.control.records import ReportRecord
 from headwater.control.store import Store
 from headwater.errors import DeploymentError
+from headwater.jsonform import dump
 from headwater.metrics import (
     ChannelProgress,
     HostProgress,
@@ -44,7 +46,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
     monkeypatch.setenv("COLUMNS", "240")
-    monkeypatch.setattr(live, "RECENT", 600.0)  # a slow machine is no reason to fail
+    monkeypatch.setattr(observe, "RECENT", 600.0)  # a slow machine is no reason to fail
     monkeypatch.delenv(live.STORE, raising=False)
     made = Store(live.store_place(None))
     yield made
@@ -116,7 +118,7 @@ OPTION = {
     "bandwidth_bytes_per_s": 20480.0, "cost": 0.125, "moved": 2, "keeps": True, "breaks": [], "why_not": "",
 }  # fmt: skip
 DATA = {
-    "promise": Promise(mode="advise", max_latency=3.0).to_data(),
+    "promise": dump(Promise(mode="advise", max_latency=3.0)),
     "measured": {
         "latency_s": 4.2, "latency_p50_s": 1.0, "bandwidth_bytes_per_s": 1024.0, "cost": 0.5, "oldest_s": 3.0,
         "load": {"gw1 (E1)": 0.9}, "rates": {"read": {"L1": 100.0}},

@@ -8,6 +8,7 @@ import pytest
 
 import headwater as hw
 from headwater.dataflow.graph import Dataflow
+from headwater.jsonform import dump, load
 from headwater.metrics import OperatorProgress
 from headwater.runtime.counting import Counting, Read, Tally, completed, points, rejects_of, rows_of
 
@@ -80,7 +81,7 @@ def counting() -> Counting:
 
 
 def test_batches_add_up_and_malformed_records_are_told_apart() -> None:
-    tally = Tally(Counting.from_data(counting().to_data()))
+    tally = Tally(load(Counting, dump(counting()), what="what was counted"))
     for _ in range(2):
         tally.take(
             batch(10, 20, 1, 2, 9, written=15, observed={rows_of("b_kept"): [3], rejects_of("a", "L2"): [4]})
@@ -132,4 +133,4 @@ def test_counts_go_on_from_what_was_noted() -> None:
 
 @pytest.mark.parametrize("damaged", [{}, {"reads": []}])
 def test_a_note_of_before_counts_nothing(damaged: dict[str, Any]) -> None:
-    assert Tally(Counting.from_data(damaged)).operators(forked(), EVERY) == ()
+    assert Tally(load(Counting, damaged, what="what was counted")).operators(forked(), EVERY) == ()

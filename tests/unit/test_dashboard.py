@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("nicegui")
 
 from headwater import live_share
-from headwater.live_seen import LinkSeen, UnitSeen, View, ZoneSeen
+from headwater.app.view import LinkSeen, UnitSeen, View, ZoneSeen
 from headwater.web.access import Access, NotAllowed, NotKnown
 from headwater.web.dashboard import sessions, signin
 from headwater.web.dashboard.feed import DRAWN, Feed, link_piece, zone_piece

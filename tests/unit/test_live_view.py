@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, delete, event, insert, update
 
-from headwater import live_share, live_view
+from headwater import live_share
 from headwater.adapt.promise import Promise
+from headwater.app import observe
+from headwater.app.view import UnitSeen, View
 from headwater.control import tables as t
 from headwater.control.pulse import Pulse
 from headwater.control.store import NoStore, Store
-from headwater.live_seen import UnitSeen, View
+from headwater.jsonform import dump
 from tests import crowd
 from tests.unit.test_sharing import TWO, end, flow
 
@@ -54,7 +56,7 @@ def unit_of(view: View, unit: str, deployment: str = "d0") -> UnitSeen:
 
 def test_zones_units_links_and_hosts_are_seen(store: Store) -> None:
     (plan,) = crowd.fill(store, 12, 1)
-    view = live_view.look(store.where)
+    view = observe.look(store.where)
     names = [zone.name for zone in view.zones]
     assert names[:3] == ["C1", "S1", "E1.1"] and len(names) == 12  # parents first
     assert view.layers == ("edge", "site", "cloud")
@@ -77,13 +79,13 @@ def test_zones_units_links_and_hosts_are_seen(store: Store) -> None:
         sum(unit_of(view, f"low@E1.{n}").rows_in_per_s or 0 for n in (1, 2, 3))
     )
     assert view.controller is None and view.error is None
-    data = view.to_data()
+    data = dump(view)
     assert data["zones"][0]["units"][0]["unit"] == "out@C1" and data["deployments"][0]["name"] == "d0"
 
 
 def test_what_goes_over_a_link_is_added_up(store: Store) -> None:
     plans = crowd.fill(store, 4, 2, each=2)  # both over the same two locations
-    view = live_view.look(store.where)
+    view = observe.look(store.where)
     parts = [
         x.bytes_per_s or 0
         for n, p in enumerate(plans)
@@ -105,7 +107,7 @@ def test_what_a_zone_said_last_stays_and_says_why(store: Store) -> None:
     crowd_without = replace(whole, units=tuple(u for u in whole.units if u.zone != "E1.1"))
     store.hold(HOLDER, 60.0)
     store.report(HOLDER, time.time(), samples={"d0": crowd_without})
-    view = live_view.look(store.where)
+    view = observe.look(store.where)
     zone_seen = next(z for z in view.zones if z.name == "E1.1")
     assert zone_seen.error == "it cannot be reached" and zone_seen.heard
     silent = unit_of(view, "low@E1.1")
@@ -115,24 +117,24 @@ def test_what_a_zone_said_last_stays_and_says_why(store: Store) -> None:
 
 def test_units_are_planned_before_zones_speak(store: Store) -> None:
     crowd.fill(store, 12, 1, samples=0)
-    view = live_view.look(store.where)
+    view = observe.look(store.where)
     assert {u.status for u in view.units} == {"planned"} and view.deployments[0].rows_per_s is None
 
 
 def test_a_broken_promise_is_told(store: Store) -> None:
     crowd.fill(store, 12, 1)
     store.set_promise("d0", Promise(max_latency=1000.0))
-    (one,) = live_view.look(store.where).deployments
+    (one,) = observe.look(store.where).deployments
     assert one.promised and one.broken == ()
     store.set_promise("d0", Promise(max_latency=0.1))
-    (one,) = live_view.look(store.where).deployments
+    (one,) = observe.look(store.where).deployments
     assert len(one.broken) == 1 and one.broken[0].startswith("max_latency: ")
 
 
 def test_a_change_under_way_is_counted(store: Store) -> None:
     (plan,) = crowd.fill(store, 12, 1)
     store.want("d0", "stop")
-    (one,) = live_view.look(store.where).deployments
+    (one,) = observe.look(store.where).deployments
     assert (one.phase, one.busy, one.done, one.steps) == ("wanted", True, 0, 0)
     store.hold(HOLDER, 60.0)
     from headwater.plan.steps import Check
@@ -142,7 +144,7 @@ def test_a_change_under_way_is_counted(store: Store) -> None:
     with store._writing() as connection:
         first = (t.journal.c.change == number) & (t.journal.c.number == 0)
         connection.execute(update(t.journal).where(first).values(state="done"))
-    (one,) = live_view.look(store.where).deployments
+    (one,) = observe.look(store.where).deployments
     assert (one.done, one.steps) == (1, 2)
 
 
@@ -151,7 +153,7 @@ def test_pools_and_what_they_share(store: Store) -> None:
     end(store)
     live_share.submit(flow("two", least=5), TWO, "bob", store.where)
     end(store)
-    (pool,) = live_view.look(store.where).pools
+    (pool,) = observe.look(store.where).pools
     assert [(m.name, m.owner) for m in pool.dataflows] == [("one", "ann"), ("two", "bob")]
     assert pool.dataflows[0].shared >= 1  # the source
     assert pool.operators < sum(m.operators for m in pool.dataflows)
@@ -159,7 +161,7 @@ def test_pools_and_what_they_share(store: Store) -> None:
     assert whole is not None and pool.operators == len(whole.users)
     live_share.remove("two", "bob", store.where)
     end(store, outcome="refused")
-    (pool,) = live_view.look(store.where).pools
+    (pool,) = observe.look(store.where).pools
     assert len(pool.dataflows) == 2  # nothing was removed
 
 
@@ -169,14 +171,14 @@ def test_a_look_asks_the_same_of_few_as_of_many(tmp_path: Path, monkeypatch: pyt
     for dataflows in (2, 12):
         store = Store(tmp_path / f"{dataflows}.db")
         plans = crowd.fill(store, 40, dataflows)
-        live_view.look(store.where)
+        observe.look(store.where)
         with queries() as asked:
-            live_view.look(store.where)
+            observe.look(store.where)
         assert not any("headwater_plans" in q for q in asked)  # plans stay what they are
         assert not any("headwater_samples.progress" in q for q in asked)
         crowd.tell(store, plans, 1020.0, at=time.time())
         with queries() as again:
-            live_view.look(store.where)
+            observe.look(store.where)
         assert sum("headwater_samples.progress" in q for q in again) == 1
         counts.append((len(asked), len(again)))
         store.close()
@@ -185,20 +187,20 @@ def test_a_look_asks_the_same_of_few_as_of_many(tmp_path: Path, monkeypatch: pyt
 
 def test_newer_words_are_seen(store: Store) -> None:
     plans = crowd.fill(store, 12, 1)
-    before = unit_of(live_view.look(store.where), "low@E1.1").rows_in_per_s
+    before = unit_of(observe.look(store.where), "low@E1.1").rows_in_per_s
     crowd.tell(store, plans, 1013.0 + 500, at=time.time() + 0.001)
-    after = unit_of(live_view.look(store.where), "low@E1.1").rows_in_per_s
+    after = unit_of(observe.look(store.where), "low@E1.1").rows_in_per_s
     assert before is not None and after is not None and after > 10 * before
     with store._writing() as connection:
         connection.execute(update(t.deployments).values(base=None))
-    assert list(live_view.look(store.where).units) == []
+    assert list(observe.look(store.where).units) == []
 
 
 def test_without_a_store_it_says_so_and_goes_on(tmp_path: Path) -> None:
     place, stop = str(tmp_path / "later.db"), threading.Event()
     with pytest.raises(NoStore):
-        live_view.look(place)
-    seen = live_view.watch(place, every=0.01, stop=stop)
+        observe.look(place)
+    seen = observe.watch(place, every=0.01, stop=stop)
     empty = next(seen)
     assert "no store here" in (empty.error or "") and empty.zones == ()
     store = Store(place)
@@ -215,7 +217,7 @@ def test_without_a_store_it_says_so_and_goes_on(tmp_path: Path) -> None:
 
 def test_what_is_written_is_seen_at_once(store: Store) -> None:
     plans, stop = crowd.fill(store, 12, 1), threading.Event()
-    seen = live_view.watch(store.where, every=60.0, at_once=True, stop=stop)
+    seen = observe.watch(store.where, every=60.0, at_once=True, stop=stop)
     assert len(next(seen).decisions) == 0
     begun = time.monotonic()
     writing = threading.Timer(0.3, crowd.tell, (store, plans, 5000.0), {"at": time.time() + 1})
@@ -246,7 +248,7 @@ def test_a_store_in_the_place_of_another_is_another(tmp_path: Path) -> None:
     for zones in (12, 14):
         store = Store(place)
         crowd.fill(store, zones, 1)
-        assert len(live_view.look(str(place)).zones) == zones
+        assert len(observe.look(str(place)).zones) == zones
         store.close()
         place.unlink()
 
@@ -259,5 +261,5 @@ def test_a_plan_that_is_gone_leaves_the_rest(store: Store) -> None:
                 name="lost", version=1, dealt=1, phase="running", base="0" * 64, message="", updated=0.0
             )
         )
-    view = live_view.look(store.where)
+    view = observe.look(store.where)
     assert [d.name for d in view.deployments] == ["d0", "lost"] and view.deployments[1].units == 0

@@ -12,6 +12,7 @@ from headwater.continuum import Continuum
 from headwater.control.simulated import SimulatedNodes
 from headwater.dataflow.graph import Dataflow
 from headwater.errors import ErrorList, HeadwaterError, PlacementError
+from headwater.jsonform import dump
 from headwater.plan import edit
 from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.carry import Carry
@@ -20,6 +21,7 @@ from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.document import from_document, plan_id, to_document
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import steps_of
+from headwater.plan.outline import outline
 from headwater.plan.state import kept_state
 from headwater.plan.steps import Drain, Stop, standing_of
 from headwater.render.deployment import plan_view
@@ -103,9 +105,9 @@ def test_what_most_locations_have_is_usual() -> None:
 def test_a_plan_is_stored_with_its_layers_by_location() -> None:
     plan = deployed(line(), {"L2": up("fold", "count")})
     assert from_document(to_document(plan)) == plan
-    assert plan.to_data()["at"] == {"L2": up("count", "fold")}
+    assert dump(outline(plan))["at"] == {"L2": up("count", "fold")}
     usual = deployed(line(), {})
-    assert "at" not in usual.to_data() and from_document(to_document(usual)).layers_at == {}
+    assert outline(usual).at == {} and from_document(to_document(usual)).layers_at == {}
     assert plan_id(plan) != plan_id(usual)
 
 

@@ -11,6 +11,7 @@ from headwater.adapt.calibrate import Learned, compared, facts_of, learn
 from headwater.adapt.model import Costs, Facts, predict, rows_of
 from headwater.adapt.window import window
 from headwater.control.records import Sample
+from headwater.jsonform import dump, load
 from headwater.metrics import HostProgress, OperatorProgress, Progress, UnitProgress
 from headwater.profile import Known, OperatorProfile, Profile
 from headwater.simulate import World
@@ -232,4 +233,4 @@ def test_what_was_learned_is_kept_as_json() -> None:
     seen = window(lived(World(plan, facts(200)), 15))
     assert seen is not None
     learned = learn(Learned(profile=PROFILE), plan, seen)
-    assert Learned.from_data(learned.to_data()) == learned
+    assert load(Learned, dump(learned), what="what was learned") == learned

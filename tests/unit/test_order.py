@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from headwater.control.simulated import SimulatedNodes
 from headwater.errors import DeploymentError, ErrorList
+from headwater.jsonform import dump_json, load_json
 from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.document import from_document, to_document
 from headwater.plan.explain import explain
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import steps_of
 from headwater.plan.steps import (
+    AnyStep,
     CanarySettings,
     Check,
     Finish,
@@ -26,8 +28,6 @@ from headwater.plan.steps import (
     Watch,
     side_by_side,
     standing_of,
-    step_from_data,
-    step_to_data,
 )
 from tests.unit.changes import FIRST, Version, carry_out, versions
 from tests.unit.test_diff import between
@@ -103,7 +103,7 @@ def test_steps_lead_to_the_wanted_plan(history: list[Version]) -> None:
             continue
         steps = steps_of(decided)
         event(f"{len(steps)} steps")
-        assert steps_of(decided) == tuple(step_from_data(step_to_data(s)) for s in steps)
+        assert steps_of(decided) == tuple(load_json(AnyStep, dump_json(s), what="a step") for s in steps)
         first_stop = next((n for n, s in enumerate(steps) if isinstance(s, Stop)), len(steps))
         assert not any(isinstance(s, Check) for s in steps[first_stop:])
         begin, kept = len(zones.calls), zones.kept("f")

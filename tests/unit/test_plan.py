@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,12 @@ from headwater.dataflow.builder import DataflowBuilder
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stream import Stream
 from headwater.errors import ErrorList, PlacementError
+from headwater.jsonform import dump
 from headwater.plan.build import annotated, build, marked_layers, one_unit, unit_per_operator
 from headwater.plan.deployment import Deployment
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.onepass import one_pass, outputs_of
+from headwater.plan.outline import outline
 from headwater.plan.pieces import pieces
 
 ACME = Continuum.from_yaml(Path(__file__).parents[2] / "examples/acme/continuum.yaml")
@@ -89,7 +90,7 @@ def test_paper_channels_and_links() -> None:
 
 
 def test_plan_as_data() -> None:
-    data = json.loads(json.dumps(build(paper(), ACME).to_data()))
+    data = dump(outline(build(paper(), ACME)))
     assert data["layers"] == {
         "read": "edge", "watermark": "edge", "FP": "edge", "AD": "site", "ML": "cloud", "out": "cloud",
     }  # fmt: skip
@@ -447,4 +448,4 @@ def test_any_graph_is_planned(dataflow: Dataflow) -> None:
         assert all(c.consumers for c in plan.channels)
         assert len({u.id for u in plan.units}) == len(plan.units)
         assert len({c.id for c in plan.channels}) == len(plan.channels)
-        json.dumps(plan.to_data())
+        dump(outline(plan))

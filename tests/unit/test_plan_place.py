@@ -18,6 +18,7 @@ from headwater.cli import app
 from headwater.continuum import Continuum
 from headwater.dataflow.graph import Dataflow
 from headwater.errors import ErrorList, HeadwaterError, PlacementError
+from headwater.jsonform import dump
 from headwater.placement import STRATEGIES
 from headwater.placement.cost import evaluate, shortages
 from headwater.plan.build import build, in_layers, marked_layers
@@ -167,7 +168,7 @@ def test_too_much_work_for_the_edge_goes_up() -> None:
 def test_what_is_predicted_is_said_with_its_grounds() -> None:
     profile = measured(100.0, valid=OperatorProfile(cpu_s=0.001, selectivity=0.5, bytes_out=50))
     _, prediction = place(setting(plant(), profile), Wish(strategy=ANNOTATED))
-    data = json.loads(json.dumps(prediction.to_data()))
+    data = dump(prediction)
     assert data["strategy"] == ANNOTATED
     # The marks: all at the edge up to the windows, these too; 50 rows/s of them go over each link.
     assert data["layers"]["means"] == "edge"

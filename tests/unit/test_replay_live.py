@@ -16,6 +16,7 @@ from headwater.continuum import Continuum
 from headwater.control import tables
 from headwater.control.store import Store
 from headwater.errors import ContinuumError, DeploymentError
+from headwater.jsonform import dump, dump_json
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.spec import spec_of
@@ -66,14 +67,14 @@ class Zones:
         tasks = [Task(spec.id, spec.digest, "prepared") for spec in specs]
         root = home / "deployments/f"
         for spec in specs:
-            write_atomically(root / "specs" / f"{spec.digest}.json", json.dumps(spec.to_data()))
+            write_atomically(root / "specs" / f"{spec.digest}.json", dump_json(spec).decode())
         write_atomically(root / "tasks.json", json.dumps({"tasks": [asdict(t) for t in tasks]}))
         agent = Agent(zone, home, Credentials(TOKEN), Sparks(home / "spark"))
         listen = f"127.0.0.1:{self.ports[zone]}"
         actions = agent.actions()
         server = LogServer(listen, token=TOKEN, find=agent.find_log, actions=actions)
         # Not begun: it knows its tasks, and looks after none of them, for which it would start a Spark.
-        actions["hold"]({"spec": specs[0].to_data()})
+        actions["hold"]({"spec": dump(specs[0])})
         self._up[zone] = agent, server
 
     def stop(self, zone: str) -> None:

@@ -20,7 +20,7 @@ from headwater.runtime import replaying
 from headwater.runtime.deadletters import Letter, letters_of, read_dead_letters
 from headwater.runtime.offerfile import FileOffer
 from headwater.runtime.offermqtt import mqtt_offer
-from headwater.runtime.replaying import Replayed, Wanted, replay, wanted_from_data
+from headwater.runtime.replaying import Replayed, Wanted, read_wanted, replay
 from tests.unit.test_deadletters import put, rows
 
 SCHEMA = "id bigint, temperature double, ts timestamp"
@@ -408,10 +408,10 @@ def test_without_a_topic_there_is_nowhere_to_go(source: str | None) -> None:
 )
 def test_a_request_that_is_none_is_refused(data: Any) -> None:
     with pytest.raises(DeploymentError) as found:
-        wanted_from_data(data, where="zone E1")
+        read_wanted(data, where="zone E1")
     assert found.value.hint and len(str(found.value)) < 400
 
 
 def test_a_request_is_read() -> None:
     data = [{"id": "0" * 16}, {"id": "f" * 16, "record": "x"}]
-    assert wanted_from_data(data, where="") == (Wanted(id="0" * 16), Wanted(id="f" * 16, record="x"))
+    assert read_wanted(data, where="") == (Wanted(id="0" * 16), Wanted(id="f" * 16, record="x"))

@@ -168,7 +168,7 @@ def test_who_shares_pays_less(store: Store) -> None:
     assert found["one"].common == 2 and found["other"].common == 1
     assert all(a.alone > 1.5 * a.shared > 0 for a in found.values()), found
     learned = learn(Learned(profile=Profile()), plan, seen)
-    store.keep_learned(HOLDER, live_share.POOL, learned.to_data())
+    store.keep_learned(HOLDER, live_share.POOL, learned)
     live_share.remove("other", "team-other", store.where)
     end(store)
     lived(store)

@@ -17,6 +17,7 @@ from headwater.control.simulated import SimulatedNodes
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stream import Stream
 from headwater.errors import ErrorList, HeadwaterError, PlacementError
+from headwater.jsonform import dump_json, load_json
 from headwater.plan import edit
 from headwater.plan.build import annotated, build
 from headwater.plan.diff import PlanDiff, diff
@@ -258,7 +259,7 @@ def check_plan(plan: DeploymentPlan) -> None:
         for host in unit.hosts:
             assert all(not flow[o].requires.unmet(continuum.host(host).capabilities) for o in unit.operators)
         spec = spec_of(plan, unit.id)
-        assert UnitSpec.from_data(json.loads(json.dumps(spec.to_data()))) == spec
+        assert load_json(UnitSpec, dump_json(spec), what="a unit") == spec
     for parts in together.values():
         shares = [(u.part.index, u.part.count) for u in parts if u.part is not None]
         assert shares == ([(n, len(parts)) for n in range(len(parts))] if len(parts) > 1 else [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from headwater.control.records import Lease, ReportRecord
 from headwater.control.store import LeaseLost, Store, StoreReader
 from headwater.control.tables import shown, url_of
 from headwater.errors import DeploymentError, Unavailable
+from headwater.jsonform import dump_json, load_json
 from headwater.metrics import Progress, UnitProgress
 from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
@@ -196,7 +196,7 @@ def test_reports_keep_the_last_progress(store: Store) -> None:
     store.report("me", 9.0, {"f": [away]})
     (report,) = store.reports("f")
     assert (report.at, report.progress, report.error) == (5.0, seen, "cannot be reached")
-    assert Progress.from_data(json.loads(json.dumps(seen.to_data()))) == seen
+    assert load_json(Progress, dump_json(seen), what="progress") == seen
     store.clear_reports("me", "f", frozenset({"E1"}))
     assert store.reports("f") == ()
 

@@ -66,4 +66,4 @@ def test_a_unit_moves() -> None:
     found = turns(diff(old, rebuilt(old, edit.move(old, "high", "edge"))))
     (moved,) = [t for t in found if t.kind == "move"]
     assert "high@S1" in moved.before and any(u.endswith("@E1") for u in moved.after)
-    assert moved.to_data()["kind"] == "move" and moved.reason
+    assert moved.kind == "move" and moved.reason

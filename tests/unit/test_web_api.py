@@ -13,10 +13,12 @@ import pytest
 
 import headwater as hw
 from headwater import live, live_loop
+from headwater.app import observe
 from headwater.app.client import Client as StoreClient
 from headwater.continuum import Continuum
 from headwater.control.store import Store
 from headwater.dataflow.graph import Dataflow
+from headwater.jsonform import dump
 from headwater.plan.build import build
 from headwater.web.server import serving
 from tests.unit.served import ZONES, Client, flow, place, until, world
@@ -86,9 +88,7 @@ def test_a_deployment_is_applied_looked_at_and_stopped(client: Client, tiny: dic
     assert (listed["name"], listed["phase"]) == ("tiny", "running")
     until(lambda: len(client.see("/deployments/tiny")["units"]) == 5)
     status = client.see("/deployments/tiny")
-    assert status.keys() == live.status("tiny")[0].to_data().keys(), (
-        "what the command line gives, and no more"
-    )
+    assert status.keys() == dump(observe.status("tiny")[0]).keys(), "what the command line gives, and no more"
     assert status["change"]["done"] == status["change"]["steps"] > 10 and status["controller"]
     plan = client.see("/deployments/tiny/plan")
     assert {u["id"] for u in plan["units"]} == {u["unit"] for u in status["units"]}

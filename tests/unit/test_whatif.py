@@ -18,6 +18,7 @@ from headwater.adapt.promise import Promise
 from headwater.control import tables
 from headwater.control.store import Store
 from headwater.errors import DeploymentError, HeadwaterError
+from headwater.jsonform import dump
 from headwater.live_whatif import Supposed, WhatIf, what_if
 from headwater.profile import Profile
 from headwater.quantity import QuantityError
@@ -84,7 +85,7 @@ def test_what_is_foretold_of_a_narrower_link_is_what_happens_then(begin: Begin) 
     loop.go(60)
     found = suppose(links=("kerb=1Mbit/s",))
     assert math.isinf(found.choice.current.figures.latency) and found.now.figures.latency < 8.0
-    data = found.to_data()
+    data = dump(found.shown())
     assert data["now"]["links"]["kerb-cloud"]["capacity_bytes_per_s"] == pytest.approx(12.5e6)
     assert data["current"]["links"]["kerb-cloud"]["capacity_bytes_per_s"] == pytest.approx(125e3)
     assert data["current"]["latency_s"] is None and finite_all_through(data)
@@ -99,7 +100,7 @@ def test_a_delay_is_added_to_what_crosses_the_link(begin: Begin) -> None:
     found = suppose(links=("kerb=405ms",))  # 5 ms as the continuum has it
     assert found.choice.current.predicted.p50 - found.now.predicted.p50 == pytest.approx(0.4, abs=0.02)
     assert found.choice.chosen is None and found.preview is None
-    assert found.to_data()["change"] is None and found.to_data()["chosen"] is None
+    assert dump(found.shown())["change"] is None and dump(found.shown())["chosen"] is None
 
 
 def test_what_was_left_for_a_limit_may_come_back_where_that_is_gone(begin: Begin) -> None:
@@ -127,7 +128,7 @@ def test_without_samples_it_goes_by_the_profile_and_says_so(begin: Begin) -> Non
     assert (found.basis, found.measured_at) == ("profile", None)
     assert found.choice.chosen is not None and found.choice.chosen.plan.layers["light"] == "cloud"
     assert "cost of 'result'" in found.assumed and "cost of 'heavy'" not in found.assumed
-    loop.store.keep_learned(HOLDER, "two", Learned(profile=PROFILE, costs=Costs(batch_s=3.0)).to_data())
+    loop.store.keep_learned(HOLDER, "two", Learned(profile=PROFILE, costs=Costs(batch_s=3.0)))
     again = suppose("trips=20")
     assert again.basis == "learned" and again.now.predicted.p50 > 6.0
 
@@ -136,7 +137,7 @@ def test_a_profile_tells_of_rates_too(begin: Begin) -> None:
     loop = begin()
     loop.store.keep_profile("two", PROFILE.model_copy(update={"rates": {"trips": {"*": 100.0}}}))
     found = suppose("20x")
-    assert found.to_data()["rates"]["then"]["trips"]["nyc"] == 2000.0
+    assert dump(found.shown())["rates"]["then"]["trips"]["nyc"] == 2000.0
     assert found.choice.current.breaks and not found.now.breaks
 
 
@@ -194,14 +195,14 @@ def test_rates_by_location(located: Store, rates: list[str], expected: dict[str,
     places = located.base("f").dataflow.locations  # type: ignore[union-attr]
     known = {"read": {p: {"L1": 30.0, "L2": 10.0}.get(p, 0.0) for p in places}}
     located.keep_profile("f", Profile(dataflow="f", rates=known))
-    found = suppose(*rates, name="f").to_data()["rates"]
+    found = dump(suppose(*rates, name="f").shown())["rates"]
     assert {p: v for p, v in found["then"]["read"].items() if p in expected} == pytest.approx(expected)
     assert found["before"]["read"]["L1"] == 30
 
 
 def test_an_amount_is_shared_evenly_where_nothing_is_known(located: Store) -> None:
     found = suppose("read=600", name="f")
-    then = found.to_data()["rates"]["then"]["read"]
+    then = dump(found.shown())["rates"]["then"]["read"]
     assert sum(then.values()) == pytest.approx(600) and len(set(then.values())) == 1 and len(then) > 1
     assert found.basis == "assumed" and "cost of 'FP'" in found.assumed
 

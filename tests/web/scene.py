@@ -47,7 +47,7 @@ def until_runs(place: str, version: int, seconds: float = 90.0) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         (status,) = live.status("machines", place)
-        if status.deployment.dealt >= version and status.units and status.measured:
+        if status.dealt >= version and status.units and status.measured:
             return
         time.sleep(0.2)
     raise AssertionError(f"version {version} is not in force within {seconds} s")

@@ -98,7 +98,7 @@ def test_from_nothing_to_a_fission_that_was_approved(serve: Serve, browser: Open
     expect(unit(watching, "watermark@E5")).to_have_attribute("aria-label", re.compile("running"))
     expect(watching.get_by_role("status").filter(has_text=re.compile("new", re.I))).to_have_count(1)
     scene.until_runs(server.place, version + 1)
-    assert live.status("machines", server.place)[0].deployment.version == 2
+    assert live.status("machines", server.place)[0].version == 2
     with live.existing(server.place) as store:
         assert store.decision(number).version == 2
 
@@ -155,7 +155,7 @@ def test_who_may_what(serve: Serve, browser: Open) -> None:
     live_share.set_owner("olga", server.place, role="viewer", shown=admin)
     page.get_by_role("button", name="Approve").click()
     expect(page.get_by_text(re.compile("olga is a viewer"))).to_be_visible()
-    assert live.status("machines", server.place)[0].deployment.version == 1
+    assert live.status("machines", server.place)[0].version == 1
 
 
 def test_a_server_is_lost_and_comes_back(serve: Serve, browser: Open) -> None:

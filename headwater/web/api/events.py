@@ -11,18 +11,19 @@ import math
 import threading
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Annotated, Any
 
 import anyio
 import anyio.to_thread
 from fastapi import APIRouter, Header, HTTPException, Query
 from fastapi.responses import StreamingResponse
-from pydantic_core import to_json
 
 from headwater import live_loop
+from headwater.app.observe import look
 from headwater.control.records import Event
 from headwater.errors import HeadwaterError
-from headwater.live_view import look
+from headwater.jsonform import dump_json
 from headwater.web.access import Asker
 from headwater.web.api.asking import Here, Served, Viewer
 from headwater.web.api.forms import MOST, NAME
@@ -138,9 +139,8 @@ def _is_known(served: Served, asker: Asker) -> bool:
 
 
 def _view(served: Served) -> bytes:
-    """Look at everything; the moment is left out, so that nothing is sent while nothing is new."""
-    data = look(served.place).to_data()
-    return to_json({k: v for k, v in data.items() if k != "at"}, inf_nan_mode="null")
+    """Look at everything; the moment is 0, so that nothing is sent while nothing is new."""
+    return dump_json(replace(look(served.place), at=0.0))
 
 
 def _told(event: Event) -> str:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
 from nicegui import ui
 
 from headwater import live_unit
+from headwater.app.view import DeploymentSeen, View
 from headwater.errors import HeadwaterError
-from headwater.live_seen import DeploymentSeen, View
+from headwater.live_unit import MemberDetail
 from headwater.web.dashboard import words
 from headwater.web.dashboard.frame import Frame, address, nothing_yet, phase_tag
 from headwater.web.dashboard.rich import Node, Rich, link, node, table, tag
@@ -28,7 +28,7 @@ class DataflowsPage:
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
-        self._members: Sequence[Mapping[str, Any]] = ()
+        self._members: Sequence[MemberDetail] = ()
         self._read_at = -SHARED
         with frame.build("dataflows"), ui.element("div").classes("hw-page"):
             ui.html("<h1>Dataflows</h1>", sanitize=False)
@@ -53,7 +53,7 @@ class DataflowsPage:
         self._rich.show(*nodes(view, self._members, str(self._find.value or "").strip().lower()))
 
 
-def nodes(view: View, members: Sequence[Mapping[str, Any]], wanted: str) -> list[Node]:
+def nodes(view: View, members: Sequence[MemberDetail], wanted: str) -> list[Node]:
     """Tell of all dataflows whose name, or whose owner's name, has what is wanted in it."""
     own = [d for d in view.deployments if wanted in d.name.lower()]
     head = [
@@ -75,7 +75,7 @@ def nodes(view: View, members: Sequence[Mapping[str, Any]], wanted: str) -> list
         mine = [
             m
             for m in members
-            if m["pool"] == pool.name and (wanted in m["name"].lower() or wanted in m["owner"].lower())
+            if m.pool == pool.name and (wanted in m.name.lower() or wanted in m.owner.lower())
         ]
         total, owners = sum(m.operators for m in pool.dataflows), len({m.owner for m in pool.dataflows})
         found += [
@@ -118,14 +118,14 @@ def _row(one: DeploymentSeen) -> Node:
     )
 
 
-def _member(one: Mapping[str, Any]) -> Node:
-    operators = sorted(one["operators"], key=lambda o: not o["users"])
+def _member(one: MemberDetail) -> Node:
+    operators = sorted(one.operators, key=lambda o: not o.users)
     shown: list[Node] = [
         node(
             "span",
-            o["operator"],
-            cls="hw-op hw-op-shared" if o["users"] else "hw-op",
-            title=f"shared with {', '.join(o['users'])}" if o["users"] else o["kind"],
+            o.operator,
+            cls="hw-op hw-op-shared" if o.users else "hw-op",
+            title=f"shared with {', '.join(o.users)}" if o.users else o.kind,
         )
         for o in operators[:SHOWN]
     ]
@@ -133,8 +133,8 @@ def _member(one: Mapping[str, Any]) -> Node:
         shown.append(node("span", f"and {len(operators) - SHOWN} more", cls="hw-soft"))
     return node(
         "tr",
-        node("td", one["name"]),
-        node("td", one["owner"]),
+        node("td", one.name),
+        node("td", one.owner),
         node("td", node("div", *shown, cls="hw-ops")),
-        key=f"{one['pool']}/{one['name']}",
+        key=f"{one.pool}/{one.name}",
     )

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from headwater import live_view
-from headwater.live_seen import LinkSeen, UnitSeen, View, ZoneSeen
+from headwater.app import observe
+from headwater.app.view import LinkSeen, UnitSeen, View, ZoneSeen
 from headwater.web.dashboard import words
 
 EVERY = 1.0
@@ -59,7 +59,7 @@ class Feed:
             self._thread = None
 
     def _run(self) -> None:
-        for view in live_view.watch(self._place, every=self._every, at_once=True, stop=self._stop):
+        for view in observe.watch(self._place, every=self._every, at_once=True, stop=self._stop):
             self.take(view)
 
     def take(self, view: View) -> None:

@@ -14,9 +14,9 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse
 from nicegui import ui
 
+from headwater.app.view import View
 from headwater.control.sharing import Role
 from headwater.errors import HeadwaterError
-from headwater.live_seen import View
 from headwater.web.access import Access, Asker, NotKnown
 from headwater.web.dashboard import words
 from headwater.web.dashboard.feed import Feed

@@ -13,8 +13,8 @@ from fastapi.concurrency import run_in_threadpool
 from nicegui import ui
 
 from headwater import live
+from headwater.app.view import View
 from headwater.errors import HeadwaterError
-from headwater.live_seen import View
 from headwater.web.dashboard import words
 from headwater.web.dashboard.frame import Frame, nothing_yet, trouble
 from headwater.web.dashboard.rich import Node, Rich, empty, node, table, tag

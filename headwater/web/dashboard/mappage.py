@@ -10,8 +10,9 @@ from fastapi.concurrency import run_in_threadpool
 from nicegui import ui
 
 from headwater import live_unit
+from headwater.app.view import LinkSeen, UnitSeen, View, ZoneSeen
 from headwater.errors import HeadwaterError
-from headwater.live_seen import LinkSeen, UnitSeen, View, ZoneSeen
+from headwater.live_loop import OperatorMetrics
 from headwater.live_unit import StreamDetail, UnitDetail
 from headwater.web.dashboard import words
 from headwater.web.dashboard.frame import Frame, address, nothing_yet, trouble
@@ -226,7 +227,8 @@ def unit_nodes(unit: UnitSeen, detail: UnitDetail | None) -> list[Node]:
     )
     if detail is None:
         return found
-    measured = {o["operator"]: o for o in (detail.measured or {}).get("operators", ()) if not o["location"]}
+    operators = detail.measured.operators if detail.measured else ()
+    measured = {o.operator: o for o in operators if not o.location}
     found.append(node("h3", "Operators"))
     found.append(
         node(
@@ -270,10 +272,10 @@ def unit_nodes(unit: UnitSeen, detail: UnitDetail | None) -> list[Node]:
     return found
 
 
-def _flow(measured: dict[str, Any] | None) -> str:
+def _flow(measured: OperatorMetrics | None) -> str:
     if measured is None:
         return "not measured"
-    return f"{words.rate(measured['rows_in_per_s'])} in, {words.rate(measured['rows_out_per_s'])} out"
+    return f"{words.rate(measured.rows_in_per_s)} in, {words.rate(measured.rows_out_per_s)} out"
 
 
 def _streams(title: str, streams: tuple[StreamDetail, ...], way: str) -> list[Node]:

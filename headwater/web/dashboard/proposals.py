@@ -10,10 +10,10 @@ from nicegui import ui
 
 from headwater import live_loop, live_unit
 from headwater.app.client import Preview
+from headwater.app.view import View
 from headwater.control.records import Decision
 from headwater.errors import HeadwaterError
-from headwater.live_seen import View
-from headwater.live_unit import Proposal
+from headwater.live_unit import Examined, ZoneTurn
 from headwater.plan.turns import Turn
 from headwater.web.dashboard import words
 from headwater.web.dashboard.frame import Frame, address, trouble
@@ -113,7 +113,7 @@ class ProposalPage:
 
     async def _read(self) -> None:
         try:
-            found = await run_in_threadpool(live_unit.proposal, self._number, self._frame.place.store)
+            found = await run_in_threadpool(live_unit.examine, self._number, self._frame.place.store)
         except HeadwaterError as error:
             self._head.show(trouble(error))
             self._buttons.set_visibility(False)
@@ -160,7 +160,7 @@ def head(decision: Decision) -> list[Node]:
     ]
 
 
-def body(found: Proposal) -> list[Node]:
+def body(found: Examined) -> list[Node]:
     """Tell what would happen, and what is foretold of it."""
     shown = figures(found.decision.data)
     if found.decision.after:
@@ -204,18 +204,18 @@ def change_nodes(preview: Preview, turned: Sequence[Turn]) -> tuple[list[Node], 
     ]
 
 
-def _zone(zone: Mapping[str, Any]) -> Node:
-    before, after = set(zone["before"]), set(zone["after"])
+def _zone(zone: ZoneTurn) -> Node:
+    before, after = set(zone.before), set(zone.after)
 
     def units(own: Sequence[str], others: set[str], cls: str) -> Node:
         return node("td", *(node("div", u, cls=None if u in others else cls) for u in own))
 
     return node(
         "tr",
-        node("td", zone["zone"], " ", node("span", zone["layer"], cls="hw-soft")),
-        units(zone["before"], after, "hw-gone"),
-        units(zone["after"], before, "hw-new"),
-        key=zone["zone"],
+        node("td", zone.zone, " ", node("span", zone.layer, cls="hw-soft")),
+        units(zone.before, after, "hw-gone"),
+        units(zone.after, before, "hw-new"),
+        key=zone.zone,
     )
 
 

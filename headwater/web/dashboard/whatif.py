@@ -8,8 +8,9 @@ from fastapi.concurrency import run_in_threadpool
 from nicegui import ui
 
 from headwater import live_whatif
+from headwater.app.view import View
 from headwater.errors import HeadwaterError
-from headwater.live_seen import View
+from headwater.jsonform import dump
 from headwater.live_whatif import Supposed, WhatIf
 from headwater.plan.turns import turns
 from headwater.web.dashboard import words
@@ -93,7 +94,7 @@ class WhatIfPage:
 
 def nodes(found: WhatIf) -> list[Node]:
     """Tell what would be, and what would be changed then."""
-    data = found.to_data()
+    data = dump(found.shown())
     supposed = "; ".join(data["supposed"]) or "all as it is"
     known = _KNOWN.get(found.basis, found.basis)
     shown: list[Node] = [

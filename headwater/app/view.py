@@ -1,15 +1,18 @@
-"""What one look at everything shows: zones, hosts, units, links, deployments, pools, decisions. Pure.
+"""What is seen of a store: everything at a glance, or one deployment with all that is known of it. Pure.
 
 Rates are per second, sizes in bytes, times in seconds, loads in cores; None is what nobody knows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, is_dataclass
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
+from headwater.adapt.keeping import Figures
+from headwater.adapt.promise import Promise
 from headwater.control.lifecycle import Phase
+from headwater.control.records import Change, Decision
+from headwater.metrics import ChannelProgress, HostProgress, LinkProgress, Progress, UnitProgress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,17 +175,59 @@ class View:
     def units(self) -> Iterator[UnitSeen]:
         return (unit for zone in self.zones for unit in zone.units)
 
-    def to_data(self) -> dict[str, Any]:
-        """Give the view as JSON-able data."""
-        found: dict[str, Any] = _data(self)
-        return found
+
+# ---------------------------------------------------------------- one deployment
 
 
-def _data(value: Any) -> Any:
-    """Give values as JSON has them; ``asdict`` copies deeply, which takes ten times as long."""
-    if isinstance(value, tuple):
-        return [_data(own) for own in value]
-    if is_dataclass(value):
-        own: Mapping[str, Any] = vars(value)
-        return {name: _data(part) if isinstance(part, tuple) else part for name, part in own.items()}
-    return value
+@dataclass(frozen=True, kw_only=True)
+class ChangeStatus(Change):
+    """A change, and how many of its steps are done."""
+
+    done: int
+    steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeHeard:
+    """When a node was last heard of (seconds since 1970), and why it cannot be asked now."""
+
+    zone: str
+    at: float
+    error: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """All there is to say of a deployment at one moment.
+
+    ``dealt``: the newest version that was brought to an end; ``base``: the plan in force. ``change``: the one
+    under way, or the last one. ``controller``: who acts on the store. ``kept`` and ``broken``: of the
+    promise; None where there is none, or nothing was ``measured`` lately. ``decisions``: those of which more
+    is to be heard.
+    """
+
+    name: str
+    phase: Phase
+    version: int
+    dealt: int
+    base: str | None
+    message: str
+    controller: str | None
+    change: ChangeStatus | None
+    promise: Promise | None
+    kept: bool | None
+    broken: tuple[str, ...]
+    measured: Figures | None
+    decisions: tuple[Decision, ...]
+    zones: tuple[NodeHeard, ...]
+    units: tuple[UnitProgress, ...]
+    links: tuple[LinkProgress, ...]
+    channels: tuple[ChannelProgress, ...]
+    hosts: tuple[HostProgress, ...]
+
+    @property
+    def progress(self) -> Progress:
+        """What its nodes said, as one."""
+        return Progress(
+            seconds=0.0, units=self.units, links=self.links, channels=self.channels, hosts=self.hosts
+        )

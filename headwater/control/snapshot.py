@@ -1,21 +1,22 @@
-"""A store read for one look at everything: few queries for all deployments, and only what is new.
+"""A store read as a whole: few queries for all deployments, and only what is new.
 
-What came before is remembered by whoever looks; here nothing is kept but the open store.
+The caller remembers what it has read; here nothing is kept but the open store.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import and_, func, select
 
 from headwater.control import tables as t
-from headwater.control.records import ReportRecord, Sample
+from headwater.control.records import Change, ReportRecord, Sample
+from headwater.control.rows import change_of
 from headwater.control.sharing import UNDONE
 from headwater.control.store import StoreReader
+from headwater.jsonform import load_json
 from headwater.metrics import Progress
 
 Key = tuple[str, float]
@@ -32,13 +33,8 @@ class Member:
     operators: frozenset[str]
 
 
-class Glance(StoreReader):
+class Snapshot(StoreReader):
     """A store to look at as a whole."""
-
-    def document(self, plan: str) -> Mapping[str, Any] | None:
-        """Give a plan as it is stored, without building it; None where it is gone."""
-        row = self._one(select(t.plans.c.document).where(t.plans.c.id == plan))
-        return None if row is None else json.loads(row.document)
 
     def sampled(self, since: float) -> tuple[Key, ...]:
         """Name the samples of all deployments after a time, the oldest first."""
@@ -58,8 +54,7 @@ class Glance(StoreReader):
         wanted, found = set(keys), {}
         for name, at, text in self._all(query):
             if (name, at) in wanted:
-                data = {"units": (), "links": (), "channels": (), **json.loads(text)}
-                found[name, at] = Sample(at=at, progress=Progress.from_data(data))
+                found[name, at] = Sample(at=at, progress=load_json(Progress, text, what="a sample"))
         return found
 
     def heard(self) -> tuple[tuple[str, str, float, str | None], ...]:
@@ -74,15 +69,35 @@ class Glance(StoreReader):
         row = self._one(select(t.reports).where(own))
         if row is None:
             return None
-        progress = Progress.from_data(json.loads(row.progress)) if row.progress else None
+        progress = load_json(Progress, row.progress, what="a report") if row.progress else None
         return ReportRecord(node=zone, at=row.at, progress=progress, error=row.error)
 
-    def steps(self, change: int) -> tuple[int, int]:
-        """Count the steps of a change: those done, and all."""
-        own = and_(t.journal.c.change == change, t.journal.c.state != "dropped")
-        query = select(t.journal.c.state, func.count()).where(own).group_by(t.journal.c.state)
-        found = {state: count for state, count in self._all(query)}
-        return found.get("done", 0), sum(found.values())
+    def last_changes(self) -> dict[str, Change]:
+        """Give the newest change of each deployment."""
+        newest = select(func.max(t.changes.c.id)).group_by(t.changes.c.deployment)
+        found = self._all(select(t.changes).where(t.changes.c.id.in_(newest)))
+        return {row.deployment: change_of(row) for row in found}
+
+    def steps(self, changes: Collection[int]) -> dict[int, tuple[int, int]]:
+        """Count the steps of changes: those done, and all."""
+        if not changes:
+            return {}
+        own = and_(t.journal.c.change.in_(changes), t.journal.c.state != "dropped")
+        columns = (t.journal.c.change, t.journal.c.state, func.count())
+        found: dict[int, tuple[int, int]] = {}
+        for change, state, count in self._all(select(*columns).where(own).group_by(*columns[:2])):
+            done, all_ = found.get(change, (0, 0))
+            found[change] = done + count * (state == "done"), all_ + count
+        return found
+
+    def all_decided(self) -> dict[str, dict[str, int]]:
+        """Count the decisions of each deployment by state."""
+        by = (t.decisions.c.deployment, t.decisions.c.state)
+        query = select(*by, func.count()).group_by(*by)
+        found: dict[str, dict[str, int]] = {}
+        for name, state, count in self._all(query):
+            found.setdefault(name, {})[state] = count
+        return found
 
     def members(self) -> tuple[Member, ...]:
         """Give the dataflows that are in pools now, in the order in which they came."""

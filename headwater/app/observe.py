@@ -1,12 +1,11 @@
-"""One look at everything that a store knows: zones, hosts, units, links, deployments, pools, open decisions.
+"""The one reader of what is: zones, hosts, units, links, deployments, pools, open decisions.
 
-What terminal, event stream and dashboard show, made often and cheaply: plans are never built for it, and what
-was read once is not read again while it is the same.
+Terminal, event stream, dashboard, REST and Prometheus read by it, often and cheaply: what was read once is
+not read again while it is the same.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import time
@@ -14,37 +13,39 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
-from hashlib import sha256
 from typing import Any
 
-from headwater.adapt.keeping import Figures, breaks
+from headwater.adapt.keeping import Figures, breaks, figures_of, links_into_top, sink_units
 from headwater.adapt.promise import Promise
 from headwater.adapt.window import UnitRates, Window, window
-from headwater.continuum import Continuum, Zone
-from headwater.control.glance import Glance, Key, Member
-from headwater.control.lifecycle import BUSY
-from headwater.control.pulse import Pulse
-from headwater.control.records import OPEN, DeploymentRecord, ReportRecord, Sample
-from headwater.errors import HeadwaterError
-from headwater.live import RECENT, store_place
-from headwater.live_seen import (
+from headwater.app.view import (
+    ChangeStatus,
     DecisionSeen,
     DeploymentSeen,
     HostSeen,
     LinkSeen,
     MemberSeen,
+    NodeHeard,
     PoolSeen,
+    Status,
     UnitSeen,
     View,
     ZoneSeen,
 )
+from headwater.continuum import Continuum, Zone
+from headwater.control.lifecycle import BUSY
+from headwater.control.pulse import Pulse
+from headwater.control.records import OPEN, Change, Decision, DeploymentRecord, ReportRecord, Sample
+from headwater.control.snapshot import Key, Member, Snapshot
+from headwater.errors import HeadwaterError, Missing
 from headwater.metrics import Progress, UnitProgress
-from headwater.plan.document import outline
+from headwater.places import store_place
+from headwater.plan.document import continuum_id
 
-__all__ = ["View", "look", "watch"]
-
+RECENT = 12.0
+"""Seconds for which what is measured counts as measured now."""
 PLANS = 5000
-"""Plans of which is remembered what their documents tell."""
+"""Plans of which is remembered what is shown of them."""
 STORES = 8
 """Stores of which is remembered what was read of late."""
 PULSE = 0.05
@@ -57,8 +58,25 @@ def look(place: str | None = None) -> View:
     """Look at everything once; raise a HeadwaterError where there is no store, or it cannot be reached."""
     where = store_place(place)
     memory = _memory(where)
-    with closing(Glance.open(where)) as store, memory.alone:
+    with closing(Snapshot.open(where)) as store, memory.alone:
         return memory.look(store)
+
+
+def status(name: str | None = None, place: str | None = None) -> tuple[Status, ...]:
+    """Give the state of one deployment, or of all; raise a HeadwaterError where it cannot be read."""
+    where = store_place(place)
+    memory = _memory(where)
+    with closing(Snapshot.open(where)) as store, memory.alone:
+        return memory.statuses(store, name)
+
+
+def counted(place: str | None = None) -> tuple[tuple[Status, Mapping[str, int]], ...]:
+    """Give the state of all deployments, each with its decisions counted by their state."""
+    where = store_place(place)
+    memory = _memory(where)
+    with closing(Snapshot.open(where)) as store, memory.alone:
+        decided = store.all_decided()
+        return tuple((one, decided.get(one.name, {})) for one in memory.statuses(store))
 
 
 def watch(
@@ -92,11 +110,17 @@ def watch(
 
 @dataclass(frozen=True)
 class _Planned:
-    """What is wanted of a plan: its units, the continuum that it is for, and the layers of its zones."""
+    """What is shown of a plan: its units and those at sinks, its continuum, and the layers of its zones."""
 
     units: tuple[str, ...]
+    sinks: tuple[str, ...]
     continuum: Continuum
     layers: Mapping[str, str]
+    into_top: tuple[str, ...]
+
+    def measured(self, seen: Window) -> Figures:
+        """Give what a promise is about, as it was measured."""
+        return figures_of(self.sinks, self.into_top, seen, seen)
 
 
 @dataclass(frozen=True)
@@ -111,6 +135,40 @@ class _Part:
     links: tuple[LinkSeen, ...]
 
 
+@dataclass(frozen=True)
+class _Known:
+    """What is known of a deployment."""
+
+    record: DeploymentRecord
+    plan: _Planned | None
+    progress: Progress
+    seen: Window | None
+    promise: Promise | None
+    change: Change | None
+
+    @property
+    def measured(self) -> Figures | None:
+        return self.plan.measured(self.seen) if self.plan is not None and self.seen is not None else None
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """Say which limits are broken now."""
+        measured = self.measured
+        if self.promise is None or measured is None:
+            return ()
+        return tuple(b.text for b in breaks(self.promise, measured))
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What was read at once: when nodes were heard, steps of changes (done, all), open decisions."""
+
+    heard: tuple[tuple[str, str, float, str | None], ...]
+    steps: Mapping[int, tuple[int, int]]
+    decisions: tuple[Decision, ...]
+    known: list[_Known] = field(default_factory=list)
+
+
 @dataclass
 class _Memory:
     """What was read of a store. ``alone``: one looks at a time, the next finds it all read."""
@@ -123,59 +181,81 @@ class _Memory:
     parts: dict[str, _Part] = field(default_factory=dict)
     reports: dict[tuple[str, str], tuple[float, str | None, ReportRecord]] = field(default_factory=dict)
 
-    def look(self, store: Glance) -> View:
-        now, lease = time.time(), store.lease()
-        records = store.deployments()
+    def read(self, store: Snapshot, name: str | None = None) -> _Read:
+        """Read what is new of all deployments, or of one; give what is known of each."""
+        records = (store.deployment(name),) if name is not None else store.deployments()
         heard = store.heard()
-        keys = self._sampled(store, now - RECENT)
+        keys = self._sampled(store, time.time() - RECENT)
         self._said(store, heard, {name for name, own in keys.items() if own})
-        promises = store.promises()
-        names = {record.name for record in records}
-        self.windows = {name: own for name, own in self.windows.items() if name in names}
-        self.parts = {name: own for name, own in self.parts.items() if name in names}
-        world = _World()
-        deployments = []
+        if name is None:
+            names = {record.name for record in records}
+            self.windows = {name: own for name, own in self.windows.items() if name in names}
+            self.parts = {name: own for name, own in self.parts.items() if name in names}
+        promises, changes = store.promises(), store.last_changes()
+        wanted = [changes[r.name].id for r in records if r.name in changes]
+        found = _Read(heard, store.steps(wanted), store.decisions(states=OPEN, limit=10_000))
         for record in records:
-            plan = self._plan(store, record.base) if record.base else None
-            seen = self._window(record.name, keys.get(record.name, ()))
-            progress = self._progress(record.name, keys.get(record.name, ()))
-            if plan is not None:
-                world.add(self._part(record.name, plan, progress, seen))
-            deployments.append(_deployment(store, record, plan, progress, seen, promises.get(record.name)))
+            own = keys.get(record.name, ())
+            found.known.append(
+                _Known(
+                    record,
+                    self._plan(store, record.base) if record.base else None,
+                    self._progress(record.name, own),
+                    self._window(record.name, own),
+                    promises.get(record.name),
+                    changes.get(record.name),
+                )
+            )
+        return found
+
+    def look(self, store: Snapshot) -> View:
+        now, lease = time.time(), store.lease()
+        read = self.read(store)
+        world = _World()
+        for one in read.known:
+            if one.plan is not None:
+                world.add(self._part(one.record.name, one.plan, one.progress, one.seen))
         return View(
             at=now,
             store=store.where,
             controller=lease.label if lease else None,
             layers=world.layers,
-            zones=world.seen_zones(heard),
+            zones=world.seen_zones(read.heard),
             links=world.seen_links(),
-            deployments=tuple(deployments),
+            deployments=tuple(_deployment(one, read.steps) for one in read.known),
             pools=_pools(store.members()),
             decisions=tuple(
                 DecisionSeen(**{f.name: getattr(d, f.name) for f in fields(DecisionSeen)})
-                for d in store.decisions(states=OPEN)
+                for d in read.decisions
             ),
         )
 
-    def _plan(self, store: Glance, id_: str) -> _Planned | None:
+    def statuses(self, store: Snapshot, name: str | None = None) -> tuple[Status, ...]:
+        lease = store.lease()
+        read = self.read(store, name)
+        return tuple(_status(one, read, lease.label if lease else None) for one in read.known)
+
+    def _plan(self, store: Snapshot, id_: str) -> _Planned | None:
         if id_ in self.plans:
             self.plans.move_to_end(id_)
             return self.plans[id_]
-        document = store.document(id_)
-        if document is None:
+        try:
+            plan = store.plan(id_)
+        except Missing:
             return None
-        found = outline(document)
-        text = json.dumps(found.continuum, sort_keys=True)
-        key = sha256(text.encode()).hexdigest()
-        if key not in self.continua:
-            self.continua[key] = Continuum.from_data(found.continuum)
-        continuum = self.continua[key]
-        self.plans[id_] = _Planned(found.units, continuum, {z.name: z.layer for z in continuum.zones})
+        continuum = self.continua.setdefault(continuum_id(plan.continuum), plan.continuum)
+        self.plans[id_] = _Planned(
+            tuple(unit.id for unit in plan.units),
+            sink_units(plan),
+            continuum,
+            {z.name: z.layer for z in continuum.zones},
+            links_into_top(continuum),
+        )
         if len(self.plans) > PLANS:
             self.plans.popitem(last=False)
         return self.plans[id_]
 
-    def _sampled(self, store: Glance, since: float) -> dict[str, tuple[Key, ...]]:
+    def _sampled(self, store: Snapshot, since: float) -> dict[str, tuple[Key, ...]]:
         """Read the samples that are new, forget those that are old; name what there is, by deployment."""
         keys = store.sampled(since)
         self.samples = {key: self.samples[key] for key in keys if key in self.samples}
@@ -187,7 +267,7 @@ class _Memory:
         return {name: tuple(own) for name, own in found.items()}
 
     def _said(
-        self, store: Glance, heard: Iterable[tuple[str, str, float, str | None]], sampled: set[str]
+        self, store: Snapshot, heard: Iterable[tuple[str, str, float, str | None]], sampled: set[str]
     ) -> None:
         """Read what zones last said that no sample tells: there is none, or they cannot be asked."""
         found = {}
@@ -246,6 +326,8 @@ class _World:
 
     def __init__(self) -> None:
         self._zones: dict[str, Zone] = {}
+        self._zone_of: dict[str, str] = {}
+        """The zone of each node."""
         self._layers: dict[str, None] = {}
         self._added: set[int] = set()
         self._units: dict[str, list[UnitSeen]] = {}
@@ -263,6 +345,7 @@ class _World:
             self._added.add(id(continuum))
             self._layers |= dict.fromkeys(layer.name for layer in continuum.layers)
             self._zones |= {zone.name: zone for zone in continuum.zones}
+            self._zone_of |= {node.name: node.zone for node in continuum.nodes}
         for unit in part.units:
             if (zone := self._zones.get(unit.zone)) is not None:
                 one = unit if unit.layer else replace(unit, layer=zone.layer)
@@ -275,10 +358,11 @@ class _World:
         """Give all zones, parents first."""
         times: dict[str, float] = {}
         errors: dict[str, str] = {}
-        for _, zone, at, error in heard:
+        for _, node, at, error in heard:
+            zone = self._zone_of.get(node, node)
             times[zone] = max(at, times.get(zone, 0.0))
             if error is not None:
-                errors[zone] = error
+                errors[zone] = error if zone == node else f"{node}: {error}"
         return tuple(
             ZoneSeen(
                 name=zone.name,
@@ -387,20 +471,10 @@ def _unit(
     )
 
 
-def _deployment(
-    store: Glance,
-    record: DeploymentRecord,
-    plan: _Planned | None,
-    progress: Progress,
-    seen: Window | None,
-    promise: Promise | None,
-) -> DeploymentSeen:
-    change = store.change(record.name) if record.phase in BUSY else None
-    done, steps = store.steps(change.id) if change is not None else (0, 0)
-    latency = max((u.latency.p95 for u in progress.units if u.latency), default=None)
-    broken: tuple[str, ...] = ()
-    if promise is not None and plan is not None and seen is not None:
-        broken = tuple(b.text for b in breaks(promise, _figures(plan.continuum, seen, latency)))
+def _deployment(one: _Known, steps: Mapping[int, tuple[int, int]]) -> DeploymentSeen:
+    record, plan, progress, seen, promise = one.record, one.plan, one.progress, one.seen, one.promise
+    busy = record.phase in BUSY
+    done, all_ = steps.get(one.change.id, (0, 0)) if one.change is not None and busy else (0, 0)
     return DeploymentSeen(
         name=record.name,
         phase=record.phase,
@@ -409,31 +483,48 @@ def _deployment(
         updated=record.updated,
         plan=record.base,
         continuum=plan.continuum.name if plan else None,
-        busy=record.phase in BUSY,
+        busy=busy,
         units=len(set(plan.units if plan else ()) | {u.unit for u in progress.units}),
         running=sum(u.status == "running" for u in progress.units),
         failed=len(progress.failed),
         rows_per_s=sum(u.rows_in for u in seen.units.values() if u.now.lag is None) if seen else None,
-        latency_p95_s=latency,
+        latency_p95_s=max((u.latency.p95 for u in progress.units if u.latency), default=None),
         lag=_sum(u.lag for u in progress.units),
         dead_letters=sum(u.dead_letters for u in progress.units),
         promised=promise is not None,
         promised_latency_s=promise.max_latency if promise and math.isfinite(promise.max_latency) else None,
-        broken=broken,
+        broken=one.broken,
         done=done,
-        steps=steps,
+        steps=all_,
     )
 
 
-def _figures(continuum: Continuum, seen: Window, latency: float | None) -> Figures:
-    """Give what a promise is about; the slowest unit stands for the sinks, which no other one is behind."""
-    top, zone = continuum.layers[-1].name, continuum.zone
-    into = [x.name for x in continuum.links if zone(x.upper).layer == top != zone(x.lower).layer]
-    return Figures(
-        latency=max(latency or 0.0, seen.oldest()),
-        bandwidth=sum(seen.links[name].bytes for name in into if name in seen.links),
-        cost=0.0,
-        load={f"{host} ({zone_})": rates.load for (zone_, host), rates in seen.hosts.items()},
+def _status(one: _Known, read: _Read, controller: str | None) -> Status:
+    record, change, measured = one.record, one.change, one.measured
+    done, steps = read.steps.get(change.id, (0, 0)) if change is not None else (0, 0)
+    return Status(
+        name=record.name,
+        phase=record.phase,
+        version=record.version,
+        dealt=record.dealt,
+        base=record.base,
+        message=record.message,
+        controller=controller,
+        change=None if change is None else ChangeStatus(**vars(change), done=done, steps=steps),
+        promise=one.promise,
+        kept=None if one.promise is None or measured is None else not one.broken,
+        broken=one.broken,
+        measured=measured,
+        decisions=tuple(d for d in read.decisions if d.deployment == record.name),
+        zones=tuple(
+            NodeHeard(zone=zone, at=at, error=error)
+            for name, zone, at, error in read.heard
+            if name == record.name
+        ),
+        units=one.progress.units,
+        links=one.progress.links,
+        channels=one.progress.channels,
+        hosts=one.progress.hosts,
     )
 
 
