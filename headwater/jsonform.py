@@ -23,11 +23,11 @@ def _finite(value: float | None) -> float | None:
 
 
 _AS_NULL = PlainSerializer(_finite, return_type=float | None)
-Finite = Annotated[float, _AS_NULL]
-"""A number that is null in JSON where it is infinite: something never ends."""
-FiniteOrNone = Annotated[float | None, _AS_NULL]
-Limit = Annotated[float, BeforeValidator(lambda value: math.inf if value is None else value), _AS_NULL]
-"""A number that is null in JSON where it is infinite: there is no limit."""
+_AS_INFINITE = BeforeValidator(lambda value: math.inf if value is None else value)
+Unbounded = Annotated[float, _AS_INFINITE, _AS_NULL]
+"""A number that may be infinite, and is null in JSON then: there is no limit, or no end."""
+UnboundedOrNone = Annotated[float | None, _AS_NULL]
+"""A number that is null in JSON where it is infinite or None, and None when it is read."""
 Hidden = Field(exclude=True)
 """Of a field that is not in the JSON."""
 

@@ -10,6 +10,9 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
 
 from headwater.adapt.calibrate import facts_of
 from headwater.adapt.model import Facts
@@ -45,7 +48,7 @@ class Joined:
     version: int
     reused: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
-    queries: tuple[int, int] = (0, 0)
+    queries: Annotated[tuple[int, ...], Field(min_length=2, max_length=2)] = (0, 0)
     """Of the pool, before and after."""
     how: str = ""
     """Of the ways in which a dataflow could join, the one that was chosen."""

@@ -24,7 +24,7 @@ from headwater.control.policy import NEWEST, SEEN, WARM, given_up
 from headwater.control.store import StoreReader
 from headwater.dataflow.sources import Source
 from headwater.errors import DeploymentError, suggestion
-from headwater.jsonform import FiniteOrNone
+from headwater.jsonform import UnboundedOrNone
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.place import Beside
 from headwater.profile import Known
@@ -158,17 +158,17 @@ class UnitPredicted:
 
     unit: str
     rows_in_per_s: float
-    batch_s: FiniteOrNone
-    cpu: FiniteOrNone
-    latency_p50_s: FiniteOrNone
-    latency_p95_s: FiniteOrNone
+    batch_s: UnboundedOrNone
+    cpu: UnboundedOrNone
+    latency_p50_s: UnboundedOrNone
+    latency_p95_s: UnboundedOrNone
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptionPredicted(Alternative):
     """An alternative with what each link and unit would have to do."""
 
-    latency_p50_s: FiniteOrNone
+    latency_p50_s: UnboundedOrNone
     links: Mapping[str, LinkPredicted]
     units: tuple[UnitPredicted, ...]
 

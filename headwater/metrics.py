@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from headwater.jsonform import Unbounded
+
 Status = Literal["starting", "running", "failed", "finished", "stopped"]
 Observe = Callable[[str, int, int], None]
 """Told by long work what is done now, how many of its parts are done, and of how many."""
@@ -59,8 +61,8 @@ class Latency:
     Over the batches with output of the last ``over_s`` seconds, weighed by their ``rows``.
     """
 
-    p50: float
-    p95: float
+    p50: Unbounded
+    p95: Unbounded
     rows: int
     over_s: float
 

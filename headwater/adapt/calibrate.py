@@ -19,7 +19,7 @@ from headwater.adapt.model import Costs, Facts, HostKey, Predicted, host_of, pre
 from headwater.adapt.window import Window
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sources import Source
-from headwater.jsonform import Finite
+from headwater.jsonform import Unbounded
 from headwater.placement.queueing import Floats
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.profile import Known, OperatorProfile, Profile
@@ -280,12 +280,12 @@ class Compared:
     """What was predicted and what was measured: seconds, shares of a host's cores, bytes/s."""
 
     what: str
-    predicted: Finite
-    measured: Finite
+    predicted: Unbounded
+    measured: Unbounded
 
     @computed_field  # type: ignore[prop-decorator]
     @property
-    def error(self) -> Finite:
+    def error(self) -> Unbounded:
         """The difference as a share of what was measured."""
         return abs(self.predicted - self.measured) / max(abs(self.measured), 1e-9)
 

@@ -14,7 +14,7 @@ from typing import Annotated, Protocol
 
 from headwater.adapt.model import Facts, Predicted, predict
 from headwater.errors import PlacementError
-from headwater.jsonform import FiniteOrNone, named
+from headwater.jsonform import UnboundedOrNone, named
 from headwater.placement.cost import evaluate
 from headwater.placement.response import response
 from headwater.plan.model import DeploymentPlan
@@ -34,7 +34,7 @@ class Estimate:
     """
 
     model: str
-    latency: Annotated[FiniteOrNone, named("latency_s")]
+    latency: Annotated[UnboundedOrNone, named("latency_s")]
 
 
 class Evaluator(Protocol):

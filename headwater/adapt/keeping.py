@@ -11,7 +11,7 @@ from headwater.adapt.promise import Promise
 from headwater.adapt.window import Window
 from headwater.continuum import Continuum
 from headwater.dataflow.sinks import Sink
-from headwater.jsonform import Finite, named
+from headwater.jsonform import Unbounded, named
 from headwater.plan.model import DeploymentPlan
 
 
@@ -19,7 +19,7 @@ from headwater.plan.model import DeploymentPlan
 class Figures:
     """What promises are about: latency (p95, s), bytes/s into the top layer, RU, load of each host."""
 
-    latency: Annotated[Finite, named("latency_s")]
+    latency: Annotated[Unbounded, named("latency_s")]
     bandwidth: Annotated[float, named("bandwidth_bytes_per_s")]
     cost: float
     load: Mapping[str, float]

@@ -26,7 +26,7 @@ from headwater.adapt.model import Facts, HostKey, Predicted
 from headwater.adapt.promise import Promise
 from headwater.continuum import Host
 from headwater.errors import HeadwaterError, PlacementError
-from headwater.jsonform import FiniteOrNone
+from headwater.jsonform import UnboundedOrNone
 from headwater.placement.problem import moved
 from headwater.placement.situation import Limits
 from headwater.placement.usage import resource_usage
@@ -68,7 +68,7 @@ class Alternative:
     decided: str
     models: tuple[Estimate, ...]
     disagreement: str
-    latency_s: FiniteOrNone
+    latency_s: UnboundedOrNone
     bandwidth_bytes_per_s: float
     cost: float
     load: Mapping[str, float]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headwater.errors import PlacementError
-from headwater.jsonform import Limit
+from headwater.jsonform import Unbounded
 
 Mode = Literal["off", "advise", "auto"]
 """Nobody decides; changes are proposed to a person; changes are made."""
@@ -27,9 +27,9 @@ class Promise:
     """
 
     mode: Mode = "advise"
-    max_latency: Limit = math.inf
-    max_bandwidth: Limit = math.inf
-    max_cost: Limit = math.inf
+    max_latency: Unbounded = math.inf
+    max_bandwidth: Unbounded = math.inf
+    max_cost: Unbounded = math.inf
     headroom: float = 0.2
     gain: float = 0.1
     cool_down: float = 60.0

@@ -151,7 +151,7 @@ class Memory(MemoryReader, Writer):
             made = connection.execute(
                 insert(t.decisions).values(
                     deployment=deployment, at=now, updated=now, mode=mode, trigger=trigger, why=why,
-                    state=state, before=before, data=json.dumps(data),
+                    state=state, before=before, data=dump_json(data).decode(),
                     plan=rows.keep_plan(connection, plan) if plan is not None else None,
                 )
             )  # fmt: skip
@@ -250,7 +250,9 @@ def _put(connection: Connection, name: str, what: str, data: Mapping[str, Any], 
     own = and_(t.memory.c.deployment == name, t.memory.c.what == what)
     connection.execute(delete(t.memory).where(own))
     connection.execute(
-        insert(t.memory).values(deployment=name, what=what, document=json.dumps(data), updated=time.time())
+        insert(t.memory).values(
+            deployment=name, what=what, document=dump_json(data).decode(), updated=time.time()
+        )
     )
 
 

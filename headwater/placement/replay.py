@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
-from headwater.jsonform import Finite
+from headwater.jsonform import Unbounded
 from headwater.placement.cutnumbers import Load
 from headwater.placement.cuttable import CutTable
 from headwater.placement.forecast import Forecast
@@ -67,7 +67,7 @@ class Totals:
     """What a scheduler's decisions come to: shares of steps, mean RU, operators moved, time of a decision."""
 
     success: float
-    ru: Finite
+    ru: Unbounded
     late: float
     wide: float
     crowded: float
@@ -82,8 +82,8 @@ class StepOutline:
 
     step: int
     kept: bool
-    ru: Finite
-    latency_s: Finite
+    ru: Unbounded
+    latency_s: Unbounded
     bandwidth_bytes_per_s: float
     changed: int
     decision_ms: float

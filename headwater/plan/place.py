@@ -24,7 +24,7 @@ from headwater.dataflow.operators import Watermark
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.errors import ContinuumError, PlacementError, suggestion
-from headwater.jsonform import Finite, FiniteOrNone, Hidden, named
+from headwater.jsonform import Hidden, Unbounded, UnboundedOrNone, named
 from headwater.placement import STRATEGIES, Answer, Application, Hosts, Operator, Problem, Topology, solve
 from headwater.placement.cost import evaluate, shortages, usage_of
 from headwater.placement.exact import lacking
@@ -342,7 +342,7 @@ class Path:
     source: str
     location: str | None
     sink: str
-    seconds: Finite
+    seconds: Unbounded
 
 
 @dataclass(frozen=True)
@@ -352,8 +352,8 @@ class Kept:
     ``missing``: the limit that nothing keeps to, in words. ``moved``: operators that are elsewhere than now.
     """
 
-    cost: Finite
-    response: Annotated[Finite, named("response_s")]
+    cost: Unbounded
+    response: Annotated[Unbounded, named("response_s")]
     bandwidth: Annotated[float, named("bandwidth_bytes_per_s")]
     limits: Annotated[Limits, Hidden]
     kept: bool
@@ -362,13 +362,13 @@ class Kept:
 
     @computed_field  # type: ignore[prop-decorator]
     @property
-    def max_latency_s(self) -> Finite:
+    def max_latency_s(self) -> Unbounded:
         """The limit of T."""
         return self.limits.max_latency
 
     @computed_field  # type: ignore[prop-decorator]
     @property
-    def max_bandwidth_bytes_per_s(self) -> Finite:
+    def max_bandwidth_bytes_per_s(self) -> Unbounded:
         """The limit of B."""
         return self.limits.max_bandwidth / 8
 
@@ -392,11 +392,11 @@ class Prediction:
     strategy: str
     layers: Mapping[str, str]
     at: Mapping[str, Mapping[str, str]]
-    latency: Annotated[Finite, named("latency_s")]
+    latency: Annotated[Unbounded, named("latency_s")]
     paths: tuple[Path, ...]
     load: Mapping[str, float]
     links: Mapping[str, Load]
-    bound: Annotated[FiniteOrNone, named("bound_s")]
+    bound: Annotated[UnboundedOrNone, named("bound_s")]
     notes: tuple[str, ...] = ()
     promise: Kept | None = None
 

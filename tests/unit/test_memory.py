@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
+from headwater.adapt.calibrate import Learned
 from headwater.adapt.promise import Promise
 from headwater.control import tables as t
 from headwater.control.memory import APART, DECISIONS, DENSE, LASTING
@@ -117,8 +118,9 @@ def test_promise_profile_and_what_was_learned(store: Store) -> None:
     profile = Profile(dataflow="f", operators={"AD": OperatorProfile(cpu_s=1e-5)}, rates={"read": {"*": 9.0}})
     store.keep_profile("f", profile)
     assert store.profile("f") == profile
-    store.keep_learned("me", "f", {"AD": [1, None, {"x": math.nan}]})
-    assert store.learned("f") == {"AD": [1, None, {"x": None}]}
+    learned = Learned(profile=profile)
+    store.keep_learned("me", "f", learned)
+    assert store.learned("f") == learned == store.known("f")
     with pytest.raises(LeaseLost):
         store.keep_learned("two", "f", {})
 

@@ -18,6 +18,8 @@ import headwater as hw
 from headwater import live_share
 from headwater.continuum import Continuum
 from headwater.control.sharing import ROLES, Role
+from headwater.control.store import Store
+from headwater.places import store_place
 from headwater.web.guard import OPEN
 from headwater.web.problems import MEDIA_TYPE
 from headwater.web.server import serving
@@ -88,7 +90,7 @@ BODIES: dict[str, Any] = {
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
     with place(tmp_path), serving(None, "127.0.0.1", 0) as found:
-        live_share.live.Store(live_share.live.store_place(None)).close()
+        Store(store_place(None)).close()
         yield found
 
 
