@@ -16,7 +16,7 @@ from headwater import live
 from headwater.cli.signals import stopped_by_signals
 from headwater.continuum import Zone
 from headwater.control import tables
-from headwater.control.simulated import SimulatedZone, SimulatedNodes
+from headwater.control.simulated import SimulatedNodes, SimulatedZone
 from headwater.metrics import HostProgress, Latency, LinkProgress, OperatorProgress, Progress, UnitProgress
 from headwater.web.server import serving
 
