@@ -37,11 +37,12 @@ from benchmarks import common
 from examples.taxi import flow as taxi
 from examples.taxi import generate
 from headwater import live
+from headwater.app.client import Client
 from headwater.continuum import Continuum
 from headwater.control.records import JournalEntry
 from headwater.control.store import StoreReader
-from headwater.plan.build import build, marked_layers
-from headwater.plan.deployment import Deployment, Edge
+from headwater.plan.build import build, in_layers, marked_layers
+from headwater.plan.deployment import Edge
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import Stop
 from headwater.runtime.channels.filelog import FileLog
@@ -71,7 +72,7 @@ def planned(place: Path, first_in_cloud: str, *cuts: Edge) -> DeploymentPlan:
     layers = dict(marked_layers(dataflow, CONTINUUM))
     at = dataflow.order.index(first_in_cloud)
     layers |= dict.fromkeys(dataflow.order[:at], "edge") | dict.fromkeys(dataflow.order[at:], "cloud")
-    return build(dataflow, CONTINUUM, Deployment(layers, frozenset(cuts)))
+    return build(dataflow, CONTINUUM, in_layers(dataflow, CONTINUUM, layers, cuts=frozenset(cuts)))
 
 
 class Feed(threading.Thread):
@@ -218,12 +219,13 @@ def changes(trial: Trial, options: argparse.Namespace, say: Callable[[str], None
     apart, together = planned(trial.place, "routes"), planned(trial.place, after_ranking())
     low = planned(trial.place, after_ranking(), ("end_in_range", "routes"))
     high = planned(trial.place, "routes", ("top_routes", after_ranking()))
-    trial.carry_out(live.apply(apart, trial.store))
+    trial.carry_out(common.want(apart, trial.store))
     time.sleep(4 * calm)
 
     def change(kind: str, plan: DeploymentPlan) -> Change:
+        proposal = common.proposal(plan, trial.store)
         begun = time.time()
-        journal = trial.carry_out(live.apply(plan, trial.store))
+        journal = trial.carry_out(Client(trial.store).apply(proposal))
         made = Change(kind, begun, time.time(), journal)
         time.sleep(2 * calm)
         say(f"{kind}: {told(made)}")
@@ -257,7 +259,7 @@ def told(change: Change) -> str:
     words = []
     for entry in change.journal[stops[0] if stops else 0 :]:
         if entry.begun and entry.ended:
-            words.append(f"{entry.step.kind} {entry.step.zone} {entry.ended - entry.begun:.2f}")
+            words.append(f"{entry.step.kind} {entry.step.node} {entry.ended - entry.begun:.2f}")
     return ", ".join(words)
 
 

@@ -76,7 +76,7 @@ class Bench:
         reader = (
             self.session.readStream.name("log").format("headwater_channel").option("members", str(members))
         )
-        return reader.option("reader", f"r{self._count}").option("schema", SCHEMA).load()  # type: ignore[return-value]
+        return reader.option("reader", f"r{self._count}").option("schema", SCHEMA).load()
 
     def sink(self, frame: DataFrame, spec: dict[str, Any], **trigger: Any) -> Any:
         """Start the query that writes a stream into a log."""
@@ -92,7 +92,7 @@ class Bench:
         source = self.place / f"rows-{rows}"
         stream = self.session.readStream.name("rows").schema(SCHEMA).option("maxFilesPerTrigger", 10)
         begun = time.monotonic()
-        finish(self.sink(stream.parquet(str(source)), spec, availableNow=True))  # type: ignore[arg-type]
+        finish(self.sink(stream.parquet(str(source)), spec, availableNow=True))
         seconds = time.monotonic() - begun
         check("written", open_log(spec).stats().rows, rows)
         return seconds

@@ -10,7 +10,11 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headwater.app.client import Proposal
+    from headwater.plan.model import DeploymentPlan
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -58,6 +62,21 @@ def commit() -> str:
         return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):
         return "unknown"
+
+
+def proposal(plan: DeploymentPlan, store: str) -> Proposal:
+    """Hold a plan against what a store has; the client of that store can apply what this gives."""
+    from headwater.app.client import Client, PlanRequest
+
+    request = PlanRequest(dataflow=plan.dataflow, continuum=plan.continuum, decided=plan.deployment)
+    return Client(store).propose(request)
+
+
+def want(plan: DeploymentPlan, store: str) -> int:
+    """Store that a plan is wanted; give the version of that wish."""
+    from headwater.app.client import Client
+
+    return Client(store).apply(proposal(plan, store))
 
 
 def middle(values: Sequence[float], digits: int = 3) -> float:

@@ -33,12 +33,12 @@ import pyarrow.parquet as pq
 import headwater as hw
 from benchmarks import common
 from examples.taxi.flow import taxi
+from headwater.app.local import LocalRun
 from headwater.demo.flow import CONTINUUM as ACME
 from headwater.demo.flow import acme
 from headwater.metrics import Progress
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
-from headwater.app.local import LocalRun
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.runtime.hosts import Meter
 from headwater.runtime.profiling import cpu_seconds
@@ -55,6 +55,8 @@ layers: [edge]
 zones:
   E1: {layer: edge, locations: [L1]}
 """
+HOST = hw.Continuum.from_text(ONE).root.hosts[0]
+"""What this machine is called by a meter; what it measures does not depend on it."""
 
 
 # ---------------------------------------------------------------- the dataflows and what they read
@@ -64,7 +66,7 @@ def trips(rows: int, rng: np.random.Generator) -> pa.Table:
     """Make taxi trips in the order of their ends, over two hours, most of them within the grid."""
     end = np.sort(rng.integers(0, 7200, rows))
     spots = rng.normal((-73.98, 40.75), 0.05, (30, 2)).round(6)
-    spot = {}
+    spot: dict[str, np.ndarray] = {}
     for event in ("pickup", "dropoff"):
         where = spots[rng.integers(0, len(spots), rows)]
         spot |= {f"{event}_longitude": where[:, 0], f"{event}_latitude": where[:, 1]}
@@ -186,7 +188,7 @@ def run(endpoint: LocalEndpoint, kind: Kind, store: Path, directory: Path, *, me
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _taken(deployment: Deployment, place: Path, batches: list[list[Path]]) -> tuple[float, float]:
+def _taken(deployment: LocalRun, place: Path, batches: list[list[Path]]) -> tuple[float, float]:
     """Give files to a deployment, batch after batch; tell in what time they were through."""
     cpu, begun = cpu_seconds() + time.process_time(), time.monotonic()
     for files in batches:
@@ -197,8 +199,8 @@ def _taken(deployment: Deployment, place: Path, batches: list[list[Path]]) -> tu
 
 
 @contextlib.contextmanager
-def _looked_at(deployment: Deployment, endpoint: LocalEndpoint) -> Iterator[None]:
-    stop, meter = threading.Event(), Meter("host", "zone", endpoint)
+def _looked_at(deployment: LocalRun, endpoint: LocalEndpoint) -> Iterator[None]:
+    stop, meter = threading.Event(), Meter(HOST, endpoint)
 
     def look() -> None:
         for turn in itertools.count(1):
@@ -219,7 +221,7 @@ def _looked_at(deployment: Deployment, endpoint: LocalEndpoint) -> Iterator[None
 
 def look_ms(endpoint: LocalEndpoint) -> float:
     """Measure a look at the processes of a Spark, in milliseconds."""
-    meter, took = Meter("host", "zone", endpoint), []
+    meter, took = Meter(HOST, endpoint), []
     for _ in range(20):
         begun = time.perf_counter()
         meter.look()

@@ -30,10 +30,10 @@ import pyarrow.parquet as pq
 import headwater as hw
 from benchmarks import common, pipeline
 from benchmarks.pipeline import COLLATZ, SIZE, STEPS, Averages, check, results
+from headwater.app.local import LocalRun
 from headwater.plan.build import build, one_unit
 from headwater.plan.model import DeploymentPlan
 from headwater.runtime.channels.filelog import FileLog
-from headwater.app.local import LocalRun
 from headwater.runtime.endpoint import LocalEndpoint
 from headwater.runtime.settings import UnitSettings
 
@@ -269,8 +269,9 @@ def latency(endpoint: LocalEndpoint, place: Path, *, seconds: float, trigger: st
         stop.set()
         feeder.join(10)
         deployment.stop()
-    (writer,) = (unit for unit in plan.units if "arrived" in unit.outputs)
-    log = FileLog(deployment.layout.sink("arrived", plan.tags["arrived"], writer))
+    ran = deployment.plan
+    (writer,) = (unit for unit in ran.units if "arrived" in unit.outputs)
+    log = FileLog(deployment.layout.sink("arrived", ran.tags["arrived"], writer))
     samples, rows = [], 0
     for entry in log.entries(log.earliest(), log.latest()):
         if begun <= entry.written <= ended and entry.rows:

@@ -95,7 +95,8 @@ def _solved(problem: Problem, case: Mapping[str, Any], index_ms: float) -> Itera
             "operators": len(problem.application),
             "index_ms": round(index_ms, 3),
         }
-        found, times = None, []
+        found = None
+        times: list[float] = []
         while len(times) < RUNS and sum(times) < LONG_MS:
             # What is derived once for a problem is no part of a strategy's time, nor is the collector's turn.
             fresh = Problem(problem.topology, problem.application)

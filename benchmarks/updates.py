@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ from headwater.errors import HeadwaterError
 from headwater.loading import load_dataflow
 from headwater.metrics import UnitProgress
 from headwater.runtime.agents import AgentClient
+from headwater.runtime.channels.flight import FlightLog
 from headwater.runtime.endpoint import LocalEndpoint
+from headwater.runtime.layout import sink_name
 from headwater.runtime.ports import free_ports
 from headwater.runtime.wire import TOKEN_ENV, Credentials, Wire
 from headwater.testing import Link, batch_result, compare
@@ -110,10 +113,14 @@ class World:
                 if process.poll() is not None and not self._closing.is_set():
                     self._start(name)
 
-    def client(self, zone: str) -> AgentClient:
+    def wire(self, zone: str) -> Wire:
         """Give a way to a zone that no cut link is in."""
-        wire = Wire(f"127.0.0.1:{self._ports[zone]}", Credentials(self.environment[TOKEN_ENV]))
-        return AgentClient(zone, lambda: wire, {})
+        return Wire(f"127.0.0.1:{self._ports[zone]}", Credentials(self.environment[TOKEN_ENV]))
+
+    def client(self, zone: str) -> AgentClient:
+        """Give what asks a zone, by such a way."""
+        wire = self.wire(zone)
+        return AgentClient(zone, lambda call, body, seconds: wire.ask(call, body, seconds=seconds))
 
     def kill(self, name: str) -> None:
         """SIGKILL an agent or the controller."""
@@ -336,10 +343,10 @@ def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
         for zone in zones:
             # Its own units run on, but nobody can see them meanwhile.
             own = {u for u in watch.snapshot() if u.endswith(f"@{zone}")}
-            event(f"kill -9 agent {zone}", lambda zone=zone: world.kill(zone), set(), own)
+            event(f"kill -9 agent {zone}", partial(world.kill, zone), set(), own)
         for zone in zones:
             own = {u for u in watch.snapshot() if u.endswith(f"@{zone}")}
-            event(f"kill -9 Spark {zone}", lambda zone=zone: world.kill_spark(zone), own)
+            event(f"kill -9 Spark {zone}", partial(world.kill_spark, zone), own)
         feed.end()
         world.command("stop", NAME, "--finish", "--wait")
         watch.end()
@@ -376,7 +383,8 @@ def verdicts(world: World) -> pa.Table:
     with closing(StoreReader.open(world.store)) as store:
         plan = store.base(NAME)
     assert plan is not None
-    log = world.client("C1").sink(plan, "verdicts@C1", "verdicts")
+    name = sink_name("verdicts", plan.tags["verdicts"], plan.unit("verdicts@C1"))
+    log = FlightLog(world.wire("C1"), f"{NAME}/sinks/{name}")
     return pa.Table.from_batches(list(log.read(log.earliest(), log.latest())))
 
 

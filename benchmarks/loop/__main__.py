@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,7 @@ from benchmarks.netlab import Lab
 from headwater import live, live_loop, service
 from headwater.adapt.promise import Promise
 from headwater.control.store import Store
-from headwater.plan.build import build, marked_layers
-from headwater.plan.deployment import Deployment
+from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.model import DeploymentPlan
 from headwater.profile import Profile
 from headwater.runtime.channels.filelog import FileLog
@@ -57,7 +57,7 @@ def planned(dataflow: Any, addresses: dict[str, str], first_in_cloud: str) -> De
     zones = continuum(addresses)
     at = dataflow.order.index(first_in_cloud)
     layers = {o: "edge" if n < at else "cloud" for n, o in enumerate(dataflow.order)}
-    return build(dataflow, zones, Deployment({**marked_layers(dataflow, zones), **layers}))
+    return build(dataflow, zones, in_layers(dataflow, zones, {**marked_layers(dataflow, zones), **layers}))
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Trial:
         try:
             zones.begin()
             plan = planned(self._dataflow, zones.addresses, first_in_cloud)
-            zones.carry_out(live.apply(plan, zones.store))
+            zones.carry_out(common.want(plan, zones.store))
             feed.start()
             self._promise("off")
             for phase in course:
@@ -195,7 +195,8 @@ class Trial:
     def _outputs(self, feed: Feed) -> tuple[list[tuple[float, float]], pa.Table]:
         """Read the sink: for each window when its trips were all there and when its last row came."""
         (directory,) = (self._place / CLOUD / "deployments" / NAME / "sinks").iterdir()
-        log, came, batches = FileLog(directory), {}, []
+        log, batches = FileLog(directory), []
+        came: dict[datetime, float] = {}
         for entry in range(log.earliest(), log.latest()):
             at = (directory / "log" / f"{entry:012d}").stat().st_mtime
             for batch in log.read(entry, entry + 1):

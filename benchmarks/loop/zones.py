@@ -67,6 +67,7 @@ class Zones:
         self.addresses = {zone: f"{lab.address(zone)}:{_PORT}" for zone in CORES}
         self._token = secrets.token_urlsafe(24)
         self._job: subprocess.Popen[Any] | None = None
+        self._started: list[subprocess.Popen[Any]] = []
         self.widen()
 
     def begin(self) -> None:
@@ -115,21 +116,17 @@ class Zones:
 
     def end(self) -> None:
         """End all that was started."""
-        for process in [p for p in (self._job, *self._processes[::-1]) if p is not None]:
+        for process in [p for p in (self._job, *self._started[::-1]) if p is not None]:
             self.lab.end(process)
         for zone in CORES:
             for record in self._agent(zone).glob("spark/*/server.json"):
                 end_stale(record.parent)
 
-    @property
-    def _processes(self) -> list[subprocess.Popen[Any]]:
-        return self.__dict__.setdefault("_started", [])
-
     def _agent(self, zone: str) -> Path:
         return self.place / zone
 
     def _start(self, zone: str, name: str, words: list[str]) -> None:
-        self._processes.append(self._popen(zone, name, [sys.executable, "-m", "headwater", *words]))
+        self._started.append(self._popen(zone, name, [sys.executable, "-m", "headwater", *words]))
 
     def _popen(self, zone: str, name: str, command: list[str]) -> subprocess.Popen[Any]:
         self.place.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks import common
 from benchmarks.reuse.city import LOCATION, Feed, dataflow
 from benchmarks.reuse.workloads import Trace, trace, workload
 from headwater import live, live_share
@@ -79,7 +80,7 @@ class City:
                 )
                 self._wait(live_share.POOL, found.version)
             else:
-                self._wait(name, live.apply(build(self.flows[name], continuum()), self.store))
+                self._wait(name, common.want(build(self.flows[name], continuum()), self.store))
         elif self._reuse:
             found = self._when_calm(lambda: live_share.remove(name, "city", self.store))
             self._wait(live_share.POOL, found.version)

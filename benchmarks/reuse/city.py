@@ -94,7 +94,7 @@ def _alike(stream: Stream) -> Stream:
 
 def _tree() -> Any:
     """Fit a small decision tree to made-up readings; always the same."""
-    from sklearn.tree import DecisionTreeClassifier
+    from sklearn.tree import DecisionTreeClassifier  # type: ignore[import-untyped]
 
     drawn = random.Random(1)
     rows = [[drawn.uniform(0, 100)] for _ in range(200)]

@@ -32,7 +32,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, InternalError, NoSuchModuleError, OperationalError
 from sqlalchemy.schema import CreateColumn
 
 from headwater.errors import DeploymentError, Missing, Unavailable
@@ -364,7 +364,7 @@ def reachable(where: str) -> Iterator[None]:
     """Turn errors of the database into ours, without what they may tell of the connection."""
     try:
         yield
-    except OperationalError as error:
+    except (OperationalError, InternalError) as error:  # PostgreSQL ends transactions that stand still
         raise Unavailable(
             f"the store cannot be used: {_short(error)}",
             where=where,

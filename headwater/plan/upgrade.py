@@ -91,7 +91,7 @@ def _refused(name: str, why: str) -> DeploymentError:
     return DeploymentError(
         f"its plan is of an older version and cannot be brought up to date: {why}",
         where=f"deployment '{name}'",
-        hint="with the version that made it: let it use up its input (headwater stop NAME --when-drained) or "
+        hint="with the version that made it: let it use up its input (headwater stop NAME --finish) or "
         "forget it, and apply it anew with this one",
     )
 

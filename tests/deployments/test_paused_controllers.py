@@ -2,8 +2,8 @@
 
 One deployment is changed over and over while rows flow. Whatever the first controller sends when it goes on
 is refused: what runs on the nodes is what the store says, and in the end nothing is lost or doubled. A part
-of the matrix is a test; with ``HEADWATER_PAUSES="fission fusion migration"``, or some of them, the test runs
-all of these and prints the table.
+of the matrix is a test; ``HEADWATER_PAUSES="fission fusion migration"``, or some of them, runs all of these
+and prints the table.
 """
 
 from __future__ import annotations
