@@ -121,7 +121,7 @@ class Trial:
             versions = [w.version for w in live.history(NAME, zones.store).wishes]
             zones.carry_out(live.stop(NAME, zones.store, how="finish"))
             due, got = self._outputs(feed)
-            decisions = [d.to_data() for d in live_loop.decisions(NAME, zones.store)]
+            decisions = dump(live_loop.decisions(NAME, zones.store))
         except BaseException:
             if self._spark is not None:
                 self._spark.result().stop()
