@@ -36,17 +36,17 @@ import pyarrow as pa
 from benchmarks import common
 from examples.taxi import flow as taxi
 from examples.taxi import generate
-from headwater import live
+from headwater.app import deployments
 from headwater.app.client import Client
-from headwater.continuum import Continuum
+from headwater.channels.filelog import FileLog
+from headwater.continuum.model import Continuum
 from headwater.control.records import JournalEntry
 from headwater.control.store import StoreReader
 from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.deployment import Edge
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import Stop
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare
 
 CONTINUUM = Continuum.from_text("""
@@ -150,11 +150,11 @@ class Trial:
         """Wait until a version is in force; give the journal of the change."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            (now,) = live.status(NAME, self.store)
+            (now,) = deployments.status(NAME, self.store)
             if now.dealt >= version:
                 if now.change is None or now.change.outcome != "done":
                     raise SystemExit(f"the change failed: {now.change}")
-                return list(live.explain(NAME, self.store)[2])
+                return list(deployments.explain(NAME, self.store)[2])
             if time.monotonic() > deadline:
                 raise SystemExit(f"the change does not come to its end: {now}")
             time.sleep(0.05)
@@ -163,7 +163,7 @@ class Trial:
         """End the controller, the agents, their units and Sparks."""
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(60)
-        live.down(self.place)
+        deployments.down(self.place)
 
 
 @dataclass(frozen=True)
@@ -352,7 +352,7 @@ def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
         made = list(changes(trial, options, say))
         feed.end()
         with closing(StoreReader.open(trial.store)):
-            trial.carry_out(live.stop(NAME, trial.store, how="finish"))
+            trial.carry_out(deployments.stop(NAME, trial.store, how="finish"))
         seen, got = outputs(place)
     finally:
         feed.end()

@@ -25,10 +25,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import common
-from headwater.errors import Unavailable
-from headwater.runtime.broker import LocalBroker, local_broker
-from headwater.runtime.channels.open import open_log
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.channels.open import open_log
+from headwater.core.errors import Unavailable
+from headwater.spark.broker import LocalBroker, local_broker
+from headwater.spark.endpoint import LocalEndpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -34,15 +34,15 @@ import headwater as hw
 from benchmarks import common
 from examples.taxi.flow import taxi
 from headwater.app.local import LocalRun
+from headwater.core.metrics import Progress
 from headwater.demo.flow import CONTINUUM as ACME
 from headwater.demo.flow import acme
-from headwater.metrics import Progress
+from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.hosts import Meter
-from headwater.runtime.profiling import cpu_seconds
-from headwater.runtime.settings import UnitSettings
+from headwater.spark.endpoint import LocalEndpoint
+from headwater.spark.hosts import Meter
+from headwater.spark.profiling import cpu_seconds
 
 TAXI = Path(__file__).resolve().parent.parent / "examples" / "taxi" / "continuum.yaml"
 FILES = 4  # of the bulk

@@ -31,11 +31,11 @@ import headwater as hw
 from benchmarks import common, pipeline
 from benchmarks.pipeline import COLLATZ, SIZE, STEPS, Averages, check, results
 from headwater.app.local import LocalRun
+from headwater.channels.filelog import FileLog
+from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build, one_unit
 from headwater.plan.model import DeploymentPlan
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.settings import UnitSettings
+from headwater.spark.endpoint import LocalEndpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,12 +20,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import common
-from headwater.placement import Application, Problem, Topology, generate, solve
+from headwater.placement import Application, Problem, Topology, solve
 from headwater.placement.cost import evaluate, shortages
 from headwater.placement.index import Index
 from headwater.placement.problem import Stream
 from headwater.placement.solve import choose
 from headwater.placement.why import Unplaceable
+from headwater.testing import generate
 
 STRATEGIES = ("cloud_only", "tcep", "aels", "aels_rp", "aels_rp_la", "local_search", "optimal")
 MILLION = (1000, 1000, 999)

@@ -19,9 +19,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import common
-from headwater.placement import Answer, Application, Problem, generate, solve
+from headwater.placement import Answer, Application, Problem, solve
 from headwater.placement.cost import transfer_time
-from headwater.placement.simulation import Simulated, World, simulate
+from headwater.testing import generate
+from headwater.testing.queues import Simulated, World, simulate
 
 WORLDS: Mapping[str, World] = {
     "as the model": World(),

@@ -19,14 +19,15 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import common
-from headwater.placement import Problem, fog
+from headwater.placement import Problem
 from headwater.placement.cutnumbers import Load
 from headwater.placement.cuts import branches
 from headwater.placement.exact import tsoo_exact
-from headwater.placement.fog import APP_1, APP_2, DEVICES, Cloud, Split
 from headwater.placement.replay import Score, Shared, Step, replay
 from headwater.placement.schedule import SCHEDULERS, decide, tables
 from headwater.placement.situation import Limits, Situation
+from headwater.testing import fog
+from headwater.testing.fog import APP_1, APP_2, DEVICES, Cloud, Split
 
 APPS = (APP_1, APP_2)
 MB = 8e6  # bits

@@ -31,17 +31,17 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks import common
-from headwater.continuum import Continuum
+from headwater.agent.agents import AgentClient
+from headwater.app.loading import load_dataflow
+from headwater.channels.flight import FlightLog
+from headwater.channels.wire import TOKEN_ENV, Credentials, Wire
+from headwater.continuum.model import Continuum
 from headwater.control.store import StoreReader
-from headwater.errors import HeadwaterError
-from headwater.loading import load_dataflow
-from headwater.metrics import UnitProgress
-from headwater.runtime.agents import AgentClient
-from headwater.runtime.channels.flight import FlightLog
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.layout import sink_name
-from headwater.runtime.ports import free_ports
-from headwater.runtime.wire import TOKEN_ENV, Credentials, Wire
+from headwater.core.errors import HeadwaterError
+from headwater.core.metrics import UnitProgress
+from headwater.disk.layout import sink_name
+from headwater.disk.ports import free_ports
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import Link, batch_result, compare
 
 PARENTS = {"C1": None, "S1": "C1", "S2": "C1", "E1": "S1", "E2": "S1", "E4": "S2", "E5": "S2"}

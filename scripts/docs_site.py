@@ -114,7 +114,8 @@ def _cell(text: str) -> str:
 
 def exit_codes() -> str:
     """List the exit codes that the command line tells of, and the errors that lead to each."""
-    from headwater import cli, errors
+    from headwater import cli
+    from headwater.core import errors
 
     told = re.findall(r"(?:^|[:;])\s*(\d+) ([^;]+?)(?=;|\.?$)", str(cli.app.info.epilog))
     if len(told) < 2:
@@ -137,7 +138,7 @@ def exit_codes() -> str:
 
 def errors_reference() -> str:
     """List the errors: what each means, and whether it may go away by itself."""
-    from headwater import errors
+    from headwater.core import errors
 
     lines = ["| error | meaning | may go away by itself |", "|---|---|---|"]
     for name, value in vars(errors).items():

@@ -9,13 +9,20 @@ from dataclasses import replace
 from sqlalchemy import insert, update
 
 import headwater as hw
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.control import tables as t
 from headwater.control.rows import keep_plan
 from headwater.control.store import Store
+from headwater.core.jsonform import dump_json
+from headwater.core.metrics import (
+    HostProgress,
+    Latency,
+    LinkProgress,
+    OperatorProgress,
+    Progress,
+    UnitProgress,
+)
 from headwater.dataflow.graph import Dataflow
-from headwater.jsonform import dump_json
-from headwater.metrics import HostProgress, Latency, LinkProgress, OperatorProgress, Progress, UnitProgress
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
 

@@ -42,8 +42,8 @@ from benchmarks.flowunits.workload import (
 )
 from benchmarks.flowunits.zones import Zones
 from benchmarks.netlab import Lab
-from headwater.continuum import Continuum
-from headwater.errors import HeadwaterError, RuntimeFailure
+from headwater.continuum.model import Continuum
+from headwater.core.errors import HeadwaterError, RuntimeFailure
 
 VARIANTS: dict[str, Callable[[Lab, Path], Variant]] = {"headwater": Zones, "stretched": Stretched}
 BANDWIDTHS = ("unlimited", "1gbit", "100mbit", "10mbit")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.flowunits.workload import bits
-from headwater.errors import HeadwaterError, RuntimeFailure, Unavailable
+from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
 
 
 def grid(result: Mapping[str, Any], key: str) -> tuple[list[str], list[int], list[list[float | None]]]:

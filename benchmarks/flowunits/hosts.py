@@ -19,8 +19,8 @@ from typing import Any
 from benchmarks.common import ROOT
 from benchmarks.flowunits.workload import CORES, EDGES
 from benchmarks.netlab import Lab
-from headwater.errors import RuntimeFailure
-from headwater.runtime.endpoint import find_java
+from headwater.core.errors import RuntimeFailure
+from headwater.spark.endpoint import find_java
 
 _TAIL = 15
 

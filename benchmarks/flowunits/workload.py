@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 
 from benchmarks import pipeline
 from benchmarks.netlab import Lab
-from headwater.errors import RuntimeFailure
-from headwater.quantity import parse_bandwidth
+from headwater.core.errors import RuntimeFailure
+from headwater.core.quantity import parse_bandwidth
 
 # Location of each edge zone. One host a zone; the paper has two machines in its one site.
 EDGES = {"E1": "L1", "E2": "L2", "E3": "L3", "E4": "L4"}

@@ -34,14 +34,15 @@ from benchmarks.loop import workload
 from benchmarks.loop.workload import CUTS, LOCATION, NAME, Feed, Phase, flow, phases, spans_out
 from benchmarks.loop.zones import CLOUD, Zones, continuum
 from benchmarks.netlab import Lab
-from headwater import live, live_loop, service
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import Promise
+from headwater.app import deployments, objectives, running
+from headwater.channels.filelog import FileLog
 from headwater.control.store import Store
+from headwater.core.jsonform import dump
 from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.model import DeploymentPlan
-from headwater.profile import Profile
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.plan.profile import Profile
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare
 
 ALL_EDGE, ALL_CLOUD, AUTO = "all_edge", "all_cloud", "auto"
@@ -118,10 +119,10 @@ class Trial:
             self._promise("off")
             feed.end()
             self._wait_until_calm()
-            versions = [w.version for w in live.history(NAME, zones.store).wishes]
-            zones.carry_out(live.stop(NAME, zones.store, how="finish"))
+            versions = [w.version for w in deployments.history(NAME, zones.store).wishes]
+            zones.carry_out(deployments.stop(NAME, zones.store, how="finish"))
             due, got = self._outputs(feed)
-            decisions = dump(live_loop.decisions(NAME, zones.store))
+            decisions = dump(objectives.decisions(NAME, zones.store))
         except BaseException:
             if self._spark is not None:
                 self._spark.result().stop()
@@ -175,19 +176,19 @@ class Trial:
         ends = time.monotonic() + phase.seconds
         while (left := ends - time.monotonic()) > 0:
             time.sleep(min(5.0, left))
-            for event in live.history(NAME, self._zones.store).events[self._told :]:
+            for event in deployments.history(NAME, self._zones.store).events[self._told :]:
                 self._told += 1
                 if self._options.steps:
                     self._say(f"    {time.strftime('%H:%M:%S', time.localtime(event.at))} {event.text}")
             if left < phase.seconds / 3 + 5.0:
-                for kind, found in live_loop.compared(NAME, self._zones.store).items():
+                for kind, found in objectives.compared(NAME, self._zones.store).items():
                     errors[kind] += [c.error for c in found]
         self._stolen[phase.name] = stolen(begun, psutil.cpu_times())
 
     def _wait_until_calm(self) -> None:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
-            (now,) = live.status(NAME, self._zones.store)
+            (now,) = deployments.status(NAME, self._zones.store)
             if now.phase == "running" and now.dealt == now.version:
                 return
             time.sleep(0.2)
@@ -252,7 +253,7 @@ def tuned(place: Path) -> tuple[int, Profile]:
         print(f"{passes} passes: {each:.0f} µs", flush=True)
         passes = max(1, round(passes * _WORK_US / each))
     samples = {"trips": {LOCATION: str(place / LOCATION)}}
-    profile = service.profile(flow(str(place), passes), samples, cores=1, memory_mb=1000, repeats=3)
+    profile = running.profile(flow(str(place), passes), samples, cores=1, memory_mb=1000, repeats=3)
     return passes, profile.model_copy(update={"rates": {}})
 
 

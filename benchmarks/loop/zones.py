@@ -12,12 +12,12 @@ from typing import Any
 
 from benchmarks.common import ROOT
 from benchmarks.netlab import Lab
-from headwater import live
-from headwater.continuum import Continuum
-from headwater.errors import RuntimeFailure
-from headwater.runtime.agents import running_agent
-from headwater.runtime.endpoint import end_stale, find_java
-from headwater.runtime.wire import TOKEN_ENV
+from headwater.agent.agents import running_agent
+from headwater.app import deployments
+from headwater.channels.wire import TOKEN_ENV
+from headwater.continuum.model import Continuum
+from headwater.core.errors import RuntimeFailure
+from headwater.spark.endpoint import end_stale, find_java
 
 EDGE, CLOUD = "kerb", "cloud"
 CORES = {EDGE: 0, CLOUD: 1}  # the core of each zone's processes
@@ -92,7 +92,7 @@ class Zones:
         """Wait until a version is in force."""
         deadline = time.monotonic() + _PATIENCE
         while True:
-            found = live.status(None, self.store)
+            found = deployments.status(None, self.store)
             if found and found[0].dealt >= version:
                 change = found[0].change
                 if change is None or change.outcome != "done":

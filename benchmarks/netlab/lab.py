@@ -17,7 +17,7 @@ from typing import IO, Any
 from benchmarks.netlab import links, namespaces
 from benchmarks.netlab.namespaces import LabError
 from benchmarks.netlab.topology import LinkNet, Topology, plan
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 
 _READY_SECONDS = 20.0
 _STOP_SECONDS = 5.0

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.netlab.topology import PREFIX, owner
-from headwater.errors import HeadwaterError, Unavailable
+from headwater.core.errors import HeadwaterError, Unavailable
 
 SECONDS = 20.0  # no command of iproute2 takes longer, unless something is very wrong
 _INSTALL = (

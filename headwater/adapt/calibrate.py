@@ -17,12 +17,12 @@ from pydantic import computed_field
 
 from headwater.adapt.model import Costs, Facts, HostKey, Predicted, host_of, predict, rows_of, stateful_of
 from headwater.adapt.window import Window
+from headwater.core.jsonform import Unbounded
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sources import Source
-from headwater.jsonform import Unbounded
 from headwater.placement.queueing import Floats
 from headwater.plan.model import DeploymentPlan, Unit
-from headwater.profile import Known, OperatorProfile, Profile
+from headwater.plan.profile import Known, OperatorProfile, Profile
 
 _WEIGHT = 0.5
 """Of a new measurement beside what was known."""

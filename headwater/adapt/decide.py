@@ -15,14 +15,14 @@ from functools import cached_property
 from typing import Any, Literal
 
 from headwater.adapt.calibrate import Learned, facts_of
+from headwater.adapt.compliance import Figures, breaks, measured, sink_units, strain
 from headwater.adapt.evaluate import BatchModel, disagreement
-from headwater.adapt.keeping import Figures, breaks, measured, sink_units, strain
 from headwater.adapt.model import Facts, HostKey, predict
 from headwater.adapt.options import Alternative, Option, Options, name_of
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import Promise
 from headwater.adapt.window import Window
-from headwater.errors import HeadwaterError
-from headwater.jsonform import dump
+from headwater.core.errors import HeadwaterError
+from headwater.core.jsonform import dump
 from headwater.placement.exact import Exactness
 from headwater.plan.diff import diff
 from headwater.plan.model import DeploymentPlan

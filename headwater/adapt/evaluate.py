@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 from headwater.adapt.model import Facts, Predicted, predict
-from headwater.errors import PlacementError
-from headwater.jsonform import UnboundedOrNone, named
+from headwater.core.errors import PlacementError
+from headwater.core.jsonform import UnboundedOrNone, named
+from headwater.core.quantity import format_duration
 from headwater.placement.cost import evaluate
 from headwater.placement.response import response
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.place import Setting
-from headwater.quantity import format_duration
 
 BATCH = "batch"
 APART = 2.0

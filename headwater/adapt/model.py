@@ -13,14 +13,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headwater.continuum import Host
+from headwater.continuum.model import Host
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.dataflow.stateful import Aggregate, CountWindow, Join, Scan
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.plan.onepass import one_pass
-from headwater.profile import Known, Profile
+from headwater.plan.profile import Known, Profile
 
 HostKey = tuple[str, str]
 """Zone and name of a host."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
+from headwater.adapt.compliance import Break, Figures, breaks
 from headwater.adapt.evaluate import (
     BATCH,
     BatchModel,
@@ -21,12 +22,11 @@ from headwater.adapt.evaluate import (
     SharedHosts,
     disagreement,
 )
-from headwater.adapt.keeping import Break, Figures, breaks
 from headwater.adapt.model import Facts, HostKey, Predicted
-from headwater.adapt.promise import Promise
-from headwater.continuum import Host
-from headwater.errors import HeadwaterError, PlacementError
-from headwater.jsonform import UnboundedOrNone
+from headwater.adapt.slo import Promise
+from headwater.continuum.model import Host
+from headwater.core.errors import HeadwaterError, PlacementError
+from headwater.core.jsonform import UnboundedOrNone
 from headwater.placement.problem import moved
 from headwater.placement.situation import Limits
 from headwater.placement.usage import resource_usage
@@ -35,7 +35,7 @@ from headwater.plan.deployment import Deployment, Edge
 from headwater.plan.edit import Edit, Fuse, Move, Split, Spread, edited
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.place import Beside, Setting, Wish, place
-from headwater.profile import Known, Profile
+from headwater.plan.profile import Known, Profile
 
 _EACH_LOCATION = 8
 """Locations up to which moves for each by itself are looked at; schedulers decide on more."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import linear_regression
 
 from headwater.adapt.decide import GAIN, Alarm
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import Promise
 
 _HOLD: Mapping[str, float] = {"expected": 2.0, "headroom": 15.0, GAIN: 15.0}
 """Seconds that a reason has to last; a limit that is broken 1."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol, TypeVar
 
+from headwater.core.metrics import ChannelProgress, HostProgress, LinkProgress, Progress, UnitProgress
 from headwater.dataflow.sources import Source
-from headwater.metrics import ChannelProgress, HostProgress, LinkProgress, Progress, UnitProgress
 from headwater.plan.model import DeploymentPlan
 
 TRIGGER = 0.5

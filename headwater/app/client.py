@@ -7,16 +7,16 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from headwater.continuum import Continuum
+from headwater.app.stores import existing, store_place
+from headwater.continuum.model import Continuum
 from headwater.control.lifecycle import BUSY
 from headwater.control.records import Wish, whole
 from headwater.control.store import NoStore, Store, StoreReader
+from headwater.core.errors import DeploymentError, HeadwaterError, Missing, PlacementError
+from headwater.core.metrics import Observe
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import DeploymentError, HeadwaterError, Missing, PlacementError
-from headwater.metrics import Observe
 from headwater.placement.situation import Limits
 from headwater.placement.usage import Weights
-from headwater.places import existing, store_place
 from headwater.plan import build as planning
 from headwater.plan.cutcost import CutCost, cut_cost
 from headwater.plan.deployment import Deployment
@@ -29,8 +29,8 @@ from headwater.plan.order import steps_to
 from headwater.plan.outline import PlanOutline, outline
 from headwater.plan.place import ANNOTATED, Prediction, Setting, place
 from headwater.plan.place import Wish as PlacementWish
+from headwater.plan.profile import Known, Profile
 from headwater.plan.steps import CanarySettings, Step
-from headwater.profile import Known, Profile
 from headwater.reuse.pool import Pool
 
 Shape = Literal["annotated", "one-unit", "unit-per-operator"]

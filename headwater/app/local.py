@@ -17,35 +17,35 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwater.continuum import Node
+from headwater.agent.agent import Agent
+from headwater.agent.agents import AgentClient
+from headwater.agent.tasks import Deployed
+from headwater.channels.filelog import FileLog
+from headwater.channels.wire import Credentials
+from headwater.connectors.deadletters import read_dead_letters
+from headwater.continuum.model import Node
 from headwater.control.calls import Calls
 from headwater.control.controller import Controller
 from headwater.control.executor import Executor
 from headwater.control.store import Store
+from headwater.core.errors import DeploymentError, SparkStumbled, Unavailable
+from headwater.core.jsonform import dump_json
+from headwater.core.metrics import Progress
 from headwater.dataflow import sources
 from headwater.dataflow.sinks import ConsoleSink, MemorySink
-from headwater.errors import DeploymentError, SparkStumbled, Unavailable
-from headwater.jsonform import dump_json
-from headwater.metrics import Progress
+from headwater.disk.durable import read_note, write_atomically
+from headwater.disk.layout import Layout
+from headwater.disk.settings import UnitSettings
 from headwater.plan.document import inherit
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.port import TakeStamp
 from headwater.plan.spec import UnitSpec, spec_of
-from headwater.runtime.agent import Agent
-from headwater.runtime.agents import AgentClient
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.deadletters import read_dead_letters
-from headwater.runtime.durable import read_note, write_atomically
-from headwater.runtime.layout import Layout
-from headwater.runtime.settings import UnitSettings
-from headwater.runtime.sparks import Sparks
-from headwater.runtime.tasks import Deployed
-from headwater.runtime.wire import Credentials
+from headwater.spark.sparks import Sparks
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headwater.runtime.endpoint import Endpoint
+    from headwater.spark.endpoint import Endpoint
 
 STORE = "run.db"
 """The store of a run, in its directory."""

@@ -15,9 +15,10 @@ from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from headwater.adapt.keeping import Figures, breaks, figures_of, links_into_top, sink_units
-from headwater.adapt.promise import Promise
+from headwater.adapt.compliance import Figures, breaks, figures_of, links_into_top, sink_units
+from headwater.adapt.slo import Promise
 from headwater.adapt.window import UnitRates, Window, window
+from headwater.app.stores import store_place
 from headwater.app.view import (
     ChangeStatus,
     DecisionSeen,
@@ -32,14 +33,13 @@ from headwater.app.view import (
     View,
     ZoneSeen,
 )
-from headwater.continuum import Continuum, Zone
+from headwater.continuum.model import Continuum, Zone
 from headwater.control.lifecycle import BUSY
-from headwater.control.pulse import Pulse
+from headwater.control.notify import Pulse
 from headwater.control.records import OPEN, Change, Decision, DeploymentRecord, ReportRecord, Sample
 from headwater.control.snapshot import Key, Member, Snapshot
-from headwater.errors import HeadwaterError, Missing
-from headwater.metrics import Progress, UnitProgress
-from headwater.places import store_place
+from headwater.core.errors import HeadwaterError, Missing
+from headwater.core.metrics import Progress, UnitProgress
 from headwater.plan.document import continuum_id
 
 RECENT = 12.0

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from headwater.adapt.keeping import Figures
-from headwater.adapt.promise import Promise
+from headwater.adapt.compliance import Figures
+from headwater.adapt.slo import Promise
 from headwater.control.lifecycle import Phase
 from headwater.control.records import Change, Decision
-from headwater.metrics import ChannelProgress, HostProgress, LinkProgress, Progress, UnitProgress
+from headwater.core.metrics import ChannelProgress, HostProgress, LinkProgress, Progress, UnitProgress
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,14 +36,14 @@ from headwater.cli.out import Json, print_json, print_line, say
 from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
 from headwater.cli.signals import STOPS, on_signals
 from headwater.cli.zone import Delivery, WhenFull, zone
-from headwater.errors import HeadwaterError, RuntimeFailure
+from headwater.core.errors import HeadwaterError, RuntimeFailure
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from rich.live import Live
 
-    from headwater.metrics import Progress
-    from headwater.service import LoadedDataflow, Outcome, RunSettings
+    from headwater.app.running import LoadedDataflow, Outcome, RunSettings
+    from headwater.core.metrics import Progress
 
 PLAIN_EVERY = 5.0  # seconds between two lines where no terminal shows a table
 
@@ -118,19 +118,19 @@ def run(
     reset_state: Reset = None,
 ) -> None:
     """Run a dataflow, or go on where it was stopped; an edited one goes on with its state."""
-    from headwater import service
+    from headwater.app import running
     from headwater.app.client import Client
     from headwater.app.local import STORE
-    from headwater.quantity import parse_duration, parse_heap, parse_size
+    from headwater.core.quantity import parse_duration, parse_heap, parse_size
 
     parse_duration(trigger)
     memory_mb, buffer = parse_heap(memory), parse_size(max_buffer)
-    loaded = service.load_dataflow(flow)
-    service.check_trust(loaded, trust_code=trust_code)
-    place = directory or service.default_directory(loaded.dataflow.name)
+    loaded = running.load_dataflow(flow)
+    running.check_trust(loaded, trust_code=trust_code)
+    place = directory or running.default_directory(loaded.dataflow.name)
     request = placing.requested(
         loaded.dataflow,
-        service.load_continuum(continuum),
+        running.load_continuum(continuum),
         strategy=strategy,
         profile=profile,
         max_latency=max_latency,
@@ -142,7 +142,7 @@ def run(
     planned = proposal.plan
     if not fresh:
         _ = proposal.change
-    settings = service.RunSettings(
+    settings = running.RunSettings(
         directory=place,
         reset_state=request.reset_state,
         until_drained=until_drained,
@@ -162,7 +162,7 @@ def run(
         say("starting Spark")
     with stopping(settings.directory) as stop, Screen(loaded.dataflow.name, as_json=as_json) as screen:
         screen.wait("starting Spark")
-        outcome = service.run(planned, settings, stop=stop, observe=screen.show, show_rows=screen.rows)
+        outcome = running.run(planned, settings, stop=stop, observe=screen.show, show_rows=screen.rows)
     if not as_json:
         _tell_end(outcome, loaded, settings)
 
@@ -345,9 +345,9 @@ class stopping:  # noqa: N801 (reads as a statement: `with stopping(...) as stop
             os.write(2, b"\nstopping at the next batch boundary (Ctrl-C again: at once)\n")
             return
         os.write(2, b"\nended at once; the next run repeats the batches that were cut off\n")
-        from headwater import service
+        from headwater.app import running
 
-        service.end_spark(self._directory)
+        running.end_spark(self._directory)
         os._exit(130)
 
 

@@ -21,7 +21,7 @@ from headwater.cli.signals import stopped_by_signals
 if TYPE_CHECKING:
     from headwater.app.client import Client, Preview, Proposal
     from headwater.app.view import Status
-    from headwater.continuum import Continuum
+    from headwater.continuum.model import Continuum
     from headwater.dataflow.graph import Dataflow
     from headwater.plan.model import DeploymentPlan
     from headwater.plan.steps import CanarySettings
@@ -111,7 +111,7 @@ def apply(
 
 def propose(client: Client, proposal: Proposal, yes: bool, *, wait: bool, as_json: bool) -> None:
     """Show what a proposal would change, ask, store it as what is wanted, and perhaps follow it."""
-    from headwater import live
+    from headwater.app import deployments
 
     found, plan = proposal.change, proposal.plan
     name = plan.dataflow.name
@@ -119,7 +119,7 @@ def propose(client: Client, proposal: Proposal, yes: bool, *, wait: bool, as_jso
         show_change(plan, found)
     if found.same:
         if (profile := proposal.request.profiles.get(name)) is not None:
-            live.keep_profile(name, profile, client.place)
+            deployments.keep_profile(name, profile, client.place)
         if as_json:
             print_json({**vars(found.shown()), "stored": False})
         return
@@ -160,7 +160,7 @@ def stop(
     as_json: Json = False,
 ) -> None:
     """Stop a deployment at batch boundaries; its state stays, and `apply` goes on with it."""
-    from headwater import live
+    from headwater.app import deployments
 
     if forget and finish:
         raise typer.BadParameter("--forget and --finish exclude each other")
@@ -168,7 +168,7 @@ def stop(
         say("nothing was stored")
         raise typer.Exit(1)
     goal: Literal["stop", "forget", "finish"] = "forget" if forget else "finish" if finish else "stop"
-    version = live.stop(name, store, how=goal)
+    version = deployments.stop(name, store, how=goal)
     if as_json:
         print_json({"name": name, "version": version, "goal": goal})
     else:
@@ -209,9 +209,9 @@ def up(
     While nobody has a token (`headwater owner NAME --token`), REST API and dashboard are on trial: who is on
     this machine may do all, and nobody else reaches them.
     """
-    from headwater import live, service
+    from headwater.app import deployments, running
 
-    known = service.load_continuum(continuum) if continuum else None
+    known = running.load_continuum(continuum) if continuum else None
     nodes, zones = (known.nodes, known.zones) if known else ((), ())
     options = ("--quick",) if quick else ()
     stop = stopped_by_signals()
@@ -224,22 +224,22 @@ def up(
 
     with contextlib.ExitStack() as stack:
         if metrics is not None:
-            from headwater.prometheus import address, serving
+            from headwater.web.prometheus import address, serving
 
             host, port = address(metrics)
             tell(f"metrics at {stack.enter_context(serving(store, host, port))}")
         url = stack.enter_context(served(listen, store, home, say=tell, trust_code=trust_code, zones=zones))
         if url is not None:
             tell(f"dashboard at {url}, REST API at {url}/api/v1")
-        live.up(store, home=home, options=options, nodes=nodes, stop=stop, say=tell)
+        deployments.up(store, home=home, options=options, nodes=nodes, stop=stop, say=tell)
     tell("stopped; all units run on")
 
 
 def down(home: Home = Path(".headwater"), as_json: Json = False) -> None:
     """End the zones' agents on this machine, with their units and Sparks; their state stays."""
-    from headwater import live
+    from headwater.app import deployments
 
-    ended = live.down(home)
+    ended = deployments.down(home)
     if as_json:
         print_json({"ended": ended})
     else:
@@ -251,16 +251,16 @@ def down(home: Home = Path(".headwater"), as_json: Json = False) -> None:
 
 def loaded(flow: str, continuum: Path, *, trust_code: bool) -> tuple[Dataflow, Continuum]:
     """Load a dataflow that may run here, and a continuum."""
-    from headwater import service
+    from headwater.app import running
 
-    found = service.load_dataflow(flow)
-    service.check_trust(found, trust_code=trust_code)
-    return found.dataflow, service.load_continuum(continuum)
+    found = running.load_dataflow(flow)
+    running.check_trust(found, trust_code=trust_code)
+    return found.dataflow, running.load_continuum(continuum)
 
 
 def canary_of(text: str | None, factor: float) -> CanarySettings | None:
+    from headwater.core.quantity import parse_duration
     from headwater.plan.steps import CanarySettings
-    from headwater.quantity import parse_duration
 
     return CanarySettings(seconds=parse_duration(text), factor=factor) if text else None
 
@@ -289,7 +289,7 @@ def _is_terminal() -> bool:
 
 def follow(name: str, version: int, store: str | None, *, quiet: bool) -> None:
     """Follow a version to its end, with a bar on a terminal."""
-    from headwater import live
+    from headwater.app import deployments
 
     with Bar(f"{name}: version {version}") as bar:
 
@@ -298,6 +298,6 @@ def follow(name: str, version: int, store: str | None, *, quiet: bool) -> None:
             bar.at(done, total=steps or None, what=f"{name}: {now.phase}")
 
         tell = (lambda text: None) if quiet else bar.say
-        ended = live.follow(name, version, store, stop=stopped_by_signals(), observe=observe, say=tell)
+        ended = deployments.follow(name, version, store, stop=stopped_by_signals(), observe=observe, say=tell)
     if ended is None:
         say("not waited for; the controller goes on")

@@ -65,7 +65,7 @@ def deadletters(
 
     What is replayed is checked against the schema, and offered once to the source that it came from.
     """
-    from headwater import live, service
+    from headwater.app import deployments, running
 
     if name and directory:
         raise typer.BadParameter("a name and --dir exclude each other")
@@ -75,9 +75,9 @@ def deadletters(
     if record is not None or force:
         raise typer.BadParameter("--record and --force go with --replay")
     if name:
-        letters = live.dead_letters(name, store, home=home, say=say)
+        letters = deployments.dead_letters(name, store, home=home, say=say)
     else:
-        letters = service.dead_letters(directory or service.only_deployment())
+        letters = running.dead_letters(directory or running.only_deployment())
     count = 0
     for letter in letters:
         count += 1
@@ -100,7 +100,7 @@ def _show(letter: dict[str, Any]) -> None:
 
 def _wanted(ids: list[str] | None, file: Path | None, record: str | None) -> dict[str, str | None]:
     """Give the letters to replay, each with its record where one is given."""
-    from headwater import letters
+    from headwater.app import deadletters as letters
 
     if file is None:
         if record is not None and len(ids or ()) != 1:
@@ -125,14 +125,14 @@ def _replay(
     as_json: bool,
 ) -> None:
     """Replay letters of a deployment; exit with 1 where not all were."""
-    from headwater import live
+    from headwater.app import deployments
 
     if name is None:
         raise typer.BadParameter(
             "name a deployment over zones: what `run` has run takes corrected records as new files"
         )
     records = {id_: record for id_, record in wanted.items() if record is not None}
-    found = live.replay(name, list(wanted), store, records=records, force=force, home=home, say=say)
+    found = deployments.replay(name, list(wanted), store, records=records, force=force, home=home, say=say)
     for one in found:
         if as_json:
             print_line(one)

@@ -88,12 +88,11 @@ def _show_model(name: str | None, store: str | None, *, as_json: bool) -> None:
     """Show for each deployment what the model says of it and how far that is off."""
     from rich.console import Console
 
-    from headwater import live_loop
-    from headwater.app import observe
+    from headwater.app import objectives, observe
     from headwater.render.loop import model_view
 
     names = [name] if name else [s.name for s in observe.status(None, store)]
-    found = {one: live_loop.compared(one, store) for one in names}
+    found = {one: objectives.compared(one, store) for one in names}
     if as_json:
         print_json(found[name] if name else found)
         return
@@ -105,10 +104,10 @@ def _show_costs(name: str | None, store: str | None, *, as_json: bool) -> None:
     """Show for each pool of dataflows who pays for what."""
     from rich.console import Console
 
-    from headwater import live_share
+    from headwater.app import pools
     from headwater.render.share import costs_view
 
-    found = {pool: own for pool, own in live_share.costs(store).items() if name in (None, pool)}
+    found = {pool: own for pool, own in pools.costs(store).items() if name in (None, pool)}
     if as_json:
         print_json(found)
         return
@@ -120,10 +119,10 @@ def _show_costs(name: str | None, store: str | None, *, as_json: bool) -> None:
 
 def history(name: Name, store: StorePlace = None, as_json: Json = False) -> None:
     """List what was wanted of a deployment, what became of it, and what happened."""
-    from headwater import live
+    from headwater.app import deployments
     from headwater.render.loop import decision_line
 
-    found = live.history(name, store)
+    found = deployments.history(name, store)
     if as_json:
         print_json(found)
         return
@@ -132,13 +131,13 @@ def history(name: Name, store: StorePlace = None, as_json: Json = False) -> None
         change = outcomes.get(wish.version)
         newest = wish.version == found.wishes[-1].version
         ended = (change.outcome or change.phase) if change else "wanted" if newest else "superseded"
-        typer.echo(f"{live.clock(wish.at)}  version {wish.version}: {wish.goal}, {ended}")
+        typer.echo(f"{deployments.clock(wish.at)}  version {wish.version}: {wish.goal}, {ended}")
         if change is not None and change.message:
             typer.echo(f"{'':21}{change.message.splitlines()[0]}")
     for decision in found.decisions:
-        typer.echo(f"{live.clock(decision.at)}  {decision_line(decision)}")
+        typer.echo(f"{deployments.clock(decision.at)}  {decision_line(decision)}")
     for event in found.events:
-        typer.echo(f"{live.clock(event.at)}  {event.text.splitlines()[0]}")
+        typer.echo(f"{deployments.clock(event.at)}  {event.text.splitlines()[0]}")
 
 
 def explain(
@@ -160,7 +159,7 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Say in words what applying a dataflow would do, what the last change did, or why it was decided."""
-    from headwater import live
+    from headwater.app import deployments
     from headwater.app.client import Client, PlanRequest
 
     client = Client(store)
@@ -181,7 +180,7 @@ def explain(
     if subject.isdecimal() and not client.holds(subject):
         _explain_decision(int(subject), store, as_json=as_json)
         return
-    change = live.explain(subject, store)
+    change = deployments.explain(subject, store)
     if as_json:
         print_json(change)
     elif change is None:
@@ -197,10 +196,10 @@ def explain(
 def _explain_decision(number: int, store: str | None, *, as_json: bool) -> None:
     from rich.console import Console
 
-    from headwater import live_loop
+    from headwater.app import objectives
     from headwater.render.loop import decision_view
 
-    found = live_loop.decision(number, store)
+    found = objectives.decision(number, store)
     if as_json:
         print_json(found)
     else:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headwater.jsonform import dump
+from headwater.core.jsonform import dump
 
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output and nothing else.")]
 

@@ -15,12 +15,12 @@ from headwater.cli.out import say
 
 if TYPE_CHECKING:
     from headwater.app.client import PlanRequest
-    from headwater.continuum import Continuum
+    from headwater.continuum.model import Continuum
     from headwater.dataflow.graph import Dataflow
     from headwater.placement.situation import Limits
     from headwater.placement.usage import Weights
-    from headwater.profile import Profile
-    from headwater.runtime.profiling import Seen
+    from headwater.plan.profile import Profile
+    from headwater.spark.profiling import Seen
 
 Strategy = Annotated[
     str | None,
@@ -93,12 +93,12 @@ def profile(
     as_json: Annotated[bool, typer.Option("--json", help="The profile on standard output, too.")] = False,
 ) -> None:
     """Measure on Spark what each operator costs, gives and keeps, over a sample; write it for --profile."""
-    from headwater import service
-    from headwater.quantity import parse_heap
+    from headwater.app import running
+    from headwater.core.quantity import parse_heap
 
     memory_mb = parse_heap(memory)
-    loaded = service.load_dataflow(flow)
-    service.check_trust(loaded, trust_code=trust_code)
+    loaded = running.load_dataflow(flow)
+    running.check_trust(loaded, trust_code=trust_code)
     dataflow = loaded.dataflow
     given = {name: {"*": value} for name, value in _rates(dataflow, rate or ()).items()}
     count = 0
@@ -111,7 +111,7 @@ def profile(
             count += 1
             bar.at(count, what="measuring")
 
-        found = service.profile(
+        found = running.profile(
             dataflow,
             _samples(dataflow, sample or ()),
             cores=cores,
@@ -197,8 +197,8 @@ def requested(
 
 def read_limits(max_latency: str | None, max_bandwidth: str | None) -> Limits:
     """Read --max-latency and --max-bandwidth."""
+    from headwater.core.quantity import parse_bandwidth, parse_duration
     from headwater.placement.situation import Limits
-    from headwater.quantity import parse_bandwidth, parse_duration
 
     return Limits(
         max_latency=math.inf if max_latency is None else parse_duration(max_latency),
@@ -226,9 +226,9 @@ def read_weights(text: str | None) -> Weights:
 
 def read_profiles(files: Sequence[Path] | None, name: str) -> dict[str, Profile]:
     """Read --profile: by the dataflow it was measured for; a single one is that of dataflow ``name``."""
-    from headwater import service
+    from headwater.app import running
 
-    found = [service.read_profile(file) for file in files or ()]
+    found = [running.read_profile(file) for file in files or ()]
     if len(found) == 1:
         return {name: found[0]}
     named = {profile.dataflow or name: profile for profile in found}

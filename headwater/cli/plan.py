@@ -18,8 +18,8 @@ from headwater.cli.files import changes
 from headwater.cli.out import Json, print_json, print_line
 from headwater.cli.place import Compare, MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
 from headwater.cli.signals import stopped_by_signals
-from headwater.errors import ErrorList, HeadwaterError
-from headwater.jsonform import dump
+from headwater.core.errors import ErrorList, HeadwaterError
+from headwater.core.jsonform import dump
 
 if TYPE_CHECKING:
     from headwater.app.client import Proposal, Shape
@@ -105,13 +105,13 @@ def plan(
 
 
 def _plan(asked: _Asked) -> Proposal:
-    from headwater import service
+    from headwater.app import running
     from headwater.app.client import Client
 
-    loaded = service.load_dataflow(asked.flow)
+    loaded = running.load_dataflow(asked.flow)
     request = placing.requested(
         loaded.dataflow,
-        service.load_continuum(asked.continuum),
+        running.load_continuum(asked.continuum),
         strategy=asked.strategy,
         profile=asked.profile,
         max_latency=asked.max_latency,
@@ -218,7 +218,7 @@ def _show_heading(changed: list[str]) -> None:
     from rich.console import Console
     from rich.rule import Rule
 
-    from headwater.live import clock
+    from headwater.app.deployments import clock
 
     what = f"{', '.join(changed)} changed" if changed else "planned; waiting for files to change"
     Console(highlight=False).print(Rule(f"{clock(time.time())}  {what}", align="left"))

@@ -15,8 +15,8 @@ from headwater.cli.out import Json, print_json, print_line, say
 from headwater.cli.signals import stopped_by_signals
 
 if TYPE_CHECKING:
-    from headwater.adapt.promise import Promise
-    from headwater.live_loop import Metrics
+    from headwater.adapt.slo import Promise
+    from headwater.app.objectives import Metrics
 
 Number = Annotated[
     int,
@@ -74,9 +74,9 @@ def promise(
     What is not given stays as it is. The controller (`headwater up`) holds it against what is measured, and
     proposes changes or makes them; `headwater status` tells whether it is kept.
     """
-    from headwater import live_loop
+    from headwater.app import objectives
     from headwater.control.memory import in_words
-    from headwater.quantity import parse_bandwidth, parse_duration
+    from headwater.core.quantity import parse_bandwidth, parse_duration
 
     readers: dict[str, tuple[str | None, Callable[[str], float]]] = {
         "max_latency": (max_latency, _limit(parse_duration)),
@@ -90,10 +90,10 @@ def promise(
     given: dict[str, Any] = {k: read(text) for k, (text, read) in readers.items() if text is not None}
     if mode is not None:
         given["mode"] = mode.value
-    found = live_loop.promise(name, store)
+    found = objectives.promise(name, store)
     if given:
         found = _changed(found, given)
-        live_loop.set_promise(name, found, store)
+        objectives.set_promise(name, found, store)
     if as_json:
         print_json(found)
     else:
@@ -103,7 +103,7 @@ def promise(
 def _changed(before: Promise | None, given: dict[str, Any]) -> Promise:
     from dataclasses import replace
 
-    from headwater.adapt.promise import Promise
+    from headwater.adapt.slo import Promise
 
     return replace(before or Promise(), **given)
 
@@ -112,25 +112,25 @@ def approve(
     number: Number, store: StorePlace = None, yes: Yes = False, wait: Wait = False, as_json: Json = False
 ) -> None:
     """Show what a decision proposes would change, and store it as what is wanted."""
-    from headwater import live_loop
+    from headwater.app import objectives
     from headwater.app.client import Client
 
-    client, plan = Client(store), live_loop.proposed(number, store)
+    client, plan = Client(store), objectives.proposed(number, store)
     found = client.preview(plan)
     if not as_json:
         show_change(plan, found)
     agree(yes, as_json=as_json)
-    version = live_loop.approve(number, store)
+    version = objectives.approve(number, store)
     tell_stored(client, plan, found, version, wait=wait, as_json=as_json)
 
 
 def reject(number: Number, store: StorePlace = None, as_json: Json = False) -> None:
     """Turn down what a decision proposes."""
-    from headwater import live_loop
+    from headwater.app import objectives
 
-    live_loop.reject(number, store)
+    objectives.reject(number, store)
     if as_json:
-        print_json(live_loop.decision(number, store))
+        print_json(objectives.decision(number, store))
     else:
         say(f"decision {number} is rejected")
 
@@ -146,14 +146,14 @@ def metrics(
     from rich.console import Console
     from rich.live import Live
 
-    from headwater import live_loop
-    from headwater.quantity import parse_duration
+    from headwater.app import objectives
+    from headwater.core.quantity import parse_duration
     from headwater.render.loop import metrics_view
 
     seconds = parse_duration(since)
 
     def look() -> Metrics:
-        return live_loop.metrics(name, seconds, store)
+        return objectives.metrics(name, seconds, store)
 
     if not follow:
         if as_json:

@@ -19,7 +19,7 @@ from headwater.cli.control import (
 from headwater.cli.out import Json, print_json, say
 
 if TYPE_CHECKING:
-    from headwater.live_share import Joined
+    from headwater.app.pools import Joined
 
 OwnerName = Annotated[
     str,
@@ -70,12 +70,12 @@ def submit(
 
     An owner with a token shows it in HEADWATER_OWNER_TOKEN.
     """
-    from headwater import live_share, service
+    from headwater.app import pools, running
 
-    loaded = service.load_dataflow(flow)
-    service.check_trust(loaded, trust_code=trust_code)
-    zones = service.load_continuum(continuum)
-    found = live_share.submit(loaded.dataflow, zones, owner, store, pool=pool)
+    loaded = running.load_dataflow(flow)
+    running.check_trust(loaded, trust_code=trust_code)
+    zones = running.load_continuum(continuum)
+    found = pools.submit(loaded.dataflow, zones, owner, store, pool=pool)
     if found.cores and not as_json:
         for how, cores in found.cores.items():
             say(f"{'->' if how == found.how else '  '} {how}: {cores:.2f} cores foretold")
@@ -92,9 +92,9 @@ def remove(
     name: Submitted, owner: OwnerName, store: StorePlace = None, wait: Wait = False, as_json: Json = False
 ) -> None:
     """Take a dataflow out that was submitted, with what nobody else needs; the others go on."""
-    from headwater import live_share
+    from headwater.app import pools
 
-    found = live_share.remove(name, owner, store)
+    found = pools.remove(name, owner, store)
     words = f"{name}: {len(found.new)} operators end, {len(found.reused)} run on for others"
     _told(found, words, store, wait=wait, as_json=as_json)
 
@@ -106,9 +106,9 @@ def defragment(
     as_json: Json = False,
 ) -> None:
     """Put together again what coming and going has cut up: fewer queries, and all state is kept."""
-    from headwater import live_share
+    from headwater.app import pools
 
-    found = live_share.defragment(pool, store)
+    found = pools.defragment(pool, store)
     _told(found, f"{pool} is put together", store, wait=wait, as_json=as_json)
 
 
@@ -127,10 +127,10 @@ def shared(store: StorePlace = None, as_json: Json = False) -> None:
     """List what was submitted: whose it is, what it shares, and where its results are."""
     from rich.console import Console
 
-    from headwater import live_share
+    from headwater.app import pools
     from headwater.render.share import pool_view
 
-    found = [live_share.pool_outline(pool) for pool in live_share.pools(store)]
+    found = [pools.pool_outline(pool) for pool in pools.pools(store)]
     if as_json:
         print_json(found)
         return
@@ -174,11 +174,11 @@ def owner(
     """
     from dataclasses import asdict, replace
 
-    from headwater import live_share
+    from headwater.app import pools
     from headwater.control.sharing import Limits
 
     if name is None:
-        found = live_share.owners(store)
+        found = pools.owners(store)
         if as_json:
             print_json(found)
         for one in () if as_json else found:
@@ -189,14 +189,14 @@ def owner(
     if (grant or revoke) and not to:
         raise typer.BadParameter("to whom? give --to OWNER")
     if grant:
-        live_share.grant(name, str(to), grant.value, store)
+        pools.grant(name, str(to), grant.value, store)
     if revoke:
-        live_share.grant(name, str(to), revoke.value, store, given=False)
-    limits = Limits() if no_limits else live_share.limits_of(name, store)
+        pools.grant(name, str(to), revoke.value, store, given=False)
+    limits = Limits() if no_limits else pools.limits_of(name, store)
     given: dict[str, Any] = {"dataflows": max_dataflows, "operators": max_operators, "cores": max_cores}
     limits = replace(limits, **{k: v for k, v in given.items() if v is not None})
     changed = no_limits or any(v is not None for v in given.values())
-    made = live_share.set_owner(
+    made = pools.set_owner(
         name,
         store,
         limits=limits if changed else None,
@@ -204,7 +204,7 @@ def owner(
         token=token,
     )
     if as_json:
-        now = role.value if role is not None else live_share.role_of(name, store)
+        now = role.value if role is not None else pools.role_of(name, store)
         print_json({"name": name, "role": now, "limits": limits, "token": made})
     elif made is not None:
         typer.echo(made)

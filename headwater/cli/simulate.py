@@ -58,18 +58,18 @@ def simulate(
     """Replay a trace of rates: how would schedulers keep to limits, at what cost, with how many changes?"""
     from rich.console import Console
 
-    from headwater import service
+    from headwater.app import running
     from headwater.plan.place import Wish
 
     names = list(dict.fromkeys(name.strip() for name in strategy.split(",")))
     limits, counted = placing.read_limits(max_latency, max_bandwidth), placing.read_weights(weights)
     wishes = [Wish(strategy=name, limits=limits, weights=counted) for name in names]
-    loaded = service.load_dataflow(flow)
+    loaded = running.load_dataflow(flow)
     name = loaded.dataflow.name
     with Bar("simulating") as bar:
-        found = service.simulate(
+        found = running.simulate(
             loaded.dataflow,
-            service.load_continuum(continuum),
+            running.load_continuum(continuum),
             trace,
             wishes,
             profile=placing.read_profiles(profile, name).get(name),

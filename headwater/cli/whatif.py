@@ -8,7 +8,7 @@ import typer
 
 from headwater.cli.control import Name, StorePlace
 from headwater.cli.out import Json, print_json
-from headwater.jsonform import dump
+from headwater.core.jsonform import dump
 
 Rates = Annotated[
     list[str] | None,
@@ -42,11 +42,11 @@ def what_if(
     """
     from rich.console import Console
 
-    from headwater import live_whatif
+    from headwater.app import whatif
     from headwater.render.whatif import what_if_view
 
-    supposed = live_whatif.Supposed.read(rate or (), link or ())
-    found = dump(live_whatif.what_if(name, supposed, store).shown())
+    supposed = whatif.Supposed.read(rate or (), link or ())
+    found = dump(whatif.what_if(name, supposed, store).shown())
     if as_json:
         print_json(found)
     else:

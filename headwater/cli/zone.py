@@ -16,10 +16,10 @@ import typer
 from headwater.cli import complete
 from headwater.cli.out import print_line
 from headwater.cli.signals import STOPS, on_signals
-from headwater.errors import DeploymentError
+from headwater.core.errors import DeploymentError
 
 if TYPE_CHECKING:
-    from headwater.requirement import Capabilities
+    from headwater.core.requirement import Capabilities
 
 _CLOSE_SECONDS = 5.0
 
@@ -107,13 +107,13 @@ def zone(
     """
     import logging
 
-    from headwater.quantity import parse_duration, parse_heap, parse_size
-    from headwater.runtime.agent import Agent
-    from headwater.runtime.durable import write_atomically
-    from headwater.runtime.logserver import LogServer
-    from headwater.runtime.settings import ChannelSettings, UnitSettings
-    from headwater.runtime.sparks import Sparks
-    from headwater.runtime.wire import Credentials
+    from headwater.agent.agent import Agent
+    from headwater.channels.logserver import LogServer
+    from headwater.channels.wire import Credentials
+    from headwater.core.quantity import parse_duration, parse_heap, parse_size
+    from headwater.disk.durable import write_atomically
+    from headwater.disk.settings import ChannelSettings, UnitSettings
+    from headwater.spark.sparks import Sparks
 
     if (tls_cert is None) != (tls_key is None):
         raise typer.BadParameter("--tls-cert and --tls-key go together")
@@ -176,7 +176,7 @@ def offers_of(given: Sequence[str]) -> Capabilities:
     """Give what this host offers: its cores and memory as measured, and what is said."""
     import psutil
 
-    from headwater.requirement import Capabilities, Requirement
+    from headwater.core.requirement import Capabilities, Requirement
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     found: dict[str, object] = {"n_cpu": cores, "memory": psutil.virtual_memory().total}

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from headwater.continuum import Node
+from headwater.continuum.model import Node
 from headwater.control.calls import Calls
 from headwater.control.executor import Attempt, Executor
 from headwater.control.lifecycle import Phase
@@ -28,12 +28,13 @@ from headwater.control.ports import Ports
 from headwater.control.records import Change, DeploymentRecord, JournalEntry, Wish
 from headwater.control.stamps import Stamps
 from headwater.control.store import LeaseLost, Store
-from headwater.errors import Fenced, HeadwaterError, RuntimeFailure, Unavailable
+from headwater.core.errors import Fenced, HeadwaterError, RuntimeFailure, Unavailable
 from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import finishing, steps_to, stopping
 from headwater.plan.port import OpenNode, Stamp
+from headwater.plan.rollback import stranded, way_back
 from headwater.plan.spec import spec_of
 from headwater.plan.steps import (
     Check,
@@ -48,7 +49,6 @@ from headwater.plan.steps import (
     settled,
     side_by_side,
 )
-from headwater.plan.wayback import stranded, way_back
 
 TRY_SECONDS = 120.0
 """After which a rehearsal ahead is given up."""

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, and_, insert, select, update
 from headwater.control import tables as t
 from headwater.control.migrate import bring_up_to_date
 from headwater.control.records import Lease
-from headwater.errors import DeploymentError
+from headwater.core.errors import DeploymentError
 
 CONTROLLER = "controller"
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from headwater.control import health
 from headwater.control.calls import Calls
 from headwater.control.ports import Ports
-from headwater.errors import HeadwaterError
-from headwater.metrics import Progress
+from headwater.core.errors import HeadwaterError
+from headwater.core.metrics import Progress
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.port import NodePort
 from headwater.plan.spec import UnitSpec, spec_of

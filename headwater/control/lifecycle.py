@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from headwater.errors import DeploymentError
+from headwater.core.errors import DeploymentError
 
 Phase = Literal[
     "wanted",

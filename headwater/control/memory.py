@@ -16,17 +16,17 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, and_, cast, delete, func, insert, select, update
 
 from headwater.adapt.calibrate import Learned
-from headwater.adapt.promise import Mode, Promise
+from headwater.adapt.slo import Mode, Promise
 from headwater.control import rows
 from headwater.control import tables as t
 from headwater.control.database import Reader, Writer
 from headwater.control.records import OPEN, Decision, DecisionState, Sample
-from headwater.errors import DeploymentError, Missing
-from headwater.jsonform import dump, dump_json, load, load_json
-from headwater.metrics import Progress
+from headwater.core.errors import DeploymentError, Missing
+from headwater.core.jsonform import dump, dump_json, load, load_json
+from headwater.core.metrics import Progress
+from headwater.core.quantity import format_duration, format_size
 from headwater.plan.model import DeploymentPlan
-from headwater.profile import Profile
-from headwater.quantity import format_duration, format_size
+from headwater.plan.profile import Profile
 
 DENSE = 15 * 60.0
 """Seconds for which all samples are kept."""

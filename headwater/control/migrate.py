@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, delete, func, insert, inspect, select, update
 
 from headwater.control import tables as t
-from headwater.errors import DeploymentError, HeadwaterError
+from headwater.core.errors import DeploymentError, HeadwaterError
 from headwater.plan.document import FORMAT, digest, stored_parts
 from headwater.plan.upgrade import upgraded
 

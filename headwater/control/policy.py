@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from headwater.adapt.ahead import likely
 from headwater.adapt.calibrate import Learned, learn, narrowed
+from headwater.adapt.compliance import sink_units, strain
 from headwater.adapt.decide import (
     GAIN,
     UNDO,
@@ -28,15 +29,14 @@ from headwater.adapt.decide import (
     limit_of,
     total,
 )
-from headwater.adapt.keeping import sink_units, strain
 from headwater.adapt.options import Work, work_of
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import Promise
 from headwater.adapt.timing import GROWN, Timing
 from headwater.adapt.window import window
 from headwater.control.records import OPEN, Change, Decision, DeploymentRecord, Sample
 from headwater.control.store import Store, StoreReader
-from headwater.errors import HeadwaterError
-from headwater.jsonform import dump
+from headwater.core.errors import HeadwaterError
+from headwater.core.jsonform import dump
 from headwater.placement.forecast import Forecast, trend
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.place import Beside

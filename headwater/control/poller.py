@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from headwater.continuum import Node
+from headwater.continuum.model import Node
 from headwater.control.calls import Calls, Round
 from headwater.control.ports import Ports
 from headwater.control.records import ReportRecord, whole
 from headwater.control.store import Store
-from headwater.errors import Fenced, HeadwaterError
-from headwater.metrics import Progress
+from headwater.core.errors import Fenced, HeadwaterError
+from headwater.core.metrics import Progress
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.port import NodeReport
 from headwater.plan.steps import Standings

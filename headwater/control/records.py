@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from headwater.adapt.promise import Mode
+from headwater.adapt.slo import Mode
 from headwater.control.lifecycle import Goal, Phase
-from headwater.jsonform import Hidden
-from headwater.metrics import Progress
+from headwater.core.jsonform import Hidden
+from headwater.core.metrics import Progress
 from headwater.plan.steps import CanarySettings, Step
 
 StepState = Literal["todo", "begun", "done", "dropped"]

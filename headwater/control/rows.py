@@ -12,9 +12,9 @@ from sqlalchemy import Connection, and_, delete, insert, select, update
 from headwater.control import tables as t
 from headwater.control.lifecycle import Goal, Phase, move
 from headwater.control.records import Change, Decision, JournalEntry, StepState, Wish
-from headwater.errors import DeploymentError
-from headwater.jsonform import dump_json, load_json
-from headwater.metrics import Progress
+from headwater.core.errors import DeploymentError
+from headwater.core.jsonform import dump_json, load_json
+from headwater.core.metrics import Progress
 from headwater.plan.document import continuum_id, plan_id, stored_form
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import AnyStep, CanarySettings, Incarnation, Standing, Step

@@ -20,9 +20,9 @@ from sqlalchemy import Connection, and_, delete, insert, select, update
 from headwater.control import rows
 from headwater.control import tables as t
 from headwater.control.database import Reader, Writer
+from headwater.core.errors import Missing
+from headwater.core.jsonform import dump_json, load_json
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import Missing
-from headwater.jsonform import dump_json, load_json
 from headwater.plan.model import DeploymentPlan
 from headwater.reuse.pool import Pool, Submission
 

@@ -16,8 +16,8 @@ from headwater.control.records import Change, ReportRecord, Sample
 from headwater.control.rows import change_of
 from headwater.control.sharing import UNDONE
 from headwater.control.store import StoreReader
-from headwater.jsonform import load_json
-from headwater.metrics import Progress
+from headwater.core.jsonform import load_json
+from headwater.core.metrics import Progress
 
 Key = tuple[str, float]
 """A deployment, and a time in seconds since 1970."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, delete, func, insert, select, update
 
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.control import rows
 from headwater.control import tables as t
 from headwater.control.database import LeaseLost
@@ -32,9 +32,9 @@ from headwater.control.records import (
     Wish,
 )
 from headwater.control.sharing import Sharing, SharingReader
-from headwater.errors import Missing
-from headwater.jsonform import dump_json, load_json
-from headwater.metrics import Progress
+from headwater.core.errors import Missing
+from headwater.core.jsonform import dump_json, load_json
+from headwater.core.metrics import Progress
 from headwater.plan.document import from_document
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import (

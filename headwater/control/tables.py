@@ -35,7 +35,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DatabaseError, InternalError, NoSuchModuleError, OperationalError
 from sqlalchemy.schema import CreateColumn
 
-from headwater.errors import DeploymentError, Missing, Unavailable
+from headwater.core.errors import DeploymentError, Missing, Unavailable
 
 STORE = "HEADWATER_STORE"
 """The environment variable that names the store."""

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 import cloudpickle
 
-from headwater.errors import DataflowError
+from headwater.core.errors import DataflowError
 
 
 @dataclass(frozen=True, slots=True)

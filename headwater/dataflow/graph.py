@@ -14,11 +14,11 @@ import networkx as nx
 from pydantic import GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
+from headwater.core.errors import DataflowError, ErrorList, HeadwaterError
+from headwater.core.requirement import Requirement
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sinks, sources, stateful
 from headwater.dataflow.types import StreamType
-from headwater.errors import DataflowError, ErrorList, HeadwaterError
-from headwater.requirement import Requirement
 
 FORMAT = 1
 MAX_JSON_BYTES = 64 * 2**20

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from headwater.dataflow.expressions import check, check_condition
+from headwater.core.errors import DataflowError, HeadwaterError
+from headwater.core.quantity import parse_duration
+from headwater.core.requirement import Requirement
 from headwater.dataflow.function import PythonFunction
-from headwater.dataflow.schema import ArrayType, Column, DataType, Schema
 from headwater.dataflow.types import EventTime, StreamType, is_time
-from headwater.errors import DataflowError, HeadwaterError
-from headwater.quantity import parse_duration
-from headwater.requirement import Requirement
+from headwater.sql.expressions import check, check_condition
+from headwater.sql.schema import ArrayType, Column, DataType, Schema
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from headwater.dataflow.expressions import check_aggregate
 from headwater.dataflow.function import PythonFunction
 from headwater.dataflow.operators import (
     Operator,
@@ -15,9 +14,10 @@ from headwater.dataflow.operators import (
     opaque_output,
     require_deterministic,
 )
-from headwater.dataflow.rewrite import row_aggregates
-from headwater.dataflow.schema import Column, DataType
 from headwater.dataflow.types import EventTime, StreamType, is_time
+from headwater.sql.expressions import check_aggregate
+from headwater.sql.rewrite import row_aggregates
+from headwater.sql.schema import Column, DataType
 
 WINDOW_TYPE = DataType.parse("struct<start:timestamp,end:timestamp>")
 

@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
+from headwater.core.errors import DataflowError
+from headwater.core.requirement import Requirement
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sinks, stateful
-from headwater.dataflow.expressions import parse_projection
 from headwater.dataflow.function import PythonFunction, accepts
-from headwater.dataflow.rewrite import row_struct
-from headwater.dataflow.schema import Schema
 from headwater.dataflow.types import StreamType
-from headwater.errors import DataflowError
-from headwater.requirement import Requirement
+from headwater.sql.expressions import parse_projection
+from headwater.sql.rewrite import row_struct
+from headwater.sql.schema import Schema
 
 Columns = str | Sequence[str]
 

@@ -6,9 +6,10 @@ Layout under the output folder::
     labels.json                        location -> [[start, end], ...]   first and last reading of each window
     malformed.json                     [{"file", "line", "kind", "text"}, ...]   written when all files are
 
-The readings come from ``headwater.sensors``, or from NAB's machine-temperature file: every location then gets
-the whole series, shifted by ``NAB_SHIFT_DAYS`` more than the one before it, so that the four failures of the
-locations do not coincide. (A rotation would keep one common span, but put a false jump at the seam.)
+The readings come from ``headwater.dataflow.sensors``, or from NAB's machine-temperature file: every location
+then gets the whole series, shifted by ``NAB_SHIFT_DAYS`` more than the one before it, so that the four
+failures of the locations do not coincide. (A rotation would keep one common span, but put a false jump at the
+seam.)
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from headwater.errors import HeadwaterError
-from headwater.sensors import SensorModel, anomaly_windows, readings, stream_key, uniform
+from headwater.core.errors import HeadwaterError
+from headwater.dataflow.sensors import SensorModel, anomaly_windows, readings, stream_key, uniform
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,21 +13,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwater import service
+from headwater.app import running
+from headwater.core.errors import HeadwaterError
+from headwater.core.metrics import Progress
+from headwater.dataflow.sensors import SensorModel, anomaly_windows
 from headwater.demo.data import FileWritten, Series, nab_series, sensor_series, write_steps
 from headwater.demo.flow import CONTINUUM, LOCATIONS, acme
-from headwater.errors import HeadwaterError
-from headwater.metrics import Progress
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
-from headwater.sensors import SensorModel, anomaly_windows
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import RenderableType
 
     from headwater.app.local import LocalRun
-    from headwater.runtime.endpoint import LocalEndpoint
+    from headwater.spark.endpoint import LocalEndpoint
 
 DAYS = 60.0
 MACHINES = 2
@@ -90,7 +90,7 @@ def run_demo(
     shutil.rmtree(data, ignore_errors=True)
     for location in LOCATIONS:
         (data / location).mkdir(parents=True)
-    plan = build(acme(str(data)), service.load_continuum(CONTINUUM))
+    plan = build(acme(str(data)), running.load_continuum(CONTINUUM))
     written: list[FileWritten] = []
 
     def feed(give_up: threading.Event) -> None:
@@ -110,9 +110,9 @@ def run_demo(
         sinks = {sink.id: deployment.sink_rows(sink.id) for sink in plan.dataflow.sinks}
         return _Findings(sinks, _batch(spark, plan), letters)
 
-    outcome = service.run(
+    outcome = running.run(
         plan,
-        service.RunSettings(
+        running.RunSettings(
             directory=directory / "deployment",
             until_drained=True,
             fresh=True,
@@ -221,7 +221,7 @@ def link_bytes_without_edge(
     """
     from pyarrow import csv
 
-    from headwater.runtime.channels.segments import SegmentWriter
+    from headwater.channels.segments import SegmentWriter
 
     continuum = plan.continuum
     links = {
@@ -328,7 +328,7 @@ def summary_view(summary: dict[str, Any]) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from headwater.quantity import format_size
+    from headwater.core.quantity import format_size
 
     units = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("Unit", "Layer", "Operators"):

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from headwater.dataflow.lexer import quote_string
+from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream
-from headwater.errors import DataflowError
 from headwater.iot.text import double_text
+from headwater.sql.lexer import quote_string
 
 OnFail = Literal["null", "drop"]
 _WORD = 63  # bits of a bigint that are used

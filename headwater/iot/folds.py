@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC
 from typing import Any
 
+from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream
-from headwater.errors import DataflowError
 
 KEYS = ("id", "obs")
 Row = dict[str, Any]

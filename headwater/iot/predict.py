@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headwater.dataflow.lexer import quote_string
+from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream
-from headwater.errors import DataflowError
 from headwater.iot.text import double_text
+from headwater.sql.lexer import quote_string
 
 _MOST_NODES = 2_000
 

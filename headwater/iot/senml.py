@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headwater.dataflow.lexer import quote_string
+from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream
-from headwater.errors import DataflowError
+from headwater.sql.lexer import quote_string
 
 PACK = "e array<struct<n:string,u:string,v:string,sv:string>>, bt bigint"
 """The columns of a pack: ``flow.read.json(path, iot.PACK)`` reads a file with a pack in each line."""

@@ -12,8 +12,8 @@ from contextlib import closing
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
+from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream, Written
-from headwater.errors import DataflowError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from headwater.errors import PlacementError
+from headwater.core.errors import PlacementError
 from headwater.placement.problem import Problem
 
 

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from headwater.errors import PlacementError
+from headwater.core.errors import PlacementError
 from headwater.placement.cost import ROUNDING
 from headwater.placement.cutnumbers import Load, Numbers, Shape, Takes, Trunk, Ways
 from headwater.placement.cuts import Branch

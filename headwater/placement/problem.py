@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headwater.errors import PlacementError
+from headwater.core.errors import PlacementError
 from headwater.placement.network import Flow, Network
 from headwater.placement.queueing import Floats
 

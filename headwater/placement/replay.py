@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
-from headwater.jsonform import Unbounded
+from headwater.core.jsonform import Unbounded
 from headwater.placement.cutnumbers import Load
 from headwater.placement.cuttable import CutTable
 from headwater.placement.forecast import Forecast

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from headwater.errors import PlacementError, suggestion
+from headwater.core.errors import PlacementError, suggestion
 from headwater.placement.baselines import fc_interplay, fog_only, trcs
 from headwater.placement.cutnumbers import Load
 from headwater.placement.cuts import branches, trunks

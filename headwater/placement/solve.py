@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headwater.errors import HeadwaterError, PlacementError, suggestion
+from headwater.core.errors import HeadwaterError, PlacementError, suggestion
 from headwater.placement.cost import Evaluation, evaluate, shortages
 from headwater.placement.greedy import GREEDY
 from headwater.placement.index import Indexed

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from headwater.errors import PlacementError
+from headwater.core.errors import PlacementError
 from headwater.placement.cost import Shortage
 from headwater.placement.placing import Placing
 from headwater.placement.queueing import Floats

@@ -13,19 +13,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from headwater.continuum import Continuum, Zone, strongest
+from headwater.continuum.model import Continuum, Zone, strongest
+from headwater.core.errors import ErrorList, HeadwaterError, PlacementError, suggestion
+from headwater.core.requirement import Requirement
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Watermark
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
-from headwater.errors import ErrorList, HeadwaterError, PlacementError, suggestion
 from headwater.plan.deployment import Deployment, Edge, HostNames, Placement
 from headwater.plan.model import Channel, DeploymentPlan, Part, Unit
 from headwater.plan.nodes import NodeGroup, NodeGroups, groups_of, locations_of
 from headwater.plan.onepass import outputs_of
 from headwater.plan.pieces import connected, pieces
 from headwater.plan.spread import spread_column
-from headwater.requirement import Requirement
 
 
 def marked_layers(dataflow: Dataflow, continuum: Continuum) -> dict[str, str]:

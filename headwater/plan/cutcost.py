@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headwater.core.metrics import ChannelProgress, Progress
+from headwater.core.quantity import format_size
 from headwater.dataflow import operators as ops
 from headwater.dataflow.sources import Source
-from headwater.metrics import ChannelProgress, Progress
 from headwater.plan.model import Channel, DeploymentPlan, Unit
-from headwater.quantity import format_size
 
 _DROPS_ONLY = (ops.Where, ops.Select, ops.Watermark)
 """Operators that give no more rows than they get."""

@@ -2,7 +2,7 @@
 
 Units are matched by id. A unit restarts when its own content changes, not when something above it
 does; its state goes on when the operators that keep it can. Where operators come to stand in other
-units, these take over what they kept (``headwater.plan.carry``). What cannot go on is refused here, before
+units, these take over what they kept (``headwater.plan.transfer``). What cannot go on is refused here, before
 anything stops.
 """
 
@@ -13,15 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from headwater.core.errors import DeploymentError, ErrorList, HeadwaterError
+from headwater.core.jsonform import named
 from headwater.dataflow.graph import own_content
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.dataflow.types import stream_type
-from headwater.errors import DeploymentError, ErrorList, HeadwaterError
-from headwater.jsonform import named
 from headwater.plan.build import tag_of
-from headwater.plan.carry import Carriers, Carry, beginning, joined
 from headwater.plan.content import (
     is_stateful,
     own_sources,
@@ -31,6 +30,7 @@ from headwater.plan.document import inherit
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.spec import spec_of
 from headwater.plan.state import Kept, kept_state, listed, state_difference
+from headwater.plan.transfer import Carriers, Carry, beginning, joined
 
 Action = Literal["start", "stop", "replace", "feed", "unchanged"]
 State = Literal["kept", "carried", "none", "given up"]

@@ -15,8 +15,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from headwater.continuum import Continuum
-from headwater.errors import ContinuumError, DeploymentError
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ContinuumError, DeploymentError
 from headwater.plan.model import DeploymentPlan
 
 FORMAT = 2

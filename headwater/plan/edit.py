@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from headwater.core.errors import HeadwaterError, PlacementError, suggestion
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sources import Source
-from headwater.errors import HeadwaterError, PlacementError, suggestion
 from headwater.plan.build import build, in_layers
 from headwater.plan.deployment import Deployment, Edge, HostNames
 from headwater.plan.model import DeploymentPlan, Unit

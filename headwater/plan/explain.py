@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from headwater.core.quantity import format_duration
 from headwater.plan.steps import (
     Check,
     Drain,
@@ -21,7 +22,6 @@ from headwater.plan.steps import (
     Switch,
     Watch,
 )
-from headwater.quantity import format_duration
 
 PAUSE = "about 5 s"
 """How long a unit stands between its stop and the first batch of what takes its place: measured, 3 to 6 s."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ContinuumError, ErrorList, HeadwaterError, PlacementError, suggestion
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import ContinuumError, ErrorList, HeadwaterError, PlacementError, suggestion
 from headwater.plan.deployment import HostNames, Placement
 
 

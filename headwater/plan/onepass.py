@@ -8,10 +8,10 @@ from typing import cast
 
 from headwater.dataflow import operators as ops
 from headwater.dataflow.graph import Graph
-from headwater.dataflow.rewrite import substitute
-from headwater.dataflow.schema import Column, Schema
 from headwater.dataflow.sinks import JdbcSink, Sink
 from headwater.dataflow.stateful import Scan, by_event_time
+from headwater.sql.rewrite import substitute
+from headwater.sql.schema import Column, Schema
 
 OWN_QUERY = (JdbcSink,)
 """Sinks that Spark itself writes: they cannot share a query with other outputs."""

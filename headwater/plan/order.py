@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
-from headwater.errors import DeploymentError
-from headwater.plan.carry import Carry
+from headwater.core.errors import DeploymentError
 from headwater.plan.content import is_stateful
 from headwater.plan.diff import PlanDiff, State
 from headwater.plan.document import plan_id
@@ -40,6 +39,7 @@ from headwater.plan.steps import (
     incarnation,
     standing_of,
 )
+from headwater.plan.transfer import Carry
 
 
 def steps_of(diff: PlanDiff, *, canary: CanarySettings | None = None) -> tuple[Step, ...]:

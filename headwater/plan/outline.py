@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from headwater.jsonform import named
+from headwater.core.jsonform import named
 from headwater.plan.deployment import Edge
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 

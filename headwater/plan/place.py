@@ -18,13 +18,13 @@ from typing import Annotated
 import numpy as np
 from pydantic import computed_field
 
-from headwater.continuum import Continuum, Host, Node, strongest
+from headwater.continuum.model import Continuum, Host, Node, strongest
+from headwater.core.errors import ContinuumError, PlacementError, suggestion
+from headwater.core.jsonform import Hidden, Unbounded, UnboundedOrNone, named
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Watermark
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
-from headwater.errors import ContinuumError, PlacementError, suggestion
-from headwater.jsonform import Hidden, Unbounded, UnboundedOrNone, named
 from headwater.placement import STRATEGIES, Answer, Application, Hosts, Operator, Problem, Topology, solve
 from headwater.placement.cost import evaluate, shortages, usage_of
 from headwater.placement.exact import lacking
@@ -37,7 +37,7 @@ from headwater.plan.build import in_layers
 from headwater.plan.deployment import Deployment, Edge, HostNames, layers_of
 from headwater.plan.deployment import Placement as HostPlacement
 from headwater.plan.model import DeploymentPlan
-from headwater.profile import Known, Profile
+from headwater.plan.profile import Known, Profile
 
 ANNOTATED = "annotated"
 """The strategy of doing as the dataflow's marks say."""

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from headwater.continuum import Node
-from headwater.errors import Fenced
-from headwater.metrics import Progress
-from headwater.plan.carry import Carry
+from headwater.continuum.model import Node
+from headwater.core.errors import Fenced
+from headwater.core.metrics import Progress
 from headwater.plan.spec import UnitSpec
 from headwater.plan.steps import Incarnation
+from headwater.plan.transfer import Carry
 
 
 @dataclass(frozen=True, kw_only=True)

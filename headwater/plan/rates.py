@@ -12,9 +12,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from headwater.core.errors import PlacementError
+from headwater.core.metrics import Observe
 from headwater.dataflow.sources import Source
-from headwater.errors import PlacementError
-from headwater.metrics import Observe
 from headwater.placement.forecast import forecast as find_forecast
 from headwater.placement.replay import Score, Shared, Step, replay
 from headwater.placement.schedule import SCHEDULERS, tables

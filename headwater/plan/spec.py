@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from headwater.continuum import Node
-from headwater.continuum_broker import Broker
+from headwater.continuum.broker import Broker
+from headwater.continuum.model import Node
+from headwater.core.errors import DeploymentError
+from headwater.core.jsonform import dump
+from headwater.core.requirement import Requirement
 from headwater.dataflow.fragment import Fragment
 from headwater.dataflow.types import stream_type
-from headwater.errors import DeploymentError
-from headwater.jsonform import dump
 from headwater.plan.content import direct_time, is_stateful, reads, source_locations
 from headwater.plan.model import Channel, DeploymentPlan, Unit
-from headwater.requirement import Requirement
 
 
 @dataclass(frozen=True, kw_only=True)

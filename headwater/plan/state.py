@@ -14,13 +14,13 @@ from typing import Any
 
 from headwater.dataflow import operators as ops
 from headwater.dataflow import stateful
-from headwater.dataflow.expressions import check, check_aggregate
 from headwater.dataflow.graph import Graph
-from headwater.dataflow.rewrite import aggregate_calls, row_aggregates
-from headwater.dataflow.schema import Schema
 from headwater.dataflow.types import StreamType, stream_type
 from headwater.plan.model import Unit
 from headwater.plan.onepass import one_pass, root_of
+from headwater.sql.expressions import check, check_aggregate
+from headwater.sql.rewrite import aggregate_calls, row_aggregates
+from headwater.sql.schema import Schema
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator
 
-from headwater.plan.carry import Carry
 from headwater.plan.diff import State
 from headwater.plan.document import plan_id
 from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.transfer import Carry
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,14 +12,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from headwater.continuum import Continuum, Host, strongest
+from headwater.continuum.model import Continuum, Host, strongest
+from headwater.core.errors import DeploymentError, HeadwaterError
+from headwater.core.requirement import Capabilities
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import DeploymentError, HeadwaterError
 from headwater.plan.build import build, in_layers
 from headwater.plan.document import FORMAT, inherit, to_document
 from headwater.plan.model import Channel, DeploymentPlan, Part, Unit
 from headwater.plan.spread import spread_column
-from headwater.requirement import Capabilities
 
 Document = Mapping[str, Any]
 

@@ -12,12 +12,12 @@ from rich.text import Text
 from rich.tree import Tree
 
 from headwater.app.view import Status
-from headwater.continuum import Link, Zone
-from headwater.errors import ErrorList, HeadwaterError
-from headwater.metrics import LinkProgress, Progress, UnitProgress
+from headwater.continuum.model import Link, Zone
+from headwater.core.errors import ErrorList, HeadwaterError
+from headwater.core.metrics import LinkProgress, Progress, UnitProgress
+from headwater.core.quantity import format_bandwidth, format_duration, format_size
 from headwater.plan.diff import PlanDiff
 from headwater.plan.model import Channel, DeploymentPlan, Unit
-from headwater.quantity import format_bandwidth, format_duration, format_size
 
 _STATUS_STYLE: Mapping[str, str] = {
     "starting": "yellow",

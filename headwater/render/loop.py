@@ -10,14 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from headwater.adapt.calibrate import Compared
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import Promise
+from headwater.app.deployments import clock
+from headwater.app.objectives import HostMetrics, LinkMetrics, Metrics, Moment, OperatorMetrics, UnitMetrics
 from headwater.control.memory import in_words
 from headwater.control.records import Decision
-from headwater.errors import HeadwaterError
-from headwater.jsonform import load
-from headwater.live import clock
-from headwater.live_loop import HostMetrics, LinkMetrics, Metrics, Moment, OperatorMetrics, UnitMetrics
-from headwater.quantity import format_duration, format_size
+from headwater.core.errors import HeadwaterError
+from headwater.core.jsonform import load
+from headwater.core.quantity import format_duration, format_size
 from headwater.render.bars import course
 
 # ---------------------------------------------------------------- metrics

@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headwater.errors import HeadwaterError
+from headwater.core.errors import HeadwaterError
+from headwater.core.quantity import format_duration, format_size
 from headwater.plan.place import Kept, Prediction
-from headwater.quantity import format_duration, format_size
 
 
 def prediction_view(found: Prediction) -> RenderableType:

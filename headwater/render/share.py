@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
-from headwater.live_share import PoolOutline
+from headwater.app.pools import PoolOutline
 from headwater.reuse.costs import Account
 
 

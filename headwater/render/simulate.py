@@ -11,10 +11,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headwater.errors import RuntimeFailure
+from headwater.core.errors import RuntimeFailure
+from headwater.core.quantity import format_duration
 from headwater.placement.replay import Score, totals
 from headwater.placement.situation import Limits
-from headwater.quantity import format_duration
 from headwater.render.bars import bar, stretches
 
 _WIDEST = 60

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headwater.app.view import DeploymentSeen, HostSeen, LinkSeen, View, ZoneSeen
-from headwater.quantity import format_duration, format_size
+from headwater.core.quantity import format_duration, format_size
 from headwater.render.deployment import PHASE_STYLE, span
 
 Order = Literal["name", "rate", "lag", "latency", "cores"]

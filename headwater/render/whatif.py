@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headwater.live import clock
-from headwater.quantity import format_duration, format_size
+from headwater.app.deployments import clock
+from headwater.core.quantity import format_duration, format_size
 from headwater.render.loop import options_view
 
 _BASIS: Mapping[str, str] = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import networkx as nx
 
-from headwater.errors import DataflowError, RuntimeFailure
+from headwater.core.errors import DataflowError, RuntimeFailure
 
 
 @dataclass(frozen=True)

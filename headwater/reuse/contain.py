@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from headwater.dataflow import operators as ops
-from headwater.dataflow.conditions import Part, implied, parts_of
-from headwater.dataflow.expressions import check
 from headwater.dataflow.graph import Dataflow
-from headwater.dataflow.lexer import quote_name
-from headwater.dataflow.rewrite import substitute
-from headwater.dataflow.schema import Schema
+from headwater.sql.conditions import Part, implied, parts_of
+from headwater.sql.expressions import check
+from headwater.sql.lexer import quote_name
+from headwater.sql.rewrite import substitute
+from headwater.sql.schema import Schema
 
 
 def served(new: Dataflow, running: Dataflow) -> Dataflow:

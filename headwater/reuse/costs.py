@@ -16,7 +16,7 @@ from headwater.adapt.model import Facts, predict, rows_of
 from headwater.adapt.window import Window
 from headwater.plan.build import annotated, build
 from headwater.plan.model import DeploymentPlan
-from headwater.profile import Known
+from headwater.plan.profile import Known
 from headwater.reuse.pool import Pool, Submission
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from headwater.dataflow import operators as ops
 from headwater.dataflow import stateful
-from headwater.dataflow.conditions import canonical
-from headwater.dataflow.expressions import check_aggregate
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.types import StreamType
 from headwater.plan.onepass import melted
+from headwater.sql.conditions import canonical
+from headwater.sql.expressions import check_aggregate
 
 
 def normalized(flow: Dataflow) -> Dataflow:

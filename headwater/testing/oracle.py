@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from headwater.continuum import Continuum
-    from headwater.runtime.endpoint import LocalEndpoint
+    from headwater.continuum.model import Continuum
+    from headwater.spark.endpoint import LocalEndpoint
 
 
 def batch_result(spark: SparkSession, dataflow: Dataflow, continuum: Continuum) -> dict[str, pa.Table]:
@@ -30,9 +30,9 @@ def batch_result(spark: SparkSession, dataflow: Dataflow, continuum: Continuum) 
     State is computed in another way than in a stream (window functions, whole groups), so the
     comparison is between two implementations.
     """
+    from headwater.connectors.sources import can_be_malformed, source_frame, well_formed
     from headwater.dataflow import sources
-    from headwater.runtime import compile
-    from headwater.runtime.sources import can_be_malformed, source_frame, well_formed
+    from headwater.query import compile
 
     locations = dataflow.locations or continuum.locations
     frames: dict[str, Any] = {}
@@ -78,7 +78,7 @@ def run_to_end(
     Gives the rows of every memory and Parquet sink. A Kill ends ``endpoint`` and starts it again.
     """
     from headwater.app.local import LocalRun
-    from headwater.runtime.settings import ChannelSettings, UnitSettings
+    from headwater.disk.settings import ChannelSettings, UnitSettings
 
     settings = UnitSettings(
         trigger=trigger, channel=ChannelSettings(fsync=False), max_rows_per_batch=max_rows_per_batch

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headwater.agent.agents import AgentClient, Agents, running_agent
+from headwater.channels.flight import FlightLog
 from headwater.control.stamps import Stamps
+from headwater.core.errors import Unavailable
 from headwater.dataflow.sinks import MemorySink
-from headwater.errors import Unavailable
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.spec import spec_of
-from headwater.runtime.agents import AgentClient, Agents, running_agent
-from headwater.runtime.channels.flight import FlightLog
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing.link import Link
 
 if TYPE_CHECKING:

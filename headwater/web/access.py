@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from headwater.app.deployments import existing
 from headwater.control.sharing import ROLES, Role
 from headwater.control.store import NoStore
-from headwater.errors import Denied, DeploymentError, HeadwaterError
-from headwater.live import existing
+from headwater.core.errors import Denied, DeploymentError, HeadwaterError
 
 MOST = 200
 """Characters of a token at most: longer ones are nobody's."""

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headwater.errors import HeadwaterError
+from headwater.core.errors import HeadwaterError
 from headwater.web import problems
 from headwater.web.access import LOOPBACK, Access, Asker
 

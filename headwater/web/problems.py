@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
-from headwater.errors import (
+from headwater.core.errors import (
     Busy,
     ContinuumError,
     DataflowError,
@@ -26,7 +26,7 @@ from headwater.errors import (
     PlacementError,
     Unavailable,
 )
-from headwater.quantity import QuantityError
+from headwater.core.quantity import QuantityError
 from headwater.web.access import NotKnown
 
 MEDIA_TYPE = "application/problem+json"

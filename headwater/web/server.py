@@ -18,13 +18,13 @@ from fastapi import APIRouter, Depends, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import headwater
-from headwater.continuum import Zone
-from headwater.errors import DeploymentError
-from headwater.live import HOME
+from headwater.app.deployments import HOME
+from headwater.continuum.model import Zone
+from headwater.core.errors import DeploymentError
 from headwater.web import problems
 from headwater.web.access import LOOPBACK, Access
 from headwater.web.api import about, changes, decisions, deployments, events, pools, worlds, zones
-from headwater.web.api.asking import Served, known_query
+from headwater.web.api.dependencies import Served, known_query
 from headwater.web.guard import MAX_BODY, Guard
 
 TRIES = 10

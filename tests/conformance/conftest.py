@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headwater.runtime.broker import LocalBroker
-from headwater.runtime.channels.base import Channel
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.channels.flight import FlightLog
-from headwater.runtime.channels.open import open_log
-from headwater.runtime.logserver import LogServer
-from headwater.runtime.wire import Credentials, Wire
+from headwater.channels.base import Channel
+from headwater.channels.filelog import FileLog
+from headwater.channels.flight import FlightLog
+from headwater.channels.logserver import LogServer
+from headwater.channels.open import open_log
+from headwater.channels.wire import Credentials, Wire
+from headwater.spark.broker import LocalBroker
 
 KINDS = ("filelog", "kafka")
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from headwater.channels.open import open_log
 from headwater.cli import app
-from headwater.errors import DeploymentError, Unavailable
-from headwater.runtime import standing
-from headwater.runtime.channels.open import open_log
+from headwater.core.errors import DeploymentError, Unavailable
+from headwater.spark import standing
 from tests.conftest import free_port
 
 from .conftest import ids, table

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headwater.errors import ChannelError
-from headwater.runtime.channels.base import END, Channel
-from headwater.runtime.channels.open import open_log
+from headwater.channels.base import END, Channel
+from headwater.channels.open import open_log
+from headwater.core.errors import ChannelError
 
 from .conftest import ids, table
 

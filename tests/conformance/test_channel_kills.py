@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from headwater.runtime.broker import LocalBroker
-from headwater.runtime.channels.open import open_log
+from headwater.channels.open import open_log
+from headwater.spark.broker import LocalBroker
 
 from .conftest import KINDS, ids, spec_of
 
@@ -25,7 +25,7 @@ ROWS = 3
 WRITER = """
 import json, sys
 import pyarrow as pa
-from headwater.runtime.channels.open import open_log
+from headwater.channels.open import open_log
 spec, epoch, first, last = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 log = open_log({**spec, "lineage": "numbers"}, event_time="ts")
 print("ready", flush=True)

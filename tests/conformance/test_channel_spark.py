@@ -13,15 +13,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from headwater.errors import ChannelError
-from headwater.runtime.broker import LocalBroker
-from headwater.runtime.channels.arrival import Arrival, word_of
-from headwater.runtime.channels.base import END
-from headwater.runtime.channels.channel_spark import ChannelReader, ChannelSource, Piece, share
-from headwater.runtime.channels.log import Log
-from headwater.runtime.channels.open import open_log
-from headwater.runtime.channels.segments import Segment
-from headwater.runtime.fileoutlet import FilesOutlet
+from headwater.channels.arrival import Arrival, word_of
+from headwater.channels.base import END
+from headwater.channels.channel_spark import ChannelReader, ChannelSource, Piece, share
+from headwater.channels.log import Log
+from headwater.channels.open import open_log
+from headwater.channels.segments import Segment
+from headwater.connectors.filewriter import FilesOutlet
+from headwater.core.errors import ChannelError
+from headwater.spark.broker import LocalBroker
 
 from .conftest import KINDS, ids, spec_of, table
 

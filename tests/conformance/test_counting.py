@@ -10,15 +10,15 @@ import pytest
 
 import headwater as hw
 from headwater.app.local import LocalRun
-from headwater.continuum import Continuum
+from headwater.connectors.sources import can_be_malformed, source_frame, well_formed
+from headwater.continuum.model import Continuum
+from headwater.core.metrics import Progress
 from headwater.dataflow import sources
 from headwater.dataflow.graph import Dataflow
-from headwater.metrics import Progress
+from headwater.disk.settings import ChannelSettings, UnitSettings
 from headwater.plan.build import build, one_unit
-from headwater.runtime import compile
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.settings import ChannelSettings, UnitSettings
-from headwater.runtime.sources import can_be_malformed, source_frame, well_formed
+from headwater.query import compile
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import PAUSE, BoundedSource, batch_result, compare
 
 if TYPE_CHECKING:

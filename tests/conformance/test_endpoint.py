@@ -17,13 +17,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from headwater.continuum import Continuum
-from headwater.errors import ContinuumError, RuntimeFailure, Unavailable
-from headwater.runtime import endpoint as endpoint_module
-from headwater.runtime.endpoint import LocalEndpoint, find_java
-from headwater.runtime.ports import free_ports
-from headwater.runtime.query import running_query
-from headwater.runtime.remote import RemoteEndpoint
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ContinuumError, RuntimeFailure, Unavailable
+from headwater.disk.ports import free_ports
+from headwater.query.query import running_query
+from headwater.spark import endpoint as endpoint_module
+from headwater.spark.endpoint import LocalEndpoint, find_java
+from headwater.spark.remote import RemoteEndpoint
 from headwater.testing import BoundedSource, check_equivalent
 from tests.deployments.flows import CONTINUUM, FLOWS, rows
 

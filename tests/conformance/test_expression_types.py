@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headwater.dataflow import special
-from headwater.dataflow.coercion import Typed
-from headwater.dataflow.expressions import check, check_aggregate, check_condition, parse_projection
-from headwater.dataflow.functions import AGGREGATES, SCALARS, VOLATILE
-from headwater.dataflow.inference import Inference
-from headwater.dataflow.parser import parse
-from headwater.dataflow.schema import DataType, Schema
-from headwater.dataflow.syntax import Binary, Call, Node, Predicate, Unary
-from headwater.errors import DataflowError
+from headwater.core.errors import DataflowError
+from headwater.sql import special
+from headwater.sql.coercion import Typed
+from headwater.sql.expressions import check, check_aggregate, check_condition, parse_projection
+from headwater.sql.functions import AGGREGATES, SCALARS, VOLATILE
+from headwater.sql.inference import Inference
+from headwater.sql.parser import parse
+from headwater.sql.schema import DataType, Schema
+from headwater.sql.syntax import Binary, Call, Node, Predicate, Unary
 from tests.conformance import expression_cases as cases
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headwater.errors import ChannelError, ChannelFull
-from headwater.runtime.channels.base import Limits, WhenFull
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.channels.journal import Journal
-from headwater.runtime.channels.store import SegmentStore
+from headwater.channels.base import Limits, WhenFull
+from headwater.channels.filelog import FileLog
+from headwater.channels.journal import Journal
+from headwater.channels.store import SegmentStore
+from headwater.core.errors import ChannelError, ChannelFull
 
 from .conftest import TS, ids, table
 
@@ -49,7 +49,7 @@ def files(log: FileLog, directory: str) -> list[str]:
 
 WRITER = """
 import sys
-from headwater.runtime.channels.filelog import FileLog
+from headwater.channels.filelog import FileLog
 import pyarrow as pa
 log = FileLog(sys.argv[1], event_time="ts", fsync=False)
 last = log.tail()
@@ -205,7 +205,7 @@ def test_block_when_full_until_there_is_room(log: FileLog) -> None:
         [
             sys.executable,
             "-c",
-            "import sys, time; time.sleep(0.5); from headwater.runtime.channels.filelog import FileLog;"
+            "import sys, time; time.sleep(0.5); from headwater.channels.filelog import FileLog;"
             "FileLog(sys.argv[1]).advance('r', 1)",
             str(log.path),
         ]
@@ -371,7 +371,7 @@ def test_finding_the_newest_entry_does_not_list(log: FileLog, monkeypatch: pytes
     for batch in range(300):
         log.append(table([batch]), epoch=1, batch=batch)
     (log.path / "log.hint").write_text("17")  # stale: it is written without sync
-    monkeypatch.setattr("headwater.runtime.channels.journal.os.listdir", crash)
+    monkeypatch.setattr("headwater.channels.journal.os.listdir", crash)
     assert again(log).latest() == 300
     monkeypatch.undo()
     for bad in ("", "x", "5000"):
@@ -419,7 +419,7 @@ def test_reader_ids_are_file_names(log: FileLog) -> None:
 
 def test_workers_import_the_log_without_pyarrow() -> None:
     code = (
-        "import sys, headwater.runtime.channels.filelog;"
+        "import sys, headwater.channels.filelog;"
         "print(sorted({'pyarrow', 'pandas', 'pyspark', 'pydantic'} & set(sys.modules)))"
     )
     found = subprocess.run(

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headwater as hw
+from headwater.connectors.jdbc import AVAILABLE_NOW, packages_for, start_sink
+from headwater.core.errors import DataflowError, DeploymentError
 from headwater.dataflow.sinks import JdbcSink
-from headwater.errors import DataflowError, DeploymentError
-from headwater.runtime.checkpoint import checkpoint_number
-from headwater.runtime.jdbc import AVAILABLE_NOW, packages_for, start_sink
+from headwater.disk.checkpoint import checkpoint_number
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

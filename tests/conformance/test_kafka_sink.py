@@ -17,15 +17,15 @@ import pytest
 
 import headwater as hw
 from headwater.app.local import LocalRun
-from headwater.continuum import Continuum
-from headwater.errors import ChannelError, RuntimeFailure, Unavailable
+from headwater.channels.segments import Segment
+from headwater.connectors import kafkawriter
+from headwater.connectors.writers import open_outlet
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ChannelError, RuntimeFailure, Unavailable
+from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build
-from headwater.runtime import kafkaoutlet
-from headwater.runtime.broker import LocalBroker
-from headwater.runtime.channels.segments import Segment
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.outlets import open_outlet
-from headwater.runtime.settings import UnitSettings
+from headwater.spark.broker import LocalBroker
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource
 from tests.deployments.flows import CONTINUUM, LOCATIONS, rows
 
@@ -158,7 +158,7 @@ def test_a_writer_killed_at_random_moments_loses_and_doubles_nothing(
 
 
 def test_no_broker_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafkaoutlet, "SECONDS", 1.0)
+    monkeypatch.setattr(kafkawriter, "SECONDS", 1.0)
     away = {"bootstrap.servers": "127.0.0.1:9"}  # nobody listens
     config = {"kind": "kafka", "topic": "t", "id": "x", "path": str(tmp_path), "settings": away}
     with pytest.raises(Unavailable, match=r"no Kafka broker at 127\.0\.0\.1:9"):

@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from headwater.channels.base import Limits
+from headwater.channels.filelog import FileLog
+from headwater.connectors.mqtt import BridgeStatus, MqttBridge, broker_address
+from headwater.connectors.reasons import NOT_UTF8, explain
+from headwater.core.errors import DataflowError, RuntimeFailure, Unavailable
 from headwater.dataflow.sources import MqttSource
-from headwater.errors import DataflowError, RuntimeFailure, Unavailable
-from headwater.runtime.channels.base import Limits
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.mqtt import BridgeStatus, MqttBridge, broker_address
-from headwater.runtime.reasons import NOT_UTF8, explain
 from tests.conftest import free_port
 
 paho = pytest.importorskip("paho.mqtt.client")
@@ -240,8 +240,8 @@ def test_what_was_not_stored_comes_again(
 _BRIDGE = """
 import sys, time
 from headwater.dataflow.sources import MqttSource
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.mqtt import MqttBridge
+from headwater.channels.filelog import FileLog
+from headwater.connectors.mqtt import MqttBridge
 path, broker, topic = sys.argv[1:]
 source = MqttSource(id="mqtt_1", broker=broker, topic=topic, schema_text="v bigint",
                     username_env="MQTT_USER", password_env="MQTT_PASSWORD")

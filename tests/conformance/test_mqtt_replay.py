@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from headwater.connectors.deadletters import letters_of, read_dead_letters
+from headwater.connectors.offermqtt import MqttOffer
+from headwater.connectors.reasons import NOT_UTF8
+from headwater.connectors.replaying import Replayed, Wanted, replay
 from headwater.dataflow.sources import Source
-from headwater.runtime.deadletters import letters_of, read_dead_letters
-from headwater.runtime.offermqtt import MqttOffer
-from headwater.runtime.reasons import NOT_UTF8
-from headwater.runtime.replaying import Replayed, Wanted, replay
 from tests.conformance.test_mqtt import (
     Bridges,
     Broker,

@@ -15,14 +15,14 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from headwater.errors import ChannelError, UserCodeError
-from headwater.runtime.born import Inputs
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.channels.segments import Segment
-from headwater.runtime.fileoutlet import FilesOutlet
-from headwater.runtime.outlets import CallbackOutlet, LogOutlet, Outlet, open_outlet
-from headwater.runtime.passage import Passage
-from headwater.runtime.writer import HeadwaterSink, SinkMessage, SinkWriter
+from headwater.channels.filelog import FileLog
+from headwater.channels.segments import Segment
+from headwater.connectors.filewriter import FilesOutlet
+from headwater.connectors.writers import CallbackOutlet, LogOutlet, Outlet, open_outlet
+from headwater.core.errors import ChannelError, UserCodeError
+from headwater.query.ingest import Inputs
+from headwater.query.latency import Passage
+from headwater.query.writer import HeadwaterSink, SinkMessage, SinkWriter
 
 from .conftest import TS, ids, table
 
@@ -118,7 +118,7 @@ _NO_SCHEMA: Any = None  # one outlet takes any columns
 
 def test_a_crash_before_the_record_shows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("headwater.runtime.channels.journal.os.link", crash)
+        patch.setattr("headwater.channels.journal.os.link", crash)
         with pytest.raises(Crash):
             put(files_outlet(tmp_path), 0, table([1]))
     files_outlet(tmp_path).recover()

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 import headwater as hw
 from headwater.cli import app
-from headwater.errors import RuntimeFailure
-from headwater.profile import Profile
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.profiling import cpu_seconds, profile
+from headwater.core.errors import RuntimeFailure
+from headwater.plan.profile import Profile
+from headwater.spark.endpoint import LocalEndpoint
+from headwater.spark.profiling import cpu_seconds, profile
 
 SCHEMA = "machine string, ts timestamp, celsius double"
 ROWS = 20_000

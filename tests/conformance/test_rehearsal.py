@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater.continuum import Continuum
+from headwater.agent.units import Units
+from headwater.agent.warmup import rehearse
+from headwater.continuum.model import Continuum
+from headwater.core.errors import UserCodeError
 from headwater.dataflow.builder import DataflowBuilder
-from headwater.errors import UserCodeError
+from headwater.disk.layout import Layout
+from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build
 from headwater.plan.spec import UnitSpec, spec_of
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.layout import Layout
-from headwater.runtime.rehearsal import rehearse
-from headwater.runtime.settings import UnitSettings
-from headwater.runtime.units import Units
+from headwater.spark.endpoint import LocalEndpoint
 
 CONTINUUM = Continuum.from_text("""
 name: one

@@ -13,18 +13,18 @@ import pyarrow as pa
 import pytest
 import trustme
 
-from headwater.errors import ChannelError, DeploymentError, Unavailable
-from headwater.runtime.channels.base import END, Limits
-from headwater.runtime.channels.entry import Entry
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.channels.flight import FlightLog
-from headwater.runtime.channels.kafkalog import KafkaLog
-from headwater.runtime.channels.log import Log
-from headwater.runtime.channels.open import open_log
-from headwater.runtime.channels.segments import Segment
-from headwater.runtime.logserver import LogServer
-from headwater.runtime.relay import PolledLog, Relay, Remote
-from headwater.runtime.wire import Credentials, Wire
+from headwater.channels.base import END, Limits
+from headwater.channels.entry import Entry
+from headwater.channels.filelog import FileLog
+from headwater.channels.flight import FlightLog
+from headwater.channels.kafkalog import KafkaLog
+from headwater.channels.log import Log
+from headwater.channels.logserver import LogServer
+from headwater.channels.open import open_log
+from headwater.channels.relay import PolledLog, Relay, Remote
+from headwater.channels.segments import Segment
+from headwater.channels.wire import Credentials, Wire
+from headwater.core.errors import ChannelError, DeploymentError, Unavailable
 from headwater.testing import Link
 from tests.conformance.conftest import TS, ids, spec_of, table
 

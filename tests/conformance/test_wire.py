@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headwater.errors import DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
-from headwater.runtime.logserver import LogServer
-from headwater.runtime.wire import Credentials, Wire
+from headwater.channels.logserver import LogServer
+from headwater.channels.wire import Credentials, Wire
+from headwater.core.errors import DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
 
 
 def no_log(id_: str) -> Any:

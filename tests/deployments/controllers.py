@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headwater import live
+from headwater.agent.agents import Agents
+from headwater.app import deployments
 from headwater.app.client import Client, PlanRequest
 from headwater.control.records import Change
 from headwater.control.store import StoreReader
 from headwater.plan.model import DeploymentPlan
-from headwater.runtime.agents import Agents
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 
 PATIENCE = 300.0
 MOST_KILLS = 6
@@ -107,7 +107,7 @@ class Controller:
         begun, before = time.monotonic(), self.kills
         due = begun + self._chance.uniform(0.3, 3.0)
         while True:
-            (now,) = live.status(self.name, str(self.place / "store.db"))
+            (now,) = deployments.status(self.name, str(self.place / "store.db"))
             if now.dealt >= version:
                 assert now.change is not None
                 return now.change
@@ -136,7 +136,7 @@ def running(name: str, place: Path, *, seed: int) -> Iterator[Controller]:
         yield started
     finally:
         started.end()
-        live.down(place)
+        deployments.down(place)
 
 
 def sink_rows(place: Path, name: str, sink: str) -> pa.Table:

@@ -12,14 +12,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from headwater.agent.agents import Agents
 from headwater.control.controller import Controller
 from headwater.control.executor import Attempt, Executor
 from headwater.control.ports import Ports
 from headwater.control.store import Store
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import Step
-from headwater.runtime.agents import Agents
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 
 
 def order_kill(home: Path, step: Step, target: str) -> None:

@@ -12,12 +12,12 @@ import pytest
 
 from examples.taxi import flow as taxi_flow
 from examples.taxi.generate import write_files
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.sensors import SensorModel
 from headwater.demo.data import sensor_series, write_all
 from headwater.demo.flow import CONTINUUM, LOCATIONS, acme
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.sensors import SensorModel
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, check_equivalent
 from tests.deployments.test_oracle import DECISIONS
 

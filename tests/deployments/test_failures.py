@@ -16,11 +16,11 @@ import pytest
 
 import headwater as hw
 from headwater.app.local import LocalRun
-from headwater.continuum import Continuum
-from headwater.errors import DeploymentError, Unavailable, UserCodeError
+from headwater.continuum.model import Continuum
+from headwater.core.errors import DeploymentError, Unavailable, UserCodeError
+from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build, one_unit
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.settings import UnitSettings
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import KILL, PAUSE, STOP, BoundedSource, batch_result, check_equivalent, compare
 from tests.conftest import start_endpoint
 from tests.deployments.flows import CONTINUUM, FLOWS, LOCATIONS, rows

@@ -12,16 +12,16 @@ from hypothesis import note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from headwater import live
-from headwater.continuum import Continuum
+from headwater.app import deployments
+from headwater.continuum.model import Continuum
+from headwater.core.errors import HeadwaterError
 from headwater.dataflow.sources import Source
-from headwater.errors import HeadwaterError
 from headwater.plan import edit
 from headwater.plan.build import annotated, build
 from headwater.plan.deployment import Deployment
 from headwater.plan.diff import diff
 from headwater.plan.model import DeploymentPlan
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from tests.deployments.controllers import Controller, apply
 from tests.deployments.flows import rows
@@ -127,7 +127,7 @@ class History(RuleBasedStateMachine):
             return
         for _ in self.released:
             pass
-        self.controller.carry_out(live.stop(self.flow.name, self.store, how="finish"), kill=False)
+        self.controller.carry_out(deployments.stop(self.flow.name, self.store, how="finish"), kill=False)
         expected = batch_result(self.endpoint.session(), self.flow, CONTINUUM)
         for sink, table in expected.items():
             if table.num_rows:
@@ -135,7 +135,7 @@ class History(RuleBasedStateMachine):
             else:
                 assert not [f for f in (self.out / sink).rglob("*.parquet") if not f.name.startswith(".")]
         assert malformed(self.place, self.flow.name) == self.malformed
-        self.controller.carry_out(live.stop(self.flow.name, self.store, how="forget"), kill=False)
+        self.controller.carry_out(deployments.stop(self.flow.name, self.store, how="forget"), kill=False)
 
 
 def broken(made: list[Any], location: str) -> list[Any]:
@@ -156,7 +156,7 @@ def hold(endpoint: LocalEndpoint, place: Path, *, histories: int, steps: int) ->
         )
     finally:
         controller.end()
-        live.down(place)
+        deployments.down(place)
     return made
 
 

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater import live
+from headwater.agent.agents import Agents, running_agent
+from headwater.app import deployments
 from headwater.app.client import Client, PlanRequest
-from headwater.continuum import Continuum
+from headwater.channels.wire import TOKEN_ENV
+from headwater.continuum.model import Continuum
 from headwater.dataflow.graph import Dataflow
 from headwater.plan.edit import Edit, Move, Spread
 from headwater.plan.model import DeploymentPlan
-from headwater.runtime.agents import Agents, running_agent
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.wire import TOKEN_ENV
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from tests.deployments.controllers import Controller, running
 from tests.deployments.flows import SCHEMA, rows
@@ -122,7 +122,7 @@ def test_units_move_between_hosts_and_are_spread_over_them(
         wait_until_read(tmp_path, proposal.plan, count)
     for _ in released:
         pass
-    controller.carry_out(live.stop(NAME, store, how="finish"), kill=False)
+    controller.carry_out(deployments.stop(NAME, store, how="finish"), kill=False)
     assert {d.name for d in (tmp_path / "zones").iterdir()} == {"E1", "big", "left", "right"}
     expected = batch_result(endpoint.session(), dataflow, CONTINUUM)
     for sink, folder in (("rises", "rising"), ("ranked", "ranks"), ("counts", "counts")):

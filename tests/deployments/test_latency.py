@@ -11,16 +11,16 @@ import pytest
 
 import headwater as hw
 from headwater.app.local import LocalRun
-from headwater.continuum import Continuum
-from headwater.metrics import UnitProgress
+from headwater.continuum.model import Continuum
+from headwater.core.metrics import UnitProgress
+from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build
 from headwater.plan.model import Unit
 from headwater.plan.spec import spec_of
-from headwater.runtime.broker import LocalBroker
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.passage import Passage, latency
-from headwater.runtime.settings import UnitSettings
-from headwater.runtime.unit import passage_of
+from headwater.query.latency import Passage, latency
+from headwater.query.unit import passage_of
+from headwater.spark.broker import LocalBroker
+from headwater.spark.endpoint import LocalEndpoint
 
 PAUSE = 2.0  # seconds for which nobody reads
 TICK = 0.01  # seconds by which file times may be off: Spark keeps milliseconds, kernels a coarse clock

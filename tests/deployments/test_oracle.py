@@ -10,13 +10,13 @@ import pytest
 
 import headwater as hw
 from headwater.app.client import Client, PlanRequest
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Watermark
 from headwater.dataflow.sources import Source
 from headwater.plan import build
 from headwater.plan.deployment import Deployment
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import PAUSE, BoundedSource, check_equivalent
 from tests.deployments.flows import CONTINUUM, FLOWS, SCHEMA, rows
 

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import pytest
 
-from headwater import live
+from headwater.agent.agents import Agents
+from headwater.app import deployments
 from headwater.app.client import Client
 from headwater.control.store import StoreReader
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import Step, Watch
-from headwater.runtime.agents import Agents
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from tests.deployments import pausing
 from tests.deployments.controllers import PATIENCE, apply
@@ -64,11 +64,11 @@ class Two:
         """Wait until a version is dealt with; give its outcome."""
 
         def dealt() -> bool:
-            (now,) = live.status(NAME, str(self._place / "store.db"))
+            (now,) = deployments.status(NAME, str(self._place / "store.db"))
             return now.dealt >= version
 
         self._until(dealt, f"version {version}")
-        (now,) = live.status(NAME, str(self._place / "store.db"))
+        (now,) = deployments.status(NAME, str(self._place / "store.db"))
         assert now.change is not None
         return str(now.change.outcome)
 
@@ -133,7 +133,7 @@ def two(tmp_path: Path) -> Iterator[Two]:
         yield started
     finally:
         started.end()
-        live.down(tmp_path)
+        deployments.down(tmp_path)
 
 
 @pytest.mark.long
@@ -166,7 +166,7 @@ def test_a_paused_controller_changes_nothing_any_more(
             begun, version = time.monotonic(), apply(after, store)
             two.wait_for_pause()
             outcome = two.carry_out(version)
-            assert outcome in ("done", "rolled back"), live.status(NAME, store)
+            assert outcome in ("done", "rolled back"), deployments.status(NAME, store)
             assert running(tmp_path) == known(tmp_path)
             two.go_on()
             assert running(tmp_path) == known(tmp_path), "the first one has done something"
@@ -174,7 +174,7 @@ def test_a_paused_controller_changes_nothing_any_more(
             print(kind, where, moment, outcome, f"{time.monotonic() - begun:.1f}", sep=" | ", flush=True)
     for _ in released:
         pass
-    assert two.carry_out(live.stop(NAME, store, how="finish")) == "done"
+    assert two.carry_out(deployments.stop(NAME, store, how="finish")) == "done"
     assert two.fenced >= (SAMPLE if not whole else 10)
     expected = batch_result(endpoint.session(), low.dataflow, CONTINUUM)["out"]
     assert expected.num_rows > 20

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, ZoneRun, batch_result, compare
 from tests.deployments.flows import FLOWS, rows
 

@@ -10,16 +10,16 @@ from typing import Any
 from hypothesis import strategies as st
 
 import headwater as hw
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.control.executor import Executor
 from headwater.control.ports import Ports
-from headwater.control.simulated import SimulatedNodes
 from headwater.control.stamps import Stamps
 from headwater.plan.build import build, one_unit, unit_per_operator
 from headwater.plan.diff import PlanDiff
 from headwater.plan.document import plan_id
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import Standings, Step, begun, done
+from headwater.testing.nodes import SimulatedNodes
 
 ACME = Continuum.from_yaml(Path(__file__).parents[2] / "examples/acme/continuum.yaml")
 SCHEMA = "id bigint, ts timestamp, k string, v double"

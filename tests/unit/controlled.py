@@ -9,9 +9,9 @@ from typing import Any
 from headwater.control.controller import Controller
 from headwater.control.executor import Executor
 from headwater.control.records import DeploymentRecord
-from headwater.control.simulated import Call, SimulatedNodes
 from headwater.control.store import Store
 from headwater.plan.model import DeploymentPlan
+from headwater.testing.nodes import Call, SimulatedNodes
 from tests.unit.changes import FIRST, Version
 
 WIDER = replace(FIRST, wider=True, locations=("L1", "L4", "L5"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from headwater.adapt.model import Costs, Facts
-from headwater.adapt.promise import Promise
-from headwater.continuum import Continuum
+from headwater.adapt.slo import Promise
+from headwater.continuum.model import Continuum
 from headwater.control.policy import Policy
 from headwater.control.records import Decision
 from headwater.control.store import Store
@@ -15,8 +15,8 @@ from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
 from headwater.plan.model import DeploymentPlan
-from headwater.profile import OperatorProfile, Profile
-from headwater.simulate import World
+from headwater.plan.profile import OperatorProfile, Profile
+from headwater.testing.modelled import World
 
 HOLDER = "test:1"
 BEGIN = 1_700_000_000.0

@@ -9,9 +9,9 @@ from itertools import product
 import numpy as np
 
 from headwater.placement.cost import evaluate, shortages
-from headwater.placement.generate import series_parallel
 from headwater.placement.network import Mesh, Network, Tree
 from headwater.placement.problem import Application, Hosts, Operator, Placement, Problem, Topology
+from headwater.testing.generate import series_parallel
 
 
 def mixed(seed: int, *, operators: int = 5, hosts: int = 8, zones: int = 4, tight: bool = False) -> Problem:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from headwater.plan.carry import Carry, Donor, Reading, Share
-from headwater.runtime.assembly import assemble, event_time
-from headwater.runtime.savedstate import Saved, StateStore
+from headwater.plan.transfer import Carry, Donor, Reading, Share
+from headwater.state.assembly import assemble, event_time
+from headwater.state.savedstate import Saved, StateStore
 
 AHEAD = Saved(batch=4, watermark=100, next_watermark=120)
 BEHIND = Saved(batch=3, watermark=80, next_watermark=100)

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from headwater.runtime.born import Born, Inputs, arrivals, born_of, files_between, is_of_channels, moved
-from headwater.runtime.channels.arrival import arrival_of, leave_word
-from headwater.runtime.channels.entry import Entry
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.channels.segments import Segment
-from headwater.runtime.passage import WINDOW, Passage, Passed, latency, quantile
+from headwater.channels.arrival import arrival_of, leave_word
+from headwater.channels.entry import Entry
+from headwater.channels.filelog import FileLog
+from headwater.channels.segments import Segment
+from headwater.query.ingest import Born, Inputs, arrivals, born_of, files_between, is_of_channels, moved
+from headwater.query.latency import WINDOW, Passage, Passed, latency, quantile
 
 ROW = Segment(file=None, rows=1, bytes=1, crc32=0)
 

@@ -13,9 +13,11 @@ import pytest
 from rich.console import Console
 
 import headwater as hw
-from headwater.continuum import Continuum
-from headwater.errors import ErrorList
-from headwater.jsonform import dump
+from headwater.channels.channelspec import channel_spec, member_spec, topic_of
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ErrorList
+from headwater.core.jsonform import dump
+from headwater.disk.layout import Layout
 from headwater.plan.build import build
 from headwater.plan.diff import diff
 from headwater.plan.document import from_document, to_document
@@ -23,9 +25,7 @@ from headwater.plan.model import DeploymentPlan
 from headwater.plan.outline import outline
 from headwater.plan.spec import spec_of
 from headwater.render.deployment import plan_view
-from headwater.runtime import broker
-from headwater.runtime.channelspec import channel_spec, member_spec, topic_of
-from headwater.runtime.layout import Layout
+from headwater.spark import broker
 
 
 def continuum(*, e1: str = "", e2: str = "", s1: str = "", c1: str = "") -> Continuum:

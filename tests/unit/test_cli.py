@@ -13,11 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from headwater.cli.app import Screen, app
+from headwater.core.errors import DataflowError, ErrorList, PlacementError
+from headwater.core.jsonform import dump
+from headwater.core.metrics import LinkProgress, Progress, UnitProgress
+from headwater.core.quantity import parse_heap
 from headwater.demo.flow import PERSISTENCE, WARM_UP, watch
-from headwater.errors import DataflowError, ErrorList, PlacementError
-from headwater.jsonform import dump
-from headwater.metrics import LinkProgress, Progress, UnitProgress
-from headwater.quantity import parse_heap
 from headwater.render import deployment
 
 ROOT = Path(__file__).parents[2]

@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headwater import cli, live, service
+from headwater import cli
+from headwater.agent.agents import Agents
+from headwater.app import deployments, running
 from headwater.app.client import Client, PlanRequest
 from headwater.cli import control
-from headwater.continuum import Node
+from headwater.continuum.model import Node
 from headwater.control import tables
-from headwater.control.simulated import SimulatedNodes
-from headwater.errors import DeploymentError, Unavailable
-from headwater.runtime.agents import Agents
+from headwater.core.errors import DeploymentError, Unavailable
+from headwater.testing.nodes import SimulatedNodes
 
 ROOT = Path(__file__).parents[2]
 CONTINUUM = str(ROOT / "tests/unit/acme.yaml")
@@ -37,7 +38,7 @@ window.to_layer("cloud").write.memory("out")
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.delenv(live.STORE, raising=False)
+    monkeypatch.delenv(deployments.STORE, raising=False)
     monkeypatch.setenv("COLUMNS", "200")
     return tmp_path
 
@@ -57,7 +58,7 @@ def tiny(*places: str, above: int = 1, agg: str = "avg(v)") -> list[str]:
 def controller(zones: SimulatedNodes | None = None) -> Iterator[SimulatedNodes]:
     """Run `up` with simulated zones."""
     zones, stop = zones or SimulatedNodes(), threading.Event()
-    thread = threading.Thread(target=live.up, kwargs={"open_node": zones.open, "stop": stop})
+    thread = threading.Thread(target=deployments.up, kwargs={"open_node": zones.open, "stop": stop})
     thread.start()
     try:
         yield zones
@@ -79,7 +80,7 @@ def test_apply_shows_stores_and_waits() -> None:
         assert [u["action"] for u in data["units"]] == ["replace", "replace"]
         code, out, _ = invoke("apply", *tiny(above=2))
         assert code == 0 and "nothing to do" in out  # and nobody is asked
-        store = live.Store(live.store_place(None))
+        store = deployments.Store(deployments.store_place(None))
         assert zones.differences(store.base("tiny"), "tiny") == [] and store.deployment("tiny").version == 2
         store.close()
 
@@ -155,7 +156,7 @@ def test_a_unit_is_spread_over_hosts_with_agents_of_their_own() -> None:
         now = zones.kept("tiny")
         assert {now[id_]["high"] for id_ in ("high.1of2@s1a", "high.2of2@s1b")} == {joined}
         assert now["high@S2"]["high"] == begun["high@S2"]
-        store = live.Store(live.store_place(None))
+        store = deployments.Store(deployments.store_place(None))
         assert zones.differences(store.base("tiny"), "tiny") == []
         store.close()
         code, _, err = invoke("spread", "high@S2", "--over", "s1a", "--yes")
@@ -242,8 +243,8 @@ def test_status_stop_and_go_on() -> None:
     assert "not begun yet" in out
     assert json.loads(invoke("explain", "tiny", "--json")[1]) is None
     with controller() as zones:
-        live.follow("tiny", 1, every=0.05)
-        _until(lambda: len(live.status("tiny")[0].units) == 5)
+        deployments.follow("tiny", 1, every=0.05)
+        _until(lambda: len(deployments.status("tiny")[0].units) == 5)
         data = json.loads(invoke("status", "tiny", "--json")[1])
         assert data["phase"] == "running" and {u["unit"] for u in data["units"]} >= {"low@E1", "out@C1"}
         assert data["change"]["done"] == data["change"]["steps"] > 10 and data["controller"]
@@ -254,9 +255,9 @@ def test_status_stop_and_go_on() -> None:
         invoke("move", "low", "--to", "cloud", "--yes", "--wait")
         assert "s from the first stop to the last start" in invoke("explain", "tiny")[1]
         assert invoke("stop", "tiny", "--wait")[0] == 0
-        assert live.status("tiny")[0].phase == "stopped"
+        assert deployments.status("tiny")[0].phase == "stopped"
         assert invoke("apply", *tiny(), "--yes", "--wait")[0] == 0  # the same plan, which does not run
-        assert live.status("tiny")[0].phase == "running"
+        assert deployments.status("tiny")[0].phase == "running"
         assert invoke("stop", "tiny", "--forget")[0] == 2
         assert invoke("stop", "tiny", "--forget", "--yes", "--wait")[0] == 0
         assert zones.differences(None, "tiny") == []
@@ -278,9 +279,9 @@ def test_explain_a_file() -> None:
 
 
 def test_the_store_comes_from_option_environment_or_habit(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert live.store_place(None) == str(Path(".headwater") / "headwater.db")
-    monkeypatch.setenv(live.STORE, "other.db")
-    assert live.store_place(None) == "other.db" and live.store_place("x") == "x"
+    assert deployments.store_place(None) == str(Path(".headwater") / "headwater.db")
+    monkeypatch.setenv(deployments.STORE, "other.db")
+    assert deployments.store_place(None) == "other.db" and deployments.store_place("x") == "x"
     invoke("apply", *tiny(), "--yes")
     assert Path("other.db").exists()
 
@@ -288,7 +289,7 @@ def test_the_store_comes_from_option_environment_or_habit(monkeypatch: pytest.Mo
 def test_what_was_shown_is_what_is_stored() -> None:
     flow, _, continuum = tiny()
     asked = PlanRequest(
-        dataflow=service.load_dataflow(flow).dataflow, continuum=service.load_continuum(continuum)
+        dataflow=running.load_dataflow(flow).dataflow, continuum=running.load_continuum(continuum)
     )
     shown = Client().propose(asked)
     assert shown.change.version == 0 and Client().apply(shown) == 1
@@ -308,6 +309,6 @@ def test_up_reaches_nodes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Agents, "open", reach)
     stop = threading.Event()
     stop.set()
-    live.up(nodes=service.load_continuum(CONTINUUM).nodes, stop=stop, say=told.append)
+    deployments.up(nodes=running.load_continuum(CONTINUUM).nodes, stop=stop, say=told.append)
     assert opened == ["C1", "S1", "S2", "E1", "E2", "E3", "E4", "E5"]
     assert told == ["S2: nobody answers"]

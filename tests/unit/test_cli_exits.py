@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import headwater
 from headwater.cli.app import _Commands, app
 from headwater.cli.exits import EXITS, IN_WORDS
-from headwater.errors import ErrorList, HeadwaterError, PlacementError, RuntimeFailure, Unavailable
+from headwater.core.errors import ErrorList, HeadwaterError, PlacementError, RuntimeFailure, Unavailable
 
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| (\d+) \| ([^|]+?) \|([^|]*)\|$", re.MULTILINE)

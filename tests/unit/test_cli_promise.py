@@ -14,16 +14,15 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headwater import live, live_loop
-from headwater.adapt.promise import Promise
-from headwater.app import observe
+from headwater.adapt.slo import Promise
+from headwater.app import deployments, objectives, observe
 from headwater.app.client import Client, PlanRequest
 from headwater.control import tables
 from headwater.control.records import ReportRecord
 from headwater.control.store import Store
-from headwater.errors import DeploymentError
-from headwater.jsonform import dump
-from headwater.metrics import (
+from headwater.core.errors import DeploymentError
+from headwater.core.jsonform import dump
+from headwater.core.metrics import (
     ChannelProgress,
     HostProgress,
     Latency,
@@ -33,8 +32,8 @@ from headwater.metrics import (
     UnitProgress,
 )
 from headwater.plan.edit import Move
-from headwater.profile import OperatorProfile, Profile
-from headwater.prometheus import address, serving
+from headwater.plan.profile import OperatorProfile, Profile
+from headwater.web.prometheus import address, serving
 from tests.conftest import free_port
 from tests.unit.changes import FIRST
 from tests.unit.test_cli_control import controller, invoke, tiny
@@ -47,8 +46,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
     monkeypatch.setenv("COLUMNS", "240")
     monkeypatch.setattr(observe, "RECENT", 600.0)  # a slow machine is no reason to fail
-    monkeypatch.delenv(live.STORE, raising=False)
-    made = Store(live.store_place(None))
+    monkeypatch.delenv(deployments.STORE, raising=False)
+    made = Store(deployments.store_place(None))
     yield made
     made.close()
 
@@ -246,7 +245,7 @@ def test_metrics_are_rates_over_restarts(store: Store) -> None:
     code, out, _ = invoke("metrics", "f")
     assert code == 0 and "f, over the last 10s" in out and "FP@E1" in out and "read at L1" in out
     assert "Latency p95  ██████████  1.5s to 1.5s, now 1.5s" in out and "4 rows, 2KiB" in out
-    assert len(live_loop.metrics("f", 3.5).course) <= 3
+    assert len(objectives.metrics("f", 3.5).course) <= 3
     assert invoke("metrics", "nobody")[0] == 6 and invoke("metrics", "f", "--since", "x")[0] == 3
 
 
@@ -256,8 +255,8 @@ def test_a_long_course_is_drawn_in_few_bars(store: Store) -> None:
     assert "nothing was measured yet" in invoke("metrics", "f")[1]
     for second in range(0, 301):
         store.report("me", end - 300 + second, samples={"f": seen(second, p95=9.0 if second == 152 else 1.0)})
-    course = live_loop.metrics("f", 600).course
-    assert 35 <= len(course) <= live_loop.MOMENTS
+    course = objectives.metrics("f", 600).course
+    assert 35 <= len(course) <= objectives.MOMENTS
     assert [m.rows_per_s for m in course] == pytest.approx([100] * len(course))
     assert max(m.latency_s or 0 for m in course) == 9.0  # what was bad for a moment is seen
 
@@ -438,7 +437,7 @@ def test_names_follow_the_rules(store: Store) -> None:
 def test_up_serves_metrics_while_it_runs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     port, found = free_port(), {}
     url = f"http://127.0.0.1:{port}/metrics"
-    monkeypatch.setattr(live, "up", lambda *given, **options: found.update(scrape(url)))
+    monkeypatch.setattr(deployments, "up", lambda *given, **options: found.update(scrape(url)))
     code, _, err = invoke("up", "--listen", "none", "--metrics", str(port))
     assert code == 0 and f"metrics at {url}" in err
     assert found == {("headwater_store_up", frozenset()): 1}

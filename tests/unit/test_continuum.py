@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headwater.continuum import Continuum
-from headwater.errors import ContinuumError, ErrorList
-from headwater.requirement import Requirement
-from headwater.yamltree import MAX_BYTES
+from headwater.continuum.model import Continuum
+from headwater.continuum.yamltree import MAX_BYTES
+from headwater.core.errors import ContinuumError, ErrorList
+from headwater.core.requirement import Requirement
 
 ACME = Path(__file__).parents[2] / "examples" / "acme" / "continuum.yaml"
 ML = Requirement.parse("gpu = true and n_cpu >= 4")

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headwater.continuum import Continuum
-from headwater.errors import ContinuumError, ErrorList
-from headwater.yamltree import MAX_PROBLEMS
+from headwater.continuum.model import Continuum
+from headwater.continuum.yamltree import MAX_PROBLEMS
+from headwater.core.errors import ContinuumError, ErrorList
 
 HEAD = """\
 layers: [edge, site, cloud]

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import Promise
 from headwater.control import poller, tables
 from headwater.control.controller import WATCHED, Controller, holder_label
-from headwater.control.simulated import Call
-from headwater.errors import HeadwaterError, RuntimeFailure, Unavailable
-from headwater.metrics import UnitProgress
+from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
+from headwater.core.metrics import UnitProgress
 from headwater.plan.build import build, in_layers
 from headwater.plan.steps import CanarySettings, Finish
+from headwater.testing.nodes import Call
 from tests.unit.changes import ACME, FIRST, calls_of
 from tests.unit.controlled import WIDER, Site
 

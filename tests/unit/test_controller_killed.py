@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from headwater.control.simulated import SimulatedNodes
 from headwater.control.store import Store
+from headwater.testing.nodes import SimulatedNodes
 from tests.unit.changes import FIRST, Version
 
 ROOT = Path(__file__).parents[2]

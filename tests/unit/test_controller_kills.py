@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headwater.control import tables
-from headwater.control.simulated import Call, SimulatedNodes
 from headwater.control.store import Store
-from headwater.errors import RuntimeFailure
+from headwater.core.errors import RuntimeFailure
+from headwater.testing.nodes import Call, SimulatedNodes
 from tests.unit.changes import FIRST, Version, calls_of, versions
 from tests.unit.controlled import WIDER, Killed, Site, kill_at
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import headwater as hw
+from headwater.core.jsonform import dump, load
+from headwater.core.metrics import OperatorProgress
 from headwater.dataflow.graph import Dataflow
-from headwater.jsonform import dump, load
-from headwater.metrics import OperatorProgress
-from headwater.runtime.counting import Counting, Read, Tally, completed, points, rejects_of, rows_of
+from headwater.query.counting import Counting, Read, Tally, completed, points, rejects_of, rows_of
 
 
 def forked() -> Dataflow:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import headwater as hw
-from headwater.continuum import Continuum
-from headwater.metrics import ChannelProgress, Progress, UnitProgress
+from headwater.continuum.model import Continuum
+from headwater.core.metrics import ChannelProgress, Progress, UnitProgress
 from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.cutcost import cut_cost
 from headwater.plan.model import DeploymentPlan

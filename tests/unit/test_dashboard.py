@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("nicegui")
 
-from headwater import live_share
+from headwater.app import pools
 from headwater.app.view import LinkSeen, UnitSeen, View, ZoneSeen
 from headwater.web.access import Access, NotAllowed, NotKnown
 from headwater.web.dashboard import sessions, signin
@@ -105,12 +105,12 @@ def test_the_oldest_session_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_role_is_looked_up_before_each_act(tmp_path: Path) -> None:
     place = str(tmp_path / "s.db")
-    admin = live_share.set_owner("admin", place, token=True)
-    token = live_share.set_owner("olga", place, token=True, role="operator", shown=admin)
+    admin = pools.set_owner("admin", place, token=True)
+    token = pools.set_owner("olga", place, token=True, role="operator", shown=admin)
     open_ = Sessions()
     visitor = Visitor(Access(place), open_, open_.begin(token or ""))
     visitor.check("operator")
-    live_share.set_owner("olga", place, role="viewer", shown=admin)
+    pools.set_owner("olga", place, role="viewer", shown=admin)
     with pytest.raises(NotAllowed):
         visitor.check("operator")
     open_.end(visitor.session)

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headwater.errors import ChannelError
-from headwater.runtime.deadletters import MAX_RECORD, Locator, Place, explain, locate, read_dead_letters
-from headwater.runtime.outlets import open_outlet
-from headwater.runtime.reasons import NOT_UTF8
+from headwater.connectors.deadletters import MAX_RECORD, Locator, Place, explain, locate, read_dead_letters
+from headwater.connectors.reasons import NOT_UTF8
+from headwater.connectors.writers import open_outlet
+from headwater.core.errors import ChannelError
 
 SCHEMA = "id bigint, temperature double, ts timestamp"
 NESTED = "v bigint, w struct<a: array<int>>, d decimal(3,1), on boolean, m map<string,double>, ts timestamp"

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater.continuum import Continuum
-from headwater.control.simulated import SimulatedNodes
+from headwater.continuum.model import Continuum
+from headwater.core.errors import DeploymentError, ErrorList
 from headwater.dataflow.stream import Stream
-from headwater.errors import DeploymentError, ErrorList
 from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.document import plan_id
@@ -26,6 +25,7 @@ from headwater.plan.steps import (
     Watch,
     standing_of,
 )
+from headwater.testing.nodes import SimulatedNodes
 from tests.unit.changes import ACME, FIRST, SCHEMA, Version, calls_of, carry_out
 
 EVERY = ("FP@E1", "FP@E2", "FP@E4", "AD@S1", "AD@S2", "out@C1")

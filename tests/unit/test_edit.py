@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import headwater as hw
-from headwater.continuum import Continuum
-from headwater.errors import PlacementError
+from headwater.continuum.model import Continuum
+from headwater.core.errors import PlacementError
 from headwater.plan import edit
 from headwater.plan.build import annotated, build
 from headwater.plan.diff import diff

@@ -25,7 +25,7 @@ from benchmarks.flowunits.flow import flow
 from benchmarks.flowunits.storage import Storage
 from benchmarks.flowunits.workload import CORES, EDGES, UNIT, Arrivals, Burst, continuum_text, measure, whole
 from benchmarks.flowunits.zones import Zones
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.plan.build import build
 
 # ---------------------------------------------------------------- workload

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from headwater.core.errors import DataflowError
 from headwater.dataflow.function import PythonFunction, accepts, fingerprint
-from headwater.errors import DataflowError
 
 TEXT = '''
 import functools

@@ -14,6 +14,8 @@ import pytest
 
 from examples.acme import generate as acme
 from examples.taxi import generate as taxi
+from headwater.core.errors import HeadwaterError
+from headwater.dataflow.sensors import SensorModel, readings
 from headwater.demo.data import (
     MALFORMED_KINDS,
     NAB_SHIFT_DAYS,
@@ -23,8 +25,6 @@ from headwater.demo.data import (
     write_all,
     write_steps,
 )
-from headwater.errors import HeadwaterError
-from headwater.sensors import SensorModel, readings
 
 NAB = Path(__file__).parents[3] / "shared" / "data" / "nab"
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from headwater.continuum import Host
-from headwater.runtime.hosts import Account, Hosts, Meter, Process, quota, quota_of, since
-from headwater.runtime.query import Batch, Running
+from headwater.continuum.model import Host
+from headwater.query.query import Batch, Running
+from headwater.spark.hosts import Account, Hosts, Meter, Process, quota, quota_of, since
 
 HOST = Host("host", "zone")
 SERVER, ZYGOTE, WORKER, OTHER = (1, 1.0), (2, 1.0), (3, 2.0), (3, 9.0)

@@ -12,8 +12,8 @@ import pytest
 
 import headwater as hw
 from headwater import iot
+from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream
-from headwater.errors import DataflowError
 
 BEGIN = datetime(2026, 1, 1)
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from headwater.runtime.linkmeter import ASK_SECONDS, WINDOW, Line, LinkMeter
+from headwater.channels.linkmeter import ASK_SECONDS, WINDOW, Line, LinkMeter
 
 PIECE = 64 * 1024
 A, B = "relay a", "relay b"

@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, delete, event, insert, update
 
-from headwater import live_share
-from headwater.adapt.promise import Promise
-from headwater.app import observe
+from headwater.adapt.slo import Promise
+from headwater.app import observe, pools
 from headwater.app.view import UnitSeen, View
 from headwater.control import tables as t
-from headwater.control.pulse import Pulse
+from headwater.control.notify import Pulse
 from headwater.control.store import NoStore, Store
-from headwater.jsonform import dump
+from headwater.core.jsonform import dump
 from tests import crowd
 from tests.unit.test_sharing import TWO, end, flow
 
@@ -149,17 +148,17 @@ def test_a_change_under_way_is_counted(store: Store) -> None:
 
 
 def test_pools_and_what_they_share(store: Store) -> None:
-    live_share.submit(flow("one"), TWO, "ann", store.where)
+    pools.submit(flow("one"), TWO, "ann", store.where)
     end(store)
-    live_share.submit(flow("two", least=5), TWO, "bob", store.where)
+    pools.submit(flow("two", least=5), TWO, "bob", store.where)
     end(store)
     (pool,) = observe.look(store.where).pools
     assert [(m.name, m.owner) for m in pool.dataflows] == [("one", "ann"), ("two", "bob")]
     assert pool.dataflows[0].shared >= 1  # the source
     assert pool.operators < sum(m.operators for m in pool.dataflows)
-    whole = store.pool(live_share.POOL)
+    whole = store.pool(pools.POOL)
     assert whole is not None and pool.operators == len(whole.users)
-    live_share.remove("two", "bob", store.where)
+    pools.remove("two", "bob", store.where)
     end(store, outcome="refused")
     (pool,) = observe.look(store.where).pools
     assert len(pool.dataflows) == 2  # nothing was removed

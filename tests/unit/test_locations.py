@@ -8,14 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headwater as hw
-from headwater.continuum import Continuum
-from headwater.control.simulated import SimulatedNodes
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ErrorList, HeadwaterError, PlacementError
+from headwater.core.jsonform import dump
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import ErrorList, HeadwaterError, PlacementError
-from headwater.jsonform import dump
 from headwater.plan import edit
 from headwater.plan.build import build, in_layers, marked_layers
-from headwater.plan.carry import Carry
 from headwater.plan.deployment import Edge
 from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.document import from_document, plan_id, to_document
@@ -24,7 +22,9 @@ from headwater.plan.order import steps_of
 from headwater.plan.outline import outline
 from headwater.plan.state import kept_state
 from headwater.plan.steps import Drain, Stop, standing_of
+from headwater.plan.transfer import Carry
 from headwater.render.deployment import plan_view
+from headwater.testing.nodes import SimulatedNodes
 from tests.deployments.flows import CONTINUUM as THREE
 from tests.unit.changes import carry_out
 from tests.unit.test_plan import dataflows

@@ -11,19 +11,26 @@ import pytest
 from sqlalchemy import func, select
 
 from headwater.adapt.calibrate import Learned
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import Promise
 from headwater.control import tables as t
 from headwater.control.memory import APART, DECISIONS, DENSE, LASTING
 from headwater.control.sharing import Limits
 from headwater.control.store import LeaseLost, Store, StoreReader
-from headwater.errors import DeploymentError
-from headwater.jsonform import dump_json
-from headwater.metrics import HostProgress, Latency, LinkProgress, OperatorProgress, Progress, UnitProgress
+from headwater.core.errors import DeploymentError
+from headwater.core.jsonform import dump_json
+from headwater.core.metrics import (
+    HostProgress,
+    Latency,
+    LinkProgress,
+    OperatorProgress,
+    Progress,
+    UnitProgress,
+)
 from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
 from headwater.plan.order import steps_of
+from headwater.plan.profile import OperatorProfile, Profile
 from headwater.plan.steps import standing_of
-from headwater.profile import OperatorProfile, Profile
 from tests.unit.changes import FIRST
 from tests.unit.test_store import store
 

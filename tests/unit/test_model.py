@@ -11,10 +11,10 @@ from headwater.adapt.calibrate import Learned, compared, facts_of, learn
 from headwater.adapt.model import Costs, Facts, predict, rows_of
 from headwater.adapt.window import window
 from headwater.control.records import Sample
-from headwater.jsonform import dump, load
-from headwater.metrics import HostProgress, OperatorProgress, Progress, UnitProgress
-from headwater.profile import Known, OperatorProfile, Profile
-from headwater.simulate import World
+from headwater.core.jsonform import dump, load
+from headwater.core.metrics import HostProgress, OperatorProgress, Progress, UnitProgress
+from headwater.plan.profile import Known, OperatorProfile, Profile
+from headwater.testing.modelled import World
 from tests.unit.looped import PROFILE, planned
 
 KERB, CLOUD = ("kerb", "pi"), ("cloud", "vm")

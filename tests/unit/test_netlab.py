@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.netlab import forwarder, links, namespaces
 from benchmarks.netlab.topology import MOST_ZONES, Route, Topology, owner, plan
-from headwater.continuum import Continuum
-from headwater.errors import ContinuumError, Unavailable
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ContinuumError, Unavailable
 
 TREE = Continuum.from_text("""
 name: tree

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from headwater.runtime.deadletters import letters_of
-from headwater.runtime.globs import fits
+from headwater.connectors.deadletters import letters_of
+from headwater.connectors.globs import fits
 from tests.unit.test_deadletters import put, rows
 from tests.unit.test_replaying import BAD, GOOD, Scene
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import assume, event, example, given, settings
 from hypothesis import strategies as st
 
-from headwater.control.simulated import SimulatedNodes
-from headwater.errors import DeploymentError, ErrorList
-from headwater.jsonform import dump_json, load_json
+from headwater.core.errors import DeploymentError, ErrorList
+from headwater.core.jsonform import dump_json, load_json
 from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.document import from_document, to_document
 from headwater.plan.explain import explain
@@ -29,6 +28,7 @@ from headwater.plan.steps import (
     side_by_side,
     standing_of,
 )
+from headwater.testing.nodes import SimulatedNodes
 from tests.unit.changes import FIRST, Version, carry_out, versions
 from tests.unit.test_diff import between
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from headwater.errors import PlacementError
+from headwater.core.errors import PlacementError
 from headwater.placement.cost import evaluate, service_time, shortages, transfer_time
 from headwater.placement.network import Flow, Mesh, Tree
 from headwater.placement.problem import Application, Hosts, Operator, Problem, Topology

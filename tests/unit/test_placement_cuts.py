@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from headwater.errors import PlacementError
-from headwater.placement import Application, Hosts, Operator, Problem, Topology, fog
+from headwater.core.errors import PlacementError
+from headwater.placement import Application, Hosts, Operator, Problem, Topology
 from headwater.placement.cuts import branches, trunks
-from headwater.placement.fog import APP_1, APP_2, DEVICES, devices, diamond
 from headwater.placement.network import Tree
 from headwater.placement.response import response
 from headwater.placement.usage import resource_usage
+from headwater.testing import fog
+from headwater.testing.fog import APP_1, APP_2, DEVICES, devices, diamond
 
 
 def problem(graph: Sequence[tuple[int, int]], fogs: int, levels: int = 2) -> Problem:

@@ -10,17 +10,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headwater.errors import PlacementError
-from headwater.placement import Application, Hosts, Operator, Problem, Topology, fog
+from headwater.core.errors import PlacementError
+from headwater.placement import Application, Hosts, Operator, Problem, Topology
 from headwater.placement.cutnumbers import Load
 from headwater.placement.exact import Exactness, lacking, tsoo_exact
-from headwater.placement.fog import APP_1, APP_2, DEVICES
 from headwater.placement.network import Tree
 from headwater.placement.problem import Ints
 from headwater.placement.response import response
 from headwater.placement.schedule import SCHEDULERS, decide, scheduler, tables
 from headwater.placement.situation import Limits, Situation
 from headwater.placement.usage import Weights, resource_usage
+from headwater.testing import fog
+from headwater.testing.fog import APP_1, APP_2, DEVICES
 
 LIMITS = Limits(max_latency=1.0, max_bandwidth=125e6 * 8, links=False)
 FULL = Exactness(steps=1_000_000, most_steps=1_000_000, price=0.0)

@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headwater.placement import Application, Hosts, Operator, Problem, Topology, generate, solve
+from headwater.placement import Application, Hosts, Operator, Problem, Topology, solve
 from headwater.placement.network import Mesh
-from headwater.placement.simulation import World, simulate
+from headwater.testing import generate
+from headwater.testing.queues import World, simulate
 
 RATE, CPU = 80.0, 100.0  # load 0.8
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headwater.errors import PlacementError
+from headwater.core.errors import PlacementError
 from headwater.placement import STRATEGIES, Application, Operator, Placement, Problem, solve
-from headwater.placement import generate as g
 from headwater.placement.cost import evaluate, shortages
 from headwater.placement.elimination import eliminate
 from headwater.placement.index import _BLOCK, Indexed, _find, _loop
@@ -19,6 +18,7 @@ from headwater.placement.placing import Placing
 from headwater.placement.search import Scan
 from headwater.placement.tcep import Merged, Sorted, tcep
 from headwater.placement.why import Unplaceable
+from headwater.testing import generate as g
 from tests.unit.placements import best, mixed
 
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headwater as hw
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ErrorList, PlacementError
+from headwater.core.jsonform import dump
 from headwater.dataflow.builder import DataflowBuilder
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stream import Stream
-from headwater.errors import ErrorList, PlacementError
-from headwater.jsonform import dump
 from headwater.plan.build import annotated, build, marked_layers, one_unit, unit_per_operator
 from headwater.plan.deployment import Deployment
 from headwater.plan.model import DeploymentPlan

@@ -15,15 +15,15 @@ from typer.testing import CliRunner
 import headwater as hw
 from headwater.app.client import Client, PlanRequest, Proposal
 from headwater.cli import app
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ErrorList, HeadwaterError, PlacementError
+from headwater.core.jsonform import dump
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import ErrorList, HeadwaterError, PlacementError
-from headwater.jsonform import dump
 from headwater.placement import STRATEGIES
 from headwater.placement.cost import evaluate, shortages
 from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.place import ANNOTATED, Setting, Wish, place
-from headwater.profile import Known, OperatorProfile, Profile
+from headwater.plan.profile import Known, OperatorProfile, Profile
 
 ZONES = """
 name: plant

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headwater import live
+from headwater.app import deployments
 from headwater.app.client import Client, PlanRequest
 from headwater.cli import app
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
+from headwater.core.errors import PlacementError
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import PlacementError
 from headwater.placement.forecast import FORECASTS, ewma, forecast, holt_winters, last_value
 from headwater.placement.schedule import SCHEDULERS
 from headwater.placement.situation import Limits
@@ -25,8 +25,8 @@ from headwater.plan.build import annotated, build, in_layers
 from headwater.plan.deployment import Deployment, Placement
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.place import ANNOTATED, Wish, place
+from headwater.plan.profile import OperatorProfile, Profile
 from headwater.plan.rates import read_trace, replayed
-from headwater.profile import OperatorProfile, Profile
 from tests.unit.test_plan_place import CONTINUUM, FLOW, ZONES, measured, plant, setting
 
 STRONG_AND_WEAK = Continuum.from_text(
@@ -268,7 +268,7 @@ def test_a_broken_limit_is_among_the_plans_warnings(files: list[str], tmp_path: 
     assert shown.exit_code == 0 and "nothing keeps to max_latency" in " ".join(shown.output.split())
     stored = CliRunner().invoke(app, ["apply", *files, *options, "--store", store, "--yes"])
     assert stored.exit_code == 0, stored.output
-    assert live.in_force(store) == {}  # nobody has carried it out yet
+    assert deployments.in_force(store) == {}  # nobody has carried it out yet
 
 
 def test_profiles_are_of_their_dataflows(files: list[str], tmp_path: Path) -> None:

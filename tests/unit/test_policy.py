@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import Promise
 from headwater.control import policy, tables
 from tests.unit.looped import BEGIN, Loop
 

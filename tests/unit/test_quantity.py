@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.errors import HeadwaterError
-from headwater.quantity import (
+from headwater.core.errors import HeadwaterError
+from headwater.core.quantity import (
     QuantityError,
     format_bandwidth,
     format_duration,

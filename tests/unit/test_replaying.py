@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
+from headwater.connectors import replaying
+from headwater.connectors.deadletters import Letter, letters_of, read_dead_letters
+from headwater.connectors.offerfile import FileOffer
+from headwater.connectors.offermqtt import mqtt_offer
+from headwater.connectors.replaying import Replayed, Wanted, read_wanted, replay
+from headwater.core.errors import DeploymentError
 from headwater.dataflow.sources import FileSource, MqttSource, Source
-from headwater.errors import DeploymentError
-from headwater.runtime import replaying
-from headwater.runtime.deadletters import Letter, letters_of, read_dead_letters
-from headwater.runtime.offerfile import FileOffer
-from headwater.runtime.offermqtt import mqtt_offer
-from headwater.runtime.replaying import Replayed, Wanted, read_wanted, replay
 from tests.unit.test_deadletters import put, rows
 
 SCHEMA = "id bigint, temperature double, ts timestamp"
@@ -332,7 +332,7 @@ def test_a_real_kill_between_file_and_note(scene: Scene) -> None:
     (id_,) = scene.malformed(BAD)
     code = (
         "import os, signal, sys; from pathlib import Path; from tests.unit.test_replaying import Scene\n"
-        "from headwater.runtime.offerfile import FileOffer\n"
+        "from headwater.connectors.offerfile import FileOffer\n"
         "real = FileOffer.offer\n"
         "def offer(self): real(self); os.kill(os.getpid(), signal.SIGKILL)\n"
         "FileOffer.offer = offer\n"

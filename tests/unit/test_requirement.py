@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.errors import DataflowError
-from headwater.requirement import Capabilities, Predicate, Requirement, Value, capability
+from headwater.core.errors import DataflowError
+from headwater.core.requirement import Capabilities, Predicate, Requirement, Value, capability
 
 HOST = Capabilities({"n_cpu": 2, "memory": "8GiB", "gpu": False, "os": "linux", "load": 0.5})
 

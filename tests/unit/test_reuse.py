@@ -12,20 +12,20 @@ from hypothesis import given, settings
 
 import headwater as hw
 from headwater.adapt.model import Costs, Facts
-from headwater.continuum import Continuum
-from headwater.dataflow.conditions import canonical, implied, parts_of
+from headwater.continuum.model import Continuum
+from headwater.core.errors import DataflowError, RuntimeFailure
 from headwater.dataflow.graph import Dataflow
-from headwater.dataflow.schema import Schema
 from headwater.dataflow.stream import Stream
-from headwater.errors import DataflowError, RuntimeFailure
 from headwater.plan.build import build, in_layers
 from headwater.plan.model import DeploymentPlan
-from headwater.profile import Profile
+from headwater.plan.profile import Profile
 from headwater.reuse.commons import Commons, Shape
 from headwater.reuse.contain import served
 from headwater.reuse.normal import normalized
 from headwater.reuse.pool import Pool
 from headwater.reuse.ways import cheapest, costs, ways
+from headwater.sql.conditions import canonical, implied, parts_of
+from headwater.sql.schema import Schema
 
 SCHEMA = "id int, ts timestamp, k string, v double, n int"
 TYPES = Schema.parse("v double, n int, s string, d decimal(5,2)")

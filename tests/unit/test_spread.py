@@ -12,12 +12,12 @@ from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
 
 import headwater as hw
-from headwater.continuum import Continuum
-from headwater.control.simulated import SimulatedNodes
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ErrorList, HeadwaterError, PlacementError
+from headwater.core.jsonform import dump_json, load_json
+from headwater.core.requirement import Requirement
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stream import Stream
-from headwater.errors import ErrorList, HeadwaterError, PlacementError
-from headwater.jsonform import dump_json, load_json
 from headwater.plan import edit
 from headwater.plan.build import annotated, build
 from headwater.plan.diff import PlanDiff, diff
@@ -28,7 +28,7 @@ from headwater.plan.order import steps_of
 from headwater.plan.spec import UnitSpec, spec_of
 from headwater.plan.spread import spread_column
 from headwater.plan.steps import standing_of
-from headwater.requirement import Requirement
+from headwater.testing.nodes import SimulatedNodes
 from tests.unit.changes import carry_out
 from tests.unit.test_locations import line
 from tests.unit.test_plan import dataflows

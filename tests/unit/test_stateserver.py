@@ -10,12 +10,12 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 from pyspark.sql.streaming.stateful_processor_api_client import StatefulProcessorApiClient
 from pyspark.sql.types import StructType
 
+from headwater.core.errors import SparkStumbled
 from headwater.dataflow.function import PythonFunction
 from headwater.dataflow.stateful import Scan
-from headwater.errors import SparkStumbled
-from headwater.runtime import stateserver
-from headwater.runtime.query import translated
-from headwater.runtime.scan import Scanning, ScanProcessor
+from headwater.query import stateserver
+from headwater.query.query import translated
+from headwater.query.scan import Scanning, ScanProcessor
 
 
 def test_a_worker_gives_up_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,9 @@ from headwater.control.lifecycle import BUSY, WAYS, move
 from headwater.control.records import Lease, ReportRecord
 from headwater.control.store import LeaseLost, Store, StoreReader
 from headwater.control.tables import shown, url_of
-from headwater.errors import DeploymentError, Unavailable
-from headwater.jsonform import dump_json, load_json
-from headwater.metrics import Progress, UnitProgress
+from headwater.core.errors import DeploymentError, Unavailable
+from headwater.core.jsonform import dump_json, load_json
+from headwater.core.metrics import Progress, UnitProgress
 from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
 from headwater.plan.order import steps_of

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import headwater as hw
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.plan import edit
 from headwater.plan.build import build
 from headwater.plan.deployment import Deployment
 from headwater.plan.diff import diff
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.turns import turns
+from headwater.plan.summary import turns
 
 ACME = Continuum.from_yaml(Path(__file__).parent / "acme.yaml")
 

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater import live, live_loop
-from headwater.app import observe
+from headwater.app import deployments, objectives, observe
 from headwater.app.client import Client as StoreClient
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.control.store import Store
+from headwater.core.jsonform import dump
 from headwater.dataflow.graph import Dataflow
-from headwater.jsonform import dump
 from headwater.plan.build import build
 from headwater.web.server import serving
 from tests.unit.served import ZONES, Client, flow, place, until, world
@@ -200,7 +199,7 @@ def test_decisions_are_listed_shown_and_answered(client: Client, tiny: dict[str,
 
 def propose(above: int) -> int:
     """Record a decision as the controller does, under its lease."""
-    store = Store(live.store_place(None))
+    store = Store(deployments.store_place(None))
     base = store.base("tiny")
     assert base is not None
     plan = build(Dataflow.from_data(flow(above=above)), base.continuum)
@@ -322,9 +321,9 @@ def test_what_happens_is_told_as_it_happens(client: Client) -> None:
 
 def test_a_stream_says_when_the_store_is_gone(tmp_path: Path) -> None:
     with place(tmp_path), serving(None, "127.0.0.1", 0) as url, Client(url) as client:
-        store = Path(live.store_place(None))
+        store = Path(deployments.store_place(None))
         Store(str(store)).close()
-        assert live_loop.told(None) == (0, ())
+        assert objectives.told(None) == (0, ())
         store.rename("elsewhere.db")
         found = client.get("/events", params={"seconds": 1.2}).text
         assert found.count("event: problem") == 1 and '"status": 404' in found

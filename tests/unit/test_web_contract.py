@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
-from headwater import live, live_share
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import Promise
+from headwater.app import deployments, pools
 from headwater.control.store import Store
 from headwater.web.server import serving
 from tests.unit.changes import ACME, FIRST
@@ -70,14 +70,14 @@ PLACES: list[dict[str, Any]] = [
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """Give the URL of a server and an owner's token."""
     with place(tmp_path_factory.mktemp("contract")):
-        store = Store(live.store_place(None))
+        store = Store(deployments.store_place(None))
         base = running(store)
         for number in range(30):
             propose(store, base, f"reason {number}")
         for ago in range(20):
             store.report("me", time.time() - ago, samples={"f": SEEN})
         store.set_promise("f", Promise())
-        live_share.submit(FIRST.flow().__class__.from_data({**FLOW, "name": "one"}), ACME, "a")
+        pools.submit(FIRST.flow().__class__.from_data({**FLOW, "name": "one"}), ACME, "a")
         store.close()
         with serving(None, "127.0.0.1", 0) as url:
             yield url, token("a")

@@ -15,11 +15,11 @@ import httpx
 import pytest
 
 import headwater as hw
-from headwater import live_share
-from headwater.continuum import Continuum
+from headwater.app import pools
+from headwater.app.stores import store_place
+from headwater.continuum.model import Continuum
 from headwater.control.sharing import ROLES, Role
 from headwater.control.store import Store
-from headwater.places import store_place
 from headwater.web.guard import OPEN
 from headwater.web.problems import MEDIA_TYPE
 from headwater.web.server import serving
@@ -142,10 +142,10 @@ def test_the_tokens_role_counts_at_once(url: str) -> None:
     mine = token("eve", "viewer")
     with Client(url, mine) as client:
         client.ask("/deployments/nobody/stop", None, 403)
-        live_share.set_owner("eve", role="operator")
+        pools.set_owner("eve", role="operator")
         client.ask("/deployments/nobody/stop", None, 404)
         assert client.see("/me") == {"name": "eve", "role": "operator", "on_trial": False}
-        live_share.set_owner("eve", token=True, shown=mine)
+        pools.set_owner("eve", token=True, shown=mine)
         client.see("/me", 401)
     for wrong in ("x", "x" * 5000):
         with Client(url, wrong) as client:
@@ -177,7 +177,7 @@ def test_an_owner_acts_in_ones_own_name(url: str) -> None:
         (pool,) = client.see("/pools")
         assert [d["owner"] for d in pool["dataflows"]] == ["team-a"]
         assert client.see("/pools/commons/dataflows/one")["name"] == "one"
-    admin = token(live_share.ADMIN)
+    admin = token(pools.ADMIN)
     with Client(url, mine) as client:
         assert client.patch("/owners/team-a", json={"cores": 5}).status_code == 403
     with Client(url, admin) as client:
@@ -185,8 +185,8 @@ def test_an_owner_acts_in_ones_own_name(url: str) -> None:
 
 
 def test_the_servers_own_environment_is_nobodys_token(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    admin = token(live_share.ADMIN)
-    monkeypatch.setenv(live_share.TOKEN, admin)
+    admin = token(pools.ADMIN)
+    monkeypatch.setenv(pools.TOKEN, admin)
     with Client(url, token("a")) as client:
         assert client.patch("/owners/a", json={"cores": 5}).status_code == 403
 

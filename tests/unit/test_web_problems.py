@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from headwater import errors, live
+from headwater.app import deployments
 from headwater.control.store import Store
-from headwater.quantity import QuantityError
+from headwater.core import errors
+from headwater.core.quantity import QuantityError
 from headwater.web.access import NotAllowed, NotKnown
 from headwater.web.api import about
 from headwater.web.problems import MEDIA_TYPE, Problem, problem_of
@@ -21,7 +22,7 @@ from tests.unit.served import V1, ZONES, Client, fetch, flow, place
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with place(tmp_path_factory.mktemp("problems")), serving(None, "127.0.0.1", 0) as found:
-        Store(live.store_place(None)).close()
+        Store(deployments.store_place(None)).close()
         yield found
 
 

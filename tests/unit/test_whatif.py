@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from headwater import live
 from headwater.adapt.calibrate import Learned
 from headwater.adapt.model import Costs
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import Promise
+from headwater.app import deployments
+from headwater.app.whatif import Supposed, WhatIf, what_if
 from headwater.control import tables
 from headwater.control.store import Store
-from headwater.errors import DeploymentError, HeadwaterError
-from headwater.jsonform import dump
-from headwater.live_whatif import Supposed, WhatIf, what_if
-from headwater.profile import Profile
-from headwater.quantity import QuantityError
+from headwater.core.errors import DeploymentError, HeadwaterError
+from headwater.core.jsonform import dump
+from headwater.core.quantity import QuantityError
+from headwater.plan.profile import Profile
 from tests.unit.changes import FIRST
 from tests.unit.looped import BEGIN, HOLDER, PROFILE, Loop
 from tests.unit.test_cli_control import invoke
@@ -34,7 +34,7 @@ Begin = Callable[..., Loop]
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.setenv(live.STORE, str(tmp_path / "store.db"))
+    monkeypatch.setenv(deployments.STORE, str(tmp_path / "store.db"))
     monkeypatch.setenv("COLUMNS", "200")
 
     def make(promise: Promise = CALM, **more: object) -> Loop:
@@ -175,7 +175,7 @@ def test_without_a_promise_only_room_on_hosts_counts(begin: Begin) -> None:
 @pytest.fixture
 def located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.setenv(live.STORE, str(tmp_path / "store.db"))
+    monkeypatch.setenv(deployments.STORE, str(tmp_path / "store.db"))
     store = Store(tmp_path / "store.db")
     running(store, FIRST.plan())
     return store

@@ -10,8 +10,8 @@ from pathlib import Path
 from headwater.control import tables
 from headwater.control.controller import Controller
 from headwater.control.executor import Executor
-from headwater.control.simulated import Call, SimulatedNodes
 from headwater.control.store import Store
+from headwater.testing.nodes import Call, SimulatedNodes
 
 
 def linger(call: Call) -> None:

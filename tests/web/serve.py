@@ -12,12 +12,19 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headwater import live
+from headwater.app import deployments
 from headwater.cli.signals import stopped_by_signals
-from headwater.continuum import Zone
+from headwater.continuum.model import Zone
 from headwater.control import tables
-from headwater.control.simulated import SimulatedNodes, SimulatedZone
-from headwater.metrics import HostProgress, Latency, LinkProgress, OperatorProgress, Progress, UnitProgress
+from headwater.core.metrics import (
+    HostProgress,
+    Latency,
+    LinkProgress,
+    OperatorProgress,
+    Progress,
+    UnitProgress,
+)
+from headwater.testing.nodes import SimulatedNodes, SimulatedZone
 from headwater.web.server import serving
 
 RATES = {"edge": 640.0, "site": 212.0, "cloud": 31.0}
@@ -114,9 +121,9 @@ def main(directory: Path, port: int, *, idle: bool, real: bool) -> None:
         if idle:
             stop.wait()
         elif real:
-            live.up(place, home=directory, options=("--quick",), stop=stop)
+            deployments.up(place, home=directory, options=("--quick",), stop=stop)
         else:
-            live.up(place, home=directory, open_node=zones.open, stop=stop)
+            deployments.up(place, home=directory, open_node=zones.open, stop=stop)
 
 
 if __name__ == "__main__":

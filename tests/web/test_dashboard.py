@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headwater import live, live_share
+from headwater.app import deployments, pools
 from headwater.control import tables
 from headwater.control.store import Store
 from tests import crowd
@@ -98,8 +98,8 @@ def test_from_nothing_to_a_fission_that_was_approved(serve: Serve, browser: Open
     expect(unit(watching, "watermark@E5")).to_have_attribute("aria-label", re.compile("running"))
     expect(watching.get_by_role("status").filter(has_text=re.compile("new", re.I))).to_have_count(1)
     scene.until_runs(server.place, version + 1)
-    assert live.status("machines", server.place)[0].version == 2
-    with live.existing(server.place) as store:
+    assert deployments.status("machines", server.place)[0].version == 2
+    with deployments.existing(server.place) as store:
         assert store.decision(number).version == 2
 
     # The course of it has the change on it.
@@ -118,7 +118,7 @@ def test_a_proposal_is_rejected(serve: Serve, browser: Open) -> None:
     page.get_by_role("button", name="Reject").click()
     expect(page.get_by_text("Rejected: all stays as it is.")).to_be_visible()
     expect(page.get_by_role("button", name="Reject")).to_be_hidden()
-    with live.existing(server.place) as store:
+    with deployments.existing(server.place) as store:
         assert store.decision(number).state == "rejected" and store.deployment("machines").version == 1
 
 
@@ -126,8 +126,8 @@ def test_who_may_what(serve: Serve, browser: Open) -> None:
     server = serve()
     scene.until_runs(server.place, scene.apply(server.place, server.directory))
     number = scene.propose_fission(server.place)
-    admin = live_share.set_owner("admin", server.place, token=True)
-    viewer = live_share.set_owner("vera", server.place, token=True, role="viewer", shown=admin)
+    admin = pools.set_owner("admin", server.place, token=True)
+    viewer = pools.set_owner("vera", server.place, token=True, role="viewer", shown=admin)
     assert admin and viewer
     page = browser(f"{server.url}/proposals/{number}")
     expect(page.get_by_role("heading", name="Headwater")).to_be_visible()
@@ -147,15 +147,15 @@ def test_who_may_what(serve: Serve, browser: Open) -> None:
     assert page.url.startswith(f"{server.url}/signin")
 
     # A role that is taken away while the page is open is gone at once.
-    live_share.set_owner("olga", server.place, token=False, role="operator", shown=admin)
-    operator = live_share.set_owner("olga", server.place, token=True, shown=admin)
+    pools.set_owner("olga", server.place, token=False, role="operator", shown=admin)
+    operator = pools.set_owner("olga", server.place, token=True, shown=admin)
     page.goto(f"{server.url}/proposals/{number}")
     sign_in(page, operator or "")
     expect(page.get_by_role("button", name="Approve")).to_be_visible()
-    live_share.set_owner("olga", server.place, role="viewer", shown=admin)
+    pools.set_owner("olga", server.place, role="viewer", shown=admin)
     page.get_by_role("button", name="Approve").click()
     expect(page.get_by_text(re.compile("olga is a viewer"))).to_be_visible()
-    assert live.status("machines", server.place)[0].version == 1
+    assert deployments.status("machines", server.place)[0].version == 1
 
 
 def test_a_server_is_lost_and_comes_back(serve: Serve, browser: Open) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 import headwater
+from headwater.app.deployments import existing
 from headwater.app.observe import look
 from headwater.app.view import View
 from headwater.control.store import NoStore
-from headwater.live import existing
-from headwater.web.api.answers import Health, Me, Version, answered
-from headwater.web.api.asking import Here, Viewer
+from headwater.web.api.dependencies import Here, Viewer
+from headwater.web.api.responses import Health, Me, Version, answered
 from headwater.web.problems import responses
 
 router = APIRouter(tags=["about"])

@@ -8,13 +8,12 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from headwater import live, live_loop
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import Promise
+from headwater.app import deployments, objectives
 from headwater.app.client import Client, PlanRequest, Proposal, ProposalOutline
 from headwater.plan.edit import Edit, Fuse, Move, Split, Spread
-from headwater.web.api.answers import ReplayAnswer, Stored, Wanted, answered
-from headwater.web.api.asking import Here, Operator, Served, Viewer, asked
-from headwater.web.api.forms import (
+from headwater.web.api.dependencies import Here, Operator, Served, Viewer, asked
+from headwater.web.api.requests import (
     ApplyForm,
     EditForm,
     FuseForm,
@@ -27,6 +26,7 @@ from headwater.web.api.forms import (
     SpreadForm,
     StopForm,
 )
+from headwater.web.api.responses import ReplayAnswer, Stored, Wanted, answered
 from headwater.web.problems import responses
 
 router = APIRouter(tags=["changes"])
@@ -88,7 +88,7 @@ def spread(name: NamePath, form: SpreadForm, served: Here, asker: Operator) -> R
 )
 def stop(name: NamePath, served: Here, asker: Operator, form: StopForm | None = None) -> Response:
     """Stop a deployment at batch boundaries: its state stays, is deleted, or all input is used up first."""
-    version = live.stop(name, served.place, how=(form or StopForm()).how)
+    version = deployments.stop(name, served.place, how=(form or StopForm()).how)
     return answered(Wanted(deployment=name, wanted=version), 202)
 
 
@@ -97,8 +97,8 @@ def promise(name: NamePath, form: PromiseForm, served: Here, asker: Operator) ->
     """Say what a deployment is to keep to while it runs, and who changes it for that."""
     given = form.model_dump(exclude_unset=True)
     values: dict[str, Any] = {k: math.inf if v is None else v for k, v in given.items()}
-    found = replace(live_loop.promise(name, served.place) or Promise(), **values)
-    live_loop.set_promise(name, found, served.place)
+    found = replace(objectives.promise(name, served.place) or Promise(), **values)
+    objectives.set_promise(name, found, served.place)
     return answered(found)
 
 
@@ -110,7 +110,7 @@ def replay(name: NamePath, form: ReplayForm, served: Here, asker: Operator) -> R
     unreached: list[str] = []
     records = {one.id: one.record for one in form.letters if one.record is not None}
     with served.turn():
-        found = live.replay(
+        found = deployments.replay(
             name,
             [one.id for one in form.letters],
             served.place,

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from headwater import live_loop
+from headwater.app import objectives
 from headwater.app.client import Client, PlanRequest, Proposal, ProposalOutline
 from headwater.control.records import Decision, DecisionState
-from headwater.web.api.answers import Wanted, answered
-from headwater.web.api.asking import Here, Operator, Viewer
-from headwater.web.api.forms import NAME, NumberPath
+from headwater.web.api.dependencies import Here, Operator, Viewer
+from headwater.web.api.requests import NAME, NumberPath
+from headwater.web.api.responses import Wanted, answered
 from headwater.web.problems import responses
 
 router = APIRouter(prefix="/decisions", tags=["decisions"])
@@ -27,20 +27,20 @@ def every(
 ) -> Response:
     """List the newest decisions, the oldest first."""
     states = frozenset(state) if state else None
-    return answered(live_loop.decisions(deployment, served.place, limit=limit, states=states))
+    return answered(objectives.decisions(deployment, served.place, limit=limit, states=states))
 
 
 @router.get("/{number}", response_model=Decision, responses=responses())
 def one(number: NumberPath, served: Here, asker: Viewer) -> Response:
     """Tell why it was decided so, what the alternatives were, and what became of it."""
-    return answered(live_loop.decision(number, served.place))
+    return answered(objectives.decision(number, served.place))
 
 
 @router.get("/{number}/plan", response_model=ProposalOutline, responses=responses(409))
 def plan(number: NumberPath, served: Here, asker: Viewer) -> Response:
     """Show what a proposed decision would change."""
     with served.turn():
-        proposed = live_loop.proposed(number, served.place)
+        proposed = objectives.proposed(number, served.place)
         client, request = Client(served.place), PlanRequest(of=None)
         found = Proposal(request=request, plan=proposed, preview=client.preview(proposed))
     return answered(found.shown())
@@ -49,13 +49,13 @@ def plan(number: NumberPath, served: Here, asker: Viewer) -> Response:
 @router.post("/{number}/approve", status_code=202, response_model=Wanted, responses=responses(409))
 def approve(number: NumberPath, served: Here, asker: Operator) -> Response:
     """Store what a decision proposes as what is wanted."""
-    version = live_loop.approve(number, served.place)
-    name = live_loop.decision(number, served.place).deployment
+    version = objectives.approve(number, served.place)
+    name = objectives.decision(number, served.place).deployment
     return answered(Wanted(deployment=name, wanted=version), 202)
 
 
 @router.post("/{number}/reject", response_model=Decision, responses=responses(409))
 def reject(number: NumberPath, served: Here, asker: Operator) -> Response:
     """Turn down what a decision proposes."""
-    live_loop.reject(number, served.place)
-    return answered(live_loop.decision(number, served.place))
+    objectives.reject(number, served.place)
+    return answered(objectives.decision(number, served.place))

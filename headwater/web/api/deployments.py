@@ -6,18 +6,18 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from headwater import live, live_loop
 from headwater.adapt.calibrate import Compared
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import Promise
+from headwater.app import deployments, objectives
 from headwater.app.client import Client
+from headwater.app.deployments import Explained, History
+from headwater.app.objectives import Metrics
 from headwater.app.observe import status
 from headwater.app.view import Status
-from headwater.live import Explained, History
-from headwater.live_loop import Metrics
 from headwater.plan.outline import PlanOutline, outline
-from headwater.web.api.answers import ContinuumAnswer, DeadLetters, Deployed, answered
-from headwater.web.api.asking import Here, Viewer
-from headwater.web.api.forms import NamePath
+from headwater.web.api.dependencies import Here, Viewer
+from headwater.web.api.requests import NamePath
+from headwater.web.api.responses import ContinuumAnswer, DeadLetters, Deployed, answered
 from headwater.web.api.zones import zones_data
 from headwater.web.problems import responses
 
@@ -27,7 +27,7 @@ router = APIRouter(prefix="/deployments", tags=["deployments"])
 @router.get("", response_model=list[Deployed], responses=responses())
 def every(served: Here, asker: Viewer) -> Response:
     """List all deployments, and where each stands."""
-    with live.existing(served.place) as store:
+    with deployments.existing(served.place) as store:
         found = [
             Deployed(
                 name=r.name, phase=r.phase, version=r.version, dealt=r.dealt, plan=r.base,
@@ -59,13 +59,13 @@ def continuum(name: NamePath, served: Here, asker: Viewer) -> Response:
 @router.get("/{name}/history", response_model=History, responses=responses())
 def history(name: NamePath, served: Here, asker: Viewer) -> Response:
     """Tell what was wanted of a deployment, what became of it, and what happened."""
-    return answered(live.history(name, served.place))
+    return answered(deployments.history(name, served.place))
 
 
 @router.get("/{name}/explain", response_model=Explained | None, responses=responses())
 def explain(name: NamePath, served: Here, asker: Viewer) -> Response:
     """Say in words what the change under way does, or the last one did; null before the first."""
-    return answered(live.explain(name, served.place))
+    return answered(deployments.explain(name, served.place))
 
 
 @router.get("/{name}/metrics", response_model=Metrics, responses=responses())
@@ -76,19 +76,19 @@ def metrics(
     since_s: Annotated[float, Query(gt=0, le=86400, description="How far to look back.")] = 600.0,
 ) -> Response:
     """Tell what units and operators take, give and cost, how busy hosts and links are, and how it went."""
-    return answered(live_loop.metrics(name, since_s, served.place))
+    return answered(objectives.metrics(name, since_s, served.place))
 
 
 @router.get("/{name}/model", response_model=dict[str, tuple[Compared, ...]], responses=responses())
 def model(name: NamePath, served: Here, asker: Viewer) -> Response:
     """Hold what the model says of a deployment against what is measured."""
-    return answered(live_loop.compared(name, served.place))
+    return answered(objectives.compared(name, served.place))
 
 
 @router.get("/{name}/promise", response_model=Promise | None, responses=responses())
 def promise(name: NamePath, served: Here, asker: Viewer) -> Response:
     """Tell what is promised of a deployment; null where nothing is."""
-    return answered(live_loop.promise(name, served.place))
+    return answered(objectives.promise(name, served.place))
 
 
 @router.get("/{name}/dead-letters", response_model=DeadLetters, responses=responses())
@@ -102,7 +102,7 @@ def dead_letters(
     unreached: list[str] = []
     letters = []
     with served.turn():
-        for letter in live.dead_letters(name, served.place, home=served.home, say=unreached.append):
+        for letter in deployments.dead_letters(name, served.place, home=served.home, say=unreached.append):
             letters.append(letter)
             if len(letters) >= limit:
                 break

@@ -19,14 +19,14 @@ import anyio.to_thread
 from fastapi import APIRouter, Header, HTTPException, Query
 from fastapi.responses import StreamingResponse
 
-from headwater import live_loop
+from headwater.app import objectives
 from headwater.app.observe import look
 from headwater.control.records import Event
-from headwater.errors import HeadwaterError
-from headwater.jsonform import dump_json
+from headwater.core.errors import HeadwaterError
+from headwater.core.jsonform import dump_json
 from headwater.web.access import Asker
-from headwater.web.api.asking import Here, Served, Viewer
-from headwater.web.api.forms import MOST, NAME
+from headwater.web.api.dependencies import Here, Served, Viewer
+from headwater.web.api.requests import MOST, NAME
 from headwater.web.problems import problem_of, responses
 
 EVERY = 0.5
@@ -104,7 +104,7 @@ async def _stream(
         beat, looked, failed, last = time.monotonic(), -math.inf, "", b""
         while not served.ends.is_set() and (until is None or time.monotonic() < until):
             try:
-                after, found = await anyio.to_thread.run_sync(live_loop.told, after, name, served.place)
+                after, found = await anyio.to_thread.run_sync(objectives.told, after, name, served.place)
                 if views and time.monotonic() - looked >= LOOKS:
                     looked = time.monotonic()
                     before, last = last, await anyio.to_thread.run_sync(_view, served)

@@ -7,16 +7,16 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from headwater import live_share
+from headwater.app import pools
+from headwater.app.pools import Joined, PoolOutline, pool_outline
 from headwater.control.sharing import Owner as OwnerRecord
-from headwater.errors import Missing
-from headwater.live_share import Joined, PoolOutline, pool_outline
+from headwater.core.errors import Missing
 from headwater.reuse.costs import Account
 from headwater.reuse.pool import Pool
 from headwater.web.access import Asker
-from headwater.web.api.answers import answered
-from headwater.web.api.asking import Here, Operator, Owner, Served, Viewer, as_owner, named
-from headwater.web.api.forms import NAME, NamePath, OwnerForm, OwnerPath, PoolPath, RightForm, SubmitForm
+from headwater.web.api.dependencies import Here, Operator, Owner, Served, Viewer, as_owner, named
+from headwater.web.api.requests import NAME, NamePath, OwnerForm, OwnerPath, PoolPath, RightForm, SubmitForm
+from headwater.web.api.responses import answered
 from headwater.web.problems import responses
 
 router = APIRouter(tags=["pools"])
@@ -28,7 +28,7 @@ OwnerQuery = Annotated[
 @router.get("/pools", response_model=list[PoolOutline], responses=responses())
 def every(served: Here, asker: Viewer) -> Response:
     """List what was submitted: whose it is, what it shares, where its results are."""
-    return answered([pool_outline(pool) for pool in live_share.pools(served.place)])
+    return answered([pool_outline(pool) for pool in pools.pools(served.place)])
 
 
 @router.get("/pools/{pool}", response_model=PoolOutline, responses=responses())
@@ -41,7 +41,7 @@ def one(pool: PoolPath, served: Here, asker: Viewer) -> Response:
 def costs(pool: PoolPath, served: Here, asker: Viewer) -> Response:
     """Tell what a pool's dataflows cost, shared and alone; nothing while nothing is measured."""
     _pool(pool, served)
-    return answered(live_share.costs(served.place).get(pool, ()))
+    return answered(pools.costs(served.place).get(pool, ()))
 
 
 @router.post("/pools/{pool}/dataflows", status_code=202, response_model=Joined, responses=responses(409, 413))
@@ -51,7 +51,7 @@ def submit(pool: PoolPath, form: SubmitForm, served: Here, asker: Owner) -> Resp
     continuum = form.continuum
     with served.turn():
         flow, zones = named(served, form.dataflow, continuum, of=pool)
-        found = live_share.submit(flow, zones, owner, served.place, pool=pool, token=asker.token)
+        found = pools.submit(flow, zones, owner, served.place, pool=pool, token=asker.token)
     return answered(found, 202)
 
 
@@ -60,7 +60,7 @@ def written(pool: PoolPath, name: NamePath, served: Here, asker: Owner, owner: O
     """Give a dataflow as it was submitted, to its owner or whom that one lets read it."""
     _member(pool, name, served)
     who = as_owner(asker, owner)
-    return answered(live_share.written(name, who, served.place, token=asker.token).to_data())
+    return answered(pools.written(name, who, served.place, token=asker.token).to_data())
 
 
 @router.delete(
@@ -74,20 +74,20 @@ def remove(pool: PoolPath, name: NamePath, served: Here, asker: Owner, owner: Ow
     _member(pool, name, served)
     who = as_owner(asker, owner)
     with served.turn():
-        return answered(live_share.remove(name, who, served.place, token=asker.token), 202)
+        return answered(pools.remove(name, who, served.place, token=asker.token), 202)
 
 
 @router.post("/pools/{pool}/defragment", status_code=202, response_model=Joined, responses=responses(409))
 def defragment(pool: PoolPath, served: Here, asker: Operator) -> Response:
     """Put together again what coming and going has cut up: fewer queries, and all state is kept."""
     with served.turn():
-        return answered(live_share.defragment(pool, served.place), 202)
+        return answered(pools.defragment(pool, served.place), 202)
 
 
 @router.get("/owners", response_model=list[OwnerRecord], responses=responses())
 def owners(served: Here, asker: Viewer) -> Response:
     """List owners of whom something is known: role, limits, and whether a token is needed."""
-    return answered(live_share.owners(served.place))
+    return answered(pools.owners(served.place))
 
 
 @router.patch("/owners/{name}", response_model=OwnerRecord, responses=responses(409, 413))
@@ -98,9 +98,9 @@ def set_owner(name: OwnerPath, form: OwnerForm, served: Here, asker: Owner) -> R
     """
     given = form.model_dump(exclude_unset=True)
     role = given.pop("role", None)
-    limits = replace(live_share.limits_of(name, served.place), **given)
-    live_share.set_owner(name, served.place, limits=limits, role=role, shown=asker.token)
-    return answered(next(o for o in live_share.owners(served.place) if o.name == name))
+    limits = replace(pools.limits_of(name, served.place), **given)
+    pools.set_owner(name, served.place, limits=limits, role=role, shown=asker.token)
+    return answered(next(o for o in pools.owners(served.place) if o.name == name))
 
 
 @router.put("/rights", status_code=204, responses=responses(413))
@@ -117,11 +117,11 @@ def revoke(form: RightForm, served: Here, asker: Owner) -> None:
 
 def _set_right(form: RightForm, served: Served, asker: Asker, *, given: bool) -> None:
     owner = as_owner(asker, form.owner)
-    live_share.grant(owner, form.other, form.what, served.place, given=given, token=asker.token)
+    pools.grant(owner, form.other, form.what, served.place, given=given, token=asker.token)
 
 
 def _pool(name: str, served: Served) -> Pool:
-    found = live_share.pools(served.place)
+    found = pools.pools(served.place)
     for pool in found:
         if pool.name == name:
             return pool

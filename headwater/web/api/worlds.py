@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from headwater import service
-from headwater.live_whatif import Supposed, WhatIfOutline, what_if
+from headwater.app import running
+from headwater.app.whatif import Supposed, WhatIfOutline, what_if
 from headwater.placement.replay import Simulated, simulated
 from headwater.plan.place import Wish
-from headwater.web.api.answers import answered
-from headwater.web.api.asking import Here, Viewer, named
-from headwater.web.api.forms import NamePath, SimulationForm, WhatIfForm
+from headwater.web.api.dependencies import Here, Viewer, named
+from headwater.web.api.requests import NamePath, SimulationForm, WhatIfForm
+from headwater.web.api.responses import answered
 from headwater.web.problems import responses
 
 router = APIRouter(tags=["simulation"])
@@ -23,7 +23,7 @@ def simulate(form: SimulationForm, served: Here, asker: Viewer) -> Response:
         flow, zones = named(served, form.dataflow, form.continuum)
         limits, weights = form.limits.limits(), form.weights.weights()
         wishes = [Wish(strategy=s, limits=limits, weights=weights) for s in dict.fromkeys(form.strategies)]
-        found = service.simulate(
+        found = running.simulate(
             flow, zones, "trace", wishes, profile=form.profile, forecast=form.forecast, text=form.trace
         )
     return answered(simulated(found))

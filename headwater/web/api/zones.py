@@ -7,10 +7,10 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from headwater.continuum import Continuum
-from headwater.web.api.answers import ContinuumAnswer, answered
-from headwater.web.api.asking import Viewer, read_continuum
-from headwater.web.api.forms import ContinuumForm
+from headwater.continuum.model import Continuum
+from headwater.web.api.dependencies import Viewer, read_continuum
+from headwater.web.api.requests import ContinuumForm
+from headwater.web.api.responses import ContinuumAnswer, answered
 from headwater.web.problems import responses
 
 router = APIRouter(prefix="/continuum", tags=["continuum"])

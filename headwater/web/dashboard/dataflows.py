@@ -9,10 +9,10 @@ from contextlib import suppress
 from fastapi.concurrency import run_in_threadpool
 from nicegui import ui
 
-from headwater import live_unit
+from headwater.app import details
+from headwater.app.details import MemberDetail
 from headwater.app.view import DeploymentSeen, View
-from headwater.errors import HeadwaterError
-from headwater.live_unit import MemberDetail
+from headwater.core.errors import HeadwaterError
 from headwater.web.dashboard import words
 from headwater.web.dashboard.frame import Frame, address, nothing_yet, phase_tag
 from headwater.web.dashboard.rich import Node, Rich, link, node, table, tag
@@ -46,7 +46,7 @@ class DataflowsPage:
         if view.pools and time.monotonic() - self._read_at > SHARED:
             self._read_at = time.monotonic()
             with suppress(HeadwaterError):  # the banner says it; what was read last stays
-                self._members = await run_in_threadpool(live_unit.shared, self._frame.place.store)
+                self._members = await run_in_threadpool(details.shared, self._frame.place.store)
         if not view.deployments:
             self._rich.show(nothing_yet(view))
             return

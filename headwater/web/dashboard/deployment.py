@@ -10,10 +10,10 @@ from typing import Any
 from fastapi.concurrency import run_in_threadpool
 from nicegui import ui
 
-from headwater import live_unit
+from headwater.app import details
+from headwater.app.details import Course
 from headwater.app.view import DeploymentSeen, View
-from headwater.errors import HeadwaterError
-from headwater.live_unit import Course
+from headwater.core.errors import HeadwaterError
 from headwater.web.dashboard import words
 from headwater.web.dashboard.frame import Frame, phase_tag, trouble
 from headwater.web.dashboard.rich import Node, Rich, facts, link, node, tag
@@ -60,7 +60,7 @@ class DeploymentPage:
         self._read_at = time.monotonic()
         try:
             course = await run_in_threadpool(
-                live_unit.course, self._name, self._seconds, self._frame.place.store
+                details.course, self._name, self._seconds, self._frame.place.store
             )
         except HeadwaterError as error:
             self._line.show(trouble(error))

@@ -16,7 +16,7 @@ from nicegui import ui
 
 from headwater.app.view import View
 from headwater.control.sharing import Role
-from headwater.errors import HeadwaterError
+from headwater.core.errors import HeadwaterError
 from headwater.web.access import Access, Asker, NotKnown
 from headwater.web.dashboard import words
 from headwater.web.dashboard.feed import Feed

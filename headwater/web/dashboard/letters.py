@@ -12,9 +12,9 @@ from typing import Any
 from fastapi.concurrency import run_in_threadpool
 from nicegui import ui
 
-from headwater import live
+from headwater.app import deployments
 from headwater.app.view import View
-from headwater.errors import HeadwaterError
+from headwater.core.errors import HeadwaterError
 from headwater.web.dashboard import words
 from headwater.web.dashboard.frame import Frame, nothing_yet, trouble
 from headwater.web.dashboard.rich import Node, Rich, empty, node, table, tag
@@ -93,7 +93,7 @@ class LettersPage:
         place, silent = self._frame.place, list[str]()
         found = await self._frame.act(
             "operator",
-            lambda: live.replay(
+            lambda: deployments.replay(
                 name, [id_], place.store, records=records, force=bool(self._force.value), home=place.home,
                 say=silent.append,
             ),
@@ -112,7 +112,7 @@ class LettersPage:
 def read(name: str, place: str | None, home: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Give the first dead letters of a deployment, and which zones could not be asked."""
     silent: list[str] = []
-    letters = list(islice(live.dead_letters(name, place, home=home, say=silent.append), READ))
+    letters = list(islice(deployments.dead_letters(name, place, home=home, say=silent.append), READ))
     return letters, silent
 
 

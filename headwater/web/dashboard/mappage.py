@@ -9,11 +9,11 @@ from typing import Any
 from fastapi.concurrency import run_in_threadpool
 from nicegui import ui
 
-from headwater import live_unit
+from headwater.app import details
+from headwater.app.details import StreamDetail, UnitDetail
+from headwater.app.objectives import OperatorMetrics
 from headwater.app.view import LinkSeen, UnitSeen, View, ZoneSeen
-from headwater.errors import HeadwaterError
-from headwater.live_loop import OperatorMetrics
-from headwater.live_unit import StreamDetail, UnitDetail
+from headwater.core.errors import HeadwaterError
 from headwater.web.dashboard import words
 from headwater.web.dashboard.frame import Frame, address, nothing_yet, trouble
 from headwater.web.dashboard.rich import Node, Rich, facts, link, node, table, tag
@@ -97,7 +97,7 @@ class MapPage:
             self._detail_at = time.monotonic()
             try:
                 self._detail = await run_in_threadpool(
-                    live_unit.unit, unit.deployment, unit.unit, self._frame.place.store
+                    details.unit, unit.deployment, unit.unit, self._frame.place.store
                 )
             except HeadwaterError as error:
                 self._rich.show(*unit_nodes(unit, None), trouble(error))

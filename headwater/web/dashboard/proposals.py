@@ -8,13 +8,13 @@ from typing import Any
 from fastapi.concurrency import run_in_threadpool
 from nicegui import ui
 
-from headwater import live_loop, live_unit
+from headwater.app import details, objectives
 from headwater.app.client import Preview
+from headwater.app.details import Examined, ZoneTurn
 from headwater.app.view import View
 from headwater.control.records import Decision
-from headwater.errors import HeadwaterError
-from headwater.live_unit import Examined, ZoneTurn
-from headwater.plan.turns import Turn
+from headwater.core.errors import HeadwaterError
+from headwater.plan.summary import Turn
 from headwater.web.dashboard import words
 from headwater.web.dashboard.frame import Frame, address, trouble
 from headwater.web.dashboard.rich import Node, Rich, empty, link, node, table, tag
@@ -47,7 +47,7 @@ class ProposalsPage:
         if open_ones == self._seen:
             return
         try:
-            decisions = await run_in_threadpool(live_loop.decisions, None, self._frame.place.store)
+            decisions = await run_in_threadpool(objectives.decisions, None, self._frame.place.store)
         except HeadwaterError as error:
             self._rich.show(trouble(error))
             return
@@ -113,7 +113,7 @@ class ProposalPage:
 
     async def _read(self) -> None:
         try:
-            found = await run_in_threadpool(live_unit.examine, self._number, self._frame.place.store)
+            found = await run_in_threadpool(details.examine, self._number, self._frame.place.store)
         except HeadwaterError as error:
             self._head.show(trouble(error))
             self._buttons.set_visibility(False)
@@ -128,7 +128,7 @@ class ProposalPage:
 
     async def _approve(self) -> None:
         version = await self._frame.act(
-            "operator", lambda: live_loop.approve(self._number, self._frame.place.store)
+            "operator", lambda: objectives.approve(self._number, self._frame.place.store)
         )
         if version is not None:
             ui.notify(f"Version {version} is wanted now.", type="positive", position="top")
@@ -136,7 +136,7 @@ class ProposalPage:
 
     async def _reject(self) -> None:
         def reject() -> bool:
-            live_loop.reject(self._number, self._frame.place.store)
+            objectives.reject(self._number, self._frame.place.store)
             return True
 
         if await self._frame.act("operator", reject):
@@ -191,7 +191,7 @@ def change_nodes(preview: Preview, turned: Sequence[Turn]) -> tuple[list[Node], 
         for turn in turned
     )
     same = len(preview.diff.units) - len(preview.diff.changed)
-    rows = (_zone(zone) for zone in live_unit.zones_of(preview))
+    rows = (_zone(zone) for zone in details.zones_of(preview))
     return [
         node("h2", "What would change"),
         node("ul", *lines, cls="hw-turns"),

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from headwater.errors import HeadwaterError
+from headwater.core.errors import HeadwaterError
 from headwater.web.access import MOST, NotKnown
 from headwater.web.dashboard.frame import Place
 from headwater.web.dashboard.sessions import COOKIE, LASTS

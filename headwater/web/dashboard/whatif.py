@@ -7,12 +7,12 @@ from typing import Any
 from fastapi.concurrency import run_in_threadpool
 from nicegui import ui
 
-from headwater import live_whatif
+from headwater.app import whatif
 from headwater.app.view import View
-from headwater.errors import HeadwaterError
-from headwater.jsonform import dump
-from headwater.live_whatif import Supposed, WhatIf
-from headwater.plan.turns import turns
+from headwater.app.whatif import Supposed, WhatIf
+from headwater.core.errors import HeadwaterError
+from headwater.core.jsonform import dump
+from headwater.plan.summary import turns
 from headwater.web.dashboard import words
 from headwater.web.dashboard.frame import Frame, nothing_yet, trouble
 from headwater.web.dashboard.proposals import change_nodes, figures
@@ -76,9 +76,7 @@ class WhatIfPage:
         rates, links = self._supposed()
         name, place = str(self._of.value), self._frame.place.store
         try:
-            found = await run_in_threadpool(
-                lambda: live_whatif.what_if(name, Supposed.read(rates, links), place)
-            )
+            found = await run_in_threadpool(lambda: whatif.what_if(name, Supposed.read(rates, links), place))
         except HeadwaterError as error:
             self._rich.show(trouble(error))
             return
