@@ -20,7 +20,7 @@ from rich.table import Table
 
 from benchmarks import common
 from headwater.placement import Problem
-from headwater.placement.cutnumbers import Load
+from headwater.placement.cutnumbers import CutLoad
 from headwater.placement.cuts import branches
 from headwater.placement.exact import tsoo_exact
 from headwater.placement.replay import Score, Shared, Step, replay
@@ -165,7 +165,7 @@ def against_all(problems: int) -> dict[str, int]:
         topology = fog.fog(seed=seed, nodes=3, cloud="vm")
         problem = Problem(topology, fog.application(app, counts, seed=seed + 2))
         (table,) = tables(problem)
-        situation = Situation(table, Load.of(problem), LIMITS, compiled=True)
+        situation = Situation(table, CutLoad.of(problem), LIMITS, compiled=True)
         found = tsoo_exact(situation)
         least = np.inf
         for choices in np.ndindex(*(len(b.choices) for b in branches(problem))):

@@ -50,7 +50,7 @@ _ALIKE = 1.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredCase:
     """What was measured of a deployment: seconds, bytes/s into the top layer, shares of hosts, rows/s.
 
     ``others``: what else takes of each host. ``capacity``: bytes/s of links, where it is known.
@@ -162,11 +162,11 @@ class Case:
     def _totals(self) -> tuple[float, float]:
         return total(self.newest.rates(self.plan)), total(self.seen.rates(self.plan))
 
-    def shown(self) -> Measured:
+    def shown(self) -> MeasuredCase:
         """Give what was measured, as decisions record it."""
         found = self.measured()
         p50, p95 = self.seen.latency(self.sinks)
-        return Measured(
+        return MeasuredCase(
             latency_s=p95,
             latency_p50_s=p50,
             oldest_s=self.newest.oldest(),
@@ -264,7 +264,7 @@ class Recorded:
     """What a decision was made on: ``chosen`` counts the alternatives, None where none is better."""
 
     promise: Promise
-    measured: Measured
+    measured: MeasuredCase
     forecast: Mapping[str, Rates] | None
     current: Alternative
     alternatives: tuple[Alternative, ...]
@@ -394,7 +394,7 @@ def _figures(known: Mapping[str, Any]) -> Figures:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Judgement:
     """What became of a change."""
 
     verdict: Verdict
@@ -402,7 +402,7 @@ class Outcome:
     data: Mapping[str, Any]
 
 
-def judge(case: Case, trigger: str, decided: Mapping[str, Any]) -> Outcome:
+def judge(case: Case, trigger: str, decided: Mapping[str, Any]) -> Judgement:
     """Hold what is measured after a change against what its decision (its data) knew of the time before.
 
     Worse is what breaks a limit that was kept, or breaks one by more than before, while there is no more to
@@ -430,4 +430,4 @@ def judge(case: Case, trigger: str, decided: Mapping[str, Any]) -> Outcome:
         "strain_before": was if math.isfinite(was) else None,
         "strain": now,
     }
-    return Outcome(verdict, text, data)
+    return Judgement(verdict, text, data)

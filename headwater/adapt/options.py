@@ -34,7 +34,7 @@ from headwater.plan.build import build
 from headwater.plan.deployment import Deployment, Edge
 from headwater.plan.edit import Edit, Fuse, Move, Split, Spread, edited
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.place import Beside, Setting, Wish, place
+from headwater.plan.place import Beside, PlacementRequest, Setting, place
 from headwater.plan.profile import Known, Profile
 
 _EACH_LOCATION = 8
@@ -196,7 +196,7 @@ class Options:
                 continue
         try:
             limits = Limits(max_bandwidth=self._promise.max_bandwidth * 8 * self._within)
-            wish = Wish(strategy=_SCHEDULER, limits=limits, running=self._plan.deployment)
+            wish = PlacementRequest(strategy=_SCHEDULER, limits=limits, running=self._plan.deployment)
             found = replace(place(self._setting, wish)[0], cuts=self._plan.deployment.cuts)
             yield f"by {_SCHEDULER}", found, 0
         except PlacementError:

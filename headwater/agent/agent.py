@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.agent import transfer
-from headwater.agent.tasks import Deployed
+from headwater.agent.tasks import NodeTasks
 from headwater.agent.warmup import rehearse
 from headwater.channels.filelog import FileLog
 from headwater.channels.wire import PROTOCOL, Action, Credentials
@@ -43,7 +43,7 @@ from headwater.plan.port import Fence, Stamp
 from headwater.plan.spec import UnitSpec
 from headwater.plan.transfer import Carry
 from headwater.query.query import reaching_spark
-from headwater.spark.hosts import Hosts
+from headwater.spark.hosts import HostMeter
 from headwater.spark.sparks import Sparks
 from headwater.state.savedstate import StateStore
 
@@ -80,8 +80,8 @@ class Agent:
         self._settings = settings or UnitSettings()
         self._lock = threading.RLock()
         self._stopping = threading.Event()
-        self._deployed: dict[str, Deployed] = {}
-        self._hosts = Hosts(sparks)
+        self._deployed: dict[str, NodeTasks] = {}
+        self._hosts = HostMeter(sparks)
         self._peers: dict[str, str] = read_note(self.directory / "peers.json")
         self._fencing = threading.Lock()
         self._fence = Fence(read_note(self.directory / "terms.json"), self._keep_terms)
@@ -204,14 +204,14 @@ class Agent:
             raise DeploymentError(f"not the names of what was saved: {names}", where=self.node)
         return carry, names
 
-    def _rehearse(self, deployed: Deployed, spec: UnitSpec, body: Mapping[str, Any]) -> None:
+    def _rehearse(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:
         """Run a unit on a trifle, from what its donors keep by now if it takes over anything."""
         carried = self._carry(body) if body.get("carry") is not None else None
         with deployed.acting(spec) as units:
             dressed = transfer.dress(units, spec, *carried, self._state_store()) if carried else None
         rehearse(units, spec, dressed)
 
-    def _load(self, deployed: Deployed, spec: UnitSpec, body: Mapping[str, Any]) -> None:
+    def _load(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:
         """Make a unit's checkpoint of what others have saved."""
         carry, names = self._carry(body)
         with deployed.acting(spec) as units:
@@ -230,18 +230,18 @@ class Agent:
         found = replay(deployed.layout.all_dead_letters, wanted, find, force=force)
         return [dump(replace(one, zone=self.node)) for one in found]
 
-    def _survey(self, deployed: Deployed, spec: UnitSpec, body: Mapping[str, Any]) -> None:
+    def _survey(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:
         """Raise what stands in the way of saving what a unit keeps."""
         with deployed.acting(spec) as units:
             transfer.survey(units, spec, self._state_store())
 
-    def _save(self, deployed: Deployed, spec: UnitSpec, body: Mapping[str, Any]) -> dict[str, int]:
+    def _save(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> dict[str, int]:
         """Put what a stopped unit kept where other nodes find it; tell its size."""
         with deployed.acting(spec) as units:
             saved, sent = transfer.save(units, spec, self._state_store())
         return {"bytes": saved.bytes, "sent": sent}
 
-    def _forget(self, deployed: Deployed, spec: UnitSpec, body: Mapping[str, Any]) -> bool:
+    def _forget(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> bool:
         """Delete what is stored of a unit here, and what it left for others."""
         transfer.remove(deployed.layout, spec.unit)
         return deployed.forget(spec)
@@ -256,7 +256,7 @@ class Agent:
         return StateStore(self._settings.state_store)
 
     def _of_unit(
-        self, call: Callable[[Deployed, UnitSpec, Mapping[str, Any]], Any], *, alone: bool = False
+        self, call: Callable[[NodeTasks, UnitSpec, Mapping[str, Any]], Any], *, alone: bool = False
     ) -> Action:
         """Answer a request about a unit; ``alone``: nothing else is done with the unit meanwhile."""
 
@@ -295,12 +295,12 @@ class Agent:
             hint="correct the host's capabilities in the continuum, or start its agent with --offer",
         )
 
-    def deployed(self, name: str) -> Deployed | None:
+    def deployed(self, name: str) -> NodeTasks | None:
         """Give what there is of a deployment."""
         with self._lock:
             return self._deployed.get(name)
 
-    def _named(self, body: Mapping[str, Any]) -> Deployed:
+    def _named(self, body: Mapping[str, Any]) -> NodeTasks:
         name = str(body.get("deployment"))
         with self._lock:
             if name not in self._deployed:
@@ -310,12 +310,12 @@ class Agent:
     def _place_of(self, name: str) -> Path:
         return self.directory / "deployments" / name
 
-    def _open(self, name: str) -> Deployed:
+    def _open(self, name: str) -> NodeTasks:
         with self._lock:
             if name not in self._deployed:
                 if not _NAME.fullmatch(name):
                     raise DeploymentError(f"not a deployment's name: {name!r}")
-                self._deployed[name] = Deployed(
+                self._deployed[name] = NodeTasks(
                     name,
                     self.node,
                     self._place_of(name),

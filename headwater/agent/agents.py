@@ -19,7 +19,7 @@ from typing import Any
 
 from headwater.channels.flight import FlightLog
 from headwater.channels.wire import CA_ENV, PROTOCOL, TOKEN_ENV, Credentials, Wire
-from headwater.connectors.replaying import Wanted
+from headwater.connectors.replaying import ReplayRequest
 from headwater.continuum.model import Node
 from headwater.core.errors import DeploymentError, SpecUnknown, Unavailable
 from headwater.core.jsonform import dump, load
@@ -135,7 +135,7 @@ class AgentClient:
         """Give the first malformed records of this node."""
         return list(self._ask("dead_letters", {"deployment": deployment}, 60.0))
 
-    def replay(self, deployment: str, wanted: Sequence[Wanted], *, force: bool) -> list[Replayed]:
+    def replay(self, deployment: str, wanted: Sequence[ReplayRequest], *, force: bool) -> list[Replayed]:
         """Offer dead letters of this node again to the sources that they came from."""
         body = {"deployment": deployment, "letters": dump(wanted), "force": force}
         return [Replayed(**one) for one in self._ask("replay", body, LONG_SECONDS)]

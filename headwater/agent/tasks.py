@@ -33,7 +33,7 @@ from headwater.plan.port import Wanted
 from headwater.plan.spec import UnitSpec
 from headwater.plan.steps import Incarnation, incarnation
 from headwater.query.query import Running
-from headwater.spark.hosts import Hosts
+from headwater.spark.hosts import HostMeter
 from headwater.spark.sparks import Sparks
 
 _LOG = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class _Failures:
     error: RuntimeFailure | None = None
 
 
-class Deployed:
+class NodeTasks:
     """Units of a node, each by its description; every request may be repeated.
 
     ``share``: the directory is that of all nodes, and nothing is copied between them.
@@ -79,7 +79,7 @@ class Deployed:
         peers: Mapping[str, str],
         credentials: Credentials,
         settings: UnitSettings,
-        hosts: Hosts,
+        hosts: HostMeter,
         *,
         share: bool = False,
     ) -> None:

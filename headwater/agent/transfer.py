@@ -20,7 +20,7 @@ from headwater.plan.spec import UnitSpec
 from headwater.plan.state import kept_state
 from headwater.plan.transfer import Carry
 from headwater.query.unit import apart, name_of_channels, names_of_source
-from headwater.state.assembly import Place, assemble, place_of
+from headwater.state.assembly import InputPosition, assemble, place_of
 from headwater.state.empty import blank_state
 from headwater.state.savedstate import Saved, StateStore, describe, operators, put_early
 
@@ -137,19 +137,19 @@ def load(units: Units, spec: UnitSpec, carry: Carry, names: Sequence[str], store
     names = [_stored(spec, name) if name else "" for name in names]
     store = store.keeping(_kept(units.layout, spec.unit))
     found = {donor: _known(store, name) for donor, name in zip(carry.donors, names, strict=True)}
-    places: list[Place] = []
+    places: list[InputPosition] = []
     at: dict[str, int] = {}
     sources = {o.id: o for o in spec.flow.operators if isinstance(o, Source)}
     for reading in carry.readings:
         if (source := sources.get(reading.operator)) is not None:
             for name in names_of_source(spec, source).values():
                 # Dead letters may be read apart, in one of the units or in both.
-                places += [Place(name=name), Place(name=name + apart("_2"), like=name)]
+                places += [InputPosition(name=name), InputPosition(name=name + apart("_2"), like=name)]
             continue
         wanted = [c.id for c in spec.inputs if c.operator == reading.operator]
         name = name_of_channels(spec, reading.operator)
         positions = place_of((found[d] for d in reading.donors), found.values(), name, wanted)
-        places.append(Place(name=name, positions=positions))
+        places.append(InputPosition(name=name, positions=positions))
         at |= positions
     for channel in spec.inputs:
         log = units.log(spec, channel)

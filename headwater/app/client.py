@@ -10,7 +10,7 @@ from typing import Literal
 from headwater.app.stores import existing, store_place
 from headwater.continuum.model import Continuum
 from headwater.control.lifecycle import BUSY
-from headwater.control.records import Wish, whole
+from headwater.control.records import DesiredState, whole
 from headwater.control.store import NoStore, Store, StoreReader
 from headwater.core.errors import DeploymentError, HeadwaterError, Missing, PlacementError
 from headwater.core.metrics import Observe
@@ -20,7 +20,7 @@ from headwater.placement.usage import Weights
 from headwater.plan import build as planning
 from headwater.plan.cutcost import CutCost, cut_cost
 from headwater.plan.deployment import Deployment
-from headwater.plan.diff import Difference, PlanDiff, diff
+from headwater.plan.diff import DiffOutline, PlanDiff, diff
 from headwater.plan.document import plan_id
 from headwater.plan.edit import Edit, edited
 from headwater.plan.explain import explain
@@ -28,7 +28,7 @@ from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import steps_to
 from headwater.plan.outline import PlanOutline, outline
 from headwater.plan.place import ANNOTATED, Prediction, Setting, place
-from headwater.plan.place import Wish as PlacementWish
+from headwater.plan.place import PlacementRequest as PlacementWish
 from headwater.plan.profile import Known, Profile
 from headwater.plan.steps import CanarySettings, Step
 from headwater.reuse.pool import Pool
@@ -74,7 +74,7 @@ class PlanRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangeOutline(Difference):
+class ChangeOutline(DiffOutline):
     """What applying a plan would change, as of a version, and its steps in words."""
 
     version: int
@@ -391,7 +391,7 @@ def preview(
         steps = steps_to(decided, {}, {}, canary=canary)
         return Preview(diff=decided, steps=steps, version=0, busy=False, same=False)
     base, standings = store.base(name), store.standings(name)
-    next_one = Wish(deployment=name, version=record.version + 1, goal="run", plan=None)
+    next_one = DesiredState(deployment=name, version=record.version + 1, goal="run", plan=None)
     decided = diff(base, plan, reset_state=reset_state, generation=next_one.generation)
     steps = steps_to(decided, standings, store.plans_of(standings), canary=canary)
     same = not steps and record.phase == "running" and plan_id(decided.wanted) == record.base

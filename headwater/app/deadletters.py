@@ -14,7 +14,7 @@ from headwater.plan.model import DeploymentPlan
 from headwater.plan.port import Replayed
 
 if TYPE_CHECKING:
-    from headwater.connectors.replaying import Wanted
+    from headwater.connectors.replaying import ReplayRequest
 
 
 def dead_letters(
@@ -64,7 +64,7 @@ def replay(
     return _replay(plan, wanted, home, force=force, say=say)
 
 
-def _wanted(ids: Sequence[str], records: Mapping[str, str]) -> tuple[Wanted, ...]:
+def _wanted(ids: Sequence[str], records: Mapping[str, str]) -> tuple[ReplayRequest, ...]:
     """Say which letters are to be replayed, and which with another record; refuse what is no letter's id."""
     from headwater.connectors.replaying import MOST, read_wanted
 
@@ -75,14 +75,19 @@ def _wanted(ids: Sequence[str], records: Mapping[str, str]) -> tuple[Wanted, ...
             hint="name the letter, too",
         )
     letters = [{"id": id_, "record": records.get(id_)} for id_ in dict.fromkeys(ids)]
-    found: list[Wanted] = []
+    found: list[ReplayRequest] = []
     for n in range(0, max(1, len(letters)), MOST):
         found += read_wanted(letters[n : n + MOST], where="what is to be replayed")
     return tuple(found)
 
 
 def _replay(
-    plan: DeploymentPlan, wanted: Sequence[Wanted], home: Path, *, force: bool, say: Callable[[str], None]
+    plan: DeploymentPlan,
+    wanted: Sequence[ReplayRequest],
+    home: Path,
+    *,
+    force: bool,
+    say: Callable[[str], None],
 ) -> tuple[Replayed, ...]:
     """Have each zone replay those letters that it keeps; what came of them, in their order."""
     from headwater.agent.agents import Agents

@@ -24,7 +24,7 @@ from headwater.app.stores import existing as existing
 from headwater.app.stores import store_place as store_place
 from headwater.app.view import Status
 from headwater.continuum.model import Node
-from headwater.control.records import Change, Decision, Event, StepState, Wish
+from headwater.control.records import Change, Decision, DesiredState, Event, StepState
 from headwater.control.store import NoStore, Store
 from headwater.core.errors import DeploymentError, HeadwaterError, RuntimeFailure
 from headwater.plan.explain import explain as in_words
@@ -56,7 +56,7 @@ def stop(name: str, place: str | None = None, *, how: Literal["stop", "forget", 
 class History:
     """What was wanted of a deployment, what became of it, and what happened, the oldest first."""
 
-    wishes: tuple[Wish, ...]
+    wishes: tuple[DesiredState, ...]
     changes: tuple[Change, ...]
     events: tuple[Event, ...]
     decisions: tuple[Decision, ...]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.agent.agent import Agent
 from headwater.agent.agents import AgentClient
-from headwater.agent.tasks import Deployed
+from headwater.agent.tasks import NodeTasks
 from headwater.channels.filelog import FileLog
 from headwater.channels.wire import Credentials
 from headwater.connectors.deadletters import read_dead_letters
@@ -103,7 +103,7 @@ class LocalRun:
         self._stumbles: dict[str, int] = {}
         self._mending = threading.Lock()
         self._acting = threading.Lock()
-        self._deployed: Deployed | None = None
+        self._deployed: NodeTasks | None = None
 
     # ------------------------------------------------------------ life
 

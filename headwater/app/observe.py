@@ -124,7 +124,7 @@ class _Planned:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _DeploymentPart:
     """What a deployment has in its zones: made once of the same plan, progress and window."""
 
     plan: _Planned
@@ -178,7 +178,7 @@ class _Memory:
     continua: dict[str, Continuum] = field(default_factory=dict)
     samples: dict[Key, Sample] = field(default_factory=dict)
     windows: dict[str, tuple[tuple[Key, ...], Window | None]] = field(default_factory=dict)
-    parts: dict[str, _Part] = field(default_factory=dict)
+    parts: dict[str, _DeploymentPart] = field(default_factory=dict)
     reports: dict[tuple[str, str], tuple[float, str | None, ReportRecord]] = field(default_factory=dict)
 
     def read(self, store: Snapshot, name: str | None = None) -> _Read:
@@ -289,7 +289,7 @@ class _Memory:
             self.windows[name] = known = keys, window(ends)
         return known[1]
 
-    def _part(self, name: str, plan: _Planned, progress: Progress, seen: Window | None) -> _Part:
+    def _part(self, name: str, plan: _Planned, progress: Progress, seen: Window | None) -> _DeploymentPart:
         found = self.parts.get(name)
         if not (found and found.plan is plan and found.progress is progress and found.window is seen):
             self.parts[name] = found = _part(name, plan, progress, seen)
@@ -338,7 +338,7 @@ class _World:
     def layers(self) -> tuple[str, ...]:
         return tuple(self._layers)
 
-    def add(self, part: _Part) -> None:
+    def add(self, part: _DeploymentPart) -> None:
         """Add what a deployment has."""
         continuum = part.plan.continuum
         if id(continuum) not in self._added:
@@ -419,7 +419,7 @@ class _World:
         return tuple(found)
 
 
-def _part(name: str, plan: _Planned, progress: Progress, seen: Window | None) -> _Part:
+def _part(name: str, plan: _Planned, progress: Progress, seen: Window | None) -> _DeploymentPart:
     """Put together what a plan wants, and what its zones say."""
     said = {unit.unit: unit for unit in progress.units}
     rates = seen.units if seen else {}
@@ -439,7 +439,7 @@ def _part(name: str, plan: _Planned, progress: Progress, seen: Window | None) ->
         came = written if link.bytes_per_s is None else link.bytes_per_s
         one = LinkSeen(link=link.link, lower="", upper="", bytes_per_s=came, up=link.up)
         links.append(replace(one, capacity_bytes_per_s=link.capacity, delay_s=link.delay_s))
-    return _Part(plan, progress, seen, tuple(units), hosts, tuple(links))
+    return _DeploymentPart(plan, progress, seen, tuple(units), hosts, tuple(links))
 
 
 def _unit(

@@ -22,7 +22,7 @@ from headwater.app.client import Client, PlanRequest
 from headwater.app.stores import existing, store_place
 from headwater.continuum.model import Continuum
 from headwater.control.lifecycle import BUSY
-from headwater.control.sharing import Limits, Owner, Right, Role
+from headwater.control.sharing import Owner, OwnerLimits, Right, Role
 from headwater.control.store import NoStore, Store, StoreReader
 from headwater.core.errors import Busy, Denied, DeploymentError, Missing
 from headwater.dataflow.graph import Dataflow
@@ -245,10 +245,10 @@ def owners(place: str | None = None) -> tuple[Owner, ...]:
         return store.owners()
 
 
-def limits_of(name: str, place: str | None = None) -> Limits:
+def limits_of(name: str, place: str | None = None) -> OwnerLimits:
     """Give an owner's limits; none where there is no store yet."""
     known = _known(name, place)
-    return known.limits if known else Limits()
+    return known.limits if known else OwnerLimits()
 
 
 def role_of(name: str, place: str | None = None) -> Role:
@@ -269,7 +269,7 @@ def set_owner(
     name: str,
     place: str | None = None,
     *,
-    limits: Limits | None = None,
+    limits: OwnerLimits | None = None,
     role: Role | None = None,
     token: bool = False,
     shown: str | None = None,
@@ -287,7 +287,7 @@ def set_owner(
         if token:
             _identify(store, name, shown)
         known = store.owner(name)
-        limits = limits or (known.limits if known else Limits())
+        limits = limits or (known.limits if known else OwnerLimits())
         return store.set_owner(name, limits, role=role, token=token)
 
 

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
     from headwater.app.local import LocalRun
     from headwater.placement.replay import Score
-    from headwater.plan.place import Setting, Wish
+    from headwater.plan.place import PlacementRequest, Setting
     from headwater.plan.profile import Profile
     from headwater.spark.endpoint import LocalEndpoint
-    from headwater.spark.profiling import Seen
-    from headwater.spark.standing import Standing
+    from headwater.spark.profiling import ProfiledOperator
+    from headwater.spark.standing import BrokerProcess
 
 WhenFull = Literal["block", "drop_oldest", "drop_newest", "fail"]
 Delivery = Literal["exactly_once", "at_least_once"]
@@ -65,7 +65,7 @@ class RunSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class RunOutcome:
     """How a run ended."""
 
     progress: Progress
@@ -101,7 +101,7 @@ def simulate(
     dataflow: Dataflow,
     continuum: Continuum,
     trace: str | Path,
-    wishes: Sequence[Wish],
+    wishes: Sequence[PlacementRequest],
     *,
     profile: Profile | None = None,
     forecast: str | None = None,
@@ -128,7 +128,7 @@ def profile(
     memory_mb: int = 1024,
     repeats: int = 3,
     python_path: tuple[str, ...] = (),
-    observe: Callable[[Seen], None] = lambda seen: None,
+    observe: Callable[[ProfiledOperator], None] = lambda seen: None,
 ) -> Profile:
     """Measure what each operator costs and gives, on a Spark of its own, over samples of the sources.
 
@@ -175,7 +175,7 @@ def run(
     feed: Callable[[threading.Event], None] = lambda stop: None,
     at_end: Callable[[LocalRun, LocalEndpoint], object] = lambda deployment, endpoint: None,
     endpoint: LocalEndpoint | None = None,
-) -> Outcome:
+) -> RunOutcome:
     """Run a plan until it is drained (if asked for), ``stop`` is set or a unit fails; keep its state.
 
     ``observe`` is called about every ``settings.every`` seconds, ``show_rows`` with the newest rows
@@ -231,7 +231,7 @@ def run(
         finally:
             if endpoint is None:
                 spark.stop()
-    return Outcome(progress=progress, drained=drained, seconds=time.monotonic() - begun, found=found)
+    return RunOutcome(progress=progress, drained=drained, seconds=time.monotonic() - begun, found=found)
 
 
 def _watch(
@@ -442,7 +442,7 @@ def broker_status(directory: Path) -> dict[str, Any]:
     return _broker(directory, standing.status(directory))
 
 
-def _broker(directory: Path, found: Standing | None) -> dict[str, Any]:
+def _broker(directory: Path, found: BrokerProcess | None) -> dict[str, Any]:
     place = {"directory": str(directory.resolve())}
     if found is None:
         return {**place, "pid": None, "port": None, "address": None}

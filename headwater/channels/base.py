@@ -27,7 +27,7 @@ OnCorrupt: TypeAlias = Literal["quarantine", "stop"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ChannelLimits:
     """Say how much unread data a channel may hold and what happens when that is reached.
 
     ``max_bytes`` counts what the slowest registered reader has not read (all that is kept,
@@ -75,7 +75,7 @@ class ChannelStats:
     ended: bool = False
 
 
-class Channel(Protocol):
+class ChannelLog(Protocol):
     """Hold one writer's batches durably until every registered reader is past them."""
 
     def append(self, table: pa.Table, *, epoch: int, batch: int) -> bool:

@@ -96,7 +96,7 @@ class ChannelSource(DataSource):
 
 
 @dataclass(frozen=True)
-class Piece:
+class WriterCommitMessage:
     """One segment to read: in which log and entry, and what it must contain.
 
     ``log`` is the log's description as JSON: tasks open it themselves.
@@ -110,7 +110,7 @@ class Piece:
 class LogPartition(InputPartition):
     """The segments one task reads, in order, and the punctuation if it has to give it."""
 
-    def __init__(self, pieces: tuple[Piece, ...], watermark: int | None = None) -> None:
+    def __init__(self, pieces: tuple[WriterCommitMessage, ...], watermark: int | None = None) -> None:
         self.pieces = pieces
         self.watermark = watermark
 
@@ -317,11 +317,11 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = start.get(writer, self._first(writer))  # entries() begins at the earliest that is kept
         return tuple(log.entries(first, end))
 
-    def _pieces(self, writer: str, entries: Sequence[Entry]) -> tuple[Piece, ...]:
+    def _pieces(self, writer: str, entries: Sequence[Entry]) -> tuple[WriterCommitMessage, ...]:
         if not entries:
             return ()
         spec = self._members.spec(writer)
-        return tuple(Piece(spec, e.seq, s) for e in entries for s in e.segments)
+        return tuple(WriterCommitMessage(spec, e.seq, s) for e in entries for s in e.segments)
 
     def _new_watermark(self, start: Offset, end: Offset) -> int | None:
         new = self._watermark(end)
@@ -396,7 +396,9 @@ def _types(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
-def share(pieces: Sequence[tuple[Piece, ...]], parallelism: int) -> list[tuple[Piece, ...]]:
+def share(
+    pieces: Sequence[tuple[WriterCommitMessage, ...]], parallelism: int
+) -> list[tuple[WriterCommitMessage, ...]]:
     """Spread each writer's pieces over at most ``parallelism`` groups, balanced by rows.
 
     A writer stays whole and in order unless it alone outweighs a fair share; then it is cut
@@ -410,7 +412,7 @@ def share(pieces: Sequence[tuple[Piece, ...]], parallelism: int) -> list[tuple[P
         return [tuple(p for run in pieces for p in run)]
     fair = -(-total // count)
     runs = [part for run in pieces for part in _cut_run(run, fair)]
-    groups: list[list[Piece]] = [[] for _ in range(count)]
+    groups: list[list[WriterCommitMessage]] = [[] for _ in range(count)]
     sizes = [0] * count
     for run in sorted(runs, key=_rows_of, reverse=True):  # the largest first; sorting is stable
         least = sizes.index(min(sizes))
@@ -419,13 +421,13 @@ def share(pieces: Sequence[tuple[Piece, ...]], parallelism: int) -> list[tuple[P
     return [tuple(group) for group in groups if group]
 
 
-def _rows_of(run: Sequence[Piece]) -> int:
+def _rows_of(run: Sequence[WriterCommitMessage]) -> int:
     return sum(p.segment.rows for p in run)
 
 
-def _cut_run(run: tuple[Piece, ...], fair: int) -> Iterator[tuple[Piece, ...]]:
+def _cut_run(run: tuple[WriterCommitMessage, ...], fair: int) -> Iterator[tuple[WriterCommitMessage, ...]]:
     """Cut one writer's pieces into runs of about ``fair`` rows, in order."""
-    part: list[Piece] = []
+    part: list[WriterCommitMessage] = []
     rows = 0
     for piece in run:
         if part and rows + piece.segment.rows > fair:

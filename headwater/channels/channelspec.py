@@ -14,7 +14,7 @@ from headwater.core.errors import DeploymentError
 from headwater.disk.checkpoint import checkpoint_number
 from headwater.disk.layout import Layout
 from headwater.plan.model import Channel, Unit
-from headwater.plan.spec import Reader, UnitSpec
+from headwater.plan.spec import ChannelConsumer, UnitSpec
 
 _LONGEST = 200  # characters of a topic's name; Kafka takes 249, and a table's name is longer
 
@@ -70,7 +70,7 @@ def lineage_of(checkpoint: Path) -> str | None:
         return None
 
 
-def is_copied(channel: Channel, reader: Unit | Reader) -> bool:
+def is_copied(channel: Channel, reader: Unit | ChannelConsumer) -> bool:
     """Tell whether a unit reads a copy of a channel: what it holds is on another node, or with the broker of
     another zone."""
     return channel.node != reader.node if channel.broker is None else channel.broker != reader.zone

@@ -29,7 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headwater.channels.base import Limits, OnCorrupt
+from headwater.channels.base import ChannelLimits, OnCorrupt
 from headwater.channels.entry import Entry, Floor
 from headwater.channels.journal import Journal
 from headwater.channels.log import Delivery, Log
@@ -58,7 +58,7 @@ class FileLog(Log):
         self,
         path: str | os.PathLike[str],
         *,
-        limits: Limits | None = None,
+        limits: ChannelLimits | None = None,
         on_corrupt: OnCorrupt = "quarantine",
         event_time: str | None = None,
         fsync: bool = True,

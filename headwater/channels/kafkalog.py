@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from headwater.channels.base import Limits, OnCorrupt
+from headwater.channels.base import ChannelLimits, OnCorrupt
 from headwater.channels.entry import Entry
 from headwater.channels.kafkaclient import credentials, failure, passing
 from headwater.channels.kafkacluster import (
@@ -99,7 +99,7 @@ class KafkaLog(Log):
         user_env: str | None = None,
         password_env: str | None = None,
         replication: int = -1,
-        limits: Limits | None = None,
+        limits: ChannelLimits | None = None,
         on_corrupt: OnCorrupt = "quarantine",
         event_time: str | None = None,
         delivery: Delivery = "exactly_once",

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from headwater.channels.base import Limits
+from headwater.channels.base import ChannelLimits
 from headwater.channels.entry import Entry
 from headwater.channels.logview import EntryJournal, LogRetention, LogView, SegmentShelf
 from headwater.channels.segments import Segment, SegmentWriter
@@ -43,14 +43,14 @@ class Log(LogView):
         journal: EntryJournal,
         keep: LogRetention,
         store: SegmentShelf,
-        limits: Limits | None,
+        limits: ChannelLimits | None,
         event_time: str | None,
         fsync: bool,
         delivery: Delivery,
         lineage: str | None,
     ) -> None:
         self.where = where
-        self.limits = limits or Limits()
+        self.limits = limits or ChannelLimits()
         self.event_time = event_time
         self.fsync = fsync
         self.delivery = delivery

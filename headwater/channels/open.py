@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from headwater.channels.base import Limits, OnCorrupt
+from headwater.channels.base import ChannelLimits, OnCorrupt
 from headwater.channels.log import Log
 from headwater.core.errors import ChannelError
 
@@ -29,7 +29,7 @@ def open_log(spec: LogSpec, *, on_corrupt: OnCorrupt = "quarantine", event_time:
         spec = {"kind": "filelog", "path": spec}
     kind = spec.get("kind") or ("filelog" if "path" in spec else None)
     common: dict[str, Any] = {
-        "limits": Limits(**{n: spec[n] for n in _LIMITS if spec.get(n) is not None}),
+        "limits": ChannelLimits(**{n: spec[n] for n in _LIMITS if spec.get(n) is not None}),
         "on_corrupt": on_corrupt,
         "event_time": event_time or spec.get("event_time"),
         "delivery": spec.get("delivery") or "exactly_once",

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.live import Live
 
-    from headwater.app.running import LoadedDataflow, Outcome, RunSettings
+    from headwater.app.running import LoadedDataflow, RunOutcome, RunSettings
     from headwater.core.metrics import Progress
 
 PLAIN_EVERY = 5.0  # seconds between two lines where no terminal shows a table
@@ -375,7 +375,7 @@ class scratch:  # noqa: N801 (reads as a statement)
             say(f"kept in {self._path}")
 
 
-def _tell_end(outcome: Outcome, loaded: LoadedDataflow, settings: RunSettings) -> None:
+def _tell_end(outcome: RunOutcome, loaded: LoadedDataflow, settings: RunSettings) -> None:
     if outcome.drained:
         say(f"all input is used up, after {outcome.seconds:.0f} s")
         return

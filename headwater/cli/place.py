@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headwater.placement.situation import Limits
     from headwater.placement.usage import Weights
     from headwater.plan.profile import Profile
-    from headwater.spark.profiling import Seen
+    from headwater.spark.profiling import ProfiledOperator
 
 Strategy = Annotated[
     str | None,
@@ -104,7 +104,7 @@ def profile(
     count = 0
     with Bar("starting Spark", total=len(dataflow.operators)) as bar:
 
-        def observe(seen: Seen) -> None:
+        def observe(seen: ProfiledOperator) -> None:
             nonlocal count
             cost = "too few to tell" if seen.cpu_s is None else f"{seen.cpu_s * 1e6:.2f} µs of a core each"
             bar.say(f"{seen.operator}: {seen.rows_in:,} rows in, {seen.rows_out:,} out, {cost}")

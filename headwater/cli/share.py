@@ -175,7 +175,7 @@ def owner(
     from dataclasses import asdict, replace
 
     from headwater.app import pools
-    from headwater.control.sharing import Limits
+    from headwater.control.sharing import OwnerLimits
 
     if name is None:
         found = pools.owners(store)
@@ -192,7 +192,7 @@ def owner(
         pools.grant(name, str(to), grant.value, store)
     if revoke:
         pools.grant(name, str(to), revoke.value, store, given=False)
-    limits = Limits() if no_limits else pools.limits_of(name, store)
+    limits = OwnerLimits() if no_limits else pools.limits_of(name, store)
     given: dict[str, Any] = {"dataflows": max_dataflows, "operators": max_operators, "cores": max_cores}
     limits = replace(limits, **{k: v for k, v in given.items() if v is not None})
     changed = no_limits or any(v is not None for v in given.values())

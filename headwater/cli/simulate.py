@@ -59,11 +59,11 @@ def simulate(
     from rich.console import Console
 
     from headwater.app import running
-    from headwater.plan.place import Wish
+    from headwater.plan.place import PlacementRequest
 
     names = list(dict.fromkeys(name.strip() for name in strategy.split(",")))
     limits, counted = placing.read_limits(max_latency, max_bandwidth), placing.read_weights(weights)
-    wishes = [Wish(strategy=name, limits=limits, weights=counted) for name in names]
+    wishes = [PlacementRequest(strategy=name, limits=limits, weights=counted) for name in names]
     loaded = running.load_dataflow(flow)
     name = loaded.dataflow.name
     with Bar("simulating") as bar:

@@ -58,14 +58,14 @@ def misfit(record: str, *, format: str, schema: str, options: Mapping[str, str] 
 
 
 @dataclass(frozen=True)
-class Place:
+class RecordPosition:
     """Where a record stands: its line, from 1, and the byte where it begins, from 0."""
 
     line: int
     offset: int
 
 
-def locate(record: str, source: str) -> Place | None:
+def locate(record: str, source: str) -> RecordPosition | None:
     """Find the first line of ``source`` (a path or file: URI) that is ``record``; None when there is none."""
     return Locator().locate(record, source)
 
@@ -83,7 +83,7 @@ class Locator:
         self._left = seconds
         self._files: dict[str, _SearchedFile | None] = {}
 
-    def locate(self, record: str, source: str | None) -> Place | None:
+    def locate(self, record: str, source: str | None) -> RecordPosition | None:
         """Find the next place of ``record`` in ``source``."""
         path = local_path(source) if source and record else None
         if path is None or self._left <= 0:
@@ -128,7 +128,7 @@ class _SearchedFile:
                 return None
             return cls(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
-    def find(self, record: str, deadline: float) -> Place | None:
+    def find(self, record: str, deadline: float) -> RecordPosition | None:
         key = hash(record)
         earliest = self._found.get(key, 0)
         start = max(self._next, earliest)
@@ -138,7 +138,7 @@ class _SearchedFile:
         if span is None:
             return None
         self._next = self._found[key] = span[1]
-        return Place(self._line(span[0]), span[0])
+        return RecordPosition(self._line(span[0]), span[0])
 
     def _search(self, record: str, start: int, deadline: float) -> tuple[int, int] | None:
         needle = record.encode(errors="surrogatepass")
@@ -183,7 +183,7 @@ class _SearchedFile:
 # ---------------------------------------------------------------- the outlet
 
 
-class _Task(Protocol):
+class _ExplainTask(Protocol):
     """What writes the file; outlets.OutletTask without the import, which would be a circle."""
 
     def write(self, batch: pa.RecordBatch) -> None: ...
@@ -209,7 +209,9 @@ class DeadLettersOutlet(FilesOutlet):
 class _LetterTask:
     """Turn rows into letters on their way to the file."""
 
-    def __init__(self, inner: _Task, unit: str | None, options: Mapping[str, Mapping[str, str]]) -> None:
+    def __init__(
+        self, inner: _ExplainTask, unit: str | None, options: Mapping[str, Mapping[str, str]]
+    ) -> None:
         self._inner = inner
         self._unit = unit
         self._options = options

@@ -45,14 +45,14 @@ _REPLACED = "\ufffd"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class ReplayRequest:
     """A letter that is to be replayed; ``record``: the corrected one, None: as it is."""
 
     id: str
     record: str | None = None
 
 
-def read_wanted(data: object, *, where: str) -> tuple[Wanted, ...]:
+def read_wanted(data: object, *, where: str) -> tuple[ReplayRequest, ...]:
     """Read what is to be replayed from a request; raise DeploymentError where it is not well-formed."""
     hint = 'send [{"id": "0123456789abcdef", "record": "..."}, ...], without a record for one as it is'
 
@@ -68,7 +68,7 @@ def read_wanted(data: object, *, where: str) -> tuple[Wanted, ...]:
         record = one.get("record")
         if record is not None and (not isinstance(record, str) or len(record) > LONGEST):
             raise wrong(f"the record of letter {id_} is no text of up to {LONGEST} characters")
-        found.append(Wanted(id=id_, record=record))
+        found.append(ReplayRequest(id=id_, record=record))
     if len({one.id for one in found}) < len(found):
         raise wrong("a letter is named twice")
     return tuple(found)
@@ -172,7 +172,9 @@ def _digest(record: str) -> str:
 # ---------------------------------------------------------------- replaying
 
 
-def replay(directory: Path, wanted: Sequence[Wanted], find: Find, *, force: bool = False) -> list[Replayed]:
+def replay(
+    directory: Path, wanted: Sequence[ReplayRequest], find: Find, *, force: bool = False
+) -> list[Replayed]:
     """Offer the records of letters below ``directory`` again, and say of each what came of it.
 
     ``force`` also replays what does not fit its schema, or was replayed before.
@@ -208,7 +210,7 @@ def _alone(directory: Path) -> Iterator[None]:
         yield
 
 
-def _replay(letter: Letter, one: Wanted, find: Find, *, force: bool) -> Replayed:
+def _replay(letter: Letter, one: ReplayRequest, find: Find, *, force: bool) -> Replayed:
     file = notes_at(letter.home) / f"{letter.id}.json"
     kept = str(letter.data.get("record") or "")
     record = kept if one.record is None else one.record.removesuffix("\n").removesuffix("\r")

@@ -107,7 +107,7 @@ def _wrong(what: str, *, hint: str) -> HeadwaterError:
     return HeadwaterError(what, where=f"source {NAME}", hint=hint)
 
 
-class SensorSource(DataSource):
+class SensorDataSource(DataSource):
     """Serve the readings of one location, as a stream or as a batch."""
 
     @classmethod

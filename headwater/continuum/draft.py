@@ -82,7 +82,7 @@ class ContinuumDraft:
 def draft_of(root: YamlNode, problems: Problems) -> ContinuumDraft:
     """Return the checked draft; raise an ErrorList of every problem found."""
     draft = _Declarations(problems).continuum(root)
-    _Tree(draft, problems).check()
+    _ZoneTree(draft, problems).check()
     problems.raise_any()
     return draft
 
@@ -414,7 +414,7 @@ class _Declarations:
         return node.value
 
 
-class _Tree:
+class _ZoneTree:
     """Check the zones together."""
 
     def __init__(self, draft: ContinuumDraft, problems: Problems) -> None:

@@ -25,7 +25,7 @@ from headwater.control.lifecycle import Phase
 from headwater.control.policy import Policy
 from headwater.control.poller import Drift, Key, Poller
 from headwater.control.ports import Ports
-from headwater.control.records import Change, DeploymentRecord, JournalEntry, Wish
+from headwater.control.records import Change, DeploymentRecord, DesiredState, JournalEntry
 from headwater.control.stamps import Stamps
 from headwater.control.store import LeaseLost, Store
 from headwater.core.errors import Fenced, HeadwaterError, RuntimeFailure, Unavailable
@@ -346,7 +346,7 @@ class Controller:
         self._store.begin_change(self._holder, wish, plan, steps, phase=phase)
 
     def _decide(
-        self, record: DeploymentRecord, wish: Wish, plan: DeploymentPlan | None
+        self, record: DeploymentRecord, wish: DesiredState, plan: DeploymentPlan | None
     ) -> tuple[DeploymentPlan | None, tuple[Step, ...], Phase]:
         standings = self._store.standings(record.name)
         plans = self._store.plans_of(standings)

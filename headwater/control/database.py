@@ -23,7 +23,7 @@ class LeaseLost(DeploymentError):
     """Another controller acts on the store."""
 
 
-class Reader:
+class DatabaseReader:
     """A store to look at. Made by ``open``, which refuses a place where there is none."""
 
     def __init__(self, place: str | Path) -> None:
@@ -78,7 +78,7 @@ class Reader:
         return Lease(holder=row.holder, label=row.label, term=row.term, seconds=row.seconds)
 
 
-class Writer(Reader):
+class DatabaseWriter(DatabaseReader):
     """A store to write to; made where there is none."""
 
     def __init__(self, place: str | Path) -> None:

@@ -19,7 +19,6 @@ from headwater.plan.spec import UnitSpec, spec_of
 from headwater.plan.steps import (
     Check,
     Drain,
-    Feed,
     Finish,
     Forget,
     Load,
@@ -31,6 +30,7 @@ from headwater.plan.steps import (
     Stop,
     Survey,
     Switch,
+    UpdateInputs,
     Watch,
 )
 
@@ -158,7 +158,7 @@ class Executor:
                 port.prepare(spec, joining=step.joining)
             case Start():
                 port.start(spec)
-            case Feed():
+            case UpdateInputs():
                 port.feed(spec)
             case Stop():
                 port.stop(spec, clean=step.clean)

@@ -19,7 +19,7 @@ from headwater.adapt.calibrate import Learned
 from headwater.adapt.slo import Mode, Promise
 from headwater.control import rows
 from headwater.control import tables as t
-from headwater.control.database import Reader, Writer
+from headwater.control.database import DatabaseReader, DatabaseWriter
 from headwater.control.records import OPEN, Decision, DecisionState, Sample
 from headwater.core.errors import DeploymentError, Missing
 from headwater.core.jsonform import dump, dump_json, load, load_json
@@ -38,7 +38,7 @@ DECISIONS = 1000
 """Decisions that are kept of a deployment."""
 
 
-class MemoryReader(Reader):
+class MemoryReader(DatabaseReader):
     """What is kept of deployments, to look at."""
 
     def samples(
@@ -113,7 +113,7 @@ class MemoryReader(Reader):
         return None if row is None else json.loads(row.document)
 
 
-class Memory(MemoryReader, Writer):
+class Memory(MemoryReader, DatabaseWriter):
     """What is kept of deployments, to write to."""
 
     def set_promise(self, name: str, promise: Promise) -> None:

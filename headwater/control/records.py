@@ -24,7 +24,7 @@ OPEN: frozenset[DecisionState] = frozenset({"proposed", "wanted", "watched"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class DesiredState:
     """One wish of an entrance: a version of what is wanted of a deployment."""
 
     deployment: Annotated[str, Hidden]

@@ -11,22 +11,22 @@ from sqlalchemy import Connection, and_, delete, insert, select, update
 
 from headwater.control import tables as t
 from headwater.control.lifecycle import Goal, Phase, move
-from headwater.control.records import Change, Decision, JournalEntry, StepState, Wish
+from headwater.control.records import Change, Decision, DesiredState, JournalEntry, StepState
 from headwater.core.errors import DeploymentError
 from headwater.core.jsonform import dump_json, load_json
 from headwater.core.metrics import Progress
 from headwater.plan.document import continuum_id, plan_id, stored_form
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.steps import AnyStep, CanarySettings, Incarnation, Standing, Step
+from headwater.plan.steps import AnyStep, CanarySettings, Incarnation, Step, UnitStatus
 
 DAMAGED = "it was damaged, or written by another version of Headwater"
 
 
-def wish_of(row: Any) -> Wish:
+def wish_of(row: Any) -> DesiredState:
     """Read a wish."""
     options = json.loads(row.options)
     canary = options.get("canary")
-    return Wish(
+    return DesiredState(
         deployment=row.deployment,
         version=row.version,
         goal=row.goal,
@@ -156,7 +156,7 @@ def set_phase(connection: Connection, name: str, phase: Phase, message: str | No
     )
 
 
-def set_standings(connection: Connection, name: str, standings: Mapping[Incarnation, Standing]) -> None:
+def set_standings(connection: Connection, name: str, standings: Mapping[Incarnation, UnitStatus]) -> None:
     """Say where all units of a deployment stand."""
     connection.execute(delete(t.units).where(t.units.c.deployment == name))
     rows = [

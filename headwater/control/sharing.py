@@ -19,7 +19,7 @@ from sqlalchemy import Connection, and_, delete, insert, select, update
 
 from headwater.control import rows
 from headwater.control import tables as t
-from headwater.control.database import Reader, Writer
+from headwater.control.database import DatabaseReader, DatabaseWriter
 from headwater.core.errors import Missing
 from headwater.core.jsonform import dump_json, load_json
 from headwater.dataflow.graph import Dataflow
@@ -36,7 +36,7 @@ UNDONE = ("refused", "rolled back", "failed")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class OwnerLimits:
     """What an owner may run at most; None: as much as there is room for.
 
     ``dataflows`` and ``operators`` are counted, ``cores`` is the owner's fair share of what is measured.
@@ -53,7 +53,7 @@ class Owner:
 
     name: str
     guarded: bool
-    limits: Limits
+    limits: OwnerLimits
     role: Role = "owner"
 
     def may_act_as(self, role: Role) -> bool:
@@ -61,7 +61,7 @@ class Owner:
         return ROLES.index(self.role) >= ROLES.index(role)
 
 
-class SharingReader(Reader):
+class SharingReader(DatabaseReader):
     """Pools, owners and rights, to look at."""
 
     def pools(self) -> tuple[str, ...]:
@@ -144,7 +144,7 @@ class SharingReader(Reader):
         return tuple((row.other, row.what) for row in self._all(query))
 
 
-class Sharing(SharingReader, Writer):
+class Sharing(SharingReader, DatabaseWriter):
     """Pools, owners and rights, to write to."""
 
     def keep_pool(self, pool: Pool, plan: DeploymentPlan | None, *, after: int) -> int:
@@ -169,7 +169,7 @@ class Sharing(SharingReader, Writer):
         return version
 
     def set_owner(
-        self, name: str, limits: Limits, *, role: Role | None = None, token: bool = False
+        self, name: str, limits: OwnerLimits, *, role: Role | None = None, token: bool = False
     ) -> str | None:
         """Set an owner's limits, and a role where one is given; with ``token`` make one, told this once."""
         given = secrets.token_urlsafe(24) if token else None
@@ -224,7 +224,7 @@ def _remove(connection: Connection, pool: str, name: str, version: int) -> None:
 
 
 def _owner(row: Any) -> Owner:
-    limits = load_json(Limits, row.limits, what="an owner's limits")
+    limits = load_json(OwnerLimits, row.limits, what="an owner's limits")
     return Owner(name=row.name, guarded=row.secret is not None, limits=limits, role=row.role)
 
 

@@ -25,11 +25,11 @@ from headwater.control.memory import Memory, MemoryReader, drop_memory, keep_sam
 from headwater.control.records import (
     Change,
     DeploymentRecord,
+    DesiredState,
     Event,
     JournalEntry,
     Outcome,
     ReportRecord,
-    Wish,
 )
 from headwater.control.sharing import Sharing, SharingReader
 from headwater.core.errors import Missing
@@ -40,9 +40,9 @@ from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import (
     CanarySettings,
     Incarnation,
-    Standing,
     Standings,
     Step,
+    UnitStatus,
     standing_of,
 )
 
@@ -109,7 +109,7 @@ class StoreReader(MemoryReader, SharingReader):
         record = self.find(name)
         return self.plan(record.base) if record and record.base else None
 
-    def wish(self, name: str, version: int | None = None) -> Wish:
+    def wish(self, name: str, version: int | None = None) -> DesiredState:
         """Give what is wanted of a deployment, now or in an older version."""
         version = self.deployment(name).version if version is None else version
         row = self._one(
@@ -119,15 +119,15 @@ class StoreReader(MemoryReader, SharingReader):
             raise Missing(f"no version {version} of '{name}'", where=self.where, hint="see history")
         return rows.wish_of(row)
 
-    def wishes(self, name: str) -> tuple[Wish, ...]:
+    def wishes(self, name: str) -> tuple[DesiredState, ...]:
         """Give all wishes for a deployment, the oldest first."""
         query = select(t.wishes).where(t.wishes.c.deployment == name).order_by(t.wishes.c.version)
         return tuple(rows.wish_of(row) for row in self._all(query))
 
-    def standings(self, name: str) -> dict[Incarnation, Standing]:
+    def standings(self, name: str) -> dict[Incarnation, UnitStatus]:
         """Give where the units stand."""
         found = self._all(select(t.units).where(t.units.c.deployment == name))
-        return {(r.unit, r.tag, r.epoch): Standing(plan=r.plan, runs=r.runs, sure=r.sure) for r in found}
+        return {(r.unit, r.tag, r.epoch): UnitStatus(plan=r.plan, runs=r.runs, sure=r.sure) for r in found}
 
     def plans_of(self, standings: Standings) -> dict[str, DeploymentPlan]:
         """Give the plans that units stand by."""
@@ -246,7 +246,13 @@ class Store(StoreReader, Memory, Sharing):
     # ------------------------------------------------------------ the controller
 
     def begin_change(
-        self, holder: str, wish: Wish, plan: DeploymentPlan | None, steps: Sequence[Step], *, phase: Phase
+        self,
+        holder: str,
+        wish: DesiredState,
+        plan: DeploymentPlan | None,
+        steps: Sequence[Step],
+        *,
+        phase: Phase,
     ) -> int:
         """Journal a change and its steps, and give its number."""
         now = time.time()
@@ -266,7 +272,7 @@ class Store(StoreReader, Memory, Sharing):
             rows.set_phase(connection, wish.deployment, phase, "")
         return number
 
-    def refuse(self, holder: str, wish: Wish, plan: DeploymentPlan | None, message: str) -> None:
+    def refuse(self, holder: str, wish: DesiredState, plan: DeploymentPlan | None, message: str) -> None:
         """Bring a wish to its end that cannot be carried out; nothing was touched."""
         number = self.begin_change(holder, wish, plan, (), phase="checking")
         change = next(c for c in self.changes(wish.deployment) if c.id == number)

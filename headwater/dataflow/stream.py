@@ -389,31 +389,31 @@ class Writer:
 
     stream: Stream
 
-    def files(self, path: str, *, format: Literal["csv", "json", "parquet"]) -> Written:
+    def files(self, path: str, *, format: Literal["csv", "json", "parquet"]) -> WrittenStream:
         """Write files that appear whole, each row exactly once. ``{zone}`` in the path is filled in."""
         return self._sink(sinks.FileSink, path=path, format=format)
 
-    def csv(self, path: str) -> Written:
+    def csv(self, path: str) -> WrittenStream:
         """Write CSV files with a header."""
         return self.files(path, format="csv")
 
-    def json(self, path: str) -> Written:
+    def json(self, path: str) -> WrittenStream:
         """Write JSON lines."""
         return self.files(path, format="json")
 
-    def parquet(self, path: str) -> Written:
+    def parquet(self, path: str) -> WrittenStream:
         """Write Parquet files."""
         return self.files(path, format="parquet")
 
-    def console(self, rows: int = 20) -> Written:
+    def console(self, rows: int = 20) -> WrittenStream:
         """Print the newest rows of every batch where the dataflow was started."""
         return self._sink(sinks.ConsoleSink, rows=rows)
 
-    def memory(self, name: str) -> Written:
+    def memory(self, name: str) -> WrittenStream:
         """Keep the rows to be read back by this name (tests, notebooks)."""
         return self._sink(sinks.MemorySink).named(name)
 
-    def for_each_batch(self, function: Callable[..., Any]) -> Written:
+    def for_each_batch(self, function: Callable[..., Any]) -> WrittenStream:
         """Call ``function(pyarrow.Table, batch_number)`` per batch; after a failure one may come again."""
         captured = self.stream._function(function, 2, "for_each_batch")
         return self._sink(sinks.CallbackSink, function=captured)
@@ -429,7 +429,7 @@ class Writer:
         user_env: str | None = None,
         password_env: str | None = None,
         **options: str,
-    ) -> Written:
+    ) -> WrittenStream:
         """Write to a Kafka topic: expressions ``key`` and ``value``, or each row as one JSON object.
 
         ``options`` are librdkafka's, with ``_`` for ``.``: ``compression_type="zstd"``. User and password
@@ -457,7 +457,7 @@ class Writer:
         password_env: str | None = None,
         driver: str | None = None,
         **options: str,
-    ) -> Written:
+    ) -> WrittenStream:
         """Append to a table through JDBC. User and password come from the environment variables named."""
         return self._sink(
             sinks.JdbcSink,
@@ -470,23 +470,23 @@ class Writer:
             options=tuple(sorted((k, str(v)) for k, v in options.items())),
         )
 
-    def _sink(self, cls: type[sinks.Sink], **settings: Any) -> Written:
+    def _sink(self, cls: type[sinks.Sink], **settings: Any) -> WrittenStream:
         stream = self.stream._then(cls, **settings)
         self.stream.builder.add_sink(stream)
-        return Written(stream)
+        return WrittenStream(stream)
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenStream:
     """A stream that ends in a sink."""
 
     stream: Stream
 
-    def named(self, name: str) -> Written:
+    def named(self, name: str) -> WrittenStream:
         """Name the sink."""
         renamed = self.stream.named(name)
         self.stream.builder.replace_sink(self.stream, renamed)
-        return Written(renamed)
+        return WrittenStream(renamed)
 
 
 def _tuple(columns: Columns) -> tuple[str, ...]:

@@ -71,7 +71,7 @@ class FileWritten:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFiles:
     """All files of one run."""
 
     files: tuple[FileWritten, ...]
@@ -181,9 +181,9 @@ def write_steps(
 
 def write_all(
     out: Path, series: Sequence[Series], *, files: int = 8, malformed: float = 0.0, seed: int = 0
-) -> Written:
+) -> WrittenFiles:
     """Write all files at once."""
-    return Written(tuple(write_steps(out, series, files=files, malformed=malformed, seed=seed)))
+    return WrittenFiles(tuple(write_steps(out, series, files=files, malformed=malformed, seed=seed)))
 
 
 def _lines(
@@ -293,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 time.sleep(given.every)
     except HeadwaterError as error:
         parser.exit(error.exit_code, f"{error}\n")
-    written = Written(tuple(files))
+    written = WrittenFiles(tuple(files))
     print(
         f"{written.lines} lines in {len(files)} files under {given.out}, {len(written.malformed)} malformed"
     )

@@ -13,7 +13,7 @@ from headwater.placement.problem import Bools, Ints, Problem
 from headwater.placement.queueing import Floats
 
 
-class Shape(NamedTuple):
+class CutShape(NamedTuple):
     """What stays. b: branch, c: choice, i: operator of a branch, k: stream out of one; −1 fills rows up.
 
     Nodes of the trunk are numbered from ``width`` on in ``edge_to``. *Shared* hosts and links are those that
@@ -97,7 +97,7 @@ class Numbers(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class CutLoad:
     """What changes from moment to moment.
 
     ``rates``: events/s by source. What others take: ``memory`` (bytes) and ``processes`` by host, ``links``
@@ -110,13 +110,13 @@ class Load:
     links: Floats
 
     @classmethod
-    def idle(cls, problem: Problem, rates: Mapping[int, float]) -> Load:
+    def idle(cls, problem: Problem, rates: Mapping[int, float]) -> CutLoad:
         """Take what a problem says of others, and other rates."""
         found = cls.of(problem)
         return cls(rates=rates, memory=found.memory, processes=found.processes, links=found.links)
 
     @classmethod
-    def of(cls, problem: Problem) -> Load:
+    def of(cls, problem: Problem) -> CutLoad:
         """Take what a problem says."""
         hosts, network = problem.hosts, problem.network
         used = network.used if isinstance(network, Tree) else None

@@ -16,7 +16,7 @@ from headwater.placement.problem import Problem
 
 
 @dataclass(frozen=True)
-class Branch:
+class TreeBranch:
     """A source and what only it leads to, upstream first, and the ways to place these operators."""
 
     source: int
@@ -25,7 +25,7 @@ class Branch:
     """For each way a host for each operator."""
 
 
-def branches(problem: Problem, *, most: int = 100_000) -> tuple[Branch, ...]:
+def branches(problem: Problem, *, most: int = 100_000) -> tuple[TreeBranch, ...]:
     """Give each source's branch. Operators need a list of hosts that they may run on.
 
     Raises PlacementError where a branch has more than ``most`` choices.
@@ -45,7 +45,7 @@ def branches(problem: Problem, *, most: int = 100_000) -> tuple[Branch, ...]:
                 f"there are more than {most:,} ways to cut what '{name}' feeds",
                 hint="cut at fewer places: fewer layers, or fewer parallel branches of operators",
             )
-        found.append(Branch(source, own, choices))
+        found.append(TreeBranch(source, own, choices))
     return tuple(found)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
 from headwater.core.jsonform import Unbounded
-from headwater.placement.cutnumbers import Load
+from headwater.placement.cutnumbers import CutLoad
 from headwater.placement.cuttable import CutTable
 from headwater.placement.forecast import Forecast
 from headwater.placement.problem import Placement, moved
@@ -37,7 +37,7 @@ class Step:
     """Rates of each application by source, and what others take, beside all of them, from then on."""
 
     rates: Mapping[str, Rates]
-    others: Load | None = None
+    others: CutLoad | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class StepOutline:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Simulated:
+class ReplayResult:
     """What came of each strategy's decisions, in all and step by step."""
 
     strategies: Mapping[str, Totals]
@@ -111,9 +111,9 @@ def totals(scores: Sequence[Score]) -> Totals:
     )
 
 
-def simulated(found: Mapping[str, Sequence[Score]]) -> Simulated:
+def simulated(found: Mapping[str, Sequence[Score]]) -> ReplayResult:
     """Give figures per strategy, and its steps."""
-    return Simulated(
+    return ReplayResult(
         strategies={name: totals(scores) for name, scores in found.items()},
         steps={name: tuple(map(_step, scores)) for name, scores in found.items()},
     )
@@ -161,7 +161,7 @@ def replay(
         for application in applications:
             rates, known = step.rates[application.name], memory[application.name]
             problem = application.tables[0].problem
-            actual = Load.idle(problem, rates) if beside is None else replace(beside, rates=rates)
+            actual = CutLoad.idle(problem, rates) if beside is None else replace(beside, rates=rates)
             load = actual
             if expect is not None and known.seen:
                 load = replace(foreseen or actual, rates=_expected(known.seen, expect))
@@ -180,7 +180,7 @@ def _expected(seen: Mapping[int, Sequence[float]], expect: Forecast) -> dict[int
 
 
 def _timed(
-    application: Shared, known: _Running, scheduler: str | Schedule, load: Load, compiled: bool | None
+    application: Shared, known: _Running, scheduler: str | Schedule, load: CutLoad, compiled: bool | None
 ) -> tuple[Scheduled, float]:
     """Decide, and tell how many seconds it took."""
     begun = time.perf_counter()
@@ -197,7 +197,7 @@ def _timed(
 
 
 def _score(
-    application: Shared, known: _Running, found: Scheduled, actual: Load, seconds: float, number: int
+    application: Shared, known: _Running, found: Scheduled, actual: CutLoad, seconds: float, number: int
 ) -> Score:
     """Measure a decision at the rates that there were."""
     situation = replace(found.situation, load=actual)

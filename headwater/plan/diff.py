@@ -29,7 +29,7 @@ from headwater.plan.content import (
 from headwater.plan.document import inherit
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.spec import spec_of
-from headwater.plan.state import Kept, kept_state, listed, state_difference
+from headwater.plan.state import KeptState, kept_state, listed, state_difference
 from headwater.plan.transfer import Carriers, Carry, beginning, joined
 
 Action = Literal["start", "stop", "replace", "feed", "unchanged"]
@@ -63,7 +63,7 @@ class Carried:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class DiffOutline:
     """What changes when one plan takes another's place; ``unchanged`` units are only counted."""
 
     units: tuple[UnitChange, ...]
@@ -95,9 +95,9 @@ class PlanDiff:
     def changed(self) -> tuple[UnitChange, ...]:
         return tuple(u for u in self.units if u.action != "unchanged")
 
-    def shown(self) -> Difference:
+    def shown(self) -> DiffOutline:
         """Give what is different; what is unchanged is only counted."""
-        return Difference(
+        return DiffOutline(
             units=self.changed,
             unchanged=len(self.units) - len(self.changed),
             channels=tuple(c for c in self.channels if c.action != "continues"),
@@ -393,7 +393,7 @@ class _Comparison:
         others = {o for u in self._new.units if u.id != old.id for o in u.operators}
         return kept <= taken | others
 
-    def _begin_anew(self, new: Unit, before: tuple[Kept, ...], why: str, reason: str) -> UnitChange:
+    def _begin_anew(self, new: Unit, before: tuple[KeptState, ...], why: str, reason: str) -> UnitChange:
         """Give a unit's state up where its input can be read on, and it was agreed to."""
         self._unit_tags[new.id] = _fresh(new.key, self._generation)
         if sources := own_sources(self._new.dataflow, new):

@@ -8,7 +8,6 @@ from headwater.core.quantity import format_duration
 from headwater.plan.steps import (
     Check,
     Drain,
-    Feed,
     Finish,
     Forget,
     Load,
@@ -20,6 +19,7 @@ from headwater.plan.steps import (
     Stop,
     Survey,
     Switch,
+    UpdateInputs,
     Watch,
 )
 
@@ -81,7 +81,7 @@ def _line(step: Step, replaced: set[str]) -> str | None:
         case Start():
             state = "; it goes on with its state" if step.state in ("kept", "carried") else ""
             return f"start {step.unit}: {step.why}{state}"
-        case Feed():
+        case UpdateInputs():
             return f"feed {step.unit} without a restart" + (f": {step.why}" if step.why else "")
         case Drain():
             return f"wait until {step.unit} has read what was written for it in the old form"

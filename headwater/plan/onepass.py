@@ -18,7 +18,7 @@ OWN_QUERY = (JdbcSink,)
 
 
 @dataclass(frozen=True)
-class Branch:
+class OnePass:
     """A way through filters and projections: from the root or a scan, and by which operators, in order."""
 
     origin: str
@@ -37,13 +37,13 @@ class Pass:
     root: str
     scans: tuple[str, ...] = ()
 
-    def branches(self, flow: Graph, id_: str) -> list[Branch]:
+    def branches(self, flow: Graph, id_: str) -> list[OnePass]:
         """Give each way on which rows come to an operator from the root or a scan; several behind a union."""
         if id_ == self.root or id_ in self.scans:
-            return [Branch(id_, ())]
+            return [OnePass(id_, ())]
         operator = flow[id_]
         return [
-            Branch(branch.origin, (*branch.steps, operator))
+            OnePass(branch.origin, (*branch.steps, operator))
             for parent in operator.inputs
             for branch in self.branches(flow, parent)
         ]

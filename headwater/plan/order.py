@@ -19,7 +19,6 @@ from headwater.plan.steps import (
     CanarySettings,
     Check,
     Drain,
-    Feed,
     Finish,
     Forget,
     Incarnation,
@@ -28,13 +27,14 @@ from headwater.plan.steps import (
     Prepare,
     Rehearse,
     Save,
-    Standing,
     Standings,
     Start,
     Step,
     Stop,
     Survey,
     Switch,
+    UnitStatus,
+    UpdateInputs,
     Watch,
     incarnation,
     standing_of,
@@ -114,10 +114,10 @@ def _keeps(plan: DeploymentPlan, unit: str) -> bool:
     return is_stateful(plan.dataflow, plan.unit(unit))
 
 
-Placed = tuple[Incarnation, Standing]
+Placed = tuple[Incarnation, UnitStatus]
 
 
-def _by_place(entries: Iterable[tuple[DeploymentPlan, Incarnation, Standing]]) -> list[Placed]:
+def _by_place(entries: Iterable[tuple[DeploymentPlan, Incarnation, UnitStatus]]) -> list[Placed]:
     """Sort incarnations by layer, zone and place in their plan: who feeds comes first."""
     placed = [(_place(plan, plan.unit(key[0])), key, s) for plan, key, s in entries]
     return [(key, s) for _, key, s in sorted(placed, key=lambda p: p[0])]
@@ -147,7 +147,7 @@ class _Ordering:
         self._carried = {c.unit: c for c in diff.carries}
         self._stopped: set[str] = set()
         self._fed: set[str] = set()
-        self._registered: dict[Incarnation, Standing] = {}
+        self._registered: dict[Incarnation, UnitStatus] = {}
         self._half: dict[str, set[str]] = {}
         """Channels that their writer has left for others, and the units that still read them."""
 
@@ -216,7 +216,7 @@ class _Ordering:
             s.runs and not self._same(unit.id, s.plan) for _, s in self._of(unit.id)
         )
 
-    def _of(self, unit: str) -> list[tuple[Incarnation, Standing]]:
+    def _of(self, unit: str) -> list[tuple[Incarnation, UnitStatus]]:
         return [(key, s) for key, s in self._standings.items() if key[0] == unit]
 
     # ------------------------------------------------------------ what goes from unit to unit
@@ -265,7 +265,7 @@ class _Ordering:
         donors = map(self._base.unit, carry.donors)
         return tuple(u.checkpoint if incarnation(u) in there else "" for u in donors)
 
-    def _stop_at_the_cut(self, key: Incarnation, stood: Standing) -> list[Step]:
+    def _stop_at_the_cut(self, key: Incarnation, stood: UnitStatus) -> list[Step]:
         """Stop a unit once it has read what it must; one that does not surely run is started for that."""
         unit = key[0]
         steps = self._stop(unit, stood, for_good=unit not in self._wanted)
@@ -285,7 +285,7 @@ class _Ordering:
             for reader in channel.consumers:
                 key = incarnation(old.unit(reader))
                 if key not in self._standings:
-                    self._registered[key] = Standing(plan=plan, runs=False)
+                    self._registered[key] = UnitStatus(plan=plan, runs=False)
 
     def _reads_from(self, unit: Unit, writers: set[str]) -> bool:
         """Tell whether a unit that is to take over, where none of its id runs, reads from some that go on."""
@@ -384,7 +384,7 @@ class _Ordering:
             steps.append(self._prepare(unit))
         steps.append(Start(plan=self._id, unit=unit.id, state=state, why=why, again=again))
         if standing is not None and standing.runs and not again:
-            steps.append(Feed(plan=self._id, unit=unit.id, why="it may run with other inputs"))
+            steps.append(UpdateInputs(plan=self._id, unit=unit.id, why="it may run with other inputs"))
         for channel in [c for c, readers in self._half.items() if unit.id in readers]:
             self._half[channel].discard(unit.id)
             if not self._half[channel]:
@@ -409,7 +409,7 @@ class _Ordering:
                 self._fed.add(unit.id)
         return steps
 
-    def _feed(self, unit: Unit, standing: Standing) -> list[Step]:
+    def _feed(self, unit: Unit, standing: UnitStatus) -> list[Step]:
         """Bring a unit that runs on up to date: who reads it, what it reads."""
         old = self._plans[standing.plan]
         steps: list[Step] = []
@@ -418,7 +418,7 @@ class _Ordering:
         before = {c.id for c in old.inputs(old.unit(unit.id))}
         if before != {c.id for c in self._plan.inputs(unit)}:
             change = self._changes.get(unit.id)
-            steps.append(Feed(plan=self._id, unit=unit.id, why=change.reason if change else ""))
+            steps.append(UpdateInputs(plan=self._id, unit=unit.id, why=change.reason if change else ""))
         return steps
 
     @staticmethod
@@ -434,7 +434,7 @@ class _Ordering:
                 steps += self._stop(unit, stood, for_good=True)
         return steps
 
-    def _stop(self, unit: str, stood: Standing, *, for_good: bool) -> list[Step]:
+    def _stop(self, unit: str, stood: UnitStatus, *, for_good: bool) -> list[Step]:
         old = self._plans[stood.plan]
         steps: list[Step] = []
         ended = [c for c in old.inputs(old.unit(unit)) if self._reads_out(unit, c)]

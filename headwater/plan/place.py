@@ -25,7 +25,16 @@ from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Watermark
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
-from headwater.placement import STRATEGIES, Answer, Application, Hosts, Operator, Problem, Topology, solve
+from headwater.placement import (
+    STRATEGIES,
+    Answer,
+    Application,
+    Hosts,
+    PlacedOperator,
+    Problem,
+    Topology,
+    solve,
+)
 from headwater.placement.cost import evaluate, shortages, usage_of
 from headwater.placement.exact import lacking
 from headwater.placement.network import Tree
@@ -53,7 +62,7 @@ Beside = tuple[DeploymentPlan, Profile | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class PlacementRequest:
     """How a placement is to be chosen: by which strategy, and for schedulers within which limits.
 
     ``weights``: what memory and links count in the cost. ``running``: what runs now; changes have a price.
@@ -218,10 +227,10 @@ class Setting:
         )
         return Problem(self._topology(), Application(tuple(operators), streams), together=groups)
 
-    def _operator(self, name: str, location: str | None, hosts: frozenset[int]) -> Operator:
+    def _operator(self, name: str, location: str | None, hosts: frozenset[int]) -> PlacedOperator:
         figures, what = self.known.operator(name), self.dataflow[name]
         share = 1 / len(self.locations) if location is not None else 1.0
-        return Operator(
+        return PlacedOperator(
             name=name if location is None else f"{name} at {location}",
             logical=name,
             span=self.batch_s if self.apart else 0.0,
@@ -346,7 +355,7 @@ class Path:
 
 
 @dataclass(frozen=True)
-class Kept:
+class LimitCheck:
     """What a scheduler's choice comes to: RU, T (s), B (bytes/s), whether it keeps to the limits.
 
     ``missing``: the limit that nothing keeps to, in words. ``moved``: operators that are elsewhere than now.
@@ -374,7 +383,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Load:
+class LinkLoad:
     """What a link has to carry, and the share of its bandwidth that this is; None: it has no limit."""
 
     bytes_per_s: float
@@ -395,13 +404,13 @@ class Prediction:
     latency: Annotated[Unbounded, named("latency_s")]
     paths: tuple[Path, ...]
     load: Mapping[str, float]
-    links: Mapping[str, Load]
+    links: Mapping[str, LinkLoad]
     bound: Annotated[UnboundedOrNone, named("bound_s")]
     notes: tuple[str, ...] = ()
-    promise: Kept | None = None
+    promise: LimitCheck | None = None
 
 
-def place(setting: Setting, wish: Wish) -> tuple[Deployment, Prediction]:
+def place(setting: Setting, wish: PlacementRequest) -> tuple[Deployment, Prediction]:
     """Choose layers as wished.
 
     Raises PlacementError where a strategy finds no placement, with what is short. A scheduler always chooses:
@@ -435,7 +444,7 @@ def _solved(setting: Setting, strategy: str) -> Answer:
     return replace(answer, placement=together, evaluation=evaluate(setting.problem, together))
 
 
-def _scheduled(setting: Setting, wish: Wish) -> tuple[Deployment, Prediction]:
+def _scheduled(setting: Setting, wish: PlacementRequest) -> tuple[Deployment, Prediction]:
     setting = replace(setting, apart=True)
     current = None if wish.running is None else running_placement(setting, wish.running)
     found = decide(setting.problem, wish.strategy, wish.limits, current=current, weights=wish.weights)
@@ -457,14 +466,14 @@ def running_placement(setting: Setting, running: Deployment) -> Placement | None
         return None  # no such operator, layer or host
 
 
-def _promised(found: Scheduled, wish: Wish, current: Placement | None) -> Kept:
+def _promised(found: Scheduled, wish: PlacementRequest, current: Placement | None) -> LimitCheck:
     measured, missing = found.decision.measured, ""
     changed = moved(current, found.placement)
     if not found.decision.kept:
         short = lacking(found.situation)
         missing = "what runs stays" if current is not None and not changed else "this is the least bad found"
         missing += ": nothing within the limits was found" if short is None else f": nothing keeps to {short}"
-    return Kept(
+    return LimitCheck(
         cost=measured.cost,
         response=measured.worst,
         bandwidth=measured.bandwidth / 8,
@@ -480,11 +489,11 @@ def predict(setting: Setting, answer: Answer) -> Prediction:
     problem, cost = setting.problem, answer.evaluation
     deployment = setting.deployment(answer.placement)
     hosts, names = setting.hosts, [zone.name for zone in setting.continuum.zones]
-    links: dict[str, Load] = {}
+    links: dict[str, LinkLoad] = {}
     for (lower, upper), bits in sorted(cost.usage.links.items()):
         capacity = problem.network.capacity((lower, upper))
         share = None if capacity == np.inf else bits / capacity
-        links[f"{names[lower]}-{names[upper]}"] = Load(bits / 8, share)
+        links[f"{names[lower]}-{names[upper]}"] = LinkLoad(bits / 8, share)
     assumed = setting.known.assumed
     notes = tuple(answer.notes)
     if setting.beside:

@@ -18,8 +18,8 @@ from headwater.dataflow.sources import Source
 from headwater.placement.forecast import forecast as find_forecast
 from headwater.placement.replay import Score, Shared, Step, replay
 from headwater.placement.schedule import SCHEDULERS, tables
-from headwater.placement.situation import Decision, Situation
-from headwater.plan.place import ANNOTATED, Setting, Wish, running_placement
+from headwater.placement.situation import ScheduleDecision, Situation
+from headwater.plan.place import ANNOTATED, PlacementRequest, Setting, running_placement
 
 _COLUMNS = ("time", "source", "location", "rate")
 _HINT = "write CSV: time,source,location,rate"
@@ -108,7 +108,7 @@ def _named(setting: Setting, source: str, location: str, where: str) -> list[int
 def replayed(
     setting: Setting,
     steps: Sequence[Mapping[int, float]],
-    wish: Wish,
+    wish: PlacementRequest,
     *,
     forecast: str | None = None,
     observe: Callable[[int], None] = lambda step: None,
@@ -150,7 +150,7 @@ def replayed(
 def replayed_by_each(
     setting: Setting,
     steps: Sequence[Mapping[int, float]],
-    wishes: Sequence[Wish],
+    wishes: Sequence[PlacementRequest],
     *,
     forecast: str | None = None,
     observe: Observe = lambda what, done, of: None,
@@ -166,5 +166,5 @@ def replayed_by_each(
     return found
 
 
-def _stay(situation: Situation) -> Decision:
+def _stay(situation: Situation) -> ScheduleDecision:
     return situation.decided(situation.all_up if situation.current is None else situation.current)

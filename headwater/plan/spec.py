@@ -24,7 +24,7 @@ from headwater.plan.model import Channel, DeploymentPlan, Unit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reader:
+class ChannelConsumer:
     """A unit that reads a channel: its id, checkpoint and node, and how often its query reads it."""
 
     unit: str
@@ -55,7 +55,7 @@ class UnitSpec:
     flow: Fragment
     inputs: tuple[Channel, ...]
     outputs: tuple[Channel, ...]
-    readers: Mapping[str, tuple[Reader, ...]]
+    readers: Mapping[str, tuple[ChannelConsumer, ...]]
     brokers: Mapping[str, Broker]
     tags: Mapping[str, str]
     direct_time: bool
@@ -160,7 +160,7 @@ def _routed(channel: Channel, unit: str) -> Channel:
     return replace(channel, routes={unit: channel.routes[unit]})
 
 
-def _reader(plan: DeploymentPlan, id_: str, operator: str) -> Reader:
+def _reader(plan: DeploymentPlan, id_: str, operator: str) -> ChannelConsumer:
     unit = plan.unit(id_)
     times = reads(plan.dataflow, unit)[operator]
-    return Reader(unit=id_, checkpoint=unit.checkpoint, node=unit.node, zone=unit.zone, times=times)
+    return ChannelConsumer(unit=id_, checkpoint=unit.checkpoint, node=unit.node, zone=unit.zone, times=times)

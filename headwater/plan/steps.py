@@ -59,7 +59,7 @@ class Start(_UnitStep):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Feed(_UnitStep):
+class UpdateInputs(_UnitStep):
     """Give the running unit the inputs of the plan."""
 
     kind: Literal["feed"] = "feed"
@@ -175,7 +175,7 @@ Step = (  # fmt: skip
     Check
     | Prepare
     | Start
-    | Feed
+    | UpdateInputs
     | Stop
     | Drain
     | Survey
@@ -224,7 +224,7 @@ def incarnation(unit: Unit) -> Incarnation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class UnitStatus:
     """What is known of one incarnation: the plan it was last prepared or started by, whether it runs."""
 
     plan: str
@@ -233,21 +233,21 @@ class Standing:
     """False from before a step is carried out until it is known to be."""
 
 
-Standings = Mapping[Incarnation, Standing]
+Standings = Mapping[Incarnation, UnitStatus]
 Plans = Mapping[str, DeploymentPlan]
 """Plans by id."""
 
 
-def standing_of(plan: DeploymentPlan) -> dict[Incarnation, Standing]:
+def standing_of(plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
     """Give the standing of a deployment that runs a plan in full."""
     id_ = plan_id(plan)
-    return {incarnation(u): Standing(plan=id_, runs=True) for u in plan.units}
+    return {incarnation(u): UnitStatus(plan=id_, runs=True) for u in plan.units}
 
 
 _MOVES_NOTHING = Watch | Check | Drain | Survey | Rehearse | Save | Load | Switch
 
 
-def begun(step: Step, standings: Standings, plan: DeploymentPlan) -> dict[Incarnation, Standing]:
+def begun(step: Step, standings: Standings, plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
     """Give what is known once a step may have been carried out or not; ``plan`` is the step's."""
     found = dict(standings)
     if isinstance(step, _MOVES_NOTHING):
@@ -257,39 +257,39 @@ def begun(step: Step, standings: Standings, plan: DeploymentPlan) -> dict[Incarn
     match step:
         case Prepare():
             if now is None or not now.runs:
-                found[key] = Standing(plan=step.plan, runs=False)
+                found[key] = UnitStatus(plan=step.plan, runs=False)
             # Their readers are registered now, which has to be undone should they never start.
             for channel in plan.outputs(plan.unit(step.unit)):
                 for consumer in channel.consumers:
                     reader = incarnation(plan.unit(consumer))
-                    found.setdefault(reader, Standing(plan=step.plan, runs=False))
+                    found.setdefault(reader, UnitStatus(plan=step.plan, runs=False))
         case Start():
-            found[key] = Standing(plan=step.plan, runs=True, sure=False)
-        case Feed() | Stop() | Finish():
+            found[key] = UnitStatus(plan=step.plan, runs=True, sure=False)
+        case UpdateInputs() | Stop() | Finish():
             if now is not None:
-                found[key] = Standing(plan=now.plan, runs=now.runs, sure=False)
+                found[key] = UnitStatus(plan=now.plan, runs=now.runs, sure=False)
         case Forget():
             if now is not None:
-                found[key] = Standing(plan=now.plan, runs=False)
+                found[key] = UnitStatus(plan=now.plan, runs=False)
     return found
 
 
-def done(step: Step, standings: Standings, plan: DeploymentPlan) -> dict[Incarnation, Standing]:
+def done(step: Step, standings: Standings, plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
     """Give what is known once a step is carried out."""
     found = dict(standings)
     if isinstance(step, _MOVES_NOTHING):
         return found
     key = incarnation(plan.unit(step.unit))
     match step:
-        case Start() | Feed():
-            found[key] = Standing(plan=step.plan, runs=True)
+        case Start() | UpdateInputs():
+            found[key] = UnitStatus(plan=step.plan, runs=True)
         case Stop() | Finish():
-            found[key] = Standing(plan=found[key].plan if key in found else step.plan, runs=False)
+            found[key] = UnitStatus(plan=found[key].plan if key in found else step.plan, runs=False)
         case Forget():
             found.pop(key, None)
     return found
 
 
-def settled(standings: Standings, plan: DeploymentPlan) -> dict[Incarnation, Standing]:
+def settled(standings: Standings, plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
     """Give what is known after the last step: all units of the plan stand as it says."""
     return {**standings, **standing_of(plan)}

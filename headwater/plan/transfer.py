@@ -17,7 +17,7 @@ from headwater.plan.content import own_sources, reads
 from headwater.plan.model import Channel, DeploymentPlan, Part, Unit
 from headwater.plan.onepass import below_of
 from headwater.plan.spread import keys_by
-from headwater.plan.state import Kept, kept_state, listed, state_difference
+from headwater.plan.state import KeptState, kept_state, listed, state_difference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +169,7 @@ class Carriers:
 
     # ------------------------------------------------------------ state
 
-    def _share(self, unit: Unit, kept: Kept) -> Share | None:
+    def _share(self, unit: Unit, kept: KeptState) -> Share | None:
         if self._given_up(unit, kept.operator):
             return None
         found = {

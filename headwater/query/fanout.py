@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from headwater.connectors.sources import DEAD_LETTER
 from headwater.dataflow.graph import Graph
 from headwater.dataflow.stateful import Scan, by_event_time
-from headwater.plan.onepass import Branch, Pass, melted_along
+from headwater.plan.onepass import OnePass, Pass, melted_along
 from headwater.query.corrupt import DEAD, GOOD
 from headwater.query.scan import FROM, KEY, KEYED, TIME, Scanning, key_text, keyed, together
 from headwater.query.sparktypes import MARK
@@ -129,7 +129,7 @@ def _common_form(
     return framed.drop(_ENTRY)
 
 
-def _row(flow: Graph, branch: Branch, *, within: str | None = None) -> tuple[str, str]:
+def _row(flow: Graph, branch: OnePass, *, within: str | None = None) -> tuple[str, str]:
     """Write on which condition a row of a branch's origin gives one at its end, and that one, as a struct."""
     condition, columns = melted_along(flow, branch.origin, branch.steps, within=within)
     return condition, f"named_struct({', '.join(f'{quote_string(n)}, {t}' for n, t in columns)})"

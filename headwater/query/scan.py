@@ -207,7 +207,7 @@ def _micros(time: Any) -> int:
     return micros
 
 
-class _Work:
+class _ScanWork:
     """A scan as it runs: its function, loaded once, and what it is to do next for the key at hand."""
 
     def __init__(self, scan: Scanning, place: int) -> None:
@@ -219,11 +219,11 @@ class _Work:
         self.order = order_key(operator.order_by)
         self.schema = Schema.parse(operator.schema_text)
         self.columns = self.schema.names
-        self.followers: list[_Work] = []
+        self.followers: list[_ScanWork] = []
         self.fresh: list[dict[str, Any]] = []
         self._arrow: Any = None
 
-    def take(self, giver: _Work, rows: list[dict[str, Any]], of: list[dict[str, Any]]) -> None:
+    def take(self, giver: _ScanWork, rows: list[dict[str, Any]], of: list[dict[str, Any]]) -> None:
         """Take the rows that another scan has made of others, as if they had come through Spark."""
         if not rows:
             return
@@ -268,7 +268,7 @@ class ScanProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state: users' states as JSON by tag and, in event-time order, the rows that wait."""
-        self._work = [_Work(scan, n) for n, scan in enumerate(self._scans)]
+        self._work = [_ScanWork(scan, n) for n, scan in enumerate(self._scans)]
         for work in self._work:
             if isinstance(work.reads, int):
                 self._work[work.reads].followers.append(work)
@@ -305,7 +305,7 @@ class ScanProcessor(StatefulProcessor):
             taken = {name: row[name] for name in self._passed if row[name] is not None}
             yield Row(**{FROM: -1, **self._empty, **taken})
 
-    def _set_aside(self, one: _Work, rows: list[dict[str, Any]]) -> None:
+    def _set_aside(self, one: _ScanWork, rows: list[dict[str, Any]]) -> None:
         assert self._waiting is not None and one.event_time is not None
         self._waiting.updateValue((f"{uuid4().hex[:_CHUNK]}{one.tag}",), (pickle.dumps(rows),))
         self._handle.registerTimer(min(deadline_ms(r[one.event_time]) for r in rows))
@@ -346,7 +346,7 @@ class ScanProcessor(StatefulProcessor):
                     found = Row(**{c: row.get(c) for c in one.columns})
                     yield Row(**{FROM: one.place, **self._empty, one.name: found})
 
-    def _stored(self, scans: Sequence[_Work]) -> dict[str, str]:
+    def _stored(self, scans: Sequence[_ScanWork]) -> dict[str, str]:
         """Read the states of a key: one, or all at once."""
         if len(scans) == 1:
             found = self._states.getValue((scans[0].tag,))

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from headwater.core.errors import HeadwaterError
 from headwater.core.quantity import format_duration, format_size
-from headwater.plan.place import Kept, Prediction
+from headwater.plan.place import LimitCheck, Prediction
 
 
 def prediction_view(found: Prediction) -> RenderableType:
@@ -45,7 +45,7 @@ def prediction_view(found: Prediction) -> RenderableType:
     return Group(*parts)
 
 
-def promise_lines(promise: Kept) -> list[RenderableType]:
+def promise_lines(promise: LimitCheck) -> list[RenderableType]:
     """Show what a scheduler's choice comes to beside its limits."""
     limits = promise.limits
     rows = (

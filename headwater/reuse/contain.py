@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from headwater.dataflow import operators as ops
 from headwater.dataflow.graph import Dataflow
-from headwater.sql.conditions import Part, implied, parts_of
+from headwater.sql.conditions import Conjunct, implied, parts_of
 from headwater.sql.expressions import check
 from headwater.sql.lexer import quote_name
 from headwater.sql.rewrite import substitute
@@ -65,7 +65,7 @@ def _better(new: Dataflow, id_: str, running: Dataflow, parent: str) -> Dataflow
     return None
 
 
-def _rest(mine: tuple[Part, ...], other: tuple[Part, ...]) -> tuple[Part, ...] | None:
+def _rest(mine: tuple[Conjunct, ...], other: tuple[Conjunct, ...]) -> tuple[Conjunct, ...] | None:
     """Give what is left to be checked of rows that another filter lets through; None where it lacks some."""
     if not all(implied(part, mine) for part in other):
         return None

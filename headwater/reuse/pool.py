@@ -18,7 +18,7 @@ from headwater.dataflow.sinks import MemorySink
 from headwater.plan.build import in_layers, marked_layers
 from headwater.plan.deployment import Deployment, Edge
 from headwater.plan.model import DeploymentPlan
-from headwater.reuse.commons import Commons, Shape
+from headwater.reuse.commons import Commons, OperatorShape
 from headwater.reuse.contain import served
 from headwater.reuse.normal import normalized
 
@@ -201,7 +201,7 @@ class Pool:
         commons = Commons()
         for one in self.submissions:
             inputs = {s: tuple(one.ids[i] for i in one.runs[o].inputs) for o, s in one.ids.items()}
-            commons.submit(Shape(one.name, inputs, frozenset(one.sinks.values())))
+            commons.submit(OperatorShape(one.name, inputs, frozenset(one.sinks.values())))
         commons.check(running=self.dataflow.order if self.submissions else ())
 
 

@@ -405,10 +405,10 @@ def _java_options(directory: Path, *, quick: bool) -> str:
 def register_sources(session: Any) -> None:
     """Make Headwater's sources and sink known to a session."""
     from headwater.channels.channel_spark import ChannelSource
-    from headwater.connectors.sensor_source import SensorSource
+    from headwater.connectors.sensor_source import SensorDataSource
     from headwater.query.writer import HeadwaterSink
 
-    for source in (ChannelSource, HeadwaterSink, SensorSource):
+    for source in (ChannelSource, HeadwaterSink, SensorDataSource):
         session.dataSource.register(source)
 
 

@@ -42,7 +42,7 @@ class Process:
     memory: int = 0
 
 
-class Account:
+class CpuClock:
     """Adds up the time that a changing set of processes takes."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class Meter:
 
     def __init__(self, host: Host, endpoint: Endpoint) -> None:
         self._host, self._endpoint = host, endpoint
-        self._account, self._agent = Account(), Account()
+        self._account, self._agent = CpuClock(), CpuClock()
         self._busy: float | None = None
         self._all = 0.0
         self._begun = time.monotonic()
@@ -189,7 +189,7 @@ class Meter:
             unit.paid = batches[-1].id
 
 
-class Hosts:
+class HostMeter:
     """The Spark of a node as the agent sees it."""
 
     def __init__(self, sparks: Sparks) -> None:

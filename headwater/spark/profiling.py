@@ -44,7 +44,7 @@ Sample = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Seen:
+class ProfiledOperator:
     """What is known after an operator has been measured. ``seconds`` of a core for all rows."""
 
     operator: str
@@ -65,7 +65,7 @@ def profile(
     directory: Path,
     *,
     repeats: int = 3,
-    observe: Callable[[Seen], None] = lambda seen: None,
+    observe: Callable[[ProfiledOperator], None] = lambda seen: None,
 ) -> Profile:
     """Measure all operators of a dataflow; ``directory`` is scratch.
 
@@ -109,7 +109,7 @@ class _Work:
         self._runs = 0
         self.state_bytes: dict[str, float] = {}
 
-    def source(self, source: Source, samples: Mapping[str, Sample]) -> Seen:
+    def source(self, source: Source, samples: Mapping[str, Sample]) -> ProfiledOperator:
         """Read a source's sample, and keep its rows."""
         if source.id not in samples:
             raise RuntimeFailure(
@@ -127,7 +127,7 @@ class _Work:
             )
         # The first run has warmed Spark up. What a query costs by itself is not the source's.
         times = [self._run(self._whole(source, samples[source.id]))[0] for _ in range(self._repeats)]
-        return Seen(source.id, count, count, median(times) - self._starting())
+        return ProfiledOperator(source.id, count, count, median(times) - self._starting())
 
     def _starting(self) -> float:
         """Give the processor time of a query over one row."""
@@ -172,12 +172,12 @@ class _Work:
         span = (last - first).total_seconds() if last is not None and first is not None else 0.0
         return {"*": rows / span / len(samples[source.id])} if span > 0 else {}
 
-    def operator(self, operator: Operator) -> Seen:
+    def operator(self, operator: Operator) -> ProfiledOperator:
         """Run an operator over what those before it gave."""
         types = [self._dataflow.types[i] for i in operator.inputs]
         rows_in = sum(self._rows[i] for i in operator.inputs)
         if isinstance(operator, Sink):
-            return Seen(operator.id, rows_in, rows_in, 0.0)
+            return ProfiledOperator(operator.id, rows_in, rows_in, 0.0)
 
         def frame() -> DataFrame:
             frames = [self._watermarked(i) if operator.stateful else self._read(i) for i in operator.inputs]
@@ -193,7 +193,7 @@ class _Work:
         whole.write.mode("overwrite").parquet(str(self._place(operator.id)))
         reading = sum(self._reading_of(i) for i in operator.inputs)
         seconds = median(times) - reading if times else 0.0
-        return Seen(operator.id, rows_in, self._count(operator.id), seconds)
+        return ProfiledOperator(operator.id, rows_in, self._count(operator.id), seconds)
 
     def bytes_out(self, name: str) -> float:
         """Give the bytes of a row as it lies in files, compressed."""

@@ -23,7 +23,7 @@ _RECORD = "broker.json"
 
 
 @dataclass(frozen=True)
-class Standing:
+class BrokerProcess:
     """A broker that runs."""
 
     directory: Path
@@ -36,7 +36,7 @@ class Standing:
         return f"127.0.0.1:{self.port}"
 
 
-def start(directory: Path, *, port: int = PORT) -> Standing:
+def start(directory: Path, *, port: int = PORT) -> BrokerProcess:
     """Start a broker over a directory's data; raise DeploymentError where one runs, or the port is taken."""
     directory = directory.resolve()
     directory.mkdir(parents=True, exist_ok=True)
@@ -56,21 +56,21 @@ def start(directory: Path, *, port: int = PORT) -> Standing:
         write_atomically(directory / _RECORD, json.dumps(record))
         # The process is left to itself: its object must not be asked about it at the end of this one.
         broker.process.returncode = 0
-        return Standing(directory, broker.process.pid, port)
+        return BrokerProcess(directory, broker.process.pid, port)
 
 
-def status(directory: Path) -> Standing | None:
+def status(directory: Path) -> BrokerProcess | None:
     """Find the broker of a directory; None where none runs."""
     directory = directory.resolve()
     try:
         record = json.loads((directory / _RECORD).read_text())
-        found = Standing(directory, int(record["pid"]), int(record["port"]))
+        found = BrokerProcess(directory, int(record["pid"]), int(record["port"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if _is_ours(found) else None
 
 
-def stop(directory: Path) -> Standing | None:
+def stop(directory: Path) -> BrokerProcess | None:
     """End a directory's broker, and no other process; its data stays. None where none ran."""
     directory = directory.resolve()
     if not directory.is_dir():
@@ -95,7 +95,7 @@ def stop(directory: Path) -> Standing | None:
         )
 
 
-def _is_ours(found: Standing) -> bool:
+def _is_ours(found: BrokerProcess) -> bool:
     """Tell whether the process is the broker of its directory: a pid alone may have been given away."""
     try:
         command = Path(f"/proc/{found.pid}/cmdline").read_bytes().decode(errors="replace")

@@ -16,7 +16,7 @@ from decimal import Decimal
 from headwater.sql.inference import Inference
 from headwater.sql.parser import parse
 from headwater.sql.schema import DataType, DecimalType, Schema
-from headwater.sql.syntax import Binary, Literal, Node, Predicate
+from headwater.sql.syntax import Binary, Literal, PredicateCall, SyntaxNode
 
 Value = Decimal | str
 
@@ -30,7 +30,7 @@ _NUMERIC = frozenset(["tinyint", "smallint", "int", "bigint", "float", "double"]
 
 
 @dataclass(frozen=True)
-class Part:
+class Conjunct:
     """One part of a condition, by its canonical text.
 
     ``subject`` is compared by ``comparison`` with ``values``, of which one has to fit; '' where nothing is
@@ -42,7 +42,7 @@ class Part:
     comparison: str = ""
     values: tuple[Value, ...] = ()
 
-    def implies(self, other: Part) -> bool:
+    def implies(self, other: Conjunct) -> bool:
         """Tell whether the other part is true wherever this one is."""
         if self.text == other.text:
             return True
@@ -62,7 +62,7 @@ class Part:
         )
 
 
-def parts_of(condition: str, schema: Schema) -> tuple[Part, ...]:
+def parts_of(condition: str, schema: Schema) -> tuple[Conjunct, ...]:
     """Take a condition over columns of ``schema`` apart, each part once, in the order of their texts."""
     found = {p.text: p for node in _joined(parse(condition)) for p in _parts(node, schema)}
     return tuple(found[text] for text in sorted(found))
@@ -73,18 +73,18 @@ def canonical(condition: str, schema: Schema) -> str:
     return " AND ".join(f"({part.text})" for part in parts_of(condition, schema))
 
 
-def implied(part: Part, by: Collection[Part]) -> bool:
+def implied(part: Conjunct, by: Collection[Conjunct]) -> bool:
     """Tell whether a part is true wherever all others are."""
     return any(one.implies(part) for one in by)
 
 
-def _joined(node: Node) -> Iterator[Node]:
+def _joined(node: SyntaxNode) -> Iterator[SyntaxNode]:
     todo = [node]
     while todo:
         match todo.pop():
             case Binary("AND", left, right):
                 todo += [right, left]
-            case Predicate("BETWEEN", False, subject, (low, high)):
+            case PredicateCall("BETWEEN", False, subject, (low, high)):
                 yield Binary(">=", subject, low)
                 yield Binary("<=", subject, high)
             case Literal(value=True):
@@ -93,8 +93,8 @@ def _joined(node: Node) -> Iterator[Node]:
                 yield one
 
 
-def _parts(node: Node, schema: Schema) -> Iterator[Part]:
-    def walk(inner: Node) -> tuple[str, DataType]:
+def _parts(node: SyntaxNode, schema: Schema) -> Iterator[Conjunct]:
+    def walk(inner: SyntaxNode) -> tuple[str, DataType]:
         typed = Inference(schema, place="scalar").walk(inner)
         return typed.text, typed.type
 
@@ -105,19 +105,21 @@ def _parts(node: Node, schema: Schema) -> Iterator[Part]:
             yield from _parts(Binary(_FLIPPED[sign], subject, value), schema)
         case Binary(sign, subject, Literal() as value) if sign in _FLIPPED:
             yield _comparison(walk(node)[0], walk(subject), sign, (value,))
-        case Predicate("IN", False, subject, others) if all(isinstance(o, Literal) for o in others):
+        case PredicateCall("IN", False, subject, others) if all(isinstance(o, Literal) for o in others):
             values = tuple(o for o in others if isinstance(o, Literal))
             yield _comparison(walk(node)[0], walk(subject), "=", values)
-        case Predicate("IS NULL", True, subject, ()):
-            yield Part(walk(node)[0], walk(subject)[0], "is there")
+        case PredicateCall("IS NULL", True, subject, ()):
+            yield Conjunct(walk(node)[0], walk(subject)[0], "is there")
         case _:
-            yield Part(walk(node)[0])
+            yield Conjunct(walk(node)[0])
 
 
-def _comparison(text: str, subject: tuple[str, DataType], sign: str, literals: Collection[Literal]) -> Part:
+def _comparison(
+    text: str, subject: tuple[str, DataType], sign: str, literals: Collection[Literal]
+) -> Conjunct:
     values = [_value(one, subject[1]) for one in literals]
     known = [v for v in values if v is not None]
-    return Part(text, subject[0], sign, tuple(known) if len(known) == len(values) else ())
+    return Conjunct(text, subject[0], sign, tuple(known) if len(known) == len(values) else ())
 
 
 def _value(literal: Literal, type_: DataType) -> Value | None:

@@ -16,7 +16,7 @@ from headwater.sql.inference import Inference
 from headwater.sql.lexer import shorten
 from headwater.sql.parser import parse, parse_item
 from headwater.sql.schema import BOOLEAN, VOID, DataType, IntervalType, Schema, StructType
-from headwater.sql.syntax import Alias, Field, Name, Node, Star, too_deep
+from headwater.sql.syntax import Alias, Field, Name, Star, SyntaxNode, too_deep
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class Expression:
 
 
 @dataclass(frozen=True)
-class Aggregate:
+class AggregateCall:
     """A checked aggregate expression; ``functions`` are the aggregate functions in it."""
 
     text: str
@@ -71,10 +71,10 @@ def parse_projection(text: str, schema: Schema, *, where: str | None = None) -> 
     return _located(lambda: _project(parse_item(text), schema), where)
 
 
-def check_aggregate(text: str, schema: Schema, *, where: str | None = None) -> Aggregate:
+def check_aggregate(text: str, schema: Schema, *, where: str | None = None) -> AggregateCall:
     """Check one aggregate expression: ``count(*)``, ``sum(v * 2) / count(*)``, ``max_by(id, v)``."""
 
-    def aggregate() -> Aggregate:
+    def aggregate() -> AggregateCall:
         walk = Inference(schema, place="outside")
         found = walk.walk(parse(text))
         if not walk.aggregates:
@@ -82,7 +82,7 @@ def check_aggregate(text: str, schema: Schema, *, where: str | None = None) -> A
                 f"{shorten(found.text)} aggregates nothing", hint="write count(*), avg(v), max_by(id, v), ..."
             )
         _require_storable(found)
-        return Aggregate(
+        return AggregateCall(
             found.text, found.type, frozenset(walk.columns), frozenset(walk.aggregates), not walk.volatile
         )
 
@@ -100,12 +100,12 @@ def _located(checked: Callable[[], T], where: str | None) -> T:
         raise DataflowError(deep.what, where=where, hint=deep.hint) from None
 
 
-def _infer(node: Node, schema: Schema) -> tuple[Typed, Inference]:
+def _infer(node: SyntaxNode, schema: Schema) -> tuple[Typed, Inference]:
     walk = Inference(schema, place="scalar")
     return walk.walk(node), walk
 
 
-def _scalar(node: Node, schema: Schema) -> Expression:
+def _scalar(node: SyntaxNode, schema: Schema) -> Expression:
     found, walk = _infer(node, schema)
     _require_storable(found)
     return Expression(found.text, found.type, frozenset(walk.columns), not walk.volatile)
@@ -120,7 +120,7 @@ def _require_storable(found: Typed) -> None:
     raise DataflowError(f"{shorten(found.text)} is {found.type}, which no column can have", hint=hint)
 
 
-def _project(node: Node, schema: Schema) -> list[tuple[str, Expression]]:
+def _project(node: SyntaxNode, schema: Schema) -> list[tuple[str, Expression]]:
     match node:
         case Star(parts=()):
             return [(c.name, _scalar(Name((c.name,)), schema)) for c in schema]

@@ -44,16 +44,16 @@ from headwater.sql.syntax import (
     Alias,
     Binary,
     Call,
-    Case,
+    CaseWhen,
     Cast,
     Field,
     Lambda,
     Literal,
     Name,
-    Node,
-    Predicate,
+    PredicateCall,
     Star,
     Subscript,
+    SyntaxNode,
     Unary,
 )
 
@@ -75,7 +75,7 @@ class Inference:
         self._place: Place = place
         self._scopes: list[dict[str, tuple[str, DataType]]] = []
 
-    def walk(self, node: Node) -> Typed:
+    def walk(self, node: SyntaxNode) -> Typed:
         """Type one node and all below it."""
         match node:
             case Literal():
@@ -87,13 +87,13 @@ class Inference:
                 return self._binary(node)
             case Unary():
                 return self._unary(node)
-            case Predicate():
+            case PredicateCall():
                 return self._predicate(node)
             case Call():
                 return self._call(node)
             case Cast():
                 return self._cast(node)
-            case Case():
+            case CaseWhen():
                 return self._case(node)
             case Field():
                 value = self.walk(node.value)
@@ -194,7 +194,7 @@ class Inference:
         text = f"({text})" if text.startswith("-") else text
         return Typed(f"{node.operator}{text}", found, UNARY)
 
-    def _predicate(self, node: Predicate) -> Typed:
+    def _predicate(self, node: PredicateCall) -> Typed:
         subject = self.walk(node.subject)
         others = [self.walk(o) for o in node.others]
         operator, text = node.operator, subject.within(COMPARISON + 1)
@@ -239,7 +239,7 @@ class Inference:
                 )
         raise DataflowError(f"{value.shown}; [...] takes from arrays and maps", hint="use substring for text")
 
-    def _case(self, node: Case) -> Typed:
+    def _case(self, node: CaseWhen) -> Typed:
         operand = self.walk(node.operand) if node.operand is not None else None
         words, results = ["CASE"], []
         if operand is not None:
@@ -340,7 +340,7 @@ class Inference:
         text = f"{quote_name(name, after_dot=True)}({', '.join(a.text for a in typed)})"
         return Typed(text, found, POSTFIX)
 
-    def _argument(self, node: Node) -> Typed:
+    def _argument(self, node: SyntaxNode) -> Typed:
         if isinstance(node, Alias):
             value = self.walk(node.value)
             return Typed(f"{value.text} AS {quote_name(node.name)}", value.type, OR, name=node.name)
@@ -407,7 +407,7 @@ class Inference:
         return Typed(text, typed.type, POSTFIX)
 
 
-def _below(node: Node) -> list[Node]:
+def _below(node: SyntaxNode) -> list[SyntaxNode]:
     found = list(node.children)
     for child in found:
         found.extend(child.children)

@@ -15,15 +15,15 @@ from headwater.sql.syntax import (
     Alias,
     Binary,
     Call,
-    Case,
+    CaseWhen,
     Cast,
     Field,
     Lambda,
     Name,
-    Node,
-    Predicate,
+    PredicateCall,
     Star,
     Subscript,
+    SyntaxNode,
     Unary,
     too_deep,
 )
@@ -49,12 +49,12 @@ MAX_NESTING = 70
 """Deepest nesting of parentheses, calls and signs that is read."""
 
 
-def parse(text: str) -> Node:
+def parse(text: str) -> SyntaxNode:
     """Read exactly one expression, without alias."""
     return _Parser(text).only(alias=False)
 
 
-def parse_item(text: str) -> Node:
+def parse_item(text: str) -> SyntaxNode:
     """Read one item of a projection: an expression, ``expression AS name``, ``*`` or ``name.*``."""
     return _Parser(text).only(alias=True)
 
@@ -66,7 +66,7 @@ class _Parser:
         self._position = 0
         self._nested = 0
 
-    def only(self, *, alias: bool) -> Node:
+    def only(self, *, alias: bool) -> SyntaxNode:
         if self._peek().kind == "end":
             raise DataflowError("the expression is empty", hint="write one Spark SQL expression")
         if self._peek().upper in _STATEMENTS and self._peek(1).kind in ("word", "quoted", "number"):
@@ -75,7 +75,7 @@ class _Parser:
                 hint="give one expression; select, where, join and group_by are operators of the dataflow",
             )
         if alias and self._take("*"):
-            node: Node = Star()
+            node: SyntaxNode = Star()
         else:
             node = self.expression()
         if alias and self._take_word("AS"):
@@ -91,13 +91,13 @@ class _Parser:
             raise self._unexpected(token, "the end", f"to name the result, write AS {token.text}")
         raise self._unexpected(token, "the end")
 
-    def expression(self, floor: int = OR) -> Node:
+    def expression(self, floor: int = OR) -> SyntaxNode:
         """Read conditions joined by AND and OR that bind at least as tightly as ``floor``."""
         self._nested += 1
         if self._nested > MAX_NESTING:
             raise too_deep()
         if self._take_word("NOT") or self._take("!"):
-            left: Node = Unary("NOT", self.expression(NOT))
+            left: SyntaxNode = Unary("NOT", self.expression(NOT))
         else:
             left = self._predicate(self._value(COMPARISON))
         while (binding := BINDING.get(self._peek().upper, 0)) in (OR, AND) and binding >= floor:
@@ -105,16 +105,16 @@ class _Parser:
         self._nested -= 1
         return left
 
-    def _predicate(self, subject: Node) -> Node:
+    def _predicate(self, subject: SyntaxNode) -> SyntaxNode:
         if self._take_word("IS"):
             negated = self._take_word("NOT")
             if self._take_word("DISTINCT"):
                 self._expect_word("FROM")
-                return Predicate("IS DISTINCT FROM", negated, subject, (self._value(COMPARISON),))
+                return PredicateCall("IS DISTINCT FROM", negated, subject, (self._value(COMPARISON),))
             word = self._next()
             if word.upper not in _IS:
                 raise self._unexpected(word, "NULL, TRUE, FALSE or DISTINCT FROM after IS")
-            return Predicate(f"IS {word.upper}", negated, subject)
+            return PredicateCall(f"IS {word.upper}", negated, subject)
         ahead = 1 if self._peek().upper == "NOT" else 0
         operator = self._peek(ahead).upper
         if operator not in ("IN", "BETWEEN", "LIKE", "ILIKE", "RLIKE", "REGEXP"):
@@ -123,11 +123,11 @@ class _Parser:
         if operator == "IN":
             self._expect("(")
             self._refuse_query()
-            return Predicate("IN", bool(ahead), subject, self._list())
+            return PredicateCall("IN", bool(ahead), subject, self._list())
         if operator == "BETWEEN":
             low = self._value(COMPARISON)
             self._expect_word("AND")
-            return Predicate("BETWEEN", bool(ahead), subject, (low, self._value(COMPARISON)))
+            return PredicateCall("BETWEEN", bool(ahead), subject, (low, self._value(COMPARISON)))
         if self._peek().upper in ("ANY", "ALL", "SOME") and self._peek(1).text == "(":
             raise self._unexpected(self._peek(), "one pattern", "join several LIKEs with OR or AND")
         pattern, escape = self._value(COMPARISON), None
@@ -137,9 +137,9 @@ class _Parser:
                 raise self._unexpected(token, "one character in quotes after ESCAPE")
             escape = token.text
         operator = "RLIKE" if operator == "REGEXP" else operator
-        return Predicate(operator, bool(ahead), subject, (pattern,), escape)
+        return PredicateCall(operator, bool(ahead), subject, (pattern,), escape)
 
-    def _value(self, floor: int) -> Node:
+    def _value(self, floor: int) -> SyntaxNode:
         left = self._unary()
         while True:
             operator, width = self._operator()
@@ -167,7 +167,7 @@ class _Parser:
             return token.text * width, width
         return _SAME.get(token.text, token.text), 1
 
-    def _unary(self) -> Node:
+    def _unary(self) -> SyntaxNode:
         token = self._peek()
         if token.kind != "symbol" or token.text not in ("-", "+", "~"):
             return self._postfix(self._primary())
@@ -181,7 +181,7 @@ class _Parser:
         self._nested -= 1
         return node
 
-    def _postfix(self, node: Node) -> Node:
+    def _postfix(self, node: SyntaxNode) -> SyntaxNode:
         while True:
             if self._take("["):
                 node = Subscript(node, self._value(COMPARISON))
@@ -197,7 +197,7 @@ class _Parser:
             else:
                 return node
 
-    def _primary(self) -> Node:
+    def _primary(self) -> SyntaxNode:
         token = self._next()
         if token.kind == "number":
             return literals.number(token.text)
@@ -213,13 +213,13 @@ class _Parser:
             raise self._unexpected(token, "an expression", "'*' stands alone, or in count(*)")
         raise self._unexpected(token, "an expression")
 
-    def _string(self, token: Token) -> Node:
+    def _string(self, token: Token) -> SyntaxNode:
         parts = [token.text]
         while self._peek().kind == "string":
             parts.append(self._next().text)
         return literals.string("".join(parts))
 
-    def _word(self, token: Token) -> Node:
+    def _word(self, token: Token) -> SyntaxNode:
         word, following = token.upper, self._peek()
         if word in ("TRUE", "FALSE"):
             return literals.boolean(word == "TRUE")
@@ -239,14 +239,14 @@ class _Parser:
             raise self._unexpected(token, "an expression", "put a column of that name in back-quotes")
         return self._named(token)
 
-    def _named(self, token: Token) -> Node:
+    def _named(self, token: Token) -> SyntaxNode:
         if self._take("->"):
             return Lambda((token.text,), self.expression())
         if not self._take("("):
             return Name((token.text,))
         return self._call(token.text.lower())
 
-    def _call(self, name: str) -> Node:
+    def _call(self, name: str) -> SyntaxNode:
         if self._peek().upper in _STATEMENTS and self._peek(1).kind in ("word", "quoted", "number"):
             raise self._query(self._peek())
         distinct = False
@@ -270,11 +270,11 @@ class _Parser:
             )
         return Call(name, arguments, distinct, condition, ignore_nulls)
 
-    def _list(self, *, named: bool = False, star: bool = False) -> tuple[Node, ...]:
-        found: list[Node] = []
+    def _list(self, *, named: bool = False, star: bool = False) -> tuple[SyntaxNode, ...]:
+        found: list[SyntaxNode] = []
         while True:
             if star and self._take("*"):
-                node: Node = Star()
+                node: SyntaxNode = Star()
             else:
                 node = self.expression()
             if self._peek().text == "=>":
@@ -286,7 +286,7 @@ class _Parser:
                 return tuple(found)
             self._expect(",")
 
-    def _special_call(self, word: str) -> Node | None:
+    def _special_call(self, word: str) -> SyntaxNode | None:
         if word in ("CAST", "TRY_CAST"):
             self._position += 1
             value = self.expression()
@@ -307,7 +307,7 @@ class _Parser:
             return self._trim()
         return None
 
-    def _infix_call(self, name: str, keyword: str) -> Node:
+    def _infix_call(self, name: str, keyword: str) -> SyntaxNode:
         """Read ``POSITION(a IN b)`` and ``SUBSTRING(a FROM b FOR c)``, or the plain call."""
         self._position += 1
         arguments = [self._value(COMPARISON)]
@@ -323,7 +323,7 @@ class _Parser:
         self._expect(")")
         return Call(name, tuple(arguments))
 
-    def _trim(self) -> Node | None:
+    def _trim(self) -> SyntaxNode | None:
         sides = {"BOTH": "btrim", "LEADING": "ltrim", "TRAILING": "rtrim"}
         side = self._peek(1).upper
         if side not in sides or self._peek(2).text in (",", ")", "."):
@@ -336,9 +336,9 @@ class _Parser:
             return Call(sides[side], (value,))
         return Call(sides[side], (value, mark) if side == "BOTH" else (mark, value))
 
-    def _case(self) -> Node:
+    def _case(self) -> SyntaxNode:
         operand = None if self._peek().upper == "WHEN" else self.expression()
-        branches: list[tuple[Node, Node]] = []
+        branches: list[tuple[SyntaxNode, SyntaxNode]] = []
         while self._take_word("WHEN"):
             condition = self.expression()
             self._expect_word("THEN")
@@ -349,9 +349,9 @@ class _Parser:
             )
         otherwise = self.expression() if self._take_word("ELSE") else None
         self._expect_word("END")
-        return Case(operand, tuple(branches), otherwise)
+        return CaseWhen(operand, tuple(branches), otherwise)
 
-    def _interval(self) -> Node:
+    def _interval(self) -> SyntaxNode:
         parts: list[tuple[str, str]] = []
         while True:
             sign = self._next().text if self._peek().text in ("-", "+") else ""
@@ -376,7 +376,7 @@ class _Parser:
             if self._peek(ahead).kind not in ("number", "string") or not unit_follows or ahead:
                 return literals.interval(tuple(parts))
 
-    def _parenthesised(self) -> Node:
+    def _parenthesised(self) -> SyntaxNode:
         self._refuse_query()
         ahead = 0
         while self._peek(ahead).kind in ("word", "quoted") and self._peek(ahead + 1).text == ",":
@@ -394,7 +394,7 @@ class _Parser:
         # A parenthesised name is no longer a dotted name: (a).b takes a field of column a all the same.
         return node
 
-    def _closed(self, node: Node) -> Node:
+    def _closed(self, node: SyntaxNode) -> SyntaxNode:
         self._expect(")")
         return node
 

@@ -14,7 +14,7 @@ from headwater.sql.lexer import quote_name, quote_string
 from headwater.sql.parser import parse
 from headwater.sql.schema import Column, DataType, Schema
 from headwater.sql.special import AGGREGATE_RULES
-from headwater.sql.syntax import Call, Field, Lambda, Name, Node, Star
+from headwater.sql.syntax import Call, Field, Lambda, Name, Star, SyntaxNode
 
 ROW_FUNCTIONS = ("count", "sum", "avg", "min", "max", "first", "last")
 """Aggregates that a window of so many rows knows."""
@@ -27,7 +27,7 @@ def substitute(text: str, definitions: Mapping[str, str], schema: Schema) -> str
     nodes = {name.lower(): parse(definition) for name, definition in definitions.items()}
     placed = frozenset[str]().union(*map(_names, nodes.values()))
 
-    def place(node: Node, bound: frozenset[str]) -> Node | None:
+    def place(node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
         if isinstance(node, Lambda) and placed & {p.lower() for p in node.parameters}:
             # A column in a definition must not fall to the lambda's variable of the same name.
             return _mapped(_renamed(node, placed), place, bound)
@@ -43,11 +43,11 @@ def substitute(text: str, definitions: Mapping[str, str], schema: Schema) -> str
     return Inference(schema, place="scalar").walk(_mapped(parse(text), place, frozenset())).text
 
 
-def _names(node: Node) -> frozenset[str]:
+def _names(node: SyntaxNode) -> frozenset[str]:
     """Give all names that occur in a tree, columns' and variables', in lower case."""
     found: set[str] = set()
 
-    def see(node: Node, bound: frozenset[str]) -> None:
+    def see(node: SyntaxNode, bound: frozenset[str]) -> None:
         if isinstance(node, Name):
             found.add(node.parts[0].lower())
         elif isinstance(node, Lambda):
@@ -69,7 +69,7 @@ def _renamed(node: Lambda, taken: frozenset[str]) -> Lambda:
             used |= {name}
             new[parameter.lower()] = name
 
-    def rename(inner: Node, bound: frozenset[str]) -> Node | None:
+    def rename(inner: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
         if not isinstance(inner, Name) or inner.parts[0].lower() in bound:
             return None
         name = new.get(inner.parts[0].lower())
@@ -79,7 +79,9 @@ def _renamed(node: Lambda, taken: frozenset[str]) -> Lambda:
     return replace(node, parameters=parameters, body=_mapped(node.body, rename, frozenset()))
 
 
-def _mapped(node: Node, change: Callable[[Node, frozenset[str]], Node | None], bound: frozenset[str]) -> Node:
+def _mapped(
+    node: SyntaxNode, change: Callable[[SyntaxNode, frozenset[str]], SyntaxNode | None], bound: frozenset[str]
+) -> SyntaxNode:
     """Rebuild a tree with ``change`` applied from the top; ``bound`` are the lambda variables in scope."""
     changed = change(node, bound)
     if changed is not None:
@@ -88,7 +90,7 @@ def _mapped(node: Node, change: Callable[[Node, frozenset[str]], Node | None], b
         bound = bound | {p.lower() for p in node.parameters}
 
     def value(item: Any) -> Any:
-        if isinstance(item, Node):
+        if isinstance(item, SyntaxNode):
             return _mapped(item, change, bound)
         return tuple(value(i) for i in item) if isinstance(item, tuple) else item
 
@@ -104,7 +106,7 @@ def aggregate_calls(text: str, schema: Schema) -> tuple[str, ...]:
     """Give the calls of aggregate functions in an expression, canonical, each once: what has to be kept."""
     found: dict[str, None] = {}
 
-    def take(node: Node, bound: frozenset[str]) -> Node | None:
+    def take(node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
         if not isinstance(node, Call) or node.name.lower() not in _AGGREGATES:
             return None
         found.setdefault(Inference(schema, place="outside").walk(node).text)
@@ -126,9 +128,9 @@ class RowAggregates:
 def row_aggregates(aggregates: tuple[tuple[str, str], ...], schema: Schema, *, where: str) -> RowAggregates:
     """Take aggregates over count windows apart into simple calls and what is computed from them."""
     calls: dict[tuple[str, str], DataType] = {}
-    trees: list[tuple[str, Node]] = []
+    trees: list[tuple[str, SyntaxNode]] = []
 
-    def take(node: Node, bound: frozenset[str]) -> Node | None:
+    def take(node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
         if not isinstance(node, Call) or node.name.lower() not in _AGGREGATES:
             return None
         function = _SAME.get(node.name.lower(), node.name.lower())

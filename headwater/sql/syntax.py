@@ -12,7 +12,7 @@ MAX_DEPTH = 120
 
 
 @dataclass(frozen=True)
-class Node:
+class SyntaxNode:
     """One node; ``depth`` bounds every recursive walk, whatever the text looked like."""
 
     depth: int = field(init=False, default=1, compare=False, repr=False)
@@ -24,7 +24,7 @@ class Node:
         object.__setattr__(self, "depth", depth)
 
     @property
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[SyntaxNode, ...]:
         """Give the nodes directly below, in the order of the text."""
         return ()
 
@@ -38,7 +38,7 @@ def too_deep() -> DataflowError:
 
 
 @dataclass(frozen=True)
-class Literal(Node):
+class Literal(SyntaxNode):
     """A constant: its canonical text and its type; ``value`` for what the typing rules look at."""
 
     text: str
@@ -47,46 +47,46 @@ class Literal(Node):
 
 
 @dataclass(frozen=True)
-class Name(Node):
+class Name(SyntaxNode):
     """A column or lambda variable, with the struct fields taken from it: ``window.start``."""
 
     parts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Star(Node):
+class Star(SyntaxNode):
     """``*`` or ``window.*``."""
 
     parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Unary(Node):
+class Unary(SyntaxNode):
     """``-a``, ``+a``, ``~a``, ``NOT a``."""
 
     operator: str
-    operand: Node
+    operand: SyntaxNode
 
     @property
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[SyntaxNode, ...]:
         return (self.operand,)
 
 
 @dataclass(frozen=True)
-class Binary(Node):
+class Binary(SyntaxNode):
     """Arithmetic, bitwise, comparison, AND and OR."""
 
     operator: str
-    left: Node
-    right: Node
+    left: SyntaxNode
+    right: SyntaxNode
 
     @property
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[SyntaxNode, ...]:
         return (self.left, self.right)
 
 
 @dataclass(frozen=True)
-class Predicate(Node):
+class PredicateCall(SyntaxNode):
     """``IN``, ``BETWEEN``, ``LIKE``, ``ILIKE``, ``RLIKE`` and the ``IS`` family.
 
     ``operator`` is the keyword (``IS NULL``, ``IS TRUE``, ``IS DISTINCT FROM``, ...); ``escape`` only
@@ -95,100 +95,100 @@ class Predicate(Node):
 
     operator: str
     negated: bool
-    subject: Node
-    others: tuple[Node, ...] = ()
+    subject: SyntaxNode
+    others: tuple[SyntaxNode, ...] = ()
     escape: str | None = None
 
     @property
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[SyntaxNode, ...]:
         return (self.subject, *self.others)
 
 
 @dataclass(frozen=True)
-class Case(Node):
+class CaseWhen(SyntaxNode):
     """``CASE [operand] WHEN .. THEN .. [ELSE ..] END``."""
 
-    operand: Node | None
-    branches: tuple[tuple[Node, Node], ...]
-    otherwise: Node | None
+    operand: SyntaxNode | None
+    branches: tuple[tuple[SyntaxNode, SyntaxNode], ...]
+    otherwise: SyntaxNode | None
 
     @property
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[SyntaxNode, ...]:
         pairs = [node for branch in self.branches for node in branch]
         return tuple(n for n in (self.operand, *pairs, self.otherwise) if n is not None)
 
 
 @dataclass(frozen=True)
-class Cast(Node):
+class Cast(SyntaxNode):
     """``CAST(value AS type)`` or ``TRY_CAST``."""
 
-    value: Node
+    value: SyntaxNode
     type: DataType
     safe: bool
 
     @property
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[SyntaxNode, ...]:
         return (self.value,)
 
 
 @dataclass(frozen=True)
-class Field(Node):
+class Field(SyntaxNode):
     """A struct field of something that is not a plain name: ``items[0].price``."""
 
-    value: Node
+    value: SyntaxNode
     name: str
 
     @property
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[SyntaxNode, ...]:
         return (self.value,)
 
 
 @dataclass(frozen=True)
-class Subscript(Node):
+class Subscript(SyntaxNode):
     """``readings[0]``, ``tags['room']``."""
 
-    value: Node
-    index: Node
+    value: SyntaxNode
+    index: SyntaxNode
 
     @property
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[SyntaxNode, ...]:
         return (self.value, self.index)
 
 
 @dataclass(frozen=True)
-class Lambda(Node):
+class Lambda(SyntaxNode):
     """``x -> x + 1`` or ``(acc, x) -> acc + x``, an argument of a function."""
 
     parameters: tuple[str, ...]
-    body: Node
+    body: SyntaxNode
 
     @property
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[SyntaxNode, ...]:
         return (self.body,)
 
 
 @dataclass(frozen=True)
-class Alias(Node):
+class Alias(SyntaxNode):
     """``value AS name``: a whole projection, or an argument of ``struct``."""
 
-    value: Node
+    value: SyntaxNode
     name: str
 
     @property
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[SyntaxNode, ...]:
         return (self.value,)
 
 
 @dataclass(frozen=True)
-class Call(Node):
+class Call(SyntaxNode):
     """A function with its arguments; the last three only go with aggregates."""
 
     name: str
-    arguments: tuple[Node, ...]
+    arguments: tuple[SyntaxNode, ...]
     distinct: bool = False
-    filter: Node | None = None
+    filter: SyntaxNode | None = None
     ignore_nulls: bool = False
 
     @property
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[SyntaxNode, ...]:
         return self.arguments if self.filter is None else (*self.arguments, self.filter)

@@ -19,7 +19,7 @@ from typing import Any
 
 from headwater.core.errors import RuntimeFailure
 from headwater.plan.transfer import Carry, Donor, Share
-from headwater.state.reshape import Piece, Reshaping, reshape, taken_of
+from headwater.state.reshape import Reshaping, StatePiece, reshape, taken_of
 from headwater.state.savedstate import Saved, StateStore
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -29,7 +29,7 @@ _CHECKSUMS = shutil.ignore_patterns(".*.crc")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class InputPosition:
     """Where one input of the new unit is read on.
 
     ``name`` is Spark's for the source. A channel's ``positions`` are by its id; a source's place is what
@@ -91,7 +91,7 @@ def assemble(
     store: StateStore,
     names: Mapping[str, str],
     found: Mapping[str, Saved],
-    places: Sequence[Place],
+    places: Sequence[InputPosition],
     blank: Callable[[], Path],
 ) -> Saved | None:
     """Make a checkpoint of what donors have saved under ``names``; None where it was made before.
@@ -131,7 +131,7 @@ class _Assembly:
     def __post_init__(self) -> None:
         self.known = {d: s for d, s in self.found.items() if s.batch >= 0}
 
-    def put_together(self, places: Sequence[Place]) -> Saved:
+    def put_together(self, places: Sequence[InputPosition]) -> Saved:
         """Make state and logs."""
         if not self.known:
             return Saved()
@@ -170,7 +170,7 @@ class _Assembly:
             late_rows=sum(s.late_rows for s in reading),
         )
 
-    def _lines(self, places: Sequence[Place]) -> list[str]:
+    def _lines(self, places: Sequence[InputPosition]) -> list[str]:
         """Say for each source how far it is read; fetch what file sources remember."""
         lines = []
         for place in places:
@@ -210,10 +210,12 @@ class _Assembly:
             self._fetch(donor, number, part, part, saved.batch)
             _write_logs(part, saved, [])
             taken = [t for s in shares if donor in s.donors and (t := taken_of(s)) is not None]
-            pieces.append(Piece(checkpoint=str(part), batch=saved.batch, takes=" OR ".join(taken) or None))
+            pieces.append(
+                StatePiece(checkpoint=str(part), batch=saved.batch, takes=" OR ".join(taken) or None)
+            )
         return self._anew(number, pieces, summary, partitions) if pieces else None
 
-    def _anew(self, number: int, pieces: list[Piece], summary: Saved, partitions: int) -> Reshaping:
+    def _anew(self, number: int, pieces: list[StatePiece], summary: Saved, partitions: int) -> Reshaping:
         """Make a checkpoint into which Spark is to write the state under a number."""
         target = self.draft / "parts" / f"{number}"
         _write_logs(target, summary, [])

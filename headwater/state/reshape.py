@@ -28,7 +28,7 @@ _SPARKS_OWN = "coalesce(column_family_name LIKE '$%', false)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
+class StatePiece:
     """A checkpoint that holds the operator's state, under its new number, as of a batch.
 
     ``takes``: the condition on which an entry of it is taken; None: all are.
@@ -47,7 +47,7 @@ class Reshaping:
     operator: int
     batch: int
     partitions: int
-    pieces: list[Piece]
+    pieces: list[StatePiece]
 
 
 def taken_of(share: Share) -> str | None:
@@ -132,13 +132,13 @@ def _rewrite(spark: Any, wanted: Reshaping) -> None:
     every = options.INTERNAL_ONLY_READ_ALL_COLUMN_FAMILIES()
     stores = _stores(Path(wanted.checkpoint) / "state" / str(wanted.operator))
 
-    def read(piece: Piece, store: str) -> DataFrame:
+    def read(piece: StatePiece, store: str) -> DataFrame:
         reader = spark.read.format("statestore").option("path", piece.checkpoint)
         reader = reader.option("batchId", piece.batch).option("operatorId", wanted.operator)
         frame: DataFrame = reader.option("storeName", store).option(every, "true").load()
         return frame
 
-    class Change:
+    class StoreChange:
         """What is made of each store's state, one after the other; called from Java."""
 
         def __init__(self) -> None:
@@ -168,7 +168,7 @@ def _rewrite(spark: Any, wanted: Reshaping) -> None:
         wanted.checkpoint,
         session.sessionState().newHadoopConf(),
         option.apply(wanted.pieces[0].checkpoint),
-        option.apply(Change()),
+        option.apply(StoreChange()),
         option.apply(None),
     )
     rewriter.run()
@@ -186,7 +186,7 @@ def main() -> int:
     """Do what standard input asks for."""
     spark = _session()
     for data in json.load(sys.stdin):
-        pieces = [Piece(**piece) for piece in data.pop("pieces")]
+        pieces = [StatePiece(**piece) for piece in data.pop("pieces")]
         _rewrite(spark, Reshaping(**data, pieces=pieces))
     return 0
 

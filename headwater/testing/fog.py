@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from headwater.placement.network import Tree
-from headwater.placement.problem import Application, Hosts, Operator, Problem, Stream, Topology
+from headwater.placement.problem import Application, Hosts, PlacedOperator, Problem, Stream, Topology
 from headwater.placement.queueing import Floats
 
 DEVICE_BYTES = 6_000.0
@@ -119,13 +119,15 @@ def application(
     cost = drawn.uniform(*of.cost, of.operators)
     forks = {o: sum(u == o for u, _ in of.graph) for o in range(of.operators)}
     nodes, each = len(counts), of.operators + 1
-    operators: list[Operator] = []
+    operators: list[PlacedOperator] = []
     streams: dict[Stream, float] = {}
     for j, number in enumerate(counts):
         base = j * each
-        operators.append(Operator(name=f"S{j}", rate=float(number) * of.share, size=DEVICE_BYTES, host=j))
+        operators.append(
+            PlacedOperator(name=f"S{j}", rate=float(number) * of.share, size=DEVICE_BYTES, host=j)
+        )
         operators += [
-            Operator(
+            PlacedOperator(
                 name=f"O{o}.{j}",
                 logical=f"{of.name}.O{o}",
                 # A megabyte costs a million instructions, times c.
@@ -140,7 +142,7 @@ def application(
         streams[base, base + 1] = 1.0
         streams |= {(base + 1 + u, base + 1 + v): 1.0 / forks[u] for u, v in of.graph}
         streams[base + of.operators, nodes * each] = 1.0
-    operators.append(Operator(name="sink", host=2 * nodes))
+    operators.append(PlacedOperator(name="sink", host=2 * nodes))
     return Application(tuple(operators), streams)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from headwater.core.errors import PlacementError
 from headwater.placement.network import Mesh
-from headwater.placement.problem import Application, Hosts, Operator, Problem, Stream, Topology
+from headwater.placement.problem import Application, Hosts, PlacedOperator, Problem, Stream, Topology
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,16 +191,16 @@ def problem(
     return Problem(topology, application(graph, topology, seed=seed + 1_000_003, units=units))
 
 
-def _source(numbers: Preset, drawn: np.random.Generator, number: int) -> Operator:
+def _source(numbers: Preset, drawn: np.random.Generator, number: int) -> PlacedOperator:
     while True:
         rate, size = float(drawn.uniform(*numbers.rate)), float(drawn.uniform(*numbers.size))
         if rate * size * 8 <= numbers.source_bandwidth:
-            return Operator(name=f"o{number}", rate=rate, size=size)
+            return PlacedOperator(name=f"o{number}", rate=rate, size=size)
 
 
-def _operator(numbers: Preset, drawn: np.random.Generator, number: int) -> Operator:
+def _operator(numbers: Preset, drawn: np.random.Generator, number: int) -> PlacedOperator:
     window = float(drawn.uniform(*numbers.window))
-    return Operator(
+    return PlacedOperator(
         name=f"o{number}",
         cpu=float(drawn.uniform(*numbers.cpu)),
         memory=float(drawn.uniform(*numbers.memory)),

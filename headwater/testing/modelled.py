@@ -31,7 +31,7 @@ _CALM = 0.75
 
 
 @dataclass
-class World:
+class ModelledWorld:
     """A plan at work in a world that the caller changes: ``facts`` are what is really so.
 
     ``seconds`` pass by ``go``; ``rates`` are those of ``facts.profile``.

@@ -30,7 +30,7 @@ UNREAD = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class NodeCall:
     """A call to a node: its number among all, from 0, and what was asked."""
 
     number: int
@@ -50,8 +50,8 @@ class SimulatedNodes:
         self,
         file: Path | None = None,
         *,
-        before: Callable[[Call], None] = lambda call: None,
-        after: Callable[[Call], None] = lambda call: None,
+        before: Callable[[NodeCall], None] = lambda call: None,
+        after: Callable[[NodeCall], None] = lambda call: None,
         seen: Callable[[UnitProgress], UnitProgress] = lambda unit: unit,
     ) -> None:
         self.before = before
@@ -69,11 +69,11 @@ class SimulatedNodes:
         return SimulatedNode(self, node.name, stamps)
 
     @property
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[NodeCall, ...]:
         """All calls so far that changed or might have changed something, in order."""
         with self.world() as world:
             return tuple(
-                Call(number=n, node=c[0], name=c[1], unit=c[2]) for n, c in enumerate(world["calls"])
+                NodeCall(number=n, node=c[0], name=c[1], unit=c[2]) for n, c in enumerate(world["calls"])
             )
 
     def differences(self, plan: DeploymentPlan | None, deployment: str) -> list[str]:
@@ -313,7 +313,7 @@ class SimulatedNode:
 
     def report(self) -> NodeReport:
         """Give the node's units: running, or stopped."""
-        self.nodes.before(Call(number=-1, node=self.name, name="report"))
+        self.nodes.before(NodeCall(number=-1, node=self.name, name="report"))
         with self.nodes.world() as world:
             self._admit(world, None)
             stored = [world["units"][key] for key in self._mine(world)]
@@ -357,7 +357,7 @@ class SimulatedNode:
         with self.nodes.world() as world:
             number = len(world["calls"]) + self.nodes.announced
             self.nodes.announced += 1
-        call = Call(number=number, node=self.name, name=name, unit=unit)
+        call = NodeCall(number=number, node=self.name, name=name, unit=unit)
         try:
             self.nodes.before(call)
         except BaseException:

@@ -13,7 +13,7 @@ from headwater.dataflow.sinks import FileSink, MemorySink
 from headwater.plan.build import build
 from headwater.plan.deployment import Deployment as Decision
 from headwater.plan.model import DeploymentPlan
-from headwater.testing.bounded import BoundedSource, Kill, Pause, Stop
+from headwater.testing.bounded import BoundedSource, Kill, Pause, StopAfter
 from headwater.testing.compare import Difference, NotEquivalent, compare
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def batch_result(spark: SparkSession, dataflow: Dataflow, continuum: Continuum) 
 
 
 @dataclass(frozen=True)
-class Outcome:
+class OracleOutcome:
     """What a deployment gave and how it differs from the batch run, by sink."""
 
     plan: DeploymentPlan
@@ -94,7 +94,7 @@ def run_to_end(
         for event in source.release() if source is not None else ():
             if isinstance(event, Pause):
                 deployment.settle()
-            elif isinstance(event, Stop):
+            elif isinstance(event, StopAfter):
                 deployment.stop()
                 deployment = begin()
             elif isinstance(event, Kill):
@@ -132,7 +132,7 @@ def check_equivalent(
     trigger: str = "100 milliseconds",
     max_rows_per_batch: int | None = None,
     expected: Mapping[str, pa.Table] | None = None,
-) -> Outcome:
+) -> OracleOutcome:
     """Hold a deployment against the batch run; raise NotEquivalent with examples where they differ.
 
     ``expected`` is the batch run's result where it is known, as ``batch_result`` gives it.
@@ -153,4 +153,4 @@ def check_equivalent(
         raise NotEquivalent(
             story, where=f"dataflow '{dataflow.name}'", hint=f"the deployment is in {directory}"
         )
-    return Outcome(plan, differences, {sink: table.num_rows for sink, table in tables.items()})
+    return OracleOutcome(plan, differences, {sink: table.num_rows for sink, table in tables.items()})

@@ -23,7 +23,7 @@ from headwater.placement.queueing import Floats
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class QueueWorld:
     """What differs from the model's assumptions.
 
     ``shared``: operators of a host share its cpu, streams of a link the link. ``steady``: sources give events
@@ -38,7 +38,7 @@ class World:
 
 
 @dataclass(frozen=True)
-class Simulated:
+class QueueResult:
     """What was seen; times are means in s.
 
     ``latency``: AL (eq. 18) of the times seen, windows apart. ``service`` and ``transfer``: for each operator
@@ -60,12 +60,12 @@ def simulate(
     *,
     seconds: float,
     seed: int = 0,
-    world: World | None = None,
+    world: QueueWorld | None = None,
     warm_up: float = 0.2,
     compile_loop: bool = True,
-) -> Simulated:
+) -> QueueResult:
     """Let sources give events for some seconds; the first share of them, ``warm_up``, is not counted."""
-    world = world or World()
+    world = world or QueueWorld()
     application = problem.application
     given = _given(problem, placement, world)
     loop = _loop(compile_loop)
@@ -79,7 +79,7 @@ def simulate(
     terms = [p * s for p, s in zip(application.paths, service.tolist(), strict=True) if not math.isnan(s)]
     terms += [application.paths_over[e] * t for e, t in transfer.items() if not math.isnan(t)]
     sinks = {o: float(arrival[o]) for o in application.sinks}
-    return Simulated(math.fsum(terms), service, transfer, holding, sinks, int(events))
+    return QueueResult(math.fsum(terms), service, transfer, holding, sinks, int(events))
 
 
 class _Stations:
@@ -95,7 +95,7 @@ class _Stations:
         return len(self._known)
 
 
-def _given(problem: Problem, placement: Placement, world: World) -> tuple[Any, ...]:
+def _given(problem: Problem, placement: Placement, world: QueueWorld) -> tuple[Any, ...]:
     """Turn a placement into arrays: for each operator its server, for each stream its hops."""
     application, hosts, network = problem.application, problem.hosts, problem.network
     stations = _Stations()

@@ -88,7 +88,7 @@ class Guard:
             return
         await problems.response(refused)(scope, receive, sending)
 
-    async def _refused(self, scope: Scope, headers: Headers, path: str) -> problems.Problem | None:
+    async def _refused(self, scope: Scope, headers: Headers, path: str) -> problems.ProblemDetails | None:
         """Give why a request is not to be answered; None where it is."""
         try:
             strange = _is_strange(headers.get("host", "")) and await self._on_trial()
@@ -138,7 +138,7 @@ class Guard:
 
         return counting
 
-    def _too_large(self) -> problems.Problem:
+    def _too_large(self) -> problems.ProblemDetails:
         return problems.plain(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {self._most:,} bytes: the most that is taken"
         )

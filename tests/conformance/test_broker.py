@@ -67,7 +67,7 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     other = socket.create_server(("127.0.0.1", 0))
     with other, pytest.raises(Unavailable, match=r"port \d+ is taken"):
         standing.start(tmp_path, port=other.getsockname()[1])
-    found = standing.Standing(tmp_path, os.getpid(), 1)
+    found = standing.BrokerProcess(tmp_path, os.getpid(), 1)
     monkeypatch.setattr(standing, "status", lambda _: found)
     with pytest.raises(DeploymentError, match="runs already"):
         standing.start(tmp_path, port=1)

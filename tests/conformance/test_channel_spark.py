@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from headwater.channels.arrival import Arrival, word_of
 from headwater.channels.base import END
-from headwater.channels.channel_spark import ChannelReader, ChannelSource, Piece, share
+from headwater.channels.channel_spark import ChannelReader, ChannelSource, WriterCommitMessage, share
 from headwater.channels.log import Log
 from headwater.channels.open import open_log
 from headwater.channels.segments import Segment
@@ -268,9 +268,9 @@ def test_the_row_limit_is_shared_fairly(site: Site) -> None:
 
 
 def test_tasks_are_balanced_and_keep_each_writers_order() -> None:
-    def run(writer: str, *sizes: int) -> tuple[Piece, ...]:
+    def run(writer: str, *sizes: int) -> tuple[WriterCommitMessage, ...]:
         return tuple(
-            Piece(writer, seq, Segment(file=f"{seq}", rows=rows, bytes=1, crc32=0))
+            WriterCommitMessage(writer, seq, Segment(file=f"{seq}", rows=rows, bytes=1, crc32=0))
             for seq, rows in enumerate(sizes)
         )
 

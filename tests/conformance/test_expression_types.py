@@ -17,7 +17,7 @@ from headwater.sql.functions import AGGREGATES, SCALARS, VOLATILE
 from headwater.sql.inference import Inference
 from headwater.sql.parser import parse
 from headwater.sql.schema import DataType, Schema
-from headwater.sql.syntax import Binary, Call, Node, Predicate, Unary
+from headwater.sql.syntax import Binary, Call, PredicateCall, SyntaxNode, Unary
 from tests.conformance import expression_cases as cases
 
 if TYPE_CHECKING:
@@ -210,13 +210,13 @@ def test_canonical_text_means_the_same(rows: DataFrame, *, aggregate: bool) -> N
     assert failed == cases.RAISING.intersection(texts)
 
 
-def _bracketed(node: Node) -> str:
+def _bracketed(node: SyntaxNode) -> str:
     match node:
         case Binary(operator, left, right):
             return f"({_bracketed(left)} {operator} {_bracketed(right)})"
         case Unary(operator, operand):
             return f"({operator} {_bracketed(operand)})"
-        case Predicate(operator, _, subject, ()):
+        case PredicateCall(operator, _, subject, ()):
             return f"({_bracketed(subject)} {operator})"
     return f"({Inference(SCHEMA, place='scalar').walk(node).text})"
 
@@ -271,7 +271,7 @@ def test_window_time(spark: SparkSession) -> None:
 def test_every_known_function_has_a_case() -> None:
     called = {"window_time"}
 
-    def collect(node: Node) -> None:
+    def collect(node: SyntaxNode) -> None:
         if isinstance(node, Call):
             called.add(node.name)
         for child in node.children:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headwater.channels.base import Limits, WhenFull
+from headwater.channels.base import ChannelLimits, WhenFull
 from headwater.channels.filelog import FileLog
 from headwater.channels.journal import Journal
 from headwater.channels.store import SegmentStore
@@ -183,7 +183,7 @@ def bounded(log: FileLog, when_full: WhenFull, *, batches: float = 2.5, timeout:
     log.register("r")
     log.append(table([0]), epoch=1, batch=0)
     size = log.stats().bytes
-    limits = Limits(max_bytes=int(size * batches), when_full=when_full, block_timeout=timeout)
+    limits = ChannelLimits(max_bytes=int(size * batches), when_full=when_full, block_timeout=timeout)
     return again(log, limits=limits)
 
 
@@ -274,13 +274,13 @@ def test_a_batch_above_the_bound_enters_an_empty_channel(log: FileLog, policy: W
 def test_age_bound(log: FileLog) -> None:
     log.register("r")
     log.append(table([0]), epoch=1, batch=0)
-    young = again(log, limits=Limits(max_age=60, when_full="fail"))
+    young = again(log, limits=ChannelLimits(max_age=60, when_full="fail"))
     assert young.append(table([1]), epoch=1, batch=1)
-    old = again(log, limits=Limits(max_age=0.05, when_full="fail"))
+    old = again(log, limits=ChannelLimits(max_age=0.05, when_full="fail"))
     time.sleep(0.1)
     with pytest.raises(ChannelFull, match=r"oldest unread entry is .* max_age=0\.05"):
         old.append(table([2]), epoch=1, batch=2)
-    dropping = again(log, limits=Limits(max_age=0.05, when_full="drop_oldest"))
+    dropping = again(log, limits=ChannelLimits(max_age=0.05, when_full="drop_oldest"))
     assert dropping.append(table([2]), epoch=1, batch=2)
     assert (ids(log), log.stats().dropped_rows) == ([2], 2)
 

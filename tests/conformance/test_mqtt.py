@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headwater.channels.base import Limits
+from headwater.channels.base import ChannelLimits
 from headwater.channels.filelog import FileLog
 from headwater.connectors.mqtt import BridgeStatus, MqttBridge, broker_address
 from headwater.connectors.reasons import NOT_UTF8, explain
@@ -294,7 +294,7 @@ def test_other_qualities_of_service(broker: Broker, topic: str, tmp_path: Path, 
 
 def test_a_full_log_bounds_memory_and_loses_nothing(broker: Broker, topic: str, bridges: Bridges) -> None:
     bridges.log.register("reader")
-    bridges.log.limits = Limits(max_bytes=1)
+    bridges.log.limits = ChannelLimits(max_bytes=1)
     bridge = bridges.start(flush_messages=5)
     broker.publish(topic, *readings(0, 200))
     until(lambda: bridge.status().waiting >= 20, "the bound")
@@ -317,7 +317,7 @@ def test_a_full_log_bounds_memory_and_loses_nothing(broker: Broker, topic: str, 
 
 def test_stopping_does_not_wait_for_a_full_log(strict_broker: Broker, topic: str, bridges: Bridges) -> None:
     bridges.log.register("reader")
-    bridges.log.limits = Limits(max_bytes=1)
+    bridges.log.limits = ChannelLimits(max_bytes=1)
     bridge = bridges.start(flush_messages=5)
     strict_broker.publish(topic, *readings(0, 12))
     until(lambda: bridge.status().error, "a full log")
@@ -326,7 +326,7 @@ def test_stopping_does_not_wait_for_a_full_log(strict_broker: Broker, topic: str
     assert time.monotonic() - began < SECONDS
     kept = len(bridges.values())
     assert 0 < kept < 12
-    bridges.log.limits = Limits()
+    bridges.log.limits = ChannelLimits()
     bridges.start()
     until(lambda: len(bridges.values()) >= 12, "the rest")
     assert sorted(bridges.values()) == sorted(readings(0, 12))

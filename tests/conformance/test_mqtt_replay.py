@@ -10,7 +10,7 @@ import pytest
 from headwater.connectors.deadletters import letters_of, read_dead_letters
 from headwater.connectors.offermqtt import MqttOffer
 from headwater.connectors.reasons import NOT_UTF8
-from headwater.connectors.replaying import Replayed, Wanted, replay
+from headwater.connectors.replaying import Replayed, ReplayRequest, replay
 from headwater.dataflow.sources import Source
 from tests.conformance.test_mqtt import (
     Bridges,
@@ -41,7 +41,7 @@ def replayed(place: Path, id_: str, of: Source, record: str | None, *, force: bo
     def find(name: str, location: str | None) -> tuple[Source, str]:
         return of, str(location)
 
-    (found,) = replay(place, [Wanted(id=id_, record=record)], find, force=force)
+    (found,) = replay(place, [ReplayRequest(id=id_, record=record)], find, force=force)
     return found
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 import trustme
 
-from headwater.channels.base import END, Limits
+from headwater.channels.base import END, ChannelLimits
 from headwater.channels.entry import Entry
 from headwater.channels.filelog import FileLog
 from headwater.channels.flight import FlightLog
@@ -215,7 +215,7 @@ def test_a_link_that_fails_again_and_again(zones: Zones) -> None:
 
 @pytest.mark.parametrize("zones", ["flight"], indirect=True)
 def test_what_a_full_log_dropped_is_counted_here_as_well(zones: Zones) -> None:
-    limits = Limits(max_bytes=1500, when_full="drop_oldest")
+    limits = ChannelLimits(max_bytes=1500, when_full="drop_oldest")
     full = FileLog(Path(zones.source.where), event_time="ts", fsync=False, limits=limits)
     full.register("relay@up")
     with zones.relay():

@@ -11,7 +11,7 @@ from headwater.control.executor import Executor
 from headwater.control.records import DeploymentRecord
 from headwater.control.store import Store
 from headwater.plan.model import DeploymentPlan
-from headwater.testing.nodes import Call, SimulatedNodes
+from headwater.testing.nodes import NodeCall, SimulatedNodes
 from tests.unit.changes import FIRST, Version
 
 WIDER = replace(FIRST, wider=True, locations=("L1", "L4", "L5"))
@@ -82,7 +82,7 @@ class Site:
 def kill_at(zones: SimulatedNodes, moment: str, number: int) -> None:
     """Kill whoever makes a call, before or after it is carried out."""
 
-    def kill(call: Call) -> None:
+    def kill(call: NodeCall) -> None:
         if call.number == number:
             raise Killed
 

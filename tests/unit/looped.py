@@ -16,7 +16,7 @@ from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.profile import OperatorProfile, Profile
-from headwater.testing.modelled import World
+from headwater.testing.modelled import ModelledWorld
 
 HOLDER = "test:1"
 BEGIN = 1_700_000_000.0
@@ -81,7 +81,7 @@ class Loop:
         self.store = Store(place / "store.db")
         self.store.hold(HOLDER, 1e9)
         plan = planned(first_in_cloud)
-        self.world = World(plan, Facts(profile=PROFILE, costs=costs or Costs()))
+        self.world = ModelledWorld(plan, Facts(profile=PROFILE, costs=costs or Costs()))
         self.rate(100)
         self.tried: list[DeploymentPlan] = []
         self.policy = Policy(self.store, HOLDER, clock=self.clock, try_out=self._try_out)

@@ -10,7 +10,7 @@ import numpy as np
 
 from headwater.placement.cost import evaluate, shortages
 from headwater.placement.network import Mesh, Network, Tree
-from headwater.placement.problem import Application, Hosts, Operator, Placement, Problem, Topology
+from headwater.placement.problem import Application, Hosts, PlacedOperator, Placement, Problem, Topology
 from headwater.testing.generate import series_parallel
 
 
@@ -75,7 +75,7 @@ def _application(
         elif not readers[o]:
             pinned = int(drawn.choice(root if tree or drawn.random() < 0.5 else low))
         operators.append(
-            Operator(
+            PlacedOperator(
                 name=f"o{o}",
                 cpu=0.0 if pinned is not None else float(drawn.uniform(1, 12 if tight else 4)),
                 memory=float(drawn.uniform(1, 60 if tight else 20)),

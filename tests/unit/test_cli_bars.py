@@ -15,7 +15,7 @@ from headwater.cli.app import Screen
 from headwater.cli.bars import Bar
 from headwater.control import tables
 from headwater.core.metrics import Progress, UnitProgress
-from headwater.plan.place import Wish
+from headwater.plan.place import PlacementRequest
 from headwater.testing.nodes import SimulatedNodes
 from tests.unit.terminal import Terminal
 from tests.unit.test_cli_control import controller
@@ -95,7 +95,7 @@ def test_long_work_tells_how_far_it_is(files: list[str]) -> None:
     def observe(what: str, done: int, of: int) -> None:
         seen.append((what, done, of))
 
-    wishes = [Wish(strategy="fog_only"), Wish(strategy="annotated")]
+    wishes = [PlacementRequest(strategy="fog_only"), PlacementRequest(strategy="annotated")]
     running.simulate(dataflow, zones, "rates.csv", wishes, observe=observe)
     assert [s[0] for s in seen] == ["fog_only"] * STEPS + ["annotated"] * STEPS
     assert [s[1:] for s in seen] == [(n, 2 * STEPS) for n in range(2 * STEPS)]

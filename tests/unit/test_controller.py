@@ -20,7 +20,7 @@ from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
 from headwater.core.metrics import UnitProgress
 from headwater.plan.build import build, in_layers
 from headwater.plan.steps import CanarySettings, Finish
-from headwater.testing.nodes import Call
+from headwater.testing.nodes import NodeCall
 from tests.unit.changes import ACME, FIRST, calls_of
 from tests.unit.controlled import WIDER, Site
 
@@ -64,7 +64,7 @@ def test_zones_check_at_once(site: Site) -> None:
     """Each edge waits for the check of the other one, in vain if that comes later."""
     met = threading.Barrier(2, timeout=10.0)
 
-    def wait(call: Call) -> None:
+    def wait(call: NodeCall) -> None:
         if (call.name, call.node[0]) == ("check", "E"):
             met.wait()
 
@@ -127,8 +127,8 @@ def test_a_failed_check_leaves_everything_running(site: Site) -> None:
     site.check(site.apply(WIDER), WIDER)
 
 
-def _raising(name: str, unit: str, error: BaseException) -> Callable[[Call], None]:
-    def before(call: Call) -> None:
+def _raising(name: str, unit: str, error: BaseException) -> Callable[[NodeCall], None]:
+    def before(call: NodeCall) -> None:
         if (call.name, call.unit) == (name, unit):
             raise error
 
@@ -155,7 +155,7 @@ def test_a_zone_away_is_waited_for_and_told_of_once(site: Site) -> None:
     site.apply(FIRST)
     away = {"calls": 0}
 
-    def before(call: Call) -> None:
+    def before(call: NodeCall) -> None:
         if call.node == "S1" and call.name == "stop" and away["calls"] < 6:
             away["calls"] += 1
             raise Unavailable("no answer", hint="wait")
@@ -178,7 +178,7 @@ def test_a_zone_away_during_checks_ends_the_change(site: Site) -> None:
     site.check(site.apply(replace(FIRST, alarm=2)), replace(FIRST, alarm=2))
 
 
-def _away(call: Call) -> None:
+def _away(call: NodeCall) -> None:
     raise Unavailable("no answer", hint="wait")
 
 

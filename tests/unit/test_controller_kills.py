@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headwater.control import tables
 from headwater.control.store import Store
 from headwater.core.errors import RuntimeFailure
-from headwater.testing.nodes import Call, SimulatedNodes
+from headwater.testing.nodes import NodeCall, SimulatedNodes
 from tests.unit.changes import FIRST, Version, calls_of, versions
 from tests.unit.controlled import WIDER, Killed, Site, kill_at
 
@@ -264,7 +264,7 @@ def test_a_hand_over_that_cannot_be_done_goes_back_to_what_ran(
     site = apart("fails")
     begun = begun_by(site)
 
-    def fail(call: Call) -> None:
+    def fail(call: NodeCall) -> None:
         if call.name == step and call.unit in ("AD@E4", "AD@S2"):
             raise RuntimeFailure("the disk is full", where=call.unit)
 

@@ -13,7 +13,7 @@ from headwater.app import pools
 from headwater.app.view import LinkSeen, UnitSeen, View, ZoneSeen
 from headwater.web.access import Access, NotAllowed, NotKnown
 from headwater.web.dashboard import sessions, signin
-from headwater.web.dashboard.feed import DRAWN, Feed, link_piece, zone_piece
+from headwater.web.dashboard.feed import DRAWN, ViewFeed, link_piece, zone_piece
 from headwater.web.dashboard.rich import node
 from headwater.web.dashboard.sessions import Sessions, Visitor
 
@@ -33,7 +33,7 @@ def view(*zones: ZoneSeen, links: tuple[LinkSeen, ...] = ()) -> View:
 
 
 def test_a_page_is_told_what_it_has_not_had() -> None:
-    feed = Feed(None)
+    feed = ViewFeed(None)
     feed.take(view(zone("C1"), zone("E1", unit("a@E1"), parent="C1")))
     version, whole = feed.since(0)
     assert whole is not None and whole["whole"] and whole["order"] == ["C1", "E1"]

@@ -10,7 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headwater.connectors.deadletters import MAX_RECORD, Locator, Place, explain, locate, read_dead_letters
+from headwater.connectors.deadletters import (
+    MAX_RECORD,
+    Locator,
+    RecordPosition,
+    explain,
+    locate,
+    read_dead_letters,
+)
 from headwater.connectors.reasons import NOT_UTF8
 from headwater.connectors.writers import open_outlet
 from headwater.core.errors import ChannelError
@@ -101,19 +108,23 @@ def test_places_in_a_file(tmp_path: Path) -> None:
     uri = path.as_uri()
     assert uri.startswith("file:///")
     for source in (str(path), uri, uri.replace("file://", "file:")):
-        assert locate("1,x", source) == Place(2, 6)
-        assert locate("11,x", source) == Place(4, 16)
+        assert locate("1,x", source) == RecordPosition(2, 6)
+        assert locate("11,x", source) == RecordPosition(4, 16)
     locator = Locator()
-    assert [locator.locate("1,x", uri) for _ in range(3)] == [Place(2, 6), Place(5, 22), None]
-    assert locator.locate("2,2", uri) == Place(3, 11)  # out of order
+    assert [locator.locate("1,x", uri) for _ in range(3)] == [
+        RecordPosition(2, 6),
+        RecordPosition(5, 22),
+        None,
+    ]
+    assert locator.locate("2,2", uri) == RecordPosition(3, 11)  # out of order
     assert locate("x", uri) is None  # only whole lines are records
-    assert locate("last\ufffd,1", uri) == Place(6, 27)
+    assert locate("last\ufffd,1", uri) == RecordPosition(6, 27)
 
 
 def test_places_of_records_with_several_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text('\ufeff{"v":\n "x"}\n')
-    assert locate('{"v":\n "x"}', str(path)) == Place(1, 3)
+    assert locate('{"v":\n "x"}', str(path)) == RecordPosition(1, 3)
 
 
 def test_there_may_be_no_place(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from headwater.adapt.calibrate import Learned
 from headwater.adapt.slo import Promise
 from headwater.control import tables as t
 from headwater.control.memory import APART, DECISIONS, DENSE, LASTING
-from headwater.control.sharing import Limits
+from headwater.control.sharing import OwnerLimits
 from headwater.control.store import LeaseLost, Store, StoreReader
 from headwater.core.errors import DeploymentError
 from headwater.core.jsonform import dump_json
@@ -260,14 +260,14 @@ def upgraded(place: str | Path, opened, base: str) -> None:  # type: ignore[no-u
 
 
 def test_owners_of_an_older_store_go_on_as_owners(store: Store) -> None:
-    mine = store.set_owner("a", Limits(dataflows=2), role="viewer", token=True)
+    mine = store.set_owner("a", OwnerLimits(dataflows=2), role="viewer", token=True)
     lacking(store, 4)
     store.close()
     found = StoreReader.open(store.where)
-    assert [(o.name, o.role, o.limits) for o in found.owners()] == [("a", "owner", Limits(dataflows=2))]
+    assert [(o.name, o.role, o.limits) for o in found.owners()] == [("a", "owner", OwnerLimits(dataflows=2))]
     assert found.is_owner("a", mine)
     found.close()
     again = Store(store.where)
-    again.set_owner("a", Limits(), role="operator")
+    again.set_owner("a", OwnerLimits(), role="operator")
     assert [o.role for o in again.owners()] == ["operator"]
     again.close()

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from headwater.core.errors import PlacementError
-from headwater.placement import STRATEGIES, Application, Operator, Placement, Problem, solve
+from headwater.placement import STRATEGIES, Application, PlacedOperator, Placement, Problem, solve
 from headwater.placement.cost import evaluate, shortages
 from headwater.placement.elimination import eliminate
 from headwater.placement.index import _BLOCK, Indexed, _find, _loop
 from headwater.placement.optimal import Effort, optimal
 from headwater.placement.placing import Placing
-from headwater.placement.search import Scan
-from headwater.placement.tcep import Merged, Sorted, tcep
+from headwater.placement.search import HostScan
+from headwater.placement.tcep import MergedOperators, Sorted, tcep
 from headwater.placement.why import Unplaceable
 from headwater.testing import generate as g
 from tests.unit.placements import best, mixed
@@ -54,7 +54,7 @@ def test_tcep_as_in_the_authors_code_forgets_bandwidth() -> None:
     wrong = 0
     for seed in range(40):
         problem = mixed(seed, operators=7, hosts=24, zones=6)
-        for ranking in (Merged(problem.topology), Sorted(problem.topology)):
+        for ranking in (MergedOperators(problem.topology), Sorted(problem.topology)):
             try:
                 found = tcep(problem, ranking, checked=False)
             except Unplaceable:
@@ -97,7 +97,7 @@ def test_compiled_loops_find_the_same() -> None:
         plain = search.cheapest(operator)
         assert search._find is _find
         search._find = _loop(True)
-        assert search.cheapest(operator) == plain == Scan(placing).cheapest(operator)
+        assert search.cheapest(operator) == plain == HostScan(placing).cheapest(operator)
 
 
 def test_the_optimum_is_that_of_trying_everything() -> None:
@@ -297,7 +297,7 @@ def test_series_parallel_graphs_have_the_sources_and_sinks_asked_for() -> None:
             count = size + sources + sinks - 2
             graph = g.series_parallel(count, seed=size, sources=sources, sinks=sinks)
             assert len({o for edge in graph for o in edge}) == count
-            operators = tuple(Operator(name=str(n)) for n in range(count))
+            operators = tuple(PlacedOperator(name=str(n)) for n in range(count))
             application = Application(operators, dict.fromkeys(graph, 1.0))
             assert (len(application.sources), len(application.sinks)) == (sources, sinks)
     with pytest.raises(PlacementError, match="too few"):

@@ -24,7 +24,7 @@ from headwater.placement.usage import Weights
 from headwater.plan.build import annotated, build, in_layers
 from headwater.plan.deployment import Deployment, Placement
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.place import ANNOTATED, Wish, place
+from headwater.plan.place import ANNOTATED, PlacementRequest, place
 from headwater.plan.profile import OperatorProfile, Profile
 from headwater.plan.rates import read_trace, replayed
 from tests.unit.test_plan_place import CONTINUUM, FLOW, ZONES, measured, plant, setting
@@ -49,8 +49,8 @@ def heavy(rate: float = 700.0) -> Profile:
     return measured(rate, valid=WORK)
 
 
-def exact(**limits: float) -> Wish:
-    return Wish(strategy="tsoo_exact", limits=Limits(**limits), weights=Weights(0.0, 1.0))
+def exact(**limits: float) -> PlacementRequest:
+    return PlacementRequest(strategy="tsoo_exact", limits=Limits(**limits), weights=Weights(0.0, 1.0))
 
 
 def planned(deployment: Deployment, dataflow: Dataflow | None = None) -> DeploymentPlan:
@@ -80,9 +80,9 @@ def test_what_schedulers_choose_can_be_built(name: str, dataflow: Dataflow, cont
     found = setting(dataflow, measured(300.0), continuum)
     if continuum is STRONG_AND_WEAK and "fahrenheit" in dataflow.order:
         with pytest.raises(PlacementError, match="could run in no layer"):
-            place(found, Wish(strategy=name))
+            place(found, PlacementRequest(strategy=name))
         return
-    deployment, prediction = place(found, Wish(strategy=name, limits=Limits(max_latency=3.0)))
+    deployment, prediction = place(found, PlacementRequest(strategy=name, limits=Limits(max_latency=3.0)))
     plan = build(dataflow, continuum, deployment)
     assert {o for u in plan.units for o in u.operators} == set(dataflow.order)
     assert prediction.layers == plan.layers and prediction.at == plan.layers_at
@@ -145,9 +145,9 @@ def test_a_limit_that_nothing_keeps_to_is_named() -> None:
     assert prediction.promise is not None and "what runs stays" in prediction.promise.missing
     assert prediction.layers == planned(found.marked).layers
     with pytest.raises(PlacementError, match="knows no limits"):
-        place(found, Wish(strategy="optimal", limits=Limits(max_latency=1.0)))
+        place(found, PlacementRequest(strategy="optimal", limits=Limits(max_latency=1.0)))
     with pytest.raises(PlacementError, match="no strategy 'tsoo_exakt'") as refused:
-        place(found, Wish(strategy="tsoo_exakt"))
+        place(found, PlacementRequest(strategy="tsoo_exakt"))
     assert "did you mean 'tsoo_exact'" in str(refused.value)
 
 
@@ -203,7 +203,7 @@ def test_schedulers_follow_rates_that_marks_do_not() -> None:
     blind = replayed(found, steps, exact(max_latency=1.2), forecast="last")
     assert sum(score.kept for score in blind) < len(blind)
     with pytest.raises(PlacementError, match="does not adapt"):
-        replayed(found, steps, Wish(strategy="optimal"))
+        replayed(found, steps, PlacementRequest(strategy="optimal"))
 
 
 def test_a_trend_is_foreseen() -> None:

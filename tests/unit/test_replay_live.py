@@ -18,7 +18,7 @@ from headwater.app import deployments
 from headwater.channels.logserver import LogServer
 from headwater.channels.wire import TOKEN_ENV, Credentials
 from headwater.connectors.deadletters import read_dead_letters
-from headwater.connectors.replaying import Wanted
+from headwater.connectors.replaying import ReplayRequest
 from headwater.continuum.model import Continuum
 from headwater.control import tables
 from headwater.control.store import Store
@@ -218,7 +218,7 @@ def test_an_agent_refuses_what_is_no_request(zones: Zones) -> None:
 def test_a_client_gives_what_came_of_it(zones: Zones) -> None:
     (id_,) = zones.malformed("E1", "L1", BAD)
     client = Agents(zones.place).open(zones.plan.continuum.node("E1"))
-    (found,) = client.replay("f", [Wanted(id=id_, record=GOOD)], force=False)
+    (found,) = client.replay("f", [ReplayRequest(id=id_, record=GOOD)], force=False)
     assert found.outcome == "replayed" and found.target == f"{zones.place}/in/L1/a-replayed-{id_}.csv"
 
 

@@ -18,7 +18,7 @@ from headwater.connectors import replaying
 from headwater.connectors.deadletters import Letter, letters_of, read_dead_letters
 from headwater.connectors.offerfile import FileOffer
 from headwater.connectors.offermqtt import mqtt_offer
-from headwater.connectors.replaying import Replayed, Wanted, read_wanted, replay
+from headwater.connectors.replaying import Replayed, ReplayRequest, read_wanted, replay
 from headwater.core.errors import DeploymentError
 from headwater.dataflow.sources import FileSource, MqttSource, Source
 from tests.unit.test_deadletters import put, rows
@@ -71,7 +71,7 @@ class Scene:
         return self.source, location or "L1"
 
     def replay(self, *ids: str, record: str | None = GOOD, force: bool = False) -> list[Replayed]:
-        return replay(self.letters, [Wanted(id=i, record=record) for i in ids], self.find, force=force)
+        return replay(self.letters, [ReplayRequest(id=i, record=record) for i in ids], self.find, force=force)
 
     def one(self, id_: str, record: str | None = GOOD, *, force: bool = False) -> Replayed:
         (found,) = self.replay(id_, record=record, force=force)
@@ -139,7 +139,7 @@ def test_each_letter_is_told_of_by_itself(scene: Scene) -> None:
     ids = scene.malformed(BAD, "x,1,2024-01-01")
     found = scene.replay(ids[0], "0" * 16, ids[1])
     assert [x.outcome for x in found] == ["replayed", "unknown", "replayed"]
-    nowhere = replay(scene.place / "none", [Wanted(id=ids[0])], scene.find)
+    nowhere = replay(scene.place / "none", [ReplayRequest(id=ids[0])], scene.find)
     assert [x.outcome for x in nowhere] == ["unknown"]
 
 
@@ -414,4 +414,4 @@ def test_a_request_that_is_none_is_refused(data: Any) -> None:
 
 def test_a_request_is_read() -> None:
     data = [{"id": "0" * 16}, {"id": "f" * 16, "record": "x"}]
-    assert read_wanted(data, where="") == (Wanted(id="0" * 16), Wanted(id="f" * 16, record="x"))
+    assert read_wanted(data, where="") == (ReplayRequest(id="0" * 16), ReplayRequest(id="f" * 16, record="x"))

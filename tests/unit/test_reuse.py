@@ -19,7 +19,7 @@ from headwater.dataflow.stream import Stream
 from headwater.plan.build import build, in_layers
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.profile import Profile
-from headwater.reuse.commons import Commons, Shape
+from headwater.reuse.commons import Commons, OperatorShape
 from headwater.reuse.contain import served
 from headwater.reuse.normal import normalized
 from headwater.reuse.pool import Pool
@@ -329,7 +329,7 @@ def test_the_way_that_costs_least_is_taken() -> None:
 # ---------------------------------------------------------------- the model alone
 
 
-def shapes(seed: int, count: int) -> list[Shape]:
+def shapes(seed: int, count: int) -> list[OperatorShape]:
     """Draw dataflows over few sources and tasks, so that they overlap."""
     drawn = random.Random(seed)
     found = []
@@ -346,7 +346,7 @@ def shapes(seed: int, count: int) -> list[Shape]:
         for end in [e for e in ends if e not in read]:
             inputs[f"{end}>sink"] = (end,)
         sinks = frozenset(t for t in inputs if t.endswith("sink"))
-        found.append(Shape(f"d{number}", inputs, sinks))
+        found.append(OperatorShape(f"d{number}", inputs, sinks))
     return found
 
 
@@ -375,7 +375,7 @@ def test_any_order_of_coming_and_going(seed: int) -> None:
 
 def test_a_broken_invariant_is_found() -> None:
     commons = Commons()
-    commons.submit(Shape("a", {"s": (), "x": ("s",)}, frozenset(["x"])))
+    commons.submit(OperatorShape("a", {"s": (), "x": ("s",)}, frozenset(["x"])))
     with pytest.raises(RuntimeFailure, match="does not run"):
         commons.check(running=["s"])
     with pytest.raises(RuntimeFailure, match="nobody needs"):

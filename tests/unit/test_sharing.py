@@ -14,13 +14,13 @@ from headwater.adapt.window import window
 from headwater.app import pools
 from headwater.continuum.model import Continuum
 from headwater.control import tables
-from headwater.control.sharing import Limits
+from headwater.control.sharing import OwnerLimits
 from headwater.control.store import Store
 from headwater.core.errors import DeploymentError, Unavailable
 from headwater.dataflow.graph import Dataflow
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.profile import Profile
-from headwater.testing.modelled import World
+from headwater.testing.modelled import ModelledWorld
 from tests.unit.test_reuse import TWO
 
 HOLDER = "test:1"
@@ -115,7 +115,7 @@ def test_names_and_pools(store: Store) -> None:
 
 
 def test_owners_have_rights_and_limits(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    token = pools.set_owner("a", store.where, limits=Limits(dataflows=1), token=True)
+    token = pools.set_owner("a", store.where, limits=OwnerLimits(dataflows=1), token=True)
     assert token is not None
     with pytest.raises(DeploymentError, match="needs a token"):
         submit(store, "one")
@@ -145,7 +145,7 @@ def lived(store: Store, seconds: int = 20, rate: float = 400.0) -> DeploymentPla
     plan = store.base(pools.POOL)
     assert plan is not None
     rates = {s.id: {"here": rate} for s in plan.dataflow.sources}
-    world = World(plan, Facts(profile=Profile(dataflow=pools.POOL, rates=rates)))
+    world = ModelledWorld(plan, Facts(profile=Profile(dataflow=pools.POOL, rates=rates)))
     begun = time.time() - seconds
     for second in range(seconds):
         world.go(1.0)
@@ -176,20 +176,20 @@ def test_who_shares_pays_less(store: Store) -> None:
     submit(store, "new", "team-new", least=7)
     end(store)
     lived(store)
-    pools.set_owner("team-one", store.where, limits=Limits(cores=0.0001))
+    pools.set_owner("team-one", store.where, limits=OwnerLimits(cores=0.0001))
     with pytest.raises(DeploymentError, match=r"cores .* are used"):
         submit(store, "more", "team-one")
 
 
 def test_limits_are_the_admins_to_set(store: Store) -> None:
-    pools.set_owner("a", store.where, limits=Limits(dataflows=2))
+    pools.set_owner("a", store.where, limits=OwnerLimits(dataflows=2))
     admin = pools.set_owner(pools.ADMIN, store.where, token=True)
     with pytest.raises(DeploymentError, match="admin needs a token"):
-        pools.set_owner("a", store.where, limits=Limits())
-    pools.set_owner("a", store.where, limits=Limits(dataflows=1), shown=admin)
-    assert pools.limits_of("a", store.where) == Limits(dataflows=1)
+        pools.set_owner("a", store.where, limits=OwnerLimits())
+    pools.set_owner("a", store.where, limits=OwnerLimits(dataflows=1), shown=admin)
+    assert pools.limits_of("a", store.where) == OwnerLimits(dataflows=1)
     assert pools.set_owner("a", store.where, token=True), "a token is each owner's own"
-    assert pools.limits_of("a", store.where) == Limits(dataflows=1)
+    assert pools.limits_of("a", store.where) == OwnerLimits(dataflows=1)
 
 
 def test_a_token_is_kept_as_a_hash_alone(store: Store, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from headwater.web.api.requests import (
     SpreadForm,
     StopForm,
 )
-from headwater.web.api.responses import ReplayAnswer, Stored, Wanted, answered
+from headwater.web.api.responses import ReplayAnswer, Stored, WantedVersion, answered
 from headwater.web.problems import responses
 
 router = APIRouter(tags=["changes"])
@@ -84,12 +84,12 @@ def spread(name: NamePath, form: SpreadForm, served: Here, asker: Operator) -> R
 
 
 @router.post(
-    "/deployments/{name}/stop", status_code=202, response_model=Wanted, responses=responses(409, 413)
+    "/deployments/{name}/stop", status_code=202, response_model=WantedVersion, responses=responses(409, 413)
 )
 def stop(name: NamePath, served: Here, asker: Operator, form: StopForm | None = None) -> Response:
     """Stop a deployment at batch boundaries: its state stays, is deleted, or all input is used up first."""
     version = deployments.stop(name, served.place, how=(form or StopForm()).how)
-    return answered(Wanted(deployment=name, wanted=version), 202)
+    return answered(WantedVersion(deployment=name, wanted=version), 202)
 
 
 @router.patch("/deployments/{name}/promise", response_model=Promise, responses=responses(413))

@@ -11,7 +11,7 @@ from headwater.app.client import Client, PlanRequest, Proposal, ProposalOutline
 from headwater.control.records import Decision, DecisionState
 from headwater.web.api.dependencies import Here, Operator, Viewer
 from headwater.web.api.requests import NAME, NumberPath
-from headwater.web.api.responses import Wanted, answered
+from headwater.web.api.responses import WantedVersion, answered
 from headwater.web.problems import responses
 
 router = APIRouter(prefix="/decisions", tags=["decisions"])
@@ -46,12 +46,12 @@ def plan(number: NumberPath, served: Here, asker: Viewer) -> Response:
     return answered(found.shown())
 
 
-@router.post("/{number}/approve", status_code=202, response_model=Wanted, responses=responses(409))
+@router.post("/{number}/approve", status_code=202, response_model=WantedVersion, responses=responses(409))
 def approve(number: NumberPath, served: Here, asker: Operator) -> Response:
     """Store what a decision proposes as what is wanted."""
     version = objectives.approve(number, served.place)
     name = objectives.decision(number, served.place).deployment
-    return answered(Wanted(deployment=name, wanted=version), 202)
+    return answered(WantedVersion(deployment=name, wanted=version), 202)
 
 
 @router.post("/{number}/reject", response_model=Decision, responses=responses(409))

@@ -17,19 +17,19 @@ from headwater.app.view import Status
 from headwater.plan.outline import PlanOutline, outline
 from headwater.web.api.dependencies import Here, Viewer
 from headwater.web.api.requests import NamePath
-from headwater.web.api.responses import ContinuumAnswer, DeadLetters, Deployed, answered
+from headwater.web.api.responses import ContinuumAnswer, DeadLetters, DeploymentSummary, answered
 from headwater.web.api.zones import zones_data
 from headwater.web.problems import responses
 
 router = APIRouter(prefix="/deployments", tags=["deployments"])
 
 
-@router.get("", response_model=list[Deployed], responses=responses())
+@router.get("", response_model=list[DeploymentSummary], responses=responses())
 def every(served: Here, asker: Viewer) -> Response:
     """List all deployments, and where each stands."""
     with deployments.existing(served.place) as store:
         found = [
-            Deployed(
+            DeploymentSummary(
                 name=r.name, phase=r.phase, version=r.version, dealt=r.dealt, plan=r.base,
                 message=r.message, updated=r.updated,
             )

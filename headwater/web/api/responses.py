@@ -51,7 +51,7 @@ class Me:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deployed:
+class DeploymentSummary:
     """Where a deployment stands."""
 
     name: str
@@ -73,7 +73,7 @@ class Stored(ChangeOutline):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class WantedVersion:
     """The version that is wanted from now on."""
 
     deployment: str

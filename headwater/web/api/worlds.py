@@ -6,8 +6,8 @@ from fastapi import APIRouter, Response
 
 from headwater.app import running
 from headwater.app.whatif import Supposed, WhatIfOutline, what_if
-from headwater.placement.replay import Simulated, simulated
-from headwater.plan.place import Wish
+from headwater.placement.replay import ReplayResult, simulated
+from headwater.plan.place import PlacementRequest
 from headwater.web.api.dependencies import Here, Viewer, named
 from headwater.web.api.requests import NamePath, SimulationForm, WhatIfForm
 from headwater.web.api.responses import answered
@@ -16,13 +16,16 @@ from headwater.web.problems import responses
 router = APIRouter(tags=["simulation"])
 
 
-@router.post("/simulations", response_model=Simulated, responses=responses(409, 413))
+@router.post("/simulations", response_model=ReplayResult, responses=responses(409, 413))
 def simulate(form: SimulationForm, served: Here, asker: Viewer) -> Response:
     """Replay rates: how would schedulers keep to limits, at what cost, with how many changes?"""
     with served.turn():
         flow, zones = named(served, form.dataflow, form.continuum)
         limits, weights = form.limits.limits(), form.weights.weights()
-        wishes = [Wish(strategy=s, limits=limits, weights=weights) for s in dict.fromkeys(form.strategies)]
+        wishes = [
+            PlacementRequest(strategy=s, limits=limits, weights=weights)
+            for s in dict.fromkeys(form.strategies)
+        ]
         found = running.simulate(
             flow, zones, "trace", wishes, profile=form.profile, forecast=form.forecast, text=form.trace
         )

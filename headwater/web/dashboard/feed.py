@@ -28,7 +28,7 @@ class _Stamped:
     piece: dict[str, Any]
 
 
-class Feed:
+class ViewFeed:
     """Looks at a store as long as it is started; ``view`` is the newest, ``version`` counts them."""
 
     def __init__(self, place: str | None, *, every: float = EVERY) -> None:

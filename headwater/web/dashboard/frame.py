@@ -19,7 +19,7 @@ from headwater.control.sharing import Role
 from headwater.core.errors import HeadwaterError
 from headwater.web.access import Access, Asker, NotKnown
 from headwater.web.dashboard import words
-from headwater.web.dashboard.feed import Feed
+from headwater.web.dashboard.feed import ViewFeed
 from headwater.web.dashboard.rich import Node, Rich, empty, link, node, tag
 from headwater.web.dashboard.sessions import COOKIE, Sessions, Visitor
 
@@ -47,20 +47,20 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Place:
+class DashboardContext:
     """What a dashboard is of: a store, who may look at it, what is seen there, where local agents are."""
 
     store: str | None
     access: Access | None
     sessions: Sessions
-    feed: Feed
+    feed: ViewFeed
     home: Path
 
 
 class Frame:
     """An open page: its visitor, and what is done at each beat."""
 
-    def __init__(self, place: Place, visitor: Visitor, asker: Asker, request: Request) -> None:
+    def __init__(self, place: DashboardContext, visitor: Visitor, asker: Asker, request: Request) -> None:
         self.place = place
         self.visitor = visitor
         self.asker = asker
@@ -183,7 +183,7 @@ class Frame:
             ui.notify(f"Colours: {self._theme}", position="bottom", timeout=1200)
 
 
-async def opened(request: Request, place: Place) -> Frame | RedirectResponse:
+async def opened(request: Request, place: DashboardContext) -> Frame | RedirectResponse:
     """Open a page for whoever asks for it, or send them to sign in first."""
     visitor = Visitor(place.access, place.sessions, request.cookies.get(COOKIE))
     try:

@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from headwater.core.errors import HeadwaterError
 from headwater.web.access import MOST, NotKnown
-from headwater.web.dashboard.frame import Place
+from headwater.web.dashboard.frame import DashboardContext
 from headwater.web.dashboard.sessions import COOKIE, LASTS
 
 _LARGEST = 4096
@@ -47,7 +47,7 @@ as long as you are signed in, and nowhere else.</p>
 </form></main></body></html>"""
 
 
-def attach_signin(app: FastAPI, place: Place) -> None:
+def attach_signin(app: FastAPI, place: DashboardContext) -> None:
     """Add the pages for signing in and out."""
 
     @app.get("/signin", include_in_schema=False)
