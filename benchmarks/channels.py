@@ -82,7 +82,7 @@ class Bench:
         """Start the query that writes a stream into a log."""
         self._count += 1
         kind = {"filelog": "filelog", "kafka": "kafkalog"}[spec["kind"]]
-        config = {"epoch": 1, "outlets": [{**spec, "kind": kind, "lineage": str(self._count)}]}
+        config = {"epoch": 1, "sink_writers": [{**spec, "kind": kind, "lineage": str(self._count)}]}
         writer = frame.writeStream.format("headwater_sink").option("config", json.dumps(config))
         writer = writer.option("checkpointLocation", str(self.place / f"checkpoint-{self._count}"))
         return writer.trigger(**(trigger or {"processingTime": TRIGGER})).start()
@@ -132,7 +132,7 @@ class Bench:
         for entry in last.entries(0, last.latest()):
             table = pa.Table.from_batches(last.read(entry.seq, entry.seq + 1))
             arrived.append(table.column("i").to_numpy())
-            newest = float(table.column("born").to_numpy().max())
+            newest = float(table.column("ingested").to_numpy().max())
             if newest >= begun:
                 found.append(entry.written - newest)
         check("over two hops", len(np.unique(np.concatenate(arrived))), sent * HOP_ROWS)
@@ -153,12 +153,12 @@ def check(what: str, found: int, wanted: int) -> None:
         sys.exit(f"{found} rows {what} instead of {wanted}")
 
 
-def rows_of(first: int, count: int, born: float) -> pa.Table:
+def rows_of(first: int, count: int, ingested: float) -> pa.Table:
     """Make rows that do not compress to nothing."""
     i = np.arange(first, first + count, dtype="int64")
     value = np.sin(i * 12.9898) * 43758.5453
     names = pa.array([f"sensor-{n % 97}" for n in range(count)])
-    return pa.table({"i": i, "born": np.full(count, born), "value": value, "name": names})
+    return pa.table({"i": i, "ingested": np.full(count, ingested), "value": value, "name": names})
 
 
 def write_files(directory: Path, rows: int) -> None:

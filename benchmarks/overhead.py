@@ -230,8 +230,8 @@ def feed(directory: str, stop: Event) -> None:
     while not stop.is_set():
         time.sleep(max(0.0, due - time.time()))
         now = time.time()
-        born = now - EVERY * (1 - np.arange(1, per_file + 1) / per_file)
-        table = pa.table({"i": np.arange(count, count + per_file, dtype="int64"), "born": born})
+        ingested = now - EVERY * (1 - np.arange(1, per_file + 1) / per_file)
+        table = pa.table({"i": np.arange(count, count + per_file, dtype="int64"), "ingested": ingested})
         scratch = Path(directory) / f".{count:012d}"
         pq.write_table(table, scratch)
         scratch.rename(Path(directory) / f"{count:012d}.parquet")
@@ -275,8 +275,8 @@ def latency(endpoint: LocalEndpoint, place: Path, *, seconds: float, trigger: st
     samples, rows = [], 0
     for entry in log.entries(log.earliest(), log.latest()):
         if begun <= entry.written <= ended and entry.rows:
-            born = [b.column("born").to_numpy().max() for b in log.read(entry.seq, entry.seq + 1)]
-            samples.append(entry.written - float(max(born)))
+            ingested = [b.column("ingested").to_numpy().max() for b in log.read(entry.seq, entry.seq + 1)]
+            samples.append(entry.written - float(max(ingested)))
             rows += entry.rows
     if not samples:
         sys.exit("latency: nothing arrived in the cloud")

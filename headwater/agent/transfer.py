@@ -21,7 +21,7 @@ from headwater.plan.state import kept_state
 from headwater.plan.transfer import Carry
 from headwater.query.unit import apart, name_of_channels, names_of_source
 from headwater.state.assembly import InputPosition, assemble, place_of
-from headwater.state.empty import blank_state
+from headwater.state.empty import empty_state
 from headwater.state.savedstate import Saved, StateStore, describe, operators, put_early
 
 _RECEIPT = "saved.json"
@@ -106,7 +106,7 @@ def dress(
         for donor, name in zip(carry.donors, names, strict=True)
     }
     where = dict(zip(carry.donors, names, strict=True))
-    blank = partial(_blank, units, spec)
+    blank = partial(_empty, units, spec)
 
     def make(checkpoint: Path) -> int:
         made = assemble(checkpoint, carry, store, where, found, (), blank)
@@ -119,13 +119,13 @@ def _kept(layout: Layout, unit: Unit) -> Path:
     return layout.state(unit).with_name("fetched")
 
 
-def _blank(units: Units, spec: UnitSpec) -> Path:
+def _empty(units: Units, spec: UnitSpec) -> Path:
     """Give the state of scans that have had no rows, made once for the unit."""
-    place = _blanks(units.layout, spec.unit)
-    return blank_state(units.endpoint.session(), place, spec.flow, spec.unit.operators)
+    place = _empties(units.layout, spec.unit)
+    return empty_state(units.endpoint.session(), place, spec.flow, spec.unit.operators)
 
 
-def _blanks(layout: Layout, unit: Unit) -> Path:
+def _empties(layout: Layout, unit: Unit) -> Path:
     return layout.state(unit).with_name("blank")
 
 
@@ -168,12 +168,12 @@ def load(units: Units, spec: UnitSpec, carry: Carry, names: Sequence[str], store
         for reader in spec.own_readers[channel.operator]:
             log.advance(reader, at[channel.id])
     where = dict(zip(carry.donors, names, strict=True))
-    blank = partial(_blank, units, spec)
+    blank = partial(_empty, units, spec)
     summary = assemble(units.layout.checkpoint(spec.unit), carry, store, where, found, places, blank)
     if summary is not None:
         totals = {"rows_in": summary.rows_in, "late_rows": summary.late_rows, "finished": False}
         write_atomically(units.layout.state(spec.unit), json.dumps(totals))
-    for done in (_kept(units.layout, spec.unit), _blanks(units.layout, spec.unit)):
+    for done in (_kept(units.layout, spec.unit), _empties(units.layout, spec.unit)):
         shutil.rmtree(done, ignore_errors=True)
 
 

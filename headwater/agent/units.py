@@ -34,7 +34,7 @@ from headwater.query.unit import (
     WATERMARK,
     CompiledUnit,
     UnitCompiler,
-    passage_of,
+    tracking_of,
 )
 from headwater.query.writer import sink_config
 
@@ -289,9 +289,11 @@ class Units:
             )
         else:
             writer = compiled.frame.writeStream.format("headwater_sink").queryName(name).outputMode("append")
-            passage = passage_of(spec, self.layout)
+            tracking = tracking_of(spec, self.layout)
             run = begin_run(checkpoint)
-            writer = writer.option("config", sink_config(spec.unit.epoch, compiled.outlets, passage, run))
+            writer = writer.option(
+                "config", sink_config(spec.unit.epoch, compiled.sink_writers, tracking, run)
+            )
             writer = writer.option("checkpointLocation", str(checkpoint))
             query = writer.trigger(processingTime=trigger).start()
         work.running = Running(query, scans=compiled.scans, tally=Tally(compiled.counting))

@@ -27,7 +27,7 @@ from headwater.dataflow.sinks import CallbackSink, FileSink, KafkaSink, Sink
 from headwater.disk.layout import full_path
 from headwater.plan.model import Channel
 from headwater.query.latency import first_came
-from headwater.query.unit import passage_of
+from headwater.query.unit import tracking_of
 
 WINDOW = 60.0
 """Seconds over which the growth of a buffer is measured."""
@@ -137,7 +137,7 @@ def _unit(
         if failure is not None:
             status, error = "failed", str(failure)
     inputs = work.spec.inputs
-    passage, now = passage_of(work.spec, units.layout), time.time()
+    tracking, now = tracking_of(work.spec, units.layout), time.time()
     read = sum(_rows_read(units, work, c, stats(c)) for c in inputs)
     lag = sum(stats(c).rows for c in inputs) - read if inputs else None
     return UnitProgress(
@@ -156,8 +156,8 @@ def _unit(
         watermark=running.watermark if running else None,
         error=error,
         run=str(running.query.runId) if running else None,
-        latency=passage.latency(now),
-        oldest_s=None if work.finished else passage.oldest_s(unit.checkpoint, now),
+        latency=tracking.latency(now),
+        oldest_s=None if work.finished else tracking.oldest_s(unit.checkpoint, now),
         trigger_s=parse_duration(units.settings.trigger),
         began=running.began if running else None,
         operators=running.tally.operators(work.spec.flow, unit.operators) if running else (),

@@ -23,10 +23,10 @@ from headwater.app.view import (
     ChangeStatus,
     DecisionSeen,
     DeploymentSeen,
+    Heartbeat,
     HostSeen,
     LinkSeen,
     MemberSeen,
-    NodeHeard,
     PoolSeen,
     Status,
     UnitSeen,
@@ -35,7 +35,7 @@ from headwater.app.view import (
 )
 from headwater.continuum.model import Continuum, Zone
 from headwater.control.lifecycle import BUSY
-from headwater.control.notify import Pulse
+from headwater.control.notify import ChangeNotifier
 from headwater.control.records import OPEN, Change, Decision, DeploymentRecord, ReportRecord, Sample
 from headwater.control.snapshot import Key, Member, Snapshot
 from headwater.core.errors import HeadwaterError, Missing
@@ -48,7 +48,7 @@ PLANS = 5000
 """Plans of which is remembered what is shown of them."""
 STORES = 8
 """Stores of which is remembered what was read of late."""
-PULSE = 0.05
+NOTIFY_SECONDS = 0.05
 """Seconds from one question whether something was written to the next."""
 RESTS = 4.0
 """How many times as long as a look worked there is none after it, unless it is due."""
@@ -88,10 +88,10 @@ def watch(
     While the store is not there, or cannot be reached, what was seen before is given with the ``error``.
     """
     last = View(at=time.time(), store=store_place(place))
-    with closing(Pulse(last.store)) as pulse:
+    with closing(ChangeNotifier(last.store)) as notifier:
         while not stop.is_set():
             begun, worked = time.monotonic(), time.thread_time()
-            pulse.beats()
+            notifier.beats()
             try:
                 last = look(place)
                 yield last
@@ -99,8 +99,8 @@ def watch(
                 yield replace(last, error=str(error))
             if at_once:
                 stop.wait(min(every, (time.thread_time() - worked) * RESTS))
-                while not (stop.is_set() or pulse.beats() or time.monotonic() - begun > every):
-                    stop.wait(PULSE)
+                while not (stop.is_set() or notifier.beats() or time.monotonic() - begun > every):
+                    stop.wait(NOTIFY_SECONDS)
             else:
                 stop.wait(every)
 
@@ -517,7 +517,7 @@ def _status(one: _Known, read: _Read, controller: str | None) -> Status:
         measured=measured,
         decisions=tuple(d for d in read.decisions if d.deployment == record.name),
         zones=tuple(
-            NodeHeard(zone=zone, at=at, error=error)
+            Heartbeat(zone=zone, at=at, error=error)
             for name, zone, at, error in read.heard
             if name == record.name
         ),

@@ -188,7 +188,7 @@ class ChangeStatus(Change):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeHeard:
+class Heartbeat:
     """When a node was last heard of (seconds since 1970), and why it cannot be asked now."""
 
     zone: str
@@ -219,7 +219,7 @@ class Status:
     broken: tuple[str, ...]
     measured: Figures | None
     decisions: tuple[Decision, ...]
-    zones: tuple[NodeHeard, ...]
+    zones: tuple[Heartbeat, ...]
     units: tuple[UnitProgress, ...]
     links: tuple[LinkProgress, ...]
     channels: tuple[ChannelProgress, ...]

@@ -45,8 +45,8 @@ def arrival_of(entries: Iterable[Entry]) -> Arrival:
     """Tell when the rows of entries came."""
     entries = list(entries)
     full = [e for e in entries if e.rows]
-    times = joined(e.born for e in full or entries if e.born is not None)
-    return Arrival(times=times, rows=bool(full), known=all(e.born is not None for e in full))
+    times = joined(e.ingested for e in full or entries if e.ingested is not None)
+    return Arrival(times=times, rows=bool(full), known=all(e.ingested is not None for e in full))
 
 
 def leave_word(members: Path, end: Mapping[str, int], arrival: Arrival) -> None:

@@ -33,7 +33,7 @@ class Entry:
     written: float = 0.0
     lineage: str | None = None
     """What numbered the last batch that counts: a writer that goes on with it repeats batches by number."""
-    born: tuple[float, float] | None = None
+    ingested: tuple[float, float] | None = None
     """When the oldest and the newest row that led to it came to a source, in seconds since 1970."""
 
     @property
@@ -54,7 +54,7 @@ class Entry:
     def to_record(self) -> dict[str, Any]:
         """Give the JSON form; what not every log has is left out when it is not there."""
         record = asdict(self)
-        for name in ("lineage", "born"):
+        for name in ("lineage", "ingested"):
             if record[name] is None:
                 del record[name]
         for segment in record["segments"]:
@@ -71,8 +71,9 @@ class Entry:
             for s in values["segments"]
         )
         values["previous"] = tuple(values["previous"]) if values["previous"] else None
-        if (born := values.get("born")) is not None:
-            values["born"] = (float(born[0]), float(born[1]))
+        # Entries of before have the time of ingestion by another name.
+        if (ingested := values.pop("born", None) or values.get("ingested")) is not None:
+            values["ingested"] = (float(ingested[0]), float(ingested[1]))
         return cls(**values)
 
 

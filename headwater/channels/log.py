@@ -94,11 +94,11 @@ class Log(LogView):
         batch: int,
         pieces: Sequence[Segment],
         *,
-        born: tuple[float, float] | None = None,
+        ingested: tuple[float, float] | None = None,
     ) -> bool:
         """Publish the segments of one batch as an entry; return False when there was no need.
 
-        ``born`` is when the oldest and the newest row that led to it came to a source; None: not known.
+        ``ingested`` is when the oldest and the newest row that led to it came to a source; None: not known.
         Raise ChannelError when a newer writer has taken over, ChannelFull when the log is full
         and its policy says so. A batch larger than the limit is taken by an empty log.
         """
@@ -142,7 +142,7 @@ class Log(LogView):
                 dropped_rows=(last.dropped_rows if last else 0) + (rows if dropped else 0),
                 high=high,
                 lineage=self.lineage,
-                born=born,
+                ingested=ingested,
             )
             if self._publish(entry, last):
                 if dropped:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
-from headwater.connectors.filewriter import FilesOutlet
+from headwater.connectors.filewriter import FileSinkWriter
 from headwater.disk.durable import read_note
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class _ExplainTask(Protocol):
     def abandon(self) -> None: ...
 
 
-class DeadLettersOutlet(FilesOutlet):
+class DeadLetterWriter(FileSinkWriter):
     """Write dead letters: ``path``, ``unit``, and ``options`` of the readers by operator."""
 
     def __init__(self, spec: Mapping[str, Any], epoch: int) -> None:
@@ -265,7 +265,7 @@ class _LetterTask:
 
 
 @dataclass(frozen=True)
-class Letter:
+class DeadLetter:
     """A dead letter as it is kept: ``data`` as written, ``home`` is the directory that it is kept in."""
 
     id: str
@@ -273,7 +273,7 @@ class Letter:
     data: Mapping[str, Any]
 
 
-def letters_of(directory: str | Path) -> Iterator[Letter]:
+def dead_letters_of(directory: str | Path) -> Iterator[DeadLetter]:
     """Give the dead letters below ``directory``, unit by unit, each unit's in the order of its batches.
 
     A letter's id stands for its unit, file and line: it stays the same.
@@ -293,13 +293,13 @@ def letters_of(directory: str | Path) -> Iterator[Letter]:
                     if isinstance(data, dict):
                         place = f"{path.parent.name}/{path.name}:{number}"
                         id_ = hashlib.sha256(place.encode()).hexdigest()[:_ID_LENGTH]
-                        yield Letter(id_, path.parent, data)
+                        yield DeadLetter(id_, path.parent, data)
 
 
 def read_dead_letters(directory: str | Path) -> Iterator[dict[str, Any]]:
-    """Give the dead letters below ``directory`` as ``letters_of`` does, with id and what was replayed."""
+    """Give the dead letters below ``directory``, each with its id and its last replay."""
     known: dict[Path, set[str]] = {}
-    for letter in letters_of(directory):
+    for letter in dead_letters_of(directory):
         if letter.home not in known:
             notes = notes_at(letter.home)
             known[letter.home] = {f.stem for f in notes.iterdir()} if notes.is_dir() else set()

@@ -34,7 +34,7 @@ _ROW_GROUP = 100_000
 _EXTENSIONS = {"parquet": "parquet", "csv": "csv", "json": "json"}
 
 
-class FilesOutlet:
+class FileSinkWriter:
     """Write files: ``path``, ``format`` (parquet, csv, json), ``fsync`` and the writer's ``name``.
 
     ``lineage`` names what numbers the batches: one that another epoch has recorded under the same
@@ -171,7 +171,7 @@ def committed_rows(path: Path, name: str | None = None) -> int:
     """Count the rows a writer has committed to a directory; 0 where there is none."""
     if not (path / ".headwater" / (name or "") / "log").is_dir():
         return 0
-    return FilesOutlet({"path": path, "name": name or ""}, 0).rows()
+    return FileSinkWriter({"path": path, "name": name or ""}, 0).rows()
 
 
 def _counts(record: Mapping[str, Any] | None) -> list[int] | None:

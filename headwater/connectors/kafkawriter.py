@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.channels.kafkaclient import client, credentials, failure, fatal_as_error
 from headwater.channels.segments import Segment
-from headwater.connectors.staged import StagedOutlet
+from headwater.connectors.staged import StagedSinkWriter
 from headwater.core.errors import ChannelError, HeadwaterError, Unavailable
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ SECONDS = 60.0
 _TRIES = 3
 
 
-class KafkaOutlet(StagedOutlet):
+class KafkaSinkWriter(StagedSinkWriter):
     """Write to a topic: ``topic``, ``settings`` of librdkafka, ``id`` (of this outlet alone), ``delivery``.
 
     Rows have columns ``value`` and perhaps ``key``. ``user_env`` and ``password_env`` name environment

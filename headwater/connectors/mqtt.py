@@ -386,14 +386,14 @@ class MqttBridge:
     def _store(self, messages: list[_Message]) -> bool:
         """Make a batch durable; False when the bridge was stopped before there was room."""
         table = _table(messages)
-        born = (messages[0].received.timestamp(), messages[-1].received.timestamp())
+        ingested = (messages[0].received.timestamp(), messages[-1].received.timestamp())
         piece: Segment | None = None
         tries = 0
         while True:
             try:
                 if piece is None:
                     piece = self._stage(table)
-                self._log.commit(self._epoch, self._batch, [piece], born=born)
+                self._log.commit(self._epoch, self._batch, [piece], ingested=ingested)
                 break
             except ChannelFull as error:
                 if self._log.limits.when_full == "fail":

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from headwater.connectors.deadletters import Letter, local_path
+from headwater.connectors.deadletters import DeadLetter, local_path
 from headwater.connectors.globs import fits, is_glob
 from headwater.core.errors import DeploymentError
 from headwater.dataflow.sources import FileSource
@@ -67,7 +67,7 @@ class FileOffer:
         """Hold on to nothing: the file that waits is what tells how far it came."""
 
 
-def file_offer(source: FileSource, location: str, letter: Letter, record: str, mark: str) -> FileOffer:
+def file_offer(source: FileSource, location: str, letter: DeadLetter, record: str, mark: str) -> FileOffer:
     """Make a record ready for a source at a location; ``mark`` is in the name of its file.
 
     Raises DeploymentError, saying why, where no file that holds it would be read.

@@ -6,7 +6,7 @@ import base64
 import queue
 from typing import Any
 
-from headwater.connectors.deadletters import Letter
+from headwater.connectors.deadletters import DeadLetter
 from headwater.connectors.mqtt import broker_address
 from headwater.connectors.reasons import NOT_UTF8
 from headwater.core.errors import DeploymentError, Unavailable
@@ -87,7 +87,7 @@ class MqttOffer:
         )
 
 
-def mqtt_offer(source: MqttSource, location: str, letter: Letter, record: str) -> MqttOffer:
+def mqtt_offer(source: MqttSource, location: str, letter: DeadLetter, record: str) -> MqttOffer:
     """Make a record ready for the topic it came from; raise DeploymentError where that is not known."""
     own = source.topic.replace("{location}", location)
     if own.startswith("$share/"):

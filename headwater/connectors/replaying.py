@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from headwater.connectors.deadletters import Letter, explain, letters_of, misfit, notes_at
+from headwater.connectors.deadletters import DeadLetter, dead_letters_of, explain, misfit, notes_at
 from headwater.core.errors import DeploymentError, HeadwaterError
 from headwater.dataflow.sources import FileSource, MqttSource, Source
 from headwater.disk.durable import read_note, read_object, write_atomically
@@ -121,7 +121,7 @@ class Offer(Protocol):
         """Give up what was held for it."""
 
 
-def _offer(source: Source, location: str, letter: Letter, record: str, mark: str) -> Offer:
+def _offer(source: Source, location: str, letter: DeadLetter, record: str, mark: str) -> Offer:
     from headwater.connectors.offerfile import file_offer
     from headwater.connectors.offermqtt import mqtt_offer
 
@@ -184,7 +184,7 @@ def replay(
     found = []
     with _alone(directory):
         ids = {one.id for one in wanted}
-        letters = {letter.id: letter for letter in letters_of(directory) if letter.id in ids}
+        letters = {letter.id: letter for letter in dead_letters_of(directory) if letter.id in ids}
         for one in wanted:
             letter = letters.get(one.id)
             if letter is None:
@@ -210,7 +210,7 @@ def _alone(directory: Path) -> Iterator[None]:
         yield
 
 
-def _replay(letter: Letter, one: ReplayRequest, find: Find, *, force: bool) -> Replayed:
+def _replay(letter: DeadLetter, one: ReplayRequest, find: Find, *, force: bool) -> Replayed:
     file = notes_at(letter.home) / f"{letter.id}.json"
     kept = str(letter.data.get("record") or "")
     record = kept if one.record is None else one.record.removesuffix("\n").removesuffix("\r")
@@ -250,11 +250,11 @@ def _replay(letter: Letter, one: ReplayRequest, find: Find, *, force: bool) -> R
     return _told(letter, done)
 
 
-def _mark(letter: Letter, times: int) -> str:
+def _mark(letter: DeadLetter, times: int) -> str:
     return f"replayed-{letter.id}" + (f"-{times}" if times > 1 else "")
 
 
-def _told(letter: Letter, note: _Note) -> Replayed:
+def _told(letter: DeadLetter, note: _Note) -> Replayed:
     return Replayed(id=letter.id, outcome="replayed", at=note.at, target=note.target)
 
 
@@ -271,7 +271,7 @@ def _was_offered(begun: _Note, *, force: bool) -> bool:
     )
 
 
-def _check(letter: Letter, source: Source, record: str, *, given: bool, force: bool) -> None:
+def _check(letter: DeadLetter, source: Source, record: str, *, given: bool, force: bool) -> None:
     """Raise why a record would not be taken; ``given``: it is not as it was."""
     if letter.data.get("truncated") and not given:
         raise DeploymentError("only its beginning was kept", hint="give the whole record")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _STALE = 3600.0  # seconds after which nobody will come for a segment
 
 
-class StagedOutlet:
+class StagedSinkWriter:
     """Keep a batch's rows in ``path``, a directory that tasks and driver share, until it is committed."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:

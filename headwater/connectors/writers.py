@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headwater.channels.log import Log
 from headwater.channels.open import open_log
 from headwater.channels.segments import Segment, SegmentWriter
-from headwater.connectors.staged import StagedOutlet
+from headwater.connectors.staged import StagedSinkWriter
 from headwater.core.errors import ChannelError, UserCodeError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ DEAD_LETTERS = "deadletters"
 """The kind of outlet that takes what did not fit a source's schema."""
 
 
-class OutletTask(Protocol):
+class SinkWriterTask(Protocol):
     """Take one task's rows for one outlet."""
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -40,10 +40,10 @@ class OutletTask(Protocol):
         """Remove what was written."""
 
 
-class Outlet(Protocol):
+class SinkWriter(Protocol):
     """Store one kind of output."""
 
-    def open(self) -> OutletTask:
+    def open(self) -> SinkWriterTask:
         """Start writing in a task."""
 
     def commit(self, pieces: Sequence[Segment], batch: int) -> None:
@@ -56,25 +56,25 @@ class Outlet(Protocol):
         """Finish what a crash left half done."""
 
 
-def open_outlet(spec: Mapping[str, Any], epoch: int) -> Outlet:
+def open_sink_writer(spec: Mapping[str, Any], epoch: int) -> SinkWriter:
     """Make the outlet a config entry describes."""
-    from headwater.connectors.filewriter import FilesOutlet
+    from headwater.connectors.filewriter import FileSinkWriter
 
     kind = spec.get("kind")
     if kind in ("filelog", "kafkalog"):
-        return LogOutlet(spec, epoch)
+        return ChannelWriter(spec, epoch)
     if kind == "files":
-        return FilesOutlet(spec, epoch)
+        return FileSinkWriter(spec, epoch)
     if kind == DEAD_LETTERS:
-        from headwater.connectors.deadletters import DeadLettersOutlet
+        from headwater.connectors.deadletters import DeadLetterWriter
 
-        return DeadLettersOutlet(spec, epoch)
+        return DeadLetterWriter(spec, epoch)
     if kind == "callback":
-        return CallbackOutlet(spec)
+        return CallbackSinkWriter(spec)
     if kind == "kafka":
-        from headwater.connectors.kafkawriter import KafkaOutlet
+        from headwater.connectors.kafkawriter import KafkaSinkWriter
 
-        return KafkaOutlet(spec, epoch)
+        return KafkaSinkWriter(spec, epoch)
     raise ChannelError(
         f"unknown outlet kind {kind!r}",
         where="sink config",
@@ -82,12 +82,12 @@ def open_outlet(spec: Mapping[str, Any], epoch: int) -> Outlet:
     )
 
 
-class LogOutlet:
+class ChannelWriter:
     """Write to a channel: what describes its log (``channels.open``), and how far event time is.
 
     Either ``event_time`` names the column whose newest value, less ``delay`` seconds, tells it
     (right for a unit that keeps nothing back and reads one writer), or ``offsets`` is the
-    directory of the query's offset log: the watermark that Spark planned the batch with. ``born``: when
+    directory of the query's offset log: the watermark that Spark planned the batch with. ``ingested``: when
     the oldest and the newest row came that led to the batch, where that is known.
     """
 
@@ -95,10 +95,10 @@ class LogOutlet:
         self._epoch = epoch
         self._delay = round(float(spec.get("delay") or 0.0) * 1_000_000)
         self._offsets: str | None = spec.get("offsets")
-        self._born: tuple[float, float] | None = spec.get("born")
+        self._ingested: tuple[float, float] | None = spec.get("ingested")
         self.log = open_log(spec)
 
-    def open(self) -> OutletTask:
+    def open(self) -> SinkWriterTask:
         """Start a segment."""
         return _LogTask(self.log)
 
@@ -111,7 +111,7 @@ class LogOutlet:
             watermark = planned_watermark(Path(self._offsets), batch)
             if watermark is not None:
                 timed.append(Segment(file=None, rows=0, bytes=0, crc32=0, frontier=watermark - 1000))
-        self.log.commit(self._epoch, batch, timed, born=self._born)
+        self.log.commit(self._epoch, batch, timed, ingested=self._ingested)
 
     def abort(self, pieces: Sequence[Segment]) -> None:
         """Delete the segments."""
@@ -148,7 +148,7 @@ class _LogTask:
             self._segment.abandon()
 
 
-class CallbackOutlet(StagedOutlet):
+class CallbackSinkWriter(StagedSinkWriter):
     """Call a Python function with every batch: ``function`` (cloudpickle, base64), ``operator``.
 
     At-least-once, like foreachBatch: after a crash it is called again with the same batch id.

@@ -10,7 +10,7 @@ from headwater.control import tables as t
 from headwater.core.errors import HeadwaterError
 
 
-class Pulse:
+class ChangeNotifier:
     """Feels whether a store in a file is written to; asked by one thread, which closes it.
 
     Of other stores, or while a file is not there, it feels nothing: look at those from time to time.

@@ -34,7 +34,7 @@ class Unknown(Exception):
 
 
 @dataclass(frozen=True)
-class Born:
+class IngestTimes:
     """When the rows came that led to a batch; ``fresh``: it is this batch that has read them."""
 
     oldest: float
@@ -58,7 +58,7 @@ class Inputs:
         return found
 
 
-def born_of(inputs: Inputs, batch: int) -> Born | None:
+def ingested_of(inputs: Inputs, batch: int) -> IngestTimes | None:
     """Tell when the rows came that led to a batch that is planned; None where that is not to be had.
 
     Never an error: what is missing or odd is left to those whose business it is.
@@ -67,13 +67,13 @@ def born_of(inputs: Inputs, batch: int) -> Born | None:
         for back in range(min(_BACK, batch) + 1):
             times = _read_by(inputs, batch - back)
             if times is not None:
-                return Born(times.oldest, times.newest, times.fresh and back == 0)
+                return IngestTimes(times.oldest, times.newest, times.fresh and back == 0)
     except Exception:  # neither a batch nor a look at a unit may fail for it
         return None
     return None
 
 
-def _read_by(inputs: Inputs, batch: int) -> Born | None:
+def _read_by(inputs: Inputs, batch: int) -> IngestTimes | None:
     """Tell when the rows came that one batch has read; None when it has read nothing. Raise Unknown."""
     offsets = inputs.checkpoint / "offsets"
     now = sources_at((offsets / str(batch)).read_text())
@@ -95,7 +95,7 @@ def _read_by(inputs: Inputs, batch: int) -> Born | None:
             planned = offsets / str(batch - 1) if batch else inputs.checkpoint / "metadata"
             found.append((os.stat(planned).st_mtime, os.stat(offsets / str(batch)).st_mtime))
     whole = joined(found or marks)
-    return None if whole is None else Born(*whole, fresh=bool(found))
+    return None if whole is None else IngestTimes(*whole, fresh=bool(found))
 
 
 # ------------------------------------------------------------ what an offset log says

@@ -21,7 +21,7 @@ from headwater.core.errors import HeadwaterError
 from headwater.core.metrics import Latency
 from headwater.disk.checkpoint import cut_off, newest_batch, positions
 from headwater.disk.durable import write_atomically
-from headwater.query.ingest import Born, Inputs, born_of
+from headwater.query.ingest import IngestTimes, Inputs, ingested_of
 
 WINDOW = 10.0
 """Seconds of batches of which a latency is told."""
@@ -43,7 +43,7 @@ class Passed:
 
 
 @dataclass(frozen=True)
-class Passage:
+class LatencyTracking:
     """What a query reads, and the ``file`` in which it is noted what has gone through.
 
     ``late``: what it gives has waited for event time, which the rows of the batch before have moved.
@@ -64,20 +64,20 @@ class Passage:
         }
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Passage:
+    def from_data(cls, data: dict[str, Any]) -> LatencyTracking:
         """Read what ``to_data`` gave."""
         inputs = Inputs(Path(data["checkpoint"]), tuple(map(Path, data["members"])))
         return cls(inputs, Path(data["file"]), bool(data.get("late")))
 
-    def born(self, batch: int) -> Born | None:
+    def ingested(self, batch: int) -> IngestTimes | None:
         """Tell when the rows came that led to what a batch gives; None where that is not to be had."""
-        return born_of(self.inputs, batch - 1 if self.late and batch else batch)
+        return ingested_of(self.inputs, batch - 1 if self.late and batch else batch)
 
-    def note(self, batch: int, rows: int, born: Born | None) -> None:
+    def note(self, batch: int, rows: int, ingested: IngestTimes | None) -> None:
         """Note a batch that has just been committed; a note that cannot be written is not."""
-        if not rows or born is None:
+        if not rows or ingested is None:
             return
-        line = json.dumps([batch, time.time(), rows, born.oldest, born.newest])
+        line = json.dumps([batch, time.time(), rows, ingested.oldest, ingested.newest])
         with contextlib.suppress(OSError, ValueError):  # a full disk, or a file that was damaged
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with open(self.file, "ab") as out:
@@ -171,7 +171,7 @@ def first_came(log: Log, start: int, stop: int) -> list[float]:
     """Tell when the first row of a log's entries came to a source; nothing where none has any."""
     for entry in log.entries(start, min(stop, max(start, log.earliest()) + _ENTRIES)):
         if entry.rows:
-            return [entry.born[0] if entry.born else entry.written]
+            return [entry.ingested[0] if entry.ingested else entry.written]
     return []
 
 
@@ -179,5 +179,5 @@ def _under_way(inputs: Inputs) -> list[float]:
     """Tell when the oldest row came that a batch has taken which is not committed."""
     if not cut_off(inputs.checkpoint):
         return []
-    born = born_of(inputs, newest_batch(inputs.checkpoint / "offsets"))
-    return [born.oldest] if born is not None and born.fresh else []
+    ingested = ingested_of(inputs, newest_batch(inputs.checkpoint / "offsets"))
+    return [ingested.oldest] if ingested is not None and ingested.fresh else []

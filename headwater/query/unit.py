@@ -41,7 +41,7 @@ from headwater.query.corrupt import DEAD, GOOD, PASSED, past, read_whole
 from headwater.query.counting import TAGS, Counting, Read, points, rejects_of, rows_of
 from headwater.query.fanout import tagged
 from headwater.query.ingest import Inputs
-from headwater.query.latency import Passage
+from headwater.query.latency import LatencyTracking
 from headwater.query.writer import TAG, tag_column
 from headwater.sql.lexer import quote_string
 
@@ -54,7 +54,7 @@ class CompiledUnit:
     """A unit's frame, ready to be started, and the outlets its rows go to."""
 
     frame: DataFrame
-    outlets: tuple[dict[str, Any], ...]
+    sink_writers: tuple[dict[str, Any], ...]
     spark_sink: JdbcSink | None
     controlled: bool
     """Whether the end of its input must be told through its control directory."""
@@ -118,12 +118,12 @@ class UnitCompiler:
         outputs = self._unit.outputs
         last = self._flow[outputs[0]]
         if isinstance(last, JdbcSink):
-            frame, outlets, sink = self._frame(last.inputs[0]), [], last
+            frame, sink_writers, sink = self._frame(last.inputs[0]), [], last
         else:
-            frame, outlets, sink = *self._routed(), None
+            frame, sink_writers, sink = *self._routed(), None
             self._counting.outputs = list(outputs)
         counting = self._counting if self._measure else Counting()
-        return CompiledUnit(frame, tuple(outlets), sink, self._controlled, self._scans(), counting)
+        return CompiledUnit(frame, tuple(sink_writers), sink, self._controlled, self._scans(), counting)
 
     def _scans_of_pass(self) -> set[str]:
         return set(self._served.scans) if self._served is not None else set()
@@ -314,10 +314,10 @@ class UnitCompiler:
     def _routed(self) -> tuple[DataFrame, list[dict[str, Any]]]:
         """Give the frame whose rows say where they go, and the outlets they go to."""
         outputs = self._unit.outputs
-        outlets = [self._outlet(tag, id_) for tag, id_ in enumerate(outputs)]
+        sink_writers = [self._sink_writer(tag, id_) for tag, id_ in enumerate(outputs)]
         texts = [s for s in self._sources() if can_be_malformed(s)]
         if texts:
-            outlets.append(
+            sink_writers.append(
                 {
                     "tag": len(outputs),
                     "kind": DEAD_LETTERS,
@@ -328,17 +328,17 @@ class UnitCompiler:
                     "options": {s.id: dict(s.options) for s in texts if isinstance(s, sources.FileSource)},
                 }
             )
-        if len(outlets) == 1:
-            return self._only(outputs[0]), outlets
+        if len(sink_writers) == 1:
+            return self._only(outputs[0]), sink_writers
         way = self._past()
         if way is not None:
-            return self._in_one_read(texts[0], way), outlets
+            return self._in_one_read(texts[0], way), sink_writers
         frame = self._fan_out()
         for source in texts:
             for location, raw in self._raw_sources(source):
                 dead = self._rejected(self._dead(source, location, raw), source, location)
                 frame = frame.unionByName(dead, allowMissingColumns=True)
-        return frame, outlets
+        return frame, sink_writers
 
     def _sources(self) -> list[sources.Source]:
         return [o for i in self._unit.operators if isinstance(o := self._flow[i], sources.Source)]
@@ -417,7 +417,7 @@ class UnitCompiler:
         row = f"struct({', '.join(dead_letter_columns(source, location))})"
         return bad.selectExpr(f"{tag} AS {TAG}", f"{row} AS {tag_column(tag)}")
 
-    def _outlet(self, tag: int, id_: str) -> dict[str, Any]:
+    def _sink_writer(self, tag: int, id_: str) -> dict[str, Any]:
         """Describe where an output's rows go."""
         operator, stored = self._flow[id_], self._spec.tags[id_]
         lineage = lineage_of(self._layout.checkpoint(self._unit))
@@ -454,18 +454,18 @@ class UnitCompiler:
         channel = next(c for c in self._spec.outputs if c.operator == id_)
         described = channel_spec(self._spec, channel, self._layout)
         kind = "filelog" if channel.broker is None else "kafkalog"
-        outlet = {"tag": tag, **described, **self._channel, "kind": kind, "lineage": lineage}
+        sink_writer = {"tag": tag, **described, **self._channel, "kind": kind, "lineage": lineage}
         if channel.links:
-            outlet["compression"] = "zstd"  # of the same speed as lz4 here, and less for the link
+            sink_writer["compression"] = "zstd"  # of the same speed as lz4 here, and less for the link
         if channel.event_time is not None:
             if self._direct_time():
-                outlet |= {"event_time": channel.event_time.column, "delay": channel.event_time.delay}
+                sink_writer |= {"event_time": channel.event_time.column, "delay": channel.event_time.delay}
             else:
-                outlet["offsets"] = str(self._layout.checkpoint(self._unit) / "offsets")
-        return outlet
+                sink_writer["offsets"] = str(self._layout.checkpoint(self._unit) / "offsets")
+        return sink_writer
 
 
-def passage_of(spec: UnitSpec, layout: Layout) -> Passage:
+def tracking_of(spec: UnitSpec, layout: Layout) -> LatencyTracking:
     """Tell what a unit's query reads, and where it notes what has gone through."""
     unit = spec.unit
     members = [layout.members(unit, id_) for id_ in spec.own_readers]
@@ -473,7 +473,7 @@ def passage_of(spec: UnitSpec, layout: Layout) -> Passage:
         if isinstance(spec.flow[id_], sources.MqttSource):
             members += [layout.spool(id_, spec.tags[id_], at) / "members.json" for at in locations]
     late = any(waits_for_time(spec.flow[o]) for o in unit.operators)
-    return Passage(Inputs(layout.checkpoint(unit), tuple(members)), layout.passed(unit), late)
+    return LatencyTracking(Inputs(layout.checkpoint(unit), tuple(members)), layout.passed(unit), late)
 
 
 def _whole(columns: list[str]) -> Any:

@@ -2,11 +2,11 @@
 
 Option ``config`` of ``headwater_sink``::
 
-    {"epoch": 3, "outlets": [{"tag": 0, "kind": "filelog", "path": "...", "event_time": "ts"},
+    {"epoch": 3, "sink_writers": [{"tag": 0, "kind": "filelog", "path": "...", "event_time": "ts"},
                              {"tag": 1, "kind": "files", "format": "parquet", "path": "..."}],
      "passage": {...}, "run": "..."}
 
-``passage`` (see there) tells what the query reads, and where to note what has gone through. ``run`` is what
+``tracking`` (see there) tells what the query reads, and where to note what has gone through. ``run`` is what
 ``checkpoint.begin_run`` gave: without it nobody can take back a batch. Both may be left out.
 
 With one outlet the frame's columns are the outlet's. With several the frame is ``__out`` (the
@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from headwater.channels.segments import Segment
-from headwater.connectors.writers import DEAD_LETTERS, Outlet, OutletTask, open_outlet
+from headwater.connectors.writers import DEAD_LETTERS, SinkWriter, SinkWriterTask, open_sink_writer
 from headwater.core.errors import ChannelError, RuntimeFailure
 from headwater.disk.checkpoint import begin_to_publish
-from headwater.query.ingest import Born
-from headwater.query.latency import Passage
+from headwater.query.ingest import IngestTimes
+from headwater.query.latency import LatencyTracking
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,61 +42,63 @@ def tag_column(tag: int) -> str:
 
 
 def sink_config(
-    epoch: int, outlets: Sequence[Mapping[str, Any]], passage: Passage, run: str | None = None
+    epoch: int, sink_writers: Sequence[Mapping[str, Any]], tracking: LatencyTracking, run: str | None = None
 ) -> str:
     """Write option ``config``."""
-    if not outlets:
+    if not sink_writers:
         raise RuntimeFailure("a unit without outputs", where="sink", hint="report this as a defect")
-    config = {"epoch": epoch, "outlets": list(outlets), "passage": passage.to_data(), "run": run}
+    config = {"epoch": epoch, "sink_writers": list(sink_writers), "tracking": tracking.to_data(), "run": run}
     return json.dumps(config)
 
 
 class HeadwaterSink(DataSource):
-    """Write to the outlets of a unit."""
+    """Write to the sink writers of a unit."""
 
     @classmethod
     def name(cls) -> str:
         """Return the format's name."""
         return SINK_FORMAT
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> SinkWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> UnitWriter:
         """Make the writer of one batch."""
         try:
             config = json.loads(self.options["config"])
-            epoch, specs = int(config["epoch"]), list(config["outlets"])
+            epoch, specs = int(config["epoch"]), list(config["sink_writers"])
             tags = [int(spec.get("tag", 0)) for spec in specs]
-            passage = Passage.from_data(config["passage"]) if "passage" in config else None
+            tracking = LatencyTracking.from_data(config["tracking"]) if "tracking" in config else None
             run = config.get("run")
         except (KeyError, ValueError, TypeError) as error:
             raise ChannelError(
                 f"not a sink config: {error!r}",
                 where=f"sink {SINK_FORMAT}",
-                hint='give option "config" = {"epoch": int, "outlets": [{"tag": int, "kind": ...}]}',
+                hint='give option "config" = {"epoch": int, "sink_writers": [{"tag": int, "kind": ...}]}',
             ) from None
         if not specs or len(set(tags)) != len(tags):
             raise ChannelError(
-                f"outlet tags are {tags}", where=f"sink {SINK_FORMAT}", hint="give each outlet its tag"
+                f"sink writers have the tags {tags}",
+                where=f"sink {SINK_FORMAT}",
+                hint="give each sink writer its tag",
             )
         if len(specs) > 1:
-            wanted = [TAG, *(tag_column(t) for t in tags)]
+            wanted = [TAG, *map(tag_column, tags)]
             if sorted(schema.names) != sorted(wanted):
                 raise ChannelError(
-                    f"{len(specs)} outlets need columns {', '.join(wanted)}, not {', '.join(schema.names)}",
+                    f"{len(specs)} sink writers need {', '.join(wanted)}, not {', '.join(schema.names)}",
                     where=f"sink {SINK_FORMAT}",
-                    hint=f"make one struct column o<tag> per outlet and an int column {TAG}",
+                    hint=f"make one struct column o<tag> per sink writer and an int column {TAG}",
                 )
-        return SinkWriter(epoch, dict(zip(tags, specs, strict=True)), passage, run)
+        return UnitWriter(epoch, dict(zip(tags, specs, strict=True)), tracking, run)
 
 
 class SinkMessage(WriterCommitMessage):
-    """What one task left in staging, by outlet tag."""
+    """What one task left in staging, by the sink writer's tag."""
 
     def __init__(self, pieces: Mapping[int, Segment]) -> None:
         self.pieces = dict(pieces)
 
 
-class SinkWriter(DataSourceStreamArrowWriter):
-    """Write tasks' rows to staging, then commit outlet by outlet.
+class UnitWriter(DataSourceStreamArrowWriter):
+    """Write tasks' rows to staging, then commit sink writer by sink writer.
 
     Python functions come last: what they do cannot be taken back, so they see only batches
     that all other outlets have taken.
@@ -106,20 +108,20 @@ class SinkWriter(DataSourceStreamArrowWriter):
         self,
         epoch: int,
         specs: Mapping[int, Mapping[str, Any]],
-        passage: Passage | None = None,
+        tracking: LatencyTracking | None = None,
         run: str | None = None,
     ) -> None:
         self._epoch = epoch
         self._specs = dict(specs)
-        self._passage = passage
+        self._tracking = tracking
         self._run = run
         # Spark makes a writer for every batch it plans: a crash is healed before the next one.
-        for outlet in self._outlets().values():
-            outlet.recover()
+        for sink_writer in self._sink_writers().values():
+            sink_writer.recover()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
         """Write one task's rows."""
-        tasks = {tag: outlet.open() for tag, outlet in self._outlets().items()}
+        tasks = {tag: sink_writer.open() for tag, sink_writer in self._sink_writers().items()}
         try:
             if len(tasks) == 1:
                 (task,) = tasks.values()
@@ -142,23 +144,23 @@ class SinkWriter(DataSourceStreamArrowWriter):
         """
         if self._run is not None:
             begin_to_publish(self._run, batchId)
-        passage = self._passage
-        born = passage.born(batchId) if passage is not None else None
-        outlets = self._outlets(born)
-        for tag in sorted(outlets, key=lambda t: self._specs[t].get("kind") == "callback"):
-            outlets[tag].commit(_pieces(messages, tag), batchId)
-        if passage is not None:
+        tracking = self._tracking
+        ingested = tracking.ingested(batchId) if tracking is not None else None
+        sink_writers = self._sink_writers(ingested)
+        for tag in sorted(sink_writers, key=lambda t: self._specs[t].get("kind") == "callback"):
+            sink_writers[tag].commit(_pieces(messages, tag), batchId)
+        if tracking is not None:
             given = [t for t, spec in self._specs.items() if spec.get("kind") != DEAD_LETTERS]
-            passage.note(batchId, sum(p.rows for t in given for p in _pieces(messages, t)), born)
+            tracking.note(batchId, sum(p.rows for t in given for p in _pieces(messages, t)), ingested)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Remove what the tasks of a failed batch have written."""
-        for tag, outlet in self._outlets().items():
-            outlet.abort(_pieces(messages, tag))
+        for tag, sink_writer in self._sink_writers().items():
+            sink_writer.abort(_pieces(messages, tag))
 
-    def _outlets(self, born: Born | None = None) -> dict[int, Outlet]:
-        told = {"born": (born.oldest, born.newest)} if born is not None else {}
-        return {tag: open_outlet({**spec, **told}, self._epoch) for tag, spec in self._specs.items()}
+    def _sink_writers(self, ingested: IngestTimes | None = None) -> dict[int, SinkWriter]:
+        told = {"ingested": (ingested.oldest, ingested.newest)} if ingested is not None else {}
+        return {tag: open_sink_writer({**spec, **told}, self._epoch) for tag, spec in self._specs.items()}
 
 
 def _pieces(messages: Sequence[WriterCommitMessage | None], tag: int) -> list[Segment]:
@@ -166,7 +168,7 @@ def _pieces(messages: Sequence[WriterCommitMessage | None], tag: int) -> list[Se
     return [m.pieces[tag] for m in messages if isinstance(m, SinkMessage) and tag in m.pieces]
 
 
-def route(batch: pa.RecordBatch, tasks: Mapping[int, OutletTask]) -> None:
+def route(batch: pa.RecordBatch, tasks: Mapping[int, SinkWriterTask]) -> None:
     """Give each outlet its rows of a tagged batch."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SECONDS = 120
 
 
-def blank_state(spark: SparkSession, place: Path, flow: Graph, operators: Iterable[str]) -> Path:
+def empty_state(spark: SparkSession, place: Path, flow: Graph, operators: Iterable[str]) -> Path:
     """Make it below ``place`` for the scans among some operators, unless it is there; give that checkpoint.
 
     It is of batch 0, under number 0. Raise RuntimeFailure where Spark does not come to its end.

@@ -185,7 +185,7 @@ def _run(
     most = 1
     for o in range(operators):
         most = max(most, window[o])
-    waits_since, waits_born = np.zeros((operators, most)), np.zeros((operators, most))
+    waits_since, waits_ingested = np.zeros((operators, most)), np.zeros((operators, most))
     waiting = np.zeros(operators, dtype=np.int64)
     number, events = 0, 0
     heap = [(0.0, 0, 0, 0, 0.0, 0.0)]
@@ -196,7 +196,7 @@ def _run(
             first = np.random.random() / rates[o] if steady else np.random.exponential(1.0 / rates[o])
             heapq.heappush(heap, (first, number, o, -1, first, first))
     while len(heap) > 0:
-        now, _, at, hop, since, born = heapq.heappop(heap)
+        now, _, at, hop, since, ingested = heapq.heappop(heap)
         ready = 0
         if at < 0:  # on its way over a stream
             stream = -1 - at
@@ -207,17 +207,17 @@ def _run(
                 free_at[station] = max(now, free_at[station]) + spent
                 number += 1
                 then = free_at[station] + hop_latencies[hop]
-                heapq.heappush(heap, (then, number, at, hop + 1, since, born))
+                heapq.heappush(heap, (then, number, at, hop + 1, since, ingested))
                 continue
             if now >= counted_from:
                 moved[stream, 0] += now - since
                 moved[stream, 1] += 1
             o = targets[stream]
             if out_starts[o] == out_starts[o + 1] and now >= counted_from:
-                came[o, 0] += now - born
+                came[o, 0] += now - ingested
                 came[o, 1] += 1
             number += 1
-            heapq.heappush(heap, (now, number, o, 0, now, born))
+            heapq.heappush(heap, (now, number, o, 0, now, ingested))
             continue
         o = at
         if hop == -1:
@@ -227,9 +227,9 @@ def _run(
                 number += 1
                 heapq.heappush(heap, (then, number, o, -1, then, then))
             ready = 1
-            waits_since[o, 0], waits_born[o, 0] = now, born
+            waits_since[o, 0], waits_ingested[o, 0] = now, ingested
         elif hop == 0:
-            waits_since[o, waiting[o]], waits_born[o, waiting[o]] = now, born
+            waits_since[o, waiting[o]], waits_ingested[o, waiting[o]] = now, ingested
             waiting[o] += 1
             if not windows or waiting[o] >= window[o]:
                 ready, waiting[o] = waiting[o], 0
@@ -247,7 +247,7 @@ def _run(
                 served[o, 0] += done - now
                 served[o, 1] += 1
             number += 1
-            heapq.heappush(heap, (done, number, o, 1, done, waits_born[o, r]))
+            heapq.heappush(heap, (done, number, o, 1, done, waits_ingested[o, r]))
         if hop != 1:
             continue
         # Served: give as many events as its selectivity says, each to one reader, or to each its share.
@@ -265,7 +265,7 @@ def _run(
                 if taken:
                     number += 1
                     stream = outs[n]
-                    heapq.heappush(heap, (now, number, -1 - stream, hop_starts[stream], now, born))
+                    heapq.heappush(heap, (now, number, -1 - stream, hop_starts[stream], now, ingested))
                     if total <= 1.000001:
                         break
     return served, moved, held, came, events

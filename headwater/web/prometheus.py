@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy.exc import SQLAlchemyError
 
 from headwater.app.observe import counted
-from headwater.app.view import NodeHeard, Status
+from headwater.app.view import Heartbeat, Status
 from headwater.core.errors import DeploymentError, HeadwaterError
 from headwater.core.metrics import ChannelProgress, HostProgress, LinkProgress, UnitProgress
 
@@ -144,7 +144,7 @@ def _deployment(to: _Families, status: Status, decided: Mapping[str, int]) -> No
         to.gauge("decisions", "Decisions that are kept, by their state.", count, deployment=name, state=state)
 
 
-def _zone(to: _Families, name: str, zone: NodeHeard, now: float) -> None:
+def _zone(to: _Families, name: str, zone: Heartbeat, now: float) -> None:
     about = {"deployment": name, "zone": zone.zone}
     to.gauge("zone_report_age_seconds", "Age of what a zone last said.", max(0.0, now - zone.at), **about)
     to.gauge("zone_up", "Whether the zone could be asked.", zone.error is None, **about)

@@ -19,7 +19,7 @@ import headwater as hw
 from headwater.app.local import LocalRun
 from headwater.channels.segments import Segment
 from headwater.connectors import kafkawriter
-from headwater.connectors.writers import open_outlet
+from headwater.connectors.writers import open_sink_writer
 from headwater.continuum.model import Continuum
 from headwater.core.errors import ChannelError, RuntimeFailure, Unavailable
 from headwater.disk.settings import UnitSettings
@@ -40,12 +40,12 @@ def spec(broker: LocalBroker, topic: str, place: Path, **others: Any) -> dict[st
 
 def write(config: dict[str, Any], batch: int, *values: str, epoch: int = 1) -> None:
     """Do what Spark does with a batch: a task writes, then the driver commits."""
-    outlet = open_outlet(config, epoch)
-    task = outlet.open()
+    sink_writer = open_sink_writer(config, epoch)
+    task = sink_writer.open()
     task.write(pa.record_batch({"value": list(values), "key": [f"k{v}" for v in values]}))
     piece = task.close()
     assert isinstance(piece, Segment)
-    outlet.commit([piece], batch)
+    sink_writer.commit([piece], batch)
 
 
 def read(broker: LocalBroker, topic: str, *, committed: bool = True) -> list[tuple[str, str]]:

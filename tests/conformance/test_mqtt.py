@@ -205,7 +205,7 @@ def test_messages_are_stored_exactly_and_in_order(broker: Broker, topic: str, br
     for entry in full:  # each says when its messages came
         batches = bridges.log.read(entry.seq, entry.seq + 1)
         came = [t.timestamp() for b in batches for t in b.column("received").to_pylist()]
-        assert entry.born == (min(came), max(came))
+        assert entry.ingested == (min(came), max(came))
     assert first == topic
 
 

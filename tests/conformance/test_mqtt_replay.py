@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headwater.connectors.deadletters import letters_of, read_dead_letters
+from headwater.connectors.deadletters import dead_letters_of, read_dead_letters
 from headwater.connectors.offermqtt import MqttOffer
 from headwater.connectors.reasons import NOT_UTF8
 from headwater.connectors.replaying import Replayed, ReplayRequest, replay
@@ -33,7 +33,7 @@ class Killed(BaseException):
 
 def letter(place: Path, topic: str, record: str = '{"v": "x"}') -> str:
     put(place, 0, rows(record, operator="mqtt_1", source=f"mqtt:{topic}", location="edge1", format="json"))
-    (found,) = letters_of(place)
+    (found,) = dead_letters_of(place)
     return found.id
 
 

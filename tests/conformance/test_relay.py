@@ -111,11 +111,11 @@ def test_a_replica_is_the_same_log(zones: Zones) -> None:
 
 def test_when_rows_came_to_their_source_crosses_with_them(zones: Zones) -> None:
     mark = Segment(file=None, rows=0, bytes=0, crc32=0, frontier=5)
-    zones.source.commit(1, 0, [mark], born=(1795349607.2155, 1795349607.5))
+    zones.source.commit(1, 0, [mark], ingested=(1795349607.2155, 1795349607.5))
     with zones.relay():
         until(zones.caught_up)
     (entry,) = entries(zones.replica)
-    assert entry.born == (1795349607.2155, 1795349607.5)
+    assert entry.ingested == (1795349607.2155, 1795349607.5)
 
 
 def test_a_relay_tells_what_its_link_does(zones: Zones) -> None:

@@ -127,7 +127,7 @@ class World:
         self._released = iter(self.source.release())
         self.released = 0
         self.since: dict[str, int] = {}
-        self.born: dict[str, int] = {}
+        self.ingested: dict[str, int] = {}
 
     def more(self) -> None:
         """Release a piece and wait until every sink holds what has to come of it, event time included."""
@@ -140,14 +140,14 @@ class World:
         self._controller.carry_out(joined.version, kill=self._kill)
         self.since[name] = self.released
         if name in KEEPS:
-            self.born.setdefault(KEEPS[name], self.released)
+            self.ingested.setdefault(KEEPS[name], self.released)
 
     def remove(self, name: str) -> None:
         joined = pools.remove(name, "team", self.store)
         self._controller.carry_out(joined.version, kill=self._kill)
         del self.since[name]
         if name in KEEPS and KEEPS[name] not in {KEEPS.get(n) for n in self.since}:
-            del self.born[KEEPS[name]]
+            del self.ingested[KEEPS[name]]
 
     def defragment(self) -> None:
         self._controller.carry_out(pools.defragment(pools.POOL, self.store).version, kill=self._kill)
@@ -182,7 +182,7 @@ class World:
         return compare(wanted, got)
 
     def _expected(self, name: str, *, ended: bool) -> pa.Table | None:
-        first = self.born[KEEPS[name]] if name in KEEPS else self.since[name]
+        first = self.ingested[KEEPS[name]] if name in KEEPS else self.since[name]
         place = self.place / "alone" / f"{name}-{first}-{self.released}"
         rows = self._rows[first * PIECE : self.released * PIECE]
         if not rows:

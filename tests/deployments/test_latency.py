@@ -17,8 +17,8 @@ from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build
 from headwater.plan.model import Unit
 from headwater.plan.spec import spec_of
-from headwater.query.latency import Passage, latency
-from headwater.query.unit import passage_of
+from headwater.query.latency import LatencyTracking, latency
+from headwater.query.unit import tracking_of
 from headwater.spark.broker import LocalBroker
 from headwater.spark.endpoint import LocalEndpoint
 
@@ -63,14 +63,14 @@ class Run:
 
     def batches(self, unit: Unit) -> list[tuple[int, int]]:
         """Name the batches that gave rows and how many."""
-        return [(p.batch, p.rows) for p in self.passage(unit).passed(0.0)]
+        return [(p.batch, p.rows) for p in self.tracking(unit).passed(0.0)]
 
-    def passage(self, unit: Unit) -> Passage:
-        return passage_of(spec_of(self.plan, unit.id), self.deployment.layout)
+    def tracking(self, unit: Unit) -> LatencyTracking:
+        return tracking_of(spec_of(self.plan, unit.id), self.deployment.layout)
 
     def check(self, unit: Unit, came: float) -> None:
         """Compare the newest batch with the times of its files in the checkpoint."""
-        newest = self.passage(unit).passed(0.0)[-1]
+        newest = self.tracking(unit).passed(0.0)[-1]
         checkpoint = self.deployment.layout.checkpoint(unit)
         planned, done = (
             (checkpoint / log / str(newest.batch)).stat().st_mtime for log in ("offsets", "commits")
@@ -90,7 +90,7 @@ def follow(run: Run) -> None:
     assert run.seen(run.edge).oldest_s is None
     run.check(run.edge, came)
     run.check(run.cloud, came)
-    edge, cloud = (latency(run.passage(u).passed(0.0)) for u in (run.edge, run.cloud))
+    edge, cloud = (latency(run.tracking(u).passed(0.0)) for u in (run.edge, run.cloud))
     assert edge is not None and cloud is not None and 0 < edge.p95 < cloud.p50
 
     deployed = run.deployment._deployed

@@ -19,7 +19,7 @@ from headwater.connectors.deadletters import (
     read_dead_letters,
 )
 from headwater.connectors.reasons import NOT_UTF8
-from headwater.connectors.writers import open_outlet
+from headwater.connectors.writers import open_sink_writer
 from headwater.core.errors import ChannelError
 
 SCHEMA = "id bigint, temperature double, ts timestamp"
@@ -165,14 +165,14 @@ def rows(*records: str, **values: str | None) -> pa.RecordBatch:
 
 
 def put(path: Path, batch: int, *batches: pa.RecordBatch, epoch: int = 1, **spec: Any) -> None:
-    outlet = open_outlet(
+    sink_writer = open_sink_writer(
         {"kind": "deadletters", "path": str(path), "unit": "u", "fsync": False, **spec}, epoch
     )
-    task = outlet.open()
+    task = sink_writer.open()
     for part in batches:
         task.write(part)
     piece = task.close()
-    outlet.commit([piece] if piece else [], batch)
+    sink_writer.commit([piece] if piece else [], batch)
 
 
 def test_a_letter_tells_all_about_its_record(tmp_path: Path) -> None:

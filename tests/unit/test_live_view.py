@@ -16,7 +16,7 @@ from headwater.adapt.slo import Promise
 from headwater.app import observe, pools
 from headwater.app.view import UnitSeen, View
 from headwater.control import tables as t
-from headwater.control.notify import Pulse
+from headwater.control.notify import ChangeNotifier
 from headwater.control.store import NoStore, Store
 from headwater.core.jsonform import dump
 from tests import crowd
@@ -228,18 +228,21 @@ def test_what_is_written_is_seen_at_once(store: Store) -> None:
 
 def test_a_pulse_is_felt_where_somebody_writes(tmp_path: Path) -> None:
     place = tmp_path / "s.db"
-    pulse = Pulse(place)
-    assert not pulse.beats()
+    notifier = ChangeNotifier(place)
+    assert not notifier.beats()
     for name in ("first", "in its place"):
         store = Store(str(place))
-        assert not pulse.beats(), name  # there is nothing to compare with yet
+        assert not notifier.beats(), name  # there is nothing to compare with yet
         crowd.fill(store, 12, 1)
-        assert pulse.beats() and not pulse.beats(), name
+        assert notifier.beats() and not notifier.beats(), name
         store.close()
         place.rename(tmp_path / name)
-    assert not pulse.beats()
-    pulse.close()
-    assert not Pulse("postgresql://nobody@127.0.0.1:1/none").beats() and not Pulse(tmp_path).beats()
+    assert not notifier.beats()
+    notifier.close()
+    assert (
+        not ChangeNotifier("postgresql://nobody@127.0.0.1:1/none").beats()
+        and not ChangeNotifier(tmp_path).beats()
+    )
 
 
 def test_a_store_in_the_place_of_another_is_another(tmp_path: Path) -> None:

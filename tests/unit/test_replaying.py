@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from headwater.connectors import replaying
-from headwater.connectors.deadletters import Letter, letters_of, read_dead_letters
+from headwater.connectors.deadletters import DeadLetter, dead_letters_of, read_dead_letters
 from headwater.connectors.offerfile import FileOffer
 from headwater.connectors.offermqtt import mqtt_offer
 from headwater.connectors.replaying import Replayed, ReplayRequest, read_wanted, replay
@@ -60,10 +60,10 @@ class Scene:
         origin = self.input / file
         origin.parent.mkdir(parents=True, exist_ok=True)
         origin.write_text("".join(f"{r}\n" for r in records))
-        known = {x.id for x in letters_of(self.letters)}
+        known = {x.id for x in dead_letters_of(self.letters)}
         given = rows(*records, source=origin.as_uri(), location="L1", format=self.format)
         put(self.letters / "u-1@E1", batch, given, options={"files_1": self.options})
-        return [x.id for x in letters_of(self.letters) if x.id not in known]
+        return [x.id for x in dead_letters_of(self.letters) if x.id not in known]
 
     def find(self, name: str, location: str | None) -> tuple[Source, str]:
         if name != "files_1":
@@ -361,7 +361,7 @@ def test_a_damaged_note_is_no_licence_to_double(scene: Scene) -> None:
 
 def topic_for(pattern: str, source: str | None) -> str:
     mqtt = MqttSource(id="m", broker="b", topic=pattern, schema_text="id bigint")
-    return mqtt_offer(mqtt, "L1", Letter("x", Path("."), {"source": source}), "{}").target
+    return mqtt_offer(mqtt, "L1", DeadLetter("x", Path("."), {"source": source}), "{}").target
 
 
 @pytest.mark.parametrize(

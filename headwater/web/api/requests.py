@@ -248,7 +248,7 @@ class SimulationForm(Form):
     forecast: Text | None = Field(default=None, examples=["ewma"])
 
 
-class LetterForm(Form):
+class DeadLetterForm(Form):
     """A dead letter that is to be offered again to its source."""
 
     id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$", examples=["0123456789abcdef"])]
@@ -262,7 +262,7 @@ class LetterForm(Form):
 class ReplayForm(Form):
     """Dead letters that are to be offered again."""
 
-    letters: list[LetterForm] = Field(min_length=1, max_length=1000)
+    letters: list[DeadLetterForm] = Field(min_length=1, max_length=1000)
     force: bool = Field(default=False, description="Even if it does not fit, or was replayed before.")
 
 

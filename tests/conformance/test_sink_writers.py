@@ -17,33 +17,33 @@ import pytest
 
 from headwater.channels.filelog import FileLog
 from headwater.channels.segments import Segment
-from headwater.connectors.filewriter import FilesOutlet
-from headwater.connectors.writers import CallbackOutlet, LogOutlet, Outlet, open_outlet
+from headwater.connectors.filewriter import FileSinkWriter
+from headwater.connectors.writers import CallbackSinkWriter, ChannelWriter, SinkWriter, open_sink_writer
 from headwater.core.errors import ChannelError, UserCodeError
 from headwater.query.ingest import Inputs
-from headwater.query.latency import Passage
-from headwater.query.writer import HeadwaterSink, SinkMessage, SinkWriter
+from headwater.query.latency import LatencyTracking
+from headwater.query.writer import HeadwaterSink, SinkMessage, UnitWriter
 
 from .conftest import TS, ids, table
 
 
-def stage(outlet: Outlet, *tables: pa.Table) -> list[Segment]:
+def stage(sink_writer: SinkWriter, *tables: pa.Table) -> list[Segment]:
     """Write each table as one task would."""
     pieces = []
     for rows in tables:
-        task = outlet.open()
+        task = sink_writer.open()
         for batch in rows.to_batches():
             task.write(batch)
         pieces.append(task.close())
     return [p for p in pieces if p is not None]
 
 
-def put(outlet: Outlet, batch: int, *tables: pa.Table) -> None:
-    outlet.commit(stage(outlet, *tables), batch)
+def put(sink_writer: SinkWriter, batch: int, *tables: pa.Table) -> None:
+    sink_writer.commit(stage(sink_writer, *tables), batch)
 
 
-def files_outlet(path: Path, *, epoch: int = 1, kind: str = "json") -> FilesOutlet:
-    return FilesOutlet({"path": str(path), "format": kind, "fsync": False}, epoch)
+def files_outlet(path: Path, *, epoch: int = 1, kind: str = "json") -> FileSinkWriter:
+    return FileSinkWriter({"path": str(path), "format": kind, "fsync": False}, epoch)
 
 
 def visible(path: Path) -> list[str]:
@@ -68,10 +68,10 @@ def crash(*_args: object, **_named: object) -> None:
 
 
 def test_files_have_deterministic_names_and_exact_counts(tmp_path: Path) -> None:
-    outlet = files_outlet(tmp_path, epoch=3)
-    put(outlet, 41, table([1, 2]), table([3]))
-    put(outlet, 42, table([]))
-    put(outlet, 43, table([4]))
+    sink_writer = files_outlet(tmp_path, epoch=3)
+    put(sink_writer, 41, table([1, 2]), table([3]))
+    put(sink_writer, 42, table([]))
+    put(sink_writer, 43, table([4]))
     assert visible(tmp_path) == [
         "part-00000041-0-3.json",
         "part-00000041-1-3.json",
@@ -96,14 +96,14 @@ def test_a_crash_between_record_and_rename_is_rolled_forward(
 ) -> None:
     put(files_outlet(tmp_path), 0, table([1]))
     with monkeypatch.context() as patch:
-        real = FilesOutlet.recover
+        real = FileSinkWriter.recover
         calls = iter([real, crash])
-        patch.setattr(FilesOutlet, "recover", lambda self: next(calls)(self))
+        patch.setattr(FileSinkWriter, "recover", lambda self: next(calls)(self))
         with pytest.raises(Crash):
             put(files_outlet(tmp_path), 1, table([2]))
     assert json_ids(tmp_path) == [1]  # nothing half shown
     if how == "start":
-        config = {"epoch": 1, "outlets": [{"kind": "files", "format": "json", "path": str(tmp_path)}]}
+        config = {"epoch": 1, "sink_writers": [{"kind": "files", "format": "json", "path": str(tmp_path)}]}
         HeadwaterSink({"config": json.dumps(config)}).streamWriter(_NO_SCHEMA, False)
     elif how == "replay":
         put(files_outlet(tmp_path), 1, table([2]))
@@ -140,18 +140,18 @@ def test_files_are_fenced(tmp_path: Path) -> None:
 def test_files_of_a_replaced_writer_are_not_repeated(tmp_path: Path) -> None:
     """It goes on with the checkpoint's numbers in a higher epoch; another checkpoint's are its own."""
 
-    def outlet(epoch: int, lineage: str) -> FilesOutlet:
-        return FilesOutlet(
+    def sink_writer(epoch: int, lineage: str) -> FileSinkWriter:
+        return FileSinkWriter(
             {"path": str(tmp_path), "format": "json", "fsync": False, "lineage": lineage}, epoch
         )
 
-    put(outlet(1, "c1"), 5, table([1]))
-    put(outlet(2, "c1"), 5, table([1]))
-    assert outlet(3, "c1").fence(3) == (1, 5)
-    put(outlet(3, "c1"), 5, table([1]))
-    put(outlet(3, "c1"), 6, table([2]))
-    put(outlet(4, "c2"), 0, table([3]))
-    put(outlet(5, "c2"), 0, table([3]))
+    put(sink_writer(1, "c1"), 5, table([1]))
+    put(sink_writer(2, "c1"), 5, table([1]))
+    assert sink_writer(3, "c1").fence(3) == (1, 5)
+    put(sink_writer(3, "c1"), 5, table([1]))
+    put(sink_writer(3, "c1"), 6, table([2]))
+    put(sink_writer(4, "c2"), 0, table([3]))
+    put(sink_writer(5, "c2"), 0, table([3]))
     assert sorted(json_ids(tmp_path)) == [1, 2, 3]
 
 
@@ -201,17 +201,17 @@ def test_csv_refuses_nested_columns(tmp_path: Path) -> None:
 
 def test_unknown_kinds_and_formats_are_named(tmp_path: Path) -> None:
     with pytest.raises(ChannelError, match="unknown outlet kind 'kafka2'"):
-        open_outlet({"kind": "kafka2"}, 1)
+        open_sink_writer({"kind": "kafka2"}, 1)
     with pytest.raises(ChannelError, match="unknown file format 'xml'"):
-        open_outlet({"kind": "files", "format": "xml", "path": str(tmp_path)}, 1)
+        open_sink_writer({"kind": "files", "format": "xml", "path": str(tmp_path)}, 1)
 
 
 # -- callback --------------------------------------------------------------------------------
 
 
-def callback(path: Path, function: object) -> CallbackOutlet:
+def callback(path: Path, function: object) -> CallbackSinkWriter:
     code = base64.b64encode(cloudpickle.dumps(function)).decode()
-    return CallbackOutlet({"function": code, "path": str(path / "scratch"), "operator": "alert"})
+    return CallbackSinkWriter({"function": code, "path": str(path / "scratch"), "operator": "alert"})
 
 
 def test_a_callback_gets_the_whole_batch(tmp_path: Path) -> None:
@@ -241,10 +241,10 @@ def test_a_raising_callback_names_its_operator(tmp_path: Path) -> None:
 # -- routing ---------------------------------------------------------------------------------
 
 
-def writer(tmp_path: Path, *extra: dict[str, Any]) -> SinkWriter:
+def writer(tmp_path: Path, *extra: dict[str, Any]) -> UnitWriter:
     log = {"kind": "filelog", "path": str(tmp_path / "log"), "event_time": "ts", "fsync": False}
     file = {"kind": "files", "format": "json", "path": str(tmp_path / "files"), "fsync": False}
-    return SinkWriter(1, dict(enumerate([log, file, *extra])))
+    return UnitWriter(1, dict(enumerate([log, file, *extra])))
 
 
 def tagged(tags: list[int]) -> pa.RecordBatch:
@@ -266,7 +266,7 @@ def test_rows_go_where_their_tag_says(tmp_path: Path) -> None:
     sink = writer(tmp_path)
     messages = [sink.write(iter([tagged([0, 1, 0, 1, 1]), tagged([0, 0])])), sink.write(iter([]))]
     sink.commit([*messages, None], 0)
-    log = LogOutlet({"path": str(tmp_path / "log")}, 1).log
+    log = ChannelWriter({"path": str(tmp_path / "log")}, 1).log
     assert ids(log) == [0, 2, 0, 1]
     assert log.frontier(1) == 2_000_000 - 1000
     assert json_ids(tmp_path / "files") == [1, 3, 4]
@@ -277,12 +277,12 @@ def test_a_crash_between_two_outlets_is_healed_by_the_replay(
 ) -> None:
     sink = writer(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(FilesOutlet, "commit", crash)
+        patch.setattr(FileSinkWriter, "commit", crash)
         with pytest.raises(Crash):
             sink.commit([sink.write(iter([tagged([0, 1])]))], 0)
     sink = writer(tmp_path)
     sink.commit([sink.write(iter([tagged([0, 1])]))], 0)
-    assert ids(LogOutlet({"path": str(tmp_path / "log")}, 1).log) == [0]
+    assert ids(ChannelWriter({"path": str(tmp_path / "log")}, 1).log) == [0]
     assert json_ids(tmp_path / "files") == [1]
 
 
@@ -315,34 +315,34 @@ def test_callbacks_come_after_the_other_outlets(tmp_path: Path) -> None:
     code = base64.b64encode(cloudpickle.dumps(fail)).decode()
     first = {"kind": "callback", "function": code, "path": str(tmp_path / "s")}
     log = {"kind": "filelog", "path": str(tmp_path / "log"), "fsync": False}
-    sink = SinkWriter(1, {0: first, 1: log})
-    piece = stage(CallbackOutlet(first), table([1]))[0]
-    kept = stage(LogOutlet(log, 1), table([1]))[0]
+    sink = UnitWriter(1, {0: first, 1: log})
+    piece = stage(CallbackSinkWriter(first), table([1]))[0]
+    kept = stage(ChannelWriter(log, 1), table([1]))[0]
     with pytest.raises(UserCodeError):
         sink.commit([SinkMessage({0: piece, 1: kept})], 0)
-    assert ids(LogOutlet(log, 1).log) == [1]
+    assert ids(ChannelWriter(log, 1).log) == [1]
 
 
 def test_the_frontier_is_event_time_less_the_delay(tmp_path: Path) -> None:
-    outlet = LogOutlet({"path": str(tmp_path), "event_time": "ts", "delay": 2, "fsync": False}, 1)
-    put(outlet, 0, table([5, 9]))
-    assert outlet.log.frontier(1) == 7_000_000 - 1000
+    sink_writer = ChannelWriter({"path": str(tmp_path), "event_time": "ts", "delay": 2, "fsync": False}, 1)
+    put(sink_writer, 0, table([5, 9]))
+    assert sink_writer.log.frontier(1) == 7_000_000 - 1000
 
 
 def test_the_frontier_may_be_the_watermark_spark_planned_with(tmp_path: Path) -> None:
     offsets = tmp_path / "offsets"
     offsets.mkdir()
     spec = {"path": str(tmp_path / "log"), "offsets": str(offsets), "fsync": False}
-    outlet = LogOutlet(spec, 1)
+    sink_writer = ChannelWriter(spec, 1)
     for batch, millis in enumerate((0, 4000, 4000, 6000)):
         (offsets / str(batch)).write_text(f'v1\n{{"batchWatermarkMs": {millis}}}\n{{}}')
-    put(outlet, 0, table([5, 9]))
-    assert outlet.log.frontier(1) is None  # event time is not what counts here
-    put(outlet, 1)
-    put(outlet, 2)  # moves nothing: no entry
-    put(outlet, 3)  # no rows, but the frontier has moved
-    assert [outlet.log.frontier(p) for p in (2, 3)] == [4_000_000 - 1000, 6_000_000 - 1000]
-    assert (outlet.log.latest(), ids(outlet.log)) == (3, [5, 9])
+    put(sink_writer, 0, table([5, 9]))
+    assert sink_writer.log.frontier(1) is None  # event time is not what counts here
+    put(sink_writer, 1)
+    put(sink_writer, 2)  # moves nothing: no entry
+    put(sink_writer, 3)  # no rows, but the frontier has moved
+    assert [sink_writer.log.frontier(p) for p in (2, 3)] == [4_000_000 - 1000, 6_000_000 - 1000]
+    assert (sink_writer.log.latest(), ids(sink_writer.log)) == (3, [5, 9])
 
 
 def test_entries_say_when_the_rows_of_their_batch_came(tmp_path: Path) -> None:
@@ -353,17 +353,17 @@ def test_entries_say_when_the_rows_of_their_batch_came(tmp_path: Path) -> None:
     (checkpoint / "offsets" / "1").write_text("v2\n{}\ns_1:9")
     times = [file.stat().st_mtime for file in (checkpoint / "metadata", *_offsets(checkpoint))]
     log = {"kind": "filelog", "path": str(tmp_path / "log"), "fsync": False}
-    passage = Passage(Inputs(checkpoint), tmp_path / "unit" / "passed")
-    sink = SinkWriter(1, {0: log}, passage)
+    tracking = LatencyTracking(Inputs(checkpoint), tmp_path / "unit" / "passed")
+    sink = UnitWriter(1, {0: log}, tracking)
     for batch in range(3):  # of the last one nothing is written down
-        task = LogOutlet(log, 1).open()
+        task = ChannelWriter(log, 1).open()
         task.write(table([1, 2]).to_batches()[0])
         piece = task.close()
         assert piece is not None
         sink.commit([SinkMessage({0: piece})], batch)
     entries = FileLog(tmp_path / "log").entries(0, 3)
-    assert [e.born for e in entries] == [(times[0], times[1]), (times[1], times[2]), None]
-    passed = passage.passed(0.0)
+    assert [e.ingested for e in entries] == [(times[0], times[1]), (times[1], times[2]), None]
+    passed = tracking.passed(0.0)
     assert [(p.batch, p.rows, p.oldest, p.newest) for p in passed] == [
         (0, 2, times[0], times[1]),
         (1, 2, times[1], times[2]),
@@ -375,6 +375,6 @@ def _offsets(checkpoint: Path) -> list[Path]:
 
 
 def test_a_bad_config_is_refused() -> None:
-    for config in ("", "{}", '{"epoch": 1, "outlets": 3}', '{"epoch": 1, "outlets": []}'):
-        with pytest.raises(ChannelError, match=r"sink config|outlet tags"):
+    for config in ("", "{}", '{"epoch": 1, "sink_writers": 3}', '{"epoch": 1, "sink_writers": []}'):
+        with pytest.raises(ChannelError, match=r"sink config|sink writers have"):
             HeadwaterSink({"config": config}).streamWriter(_NO_SCHEMA, False)

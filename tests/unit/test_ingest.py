@@ -15,8 +15,16 @@ from headwater.channels.arrival import arrival_of, leave_word
 from headwater.channels.entry import Entry
 from headwater.channels.filelog import FileLog
 from headwater.channels.segments import Segment
-from headwater.query.ingest import Born, Inputs, arrivals, born_of, files_between, is_of_channels, moved
-from headwater.query.latency import WINDOW, Passage, Passed, latency, quantile
+from headwater.query.ingest import (
+    IngestTimes,
+    Inputs,
+    arrivals,
+    files_between,
+    ingested_of,
+    is_of_channels,
+    moved,
+)
+from headwater.query.latency import WINDOW, LatencyTracking, Passed, latency, quantile
 
 ROW = Segment(file=None, rows=1, bytes=1, crc32=0)
 
@@ -29,7 +37,7 @@ class Query:
         self.checkpoint = root / "checkpoint"
         self.members = root / "x.members.json"
         self.inputs = Inputs(self.checkpoint, (self.members,))
-        self.passage = Passage(self.inputs, root / "passed")
+        self.tracking = LatencyTracking(self.inputs, root / "passed")
         self._batch = -1
         self._read: dict[str, Mapping[str, int]] = {}
         for name in ("offsets", "commits"):
@@ -45,10 +53,10 @@ class Query:
         """Write entries that carry these times."""
         log = FileLog(self.root / name, fsync=False)
         first = log.latest()
-        for n, born in enumerate(entries):
+        for n, ingested in enumerate(entries):
             # Without rows an entry is published only if it moves the frontier.
             piece = Segment(file=None, rows=rows, bytes=1, crc32=0, frontier=first + n + 1)
-            log.commit(1, first + n, [piece], born=born)
+            log.commit(1, first + n, [piece], ingested=ingested)
         return log
 
     def plan(self, offsets: Mapping[str, Any], *, at: float | None = None) -> int:
@@ -84,9 +92,9 @@ def test_a_batch_is_as_old_as_the_entries_between_its_offsets(query: Query) -> N
     query.plan({"c_x": {"a@E1": 1, "b@E2": 1}})
     query.plan({"c_x": {"a@E1": 3, "b@E2": 1}})
     query.plan({"c_x": {"a@E1": 3, "b@E2": 2}})
-    assert born_of(query.inputs, 0) == Born(10.0, 12.5, fresh=True)
-    assert born_of(query.inputs, 1) == Born(12.0, 15.0, fresh=True)
-    assert born_of(query.inputs, 2) == Born(20.0, 21.0, fresh=True)
+    assert ingested_of(query.inputs, 0) == IngestTimes(10.0, 12.5, fresh=True)
+    assert ingested_of(query.inputs, 1) == IngestTimes(12.0, 15.0, fresh=True)
+    assert ingested_of(query.inputs, 2) == IngestTimes(20.0, 21.0, fresh=True)
 
 
 def test_a_batch_that_reads_nothing_is_counted_to_the_one_before(query: Query) -> None:
@@ -94,18 +102,18 @@ def test_a_batch_that_reads_nothing_is_counted_to_the_one_before(query: Query) -
     query.log("a@E1", (10.0, 11.0))
     for _ in range(3):
         query.plan({"c_x": {"a@E1": 1}, "e_control": {"logOffset": query._batch}})
-    assert born_of(query.inputs, 2) == Born(10.0, 11.0, fresh=False)
+    assert ingested_of(query.inputs, 2) == IngestTimes(10.0, 11.0, fresh=False)
 
 
 def test_what_moves_time_alone_says_what_moved_it(query: Query) -> None:
     query.list("a@E1")
     query.log("a@E1", (10.0, 11.0), rows=0)
     query.plan({"c_x": {"a@E1": 1}})
-    assert born_of(query.inputs, 0) == Born(10.0, 11.0, fresh=False)
+    assert ingested_of(query.inputs, 0) == IngestTimes(10.0, 11.0, fresh=False)
     query.log("a@E1", (12.0, 13.0))
     query.log("a@E1", (14.0, 15.0), rows=0)
     query.plan({"c_x": {"a@E1": 3}})
-    assert born_of(query.inputs, 1) == Born(12.0, 13.0, fresh=True)
+    assert ingested_of(query.inputs, 1) == IngestTimes(12.0, 13.0, fresh=True)
 
 
 def test_unknown_rows_make_it_unknown(query: Query) -> None:
@@ -113,7 +121,7 @@ def test_unknown_rows_make_it_unknown(query: Query) -> None:
     query.log("a@E1", (10.0, 11.0), None)
     query.plan({"c_x": {"a@E1": 1}})
     query.plan({"c_x": {"a@E1": 2}})
-    assert born_of(query.inputs, 1) is None
+    assert ingested_of(query.inputs, 1) is None
 
 
 def test_files_came_when_they_were_last_written(query: Query) -> None:
@@ -126,9 +134,9 @@ def test_files_came_when_they_were_last_written(query: Query) -> None:
     query.plan({"s_1": {"logOffset": 3}})
     query.plan({"s_1": {"logOffset": 5}})
     query.plan({"s_1": {"logOffset": 9}})
-    assert born_of(query.inputs, 0) == Born(0.0, 3.5, fresh=True)
-    assert born_of(query.inputs, 1) == Born(4.0, 5.5, fresh=True)
-    assert born_of(query.inputs, 2) == Born(6.0, 9.5, fresh=True)
+    assert ingested_of(query.inputs, 0) == IngestTimes(0.0, 3.5, fresh=True)
+    assert ingested_of(query.inputs, 1) == IngestTimes(4.0, 5.5, fresh=True)
+    assert ingested_of(query.inputs, 2) == IngestTimes(6.0, 9.5, fresh=True)
 
 
 def test_of_a_long_list_of_files_only_the_end_is_read(tmp_path: Path) -> None:
@@ -149,8 +157,8 @@ def test_anything_else_came_between_two_plans(query: Query) -> None:
     os.utime(query.checkpoint / "metadata", (90.0, 90.0))
     query.plan({"s_1": "7"}, at=100.0)
     query.plan({"s_1": {"topic": {"0": 5}}}, at=103.0)
-    assert born_of(query.inputs, 0) == Born(90.0, 100.0, fresh=True)
-    assert born_of(query.inputs, 1) == Born(100.0, 103.0, fresh=True)
+    assert ingested_of(query.inputs, 0) == IngestTimes(90.0, 100.0, fresh=True)
+    assert ingested_of(query.inputs, 1) == IngestTimes(100.0, 103.0, fresh=True)
 
 
 @pytest.mark.parametrize(
@@ -173,8 +181,8 @@ def test_what_is_missing_or_odd_is_no_error(query: Query, spoil: Any) -> None:
     query.plan({"c_x": {"a@E1": 1}})
     query.plan({"c_x": {"a@E1": 2}})
     spoil(query)
-    assert born_of(query.inputs, 1) is None
-    assert query.passage.oldest_s("unit", 100.0) in (None, 90.0, 88.0)
+    assert ingested_of(query.inputs, 1) is None
+    assert query.tracking.oldest_s("unit", 100.0) in (None, 90.0, 88.0)
 
 
 @pytest.mark.parametrize(
@@ -189,9 +197,9 @@ def test_what_is_missing_or_odd_is_no_error(query: Query, spoil: Any) -> None:
 def test_a_log_that_cannot_be_read_holds_nothing_that_waits(query: Query, spoil: Any) -> None:
     query.list("a@E1")
     query.log("a@E1", (10.0, 11.0), (12.0, 13.0))
-    assert query.passage.oldest_s("unit", 100.0) == 90.0
+    assert query.tracking.oldest_s("unit", 100.0) == 90.0
     spoil(query)
-    assert query.passage.oldest_s("unit", 100.0) is None
+    assert query.tracking.oldest_s("unit", 100.0) is None
 
 
 def test_words_do_not_grow_for_ever(query: Query) -> None:
@@ -202,7 +210,7 @@ def test_words_do_not_grow_for_ever(query: Query) -> None:
     query.plan({"c_x": {"a@E1": 4}})
     word = query.members.with_suffix(".born")
     assert word.stat().st_size < 30_000
-    assert born_of(query.inputs, 0) == Born(0.0, 3.5, fresh=True)
+    assert ingested_of(query.inputs, 0) == IngestTimes(0.0, 3.5, fresh=True)
     word.write_bytes(b"\xff\n" * 50_000)
     leave_word(query.members, {"a@E1": 5}, arrival_of([]))
     word.unlink()
@@ -219,8 +227,8 @@ def test_offsets_of_other_sources_are_told_apart() -> None:
 
 def test_an_entry_without_these_times_is_read_and_written_as_before() -> None:
     entry = Entry(seq=0, epoch=1, batch=0)
-    assert "born" not in entry.to_record() and Entry.from_record(entry.to_record()) == entry
-    timed = Entry(seq=0, epoch=1, batch=0, born=(1.5, 2.0))
+    assert "ingested" not in entry.to_record() and Entry.from_record(entry.to_record()) == entry
+    timed = Entry(seq=0, epoch=1, batch=0, ingested=(1.5, 2.0))
     assert Entry.from_record(json.loads(json.dumps(timed.to_record()))) == timed
 
 
@@ -255,55 +263,55 @@ def test_quantiles_are_those_of_a_sample() -> None:
 
 
 def test_only_what_has_passed_of_late_counts_and_a_repetition_does_not(query: Query) -> None:
-    passage, now = query.passage, time.time()
+    tracking, now = query.tracking, time.time()
     lines = [[0, now - WINDOW - 5, 10, 0.0, 0.0], [1, now - 3, 10, now - 5, now - 5]]
     lines += [[1, now - 1, 10, now - 5, now - 5]]
-    passage.file.write_text("\n".join(map(json.dumps, lines)) + '\n[2, 17\n{"x": 1}\nnull\n')
-    found = passage.latency(now)
+    tracking.file.write_text("\n".join(map(json.dumps, lines)) + '\n[2, 17\n{"x": 1}\nnull\n')
+    found = tracking.latency(now)
     assert found is not None and found.rows == 10 and found.p50 == pytest.approx(2.0)
 
 
 def test_the_note_stays_short(query: Query) -> None:
     for batch in range(2000):
-        query.passage.note(batch, 5, Born(1.0, 2.0, fresh=True))
-    query.passage.note(2000, 0, Born(1.0, 2.0, fresh=True))
-    query.passage.note(2001, 5, None)
-    assert query.passage.file.stat().st_size < 40_000
-    assert query.passage.passed(0)[-1].batch == 1999 and len(query.passage.passed(0)) >= 100
-    query.passage.file.write_bytes(b"\xff\n" * 50_000)
-    query.passage.note(3, 5, Born(1.0, 2.0, fresh=True))
-    assert query.passage.passed(0) == []
-    query.passage.file.unlink()
-    query.passage.file.mkdir()
-    query.passage.note(3, 5, Born(1.0, 2.0, fresh=True))  # which cannot be written: no error
+        query.tracking.note(batch, 5, IngestTimes(1.0, 2.0, fresh=True))
+    query.tracking.note(2000, 0, IngestTimes(1.0, 2.0, fresh=True))
+    query.tracking.note(2001, 5, None)
+    assert query.tracking.file.stat().st_size < 40_000
+    assert query.tracking.passed(0)[-1].batch == 1999 and len(query.tracking.passed(0)) >= 100
+    query.tracking.file.write_bytes(b"\xff\n" * 50_000)
+    query.tracking.note(3, 5, IngestTimes(1.0, 2.0, fresh=True))
+    assert query.tracking.passed(0) == []
+    query.tracking.file.unlink()
+    query.tracking.file.mkdir()
+    query.tracking.note(3, 5, IngestTimes(1.0, 2.0, fresh=True))  # which cannot be written: no error
 
 
 def test_what_waits_is_as_old_as_the_first_entry_with_rows(query: Query) -> None:
     query.list("a@E1", "b@E2")
     log = query.log("a@E1", (10.0, 11.0), (12.0, 13.0))
     query.log("b@E2", (30.0, 31.0))
-    assert query.passage.oldest_s("unit", 100.0) == 90.0  # no batch yet
+    assert query.tracking.oldest_s("unit", 100.0) == 90.0  # no batch yet
     log.register("unit")
     log.advance("unit", 1)
-    assert query.passage.oldest_s("unit", 100.0) == 88.0
+    assert query.tracking.oldest_s("unit", 100.0) == 88.0
     query.commit(query.plan({"c_x": {"a@E1": 2, "b@E2": 0}}))
-    assert query.passage.oldest_s("unit", 100.0) == 70.0
+    assert query.tracking.oldest_s("unit", 100.0) == 70.0
     query.commit(query.plan({"c_x": {"a@E1": 2, "b@E2": 1}}))
-    assert query.passage.oldest_s("unit", 100.0) is None
+    assert query.tracking.oldest_s("unit", 100.0) is None
     query.log("a@E1", (40.0, 41.0), rows=0)
-    assert query.passage.oldest_s("unit", 100.0) is None  # nothing but a mark of time
+    assert query.tracking.oldest_s("unit", 100.0) is None  # nothing but a mark of time
     query.log("c@E3", (50.0, 51.0))
     query.list("a@E1", "b@E2", "c@E3")
-    assert query.passage.oldest_s("unit", 100.0) is None  # nobody reads it yet, or any more
+    assert query.tracking.oldest_s("unit", 100.0) is None  # nobody reads it yet, or any more
     FileLog(query.root / "c@E3").register("unit")
-    assert query.passage.oldest_s("unit", 100.0) == 50.0
+    assert query.tracking.oldest_s("unit", 100.0) == 50.0
 
 
 def test_a_batch_under_way_counts_until_it_is_committed(query: Query) -> None:
     os.utime(query.checkpoint / "metadata", (90.0, 90.0))
     batch = query.plan({"s_1": "7"}, at=95.0)
-    assert query.passage.oldest_s("unit", 100.0) == 10.0
+    assert query.tracking.oldest_s("unit", 100.0) == 10.0
     query.commit(batch)
-    assert query.passage.oldest_s("unit", 100.0) is None
+    assert query.tracking.oldest_s("unit", 100.0) is None
     query.plan({"s_1": "7"}, at=96.0)  # reads nothing
-    assert query.passage.oldest_s("unit", 100.0) is None
+    assert query.tracking.oldest_s("unit", 100.0) is None
