@@ -151,7 +151,7 @@ class Trial:
         deadline = time.monotonic() + PATIENCE
         while True:
             (now,) = deployments.status(NAME, self.store)
-            if now.dealt >= version:
+            if now.observed_version >= version:
                 if now.change is None or now.change.outcome != "done":
                     raise SystemExit(f"the change failed: {now.change}")
                 return list(deployments.explain(NAME, self.store)[2])
@@ -196,9 +196,7 @@ class Change:
     journal: Sequence[JournalEntry]
 
 
-def judge(
-    change: Change, moments: Sequence[float], lags: Sequence[float], calm: float
-) -> tuple[float, float]:
+def judge(change: Change, moments: Sequence[float], lags: Sequence[float], calm: float) -> tuple[float, float]:
     """Give the longest time without output around a change, and the time until lag is as before.
 
     ``moments`` are those of outputs in order, ``lags`` the seconds from a window's last trip to its output.

@@ -73,9 +73,7 @@ class Bench:
         self._count += 1
         members = self.place / f"members-{self._count}.json"
         members.write_text(json.dumps({"writers": {"w": spec}}))
-        reader = (
-            self.session.readStream.name("log").format("headwater_channel").option("members", str(members))
-        )
+        reader = self.session.readStream.name("log").format("headwater_channel").option("members", str(members))
         return reader.option("reader", f"r{self._count}").option("schema", SCHEMA).load()
 
     def sink(self, frame: DataFrame, spec: dict[str, Any], **trigger: Any) -> Any:

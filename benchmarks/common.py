@@ -24,9 +24,7 @@ def arguments(description: str, *, repeats: int) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="a small form, under a minute")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to this file")
-    parser.add_argument(
-        "--repeats", type=int, metavar="N", help=f"runs of each variant (default {repeats}; quick: 1)"
-    )
+    parser.add_argument("--repeats", type=int, metavar="N", help=f"runs of each variant (default {repeats}; quick: 1)")
     parser.set_defaults(usual_repeats=repeats)
     return parser
 

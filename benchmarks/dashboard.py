@@ -79,9 +79,7 @@ def measure(driver: Playwright, place: Path, size: str, repeats: int, updates: i
                         time.sleep(draw.uniform(0.5, 1.5))
                         before = int(page.locator(".hw-map").get_attribute("data-updates") or 0)
                         tells = draw.sample(plans, many)
-                        crowd.tell(
-                            store, tells, 2000.0 + 10 * (n * updates + k) + many / 1000, at=time.time()
-                        )
+                        crowd.tell(store, tells, 2000.0 + 10 * (n * updates + k) + many / 1000, at=time.time())
                         begun = time.monotonic()
                         own.append(_seconds_until(page, _UPDATED, before, begun))
                         drawn.append(float(page.locator(".hw-map").get_attribute("data-ms") or 0))

@@ -70,9 +70,7 @@ def trips(rows: int, rng: np.random.Generator) -> pa.Table:
     for event in ("pickup", "dropoff"):
         where = spots[rng.integers(0, len(spots), rows)]
         spot |= {f"{event}_longitude": where[:, 0], f"{event}_latitude": where[:, 1]}
-    money = {
-        name: rng.integers(0, 50, rows) for name in ("fare_amount", "surcharge", "mta_tax", "tip_amount")
-    }
+    money = {name: rng.integers(0, 50, rows) for name in ("fare_amount", "surcharge", "mta_tax", "tip_amount")}
     return pa.table(
         {
             "medallion": rng.integers(0, 10_000, rows),
@@ -95,9 +93,7 @@ def readings(rows: int, rng: np.random.Generator) -> pa.Table:
     """Make readings of fifty machines over four days; some are not plausible."""
     at = np.arange(rows) * (4 * 86_400) // rows
     machine = np.char.add("m", (np.arange(rows) % 50).astype(str))
-    return pa.table(
-        {"machine": machine, "ts": _text(at), "temperature": rng.uniform(-60, 150, rows).round(3)}
-    )
+    return pa.table({"machine": machine, "ts": _text(at), "temperature": rng.uniform(-60, 150, rows).round(3)})
 
 
 def numbers(rows: int, rng: np.random.Generator) -> pa.Table:

@@ -252,9 +252,7 @@ def latency(endpoint: LocalEndpoint, place: Path, *, seconds: float, trigger: st
     source = place / f"feed-{trigger.replace(' ', '')}"
     source.mkdir()
     plan = two_hops(source)
-    deployment = LocalRun(
-        plan, place / f"twohops-{trigger.replace(' ', '')}", endpoint, UnitSettings(trigger=trigger)
-    )
+    deployment = LocalRun(plan, place / f"twohops-{trigger.replace(' ', '')}", endpoint, UnitSettings(trigger=trigger))
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     feeder = context.Process(target=feed, args=(str(source), stop), daemon=True)

@@ -235,9 +235,7 @@ def plot(found: Sequence[Mapping[str, Any]], file: Path) -> None:
             gaps = [_gap([r for r in own if r["hosts"] == h]) for h in hosts]
             axes[0][column].plot(hosts, times, marker=".", label=strategy)
             axes[1][column].plot(hosts, [100 * (g or 0.0) for g in gaps], marker=".", label=strategy)
-        axes[0][column].set(
-            title=f"units '{preset}'", xscale="log", yscale="log", ylabel="ms to place (median)"
-        )
+        axes[0][column].set(title=f"units '{preset}'", xscale="log", yscale="log", ylabel="ms to place (median)")
         axes[1][column].set(xlabel="hosts", ylabel="AL over the bound, % (mean)")
     axes[0][0].legend()
     figure.tight_layout()

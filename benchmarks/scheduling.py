@@ -131,9 +131,7 @@ def overall(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         reference = {_case(r): r for r in own if r["scheduler"] == "atsoo_h"}
         for scheduler in SCHEDULERS:
             group = [r for r in own if r["scheduler"] == scheduler]
-            both = [
-                (r, reference[_case(r)]) for r in group if r["success"] and reference[_case(r)]["success"]
-            ]
+            both = [(r, reference[_case(r)]) for r in group if r["success"] and reference[_case(r)]["success"]]
             times = [r["decision_ms"] for r in group]
             told.append(
                 {

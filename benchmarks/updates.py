@@ -301,9 +301,7 @@ def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     everywhere = ["L1", "L2", "L4", "L5"]
 
-    def event(
-        name: str, act: Callable[[], None], expected: set[str], affected: set[str] | None = None
-    ) -> None:
+    def event(name: str, act: Callable[[], None], expected: set[str], affected: set[str] | None = None) -> None:
         before = watch.snapshot()
         act()
         settle(watch)
@@ -311,9 +309,7 @@ def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
         others = set(before) - set(restarted) - (affected or set())
         gap = round(watch.longest(others), 2)
         events.append({"event": name, "restarted": restarted, "expected": sorted(expected), "max_gap_s": gap})
-        print(
-            f"{name}: restarted {', '.join(restarted) or 'none'}; longest gap elsewhere {gap} s", flush=True
-        )
+        print(f"{name}: restarted {', '.join(restarted) or 'none'}; longest gap elsewhere {gap} s", flush=True)
 
     try:
         world.start()
@@ -381,7 +377,7 @@ def settle(watch: Watch) -> None:
 def verdicts(world: World) -> pa.Table:
     """Read the sink in the cloud, where the plan in force has it."""
     with closing(StoreReader.open(world.store)) as store:
-        plan = store.base(NAME)
+        plan = store.active_plan(NAME)
     assert plan is not None
     name = sink_name("verdicts", plan.tags["verdicts"], plan.unit("verdicts@C1"))
     log = FlightLog(world.wire("C1"), f"{NAME}/sinks/{name}")

@@ -63,9 +63,7 @@ def with_formulas(page: str) -> str:
 # ---------------------------------------------------------------- the command line
 
 
-def _commands(
-    command: Any, context: Any, path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+def _commands(command: Any, context: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
     """Give all commands below one: path, command, context."""
     for name, below in command.commands.items():
         if below.hidden:
@@ -97,9 +95,7 @@ def cli_reference() -> str:
         rows = [r for p in command.params if (r := p.get_help_record(context)) is not None]
         rows += [("--help", "Show the help of this command.")]
         parts.append(
-            "\n".join(
-                ["| argument, option | |", "|---|---|", *(f"| `{_cell(a)}` | {_cell(b)} |" for a, b in rows)]
-            )
+            "\n".join(["| argument, option | |", "|---|---|", *(f"| `{_cell(a)}` | {_cell(b)} |" for a, b in rows)])
         )
     return "\n\n".join(parts)
 

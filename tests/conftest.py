@@ -42,9 +42,7 @@ def start_endpoint(directory: Path) -> LocalEndpoint:
     from headwater.spark.endpoint import LocalEndpoint
 
     root = str(Path(__file__).resolve().parent.parent)
-    return LocalEndpoint.start(
-        directory, cores=2, memory_mb=1536, extra_conf=CONF, python_path=(root,), quick=True
-    )
+    return LocalEndpoint.start(directory, cores=2, memory_mb=1536, extra_conf=CONF, python_path=(root,), quick=True)
 
 
 @pytest.fixture(scope="session")

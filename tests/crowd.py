@@ -83,9 +83,7 @@ def said(plan: DeploymentPlan, seconds: float, seed: int = 0) -> Progress:
                 cpu_s=seconds * 0.1,
                 run="1",
                 began=seconds,
-                operators=tuple(
-                    OperatorProgress(operator=o, rows_in=rows, rows_out=rows) for o in unit.operators
-                ),
+                operators=tuple(OperatorProgress(operator=o, rows_in=rows, rows_out=rows) for o in unit.operators),
                 latency=Latency(p50=0.4, p95=draw.uniform(0.5, 2), rows=100, over_s=10.0),
                 state_rows=40,
                 state_bytes=4000,
@@ -101,16 +99,12 @@ def said(plan: DeploymentPlan, seconds: float, seed: int = 0) -> Progress:
         if found.link is not None:
             speed = draw.uniform(1e3, 1e6)
             links.append(
-                LinkProgress(
-                    link=found.link.name, bytes=int(speed * seconds), up=True, delay_s=0.01, bytes_per_s=speed
-                )
+                LinkProgress(link=found.link.name, bytes=int(speed * seconds), up=True, delay_s=0.01, bytes_per_s=speed)
             )
     return Progress(seconds=seconds, units=tuple(units), links=tuple(links), hosts=tuple(hosts))
 
 
-def fill(
-    store: Store, zones: int, dataflows: int, *, each: int = 3, samples: int = 4
-) -> list[DeploymentPlan]:
+def fill(store: Store, zones: int, dataflows: int, *, each: int = 3, samples: int = 4) -> list[DeploymentPlan]:
     """Put dataflows into a store, each over a few locations, with their zones' newest words."""
     world = continuum(zones)
     places = list(world.locations)
@@ -127,15 +121,15 @@ def fill(
                 insert(t.deployments).values(
                     name=plan.dataflow.name,
                     version=1,
-                    dealt=1,
+                    observed_version=1,
                     phase="running",
-                    base=id_,
+                    active_plan=id_,
                     message="",
                     updated=now,
                 )
             )
             connection.execute(
-                insert(t.wishes).values(
+                insert(t.desired_states).values(
                     deployment=plan.dataflow.name, version=1, goal="run", plan=id_, options="{}", at=now
                 )
             )

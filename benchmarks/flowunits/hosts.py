@@ -126,6 +126,4 @@ class Hosts:
         for log in sorted(self.place.glob(f"*/{name}*.log"))[:1]:
             with contextlib.suppress(OSError):
                 tail = log.read_text(errors="replace").splitlines()[-_TAIL:]
-        return RuntimeFailure(
-            "\n".join([what, *tail]), where=self.variant, hint="keep the logs with --keep DIR"
-        )
+        return RuntimeFailure("\n".join([what, *tail]), where=self.variant, hint="keep the logs with --keep DIR")

@@ -74,9 +74,7 @@ class Zones:
         (cloud / "flow.json").write_text(self.dataflow.to_json())
         (cloud / "continuum.yaml").write_text(continuum_text(self.addresses))
         store = ["--store", str(cloud / "headwater.db")]
-        self._headwater(
-            CLOUD, "controller", ["up", "--listen", "none", *store, "--home", str(cloud / "home")]
-        )
+        self._headwater(CLOUD, "controller", ["up", "--listen", "none", *store, "--home", str(cloud / "home")])
         wanted = ["flow.json", "--continuum", "continuum.yaml", *store, "--yes", "--wait"]
         self._hosts.finish(self._headwater(CLOUD, "apply", ["apply", *wanted]), _APPLY_SECONDS)
 

@@ -119,7 +119,7 @@ class Trial:
             self._promise("off")
             feed.end()
             self._wait_until_calm()
-            versions = [w.version for w in deployments.history(NAME, zones.store).wishes]
+            versions = [w.version for w in deployments.history(NAME, zones.store).desired_states]
             zones.carry_out(deployments.stop(NAME, zones.store, how="finish"))
             due, got = self._outputs(feed)
             decisions = dump(objectives.decisions(NAME, zones.store))
@@ -189,7 +189,7 @@ class Trial:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             (now,) = deployments.status(NAME, self._zones.store)
-            if now.phase == "running" and now.dealt == now.version:
+            if now.phase == "running" and now.observed_version == now.version:
                 return
             time.sleep(0.2)
 
@@ -303,9 +303,7 @@ def result_of(runs: Sequence[Run]) -> dict[str, Any]:
     ]
     if static:
         best = min(static, key=lambda r: r.total)
-        rows.append(
-            {**next(x for x in rows if x["policy"] == best.policy), "policy": "static_best", "decisions": []}
-        )
+        rows.append({**next(x for x in rows if x["policy"] == best.policy), "policy": "static_best", "decisions": []})
     own = [r for r in runs if r.policy == AUTO] or list(runs)
     errors = {
         kind: round(statistics.median(found), 3) if found else None

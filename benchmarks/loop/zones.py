@@ -93,7 +93,7 @@ class Zones:
         deadline = time.monotonic() + _PATIENCE
         while True:
             found = deployments.status(None, self.store)
-            if found and found[0].dealt >= version:
+            if found and found[0].observed_version >= version:
                 change = found[0].change
                 if change is None or change.outcome != "done":
                     raise RuntimeFailure(f"the change failed: {change and change.message}")

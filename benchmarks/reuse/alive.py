@@ -75,9 +75,7 @@ class City:
         begun = time.monotonic()
         if what == "submit":
             if self._reuse:
-                found = self._when_calm(
-                    lambda: pools.submit(self.flows[name], continuum(), "city", self.store)
-                )
+                found = self._when_calm(lambda: pools.submit(self.flows[name], continuum(), "city", self.store))
                 self._wait(pools.POOL, found.version)
             else:
                 self._wait(name, common.want(build(self.flows[name], continuum()), self.store))
@@ -103,7 +101,7 @@ class City:
         while time.monotonic() < deadline:
             with deployments.existing(self.store) as store:
                 record = store.find(name)
-                if record is not None and record.dealt >= version:
+                if record is not None and record.observed_version >= version:
                     last = store.changes(name)[-1]
                     if last.outcome != "done":
                         raise RuntimeError(f"{name}: {last.outcome}: {last.message}")
@@ -116,7 +114,7 @@ class City:
         tasks = queries = channels = 0
         with deployments.existing(self.store) as store:
             for record in store.deployments():
-                plan = store.base(record.name) if record.phase == "running" else None
+                plan = store.active_plan(record.name) if record.phase == "running" else None
                 if plan is not None:
                     tasks += len(plan.dataflow.operators)
                     queries += len(plan.units)

@@ -80,9 +80,7 @@ def learn(before: Learned, plan: DeploymentPlan, seen: Window) -> Learned:
     profile = _measured(narrowed(before.profile, plan.dataflow), plan, seen)
     facts = facts_of(replace(before, profile=profile), plan, seen)
     observed = [
-        o
-        for unit in plan.units
-        if unit.id in seen.units and (o := _observation(plan, unit, seen, facts)) is not None
+        o for unit in plan.units if unit.id in seen.units and (o := _observation(plan, unit, seen, facts)) is not None
     ]
     if not observed:
         return replace(before, profile=profile)
@@ -209,10 +207,7 @@ def _observation(plan: DeploymentPlan, unit: Unit, seen: Window, facts: Facts) -
         batches=rates.batches,
         stateful=stateful_of(plan, unit),
         speed=max(0.05, 1.0 - beside / seen.hosts[key].cores),
-        work={
-            o: _counted(rates.operators, o, taken[unit.id, o]) * known.operator(o).cpu_s
-            for o in unit.operators
-        },
+        work={o: _counted(rates.operators, o, taken[unit.id, o]) * known.operator(o).cpu_s for o in unit.operators},
     )
 
 
@@ -222,15 +217,11 @@ def _counted(operators: Mapping[str, Any], name: str, otherwise: float) -> float
     return otherwise if found is None or found.rows_in is None else float(found.rows_in)
 
 
-def _fitted(
-    costs: Costs, plan: DeploymentPlan, observed: Sequence[Observation], kept: Sequence[Observation]
-) -> Costs:
+def _fitted(costs: Costs, plan: DeploymentPlan, observed: Sequence[Observation], kept: Sequence[Observation]) -> Costs:
     """Fit cores first, then batch times by what rows cost then."""
     names = sorted({name for o in kept for name in o.work})
     believed = [costs.batch_cpu, costs.state_cpu, *(costs.row.get(n, 1.0) for n in names)]
-    table = np.array(
-        [[o.batches, o.batches * o.stateful, *(o.work.get(n, 0.0) for n in names)] for o in kept]
-    )
+    table = np.array([[o.batches, o.batches * o.stateful, *(o.work.get(n, 0.0) for n in names)] for o in kept])
     weights = np.sqrt([o.weight for o in kept])
     cpu = np.array([o.cpu for o in kept])
     found = _ridge(table * weights[:, None], cpu * weights, np.array(believed))

@@ -55,9 +55,7 @@ def breaks(promise: Promise, figures: Figures, *, within: float = 1.0) -> tuple[
         ("headroom", full[0], room, f"{full[1]} is {full[0]:.0%} full, {room:.0%} are allowed"),
     )
     return tuple(
-        Break(name, value / most, f"{name}: {text}")
-        for name, value, most, text in checks
-        if value > most * within
+        Break(name, value / most, f"{name}: {text}") for name, value, most, text in checks if value > most * within
     )
 
 

@@ -122,9 +122,7 @@ class Case:
 
     def options(self, facts: Facts) -> Options:
         """Give what could run, if ``facts`` were so; loads that nothing explains stay where they are."""
-        return Options(
-            self.plan, self.promise, facts, beside=self.beside, unexplained=self._unexplained, within=SPARE
-        )
+        return Options(self.plan, self.promise, facts, beside=self.beside, unexplained=self._unexplained, within=SPARE)
 
     @cached_property
     def _unexplained(self) -> Mapping[HostKey, float]:

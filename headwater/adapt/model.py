@@ -183,16 +183,13 @@ class _Prediction:
         links = self._links()
         reaches = self._reaches(units, links)
         ends = [
-            reaches[u.id]
-            for u in self._plan.units
-            if any(isinstance(self._plan.dataflow[o], Sink) for o in u.outputs)
+            reaches[u.id] for u in self._plan.units if any(isinstance(self._plan.dataflow[o], Sink) for o in u.outputs)
         ]
         top = self._plan.continuum.layers[-1].name
         into_top = {
             x.name
             for x in self._plan.continuum.links
-            if self._plan.continuum.zone(x.upper).layer == top
-            and self._plan.continuum.zone(x.lower).layer != top
+            if self._plan.continuum.zone(x.upper).layer == top and self._plan.continuum.zone(x.lower).layer != top
         }
         return Predicted(
             p50=max((p50 for p50, _ in ends), default=0.0),
@@ -304,10 +301,7 @@ class _Prediction:
                 most + own.period + own.batch_s + extra,
             )
         times = self._facts.costs.latency
-        return {
-            id_: (m * times, min(most, m + _TAIL * math.sqrt(v)) * times)
-            for id_, (m, v, most) in found.items()
-        }
+        return {id_: (m * times, min(most, m + _TAIL * math.sqrt(v)) * times) for id_, (m, v, most) in found.items()}
 
     def _over(self, channel: Channel, links: Mapping[str, float], period: float) -> tuple[float, float]:
         """Give the mean seconds that a batch's rows take over a channel's links, and the most."""
@@ -334,6 +328,5 @@ def _entrances(plan: DeploymentPlan, unit: Unit) -> list[str]:
     return [
         id_
         for id_ in unit.operators
-        if isinstance(plan.dataflow[id_], Source)
-        or any(i not in unit.operators for i in plan.dataflow[id_].inputs)
+        if isinstance(plan.dataflow[id_], Source) or any(i not in unit.operators for i in plan.dataflow[id_].inputs)
     ]

@@ -302,8 +302,7 @@ class Options:
     def _shares(self, of: Mapping[HostKey, float]) -> dict[str, float]:
         """Name hosts, and add what nothing explains."""
         return {
-            f"{host} ({zone})": share + self._unexplained.get((zone, host), 0.0)
-            for (zone, host), share in of.items()
+            f"{host} ({zone})": share + self._unexplained.get((zone, host), 0.0) for (zone, host), share in of.items()
         }
 
     def _cost(self, deployment: Deployment) -> tuple[float, int]:

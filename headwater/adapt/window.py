@@ -181,10 +181,7 @@ def window(samples: Sequence[Observed], seconds: float | None = None) -> Window 
             )
             for id_, seen in channels.items()
         },
-        {
-            id_: LinkRates(bytes=_grown(x.bytes for x in seen) / span, now=seen[-1])
-            for id_, seen in links.items()
-        },
+        {id_: LinkRates(bytes=_grown(x.bytes for x in seen) / span, now=seen[-1]) for id_, seen in links.items()},
     )
 
 

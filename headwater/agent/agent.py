@@ -27,9 +27,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headwater.agent import transfer
+from headwater.agent import statetransfer
 from headwater.agent.tasks import NodeTasks
-from headwater.agent.warmup import rehearse
+from headwater.agent.warmup import warm_up
 from headwater.channels.filelog import FileLog
 from headwater.channels.wire import PROTOCOL, Action, Credentials
 from headwater.connectors.deadletters import read_dead_letters
@@ -41,7 +41,7 @@ from headwater.disk.durable import read_note, write_atomically
 from headwater.disk.settings import UnitSettings
 from headwater.plan.port import Fence, Stamp
 from headwater.plan.spec import UnitSpec
-from headwater.plan.transfer import Carry
+from headwater.plan.transfer import StateTransfer
 from headwater.query.query import reaching_spark
 from headwater.spark.hosts import HostMeter
 from headwater.spark.sparks import Sparks
@@ -122,9 +122,7 @@ class Agent:
             raise ChannelError(f"not a log's name: {name!r}", where=self.node)
         path = self._place_of(parts[0]) / parts[1] / parts[2]
         if not path.is_dir():
-            raise ChannelError(
-                "there is no such log (yet)", where=f"{self.node}: {name}", hint="is its unit prepared?"
-            )
+            raise ChannelError("there is no such log (yet)", where=f"{self.node}: {name}", hint="is its unit prepared?")
         return FileLog(path)
 
     # ------------------------------------------------------------ requests
@@ -144,14 +142,12 @@ class Agent:
                 alone=True,
             ),
             "start": self._of_unit(lambda d, spec, body: d.start(spec), alone=True),
-            "feed": self._of_unit(lambda d, spec, body: d.feed(spec), alone=True),
-            "stop": self._of_unit(
-                lambda d, spec, body: d.stop(spec, clean=bool(body.get("clean"))), alone=True
-            ),
+            "update_inputs": self._of_unit(lambda d, spec, body: d.update_inputs(spec), alone=True),
+            "stop": self._of_unit(lambda d, spec, body: d.stop(spec, clean=bool(body.get("clean"))), alone=True),
             "settle": self._of_unit(lambda d, spec, body: d.settle(spec)),
             "drained": self._of_unit(lambda d, spec, body: d.drained(spec)),
-            "survey": self._of_unit(self._survey),
-            "rehearse": self._of_unit(self._rehearse),
+            "preflight": self._of_unit(self._preflight),
+            "warm_up": self._of_unit(self._warm_up),
             "save": self._of_unit(self._save, alone=True),
             "load": self._of_unit(self._load, alone=True),
             "finish": self._of_unit(lambda d, spec, body: d.finish(spec), alone=True),
@@ -196,26 +192,26 @@ class Agent:
             },
         }
 
-    def _carry(self, body: Mapping[str, Any]) -> tuple[Carry, list[str]]:
+    def _transfer(self, body: Mapping[str, Any]) -> tuple[StateTransfer, list[str]]:
         """Read what a unit takes over, and the names of what was saved of its donors."""
-        carry = load(Carry, body.get("carry"), what="what a unit takes over")
+        transfer = load(StateTransfer, body.get("transfer"), what="what a unit takes over")
         names = [str(name) for name in body.get("saved") or ()]
-        if not all(n == "" or _NAME.fullmatch(n) for n in names) or len(names) != len(carry.donors):
+        if not all(n == "" or _NAME.fullmatch(n) for n in names) or len(names) != len(transfer.source_units):
             raise DeploymentError(f"not the names of what was saved: {names}", where=self.node)
-        return carry, names
+        return transfer, names
 
-    def _rehearse(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:
+    def _warm_up(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:
         """Run a unit on a trifle, from what its donors keep by now if it takes over anything."""
-        carried = self._carry(body) if body.get("carry") is not None else None
+        transferred = self._transfer(body) if body.get("transfer") is not None else None
         with deployed.acting(spec) as units:
-            dressed = transfer.dress(units, spec, *carried, self._state_store()) if carried else None
-        rehearse(units, spec, dressed)
+            dressed = statetransfer.dress(units, spec, *transferred, self._state_store()) if transferred else None
+        warm_up(units, spec, dressed)
 
     def _load(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:
         """Make a unit's checkpoint of what others have saved."""
-        carry, names = self._carry(body)
+        transfer, names = self._transfer(body)
         with deployed.acting(spec) as units:
-            transfer.load(units, spec, carry, names, self._state_store())
+            statetransfer.load(units, spec, transfer, names, self._state_store())
 
     def _dead_letters(self, body: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Give the first malformed records of a deployment."""
@@ -230,20 +226,20 @@ class Agent:
         found = replay(deployed.layout.all_dead_letters, wanted, find, force=force)
         return [dump(replace(one, zone=self.node)) for one in found]
 
-    def _survey(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:
+    def _preflight(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:
         """Raise what stands in the way of saving what a unit keeps."""
         with deployed.acting(spec) as units:
-            transfer.survey(units, spec, self._state_store())
+            statetransfer.preflight(units, spec, self._state_store())
 
     def _save(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> dict[str, int]:
         """Put what a stopped unit kept where other nodes find it; tell its size."""
         with deployed.acting(spec) as units:
-            saved, sent = transfer.save(units, spec, self._state_store())
+            saved, sent = statetransfer.save(units, spec, self._state_store())
         return {"bytes": saved.bytes, "sent": sent}
 
     def _forget(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> bool:
         """Delete what is stored of a unit here, and what it left for others."""
-        transfer.remove(deployed.layout, spec.unit)
+        statetransfer.remove(deployed.layout, spec.unit)
         return deployed.forget(spec)
 
     def _state_store(self) -> StateStore:
@@ -255,9 +251,7 @@ class Agent:
             )
         return StateStore(self._settings.state_store)
 
-    def _of_unit(
-        self, call: Callable[[NodeTasks, UnitSpec, Mapping[str, Any]], Any], *, alone: bool = False
-    ) -> Action:
+    def _of_unit(self, call: Callable[[NodeTasks, UnitSpec, Mapping[str, Any]], Any], *, alone: bool = False) -> Action:
         """Answer a request about a unit; ``alone``: nothing else is done with the unit meanwhile."""
 
         def answer(body: dict[str, Any]) -> Any:
@@ -283,14 +277,11 @@ class Agent:
     def _check_own(self, spec: UnitSpec) -> None:
         """Refuse a unit of another node, or one that needs what this host does not have."""
         if spec.unit.node != self.node:
-            raise DeploymentError(
-                f"unit {spec.id} is not of this node", where=self.node, hint="check the addresses"
-            )
+            raise DeploymentError(f"unit {spec.id} is not of this node", where=self.node, hint="check the addresses")
         if self.offers is None or not (unmet := spec.requires.unmet(self.offers)):
             return
         raise DeploymentError(
-            f"it requires {spec.requires.text}, and this host offers less than the plan counts on "
-            f"({'; '.join(unmet)})",
+            f"it requires {spec.requires.text}, and this host offers less than the plan counts on ({'; '.join(unmet)})",
             where=f"unit {spec.id}, {self.node}",
             hint="correct the host's capabilities in the continuum, or start its agent with --offer",
         )

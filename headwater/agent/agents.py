@@ -29,7 +29,7 @@ from headwater.disk.layout import sink_name
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.port import NodeReport, Replayed, TakeStamp
 from headwater.plan.spec import UnitSpec
-from headwater.plan.transfer import Carry
+from headwater.plan.transfer import StateTransfer
 
 STATE_ENV = "HEADWATER_STATE_STORE"
 LONG_SECONDS = 300.0
@@ -78,8 +78,8 @@ class AgentClient:
     def start(self, spec: UnitSpec) -> None:
         self._order("start", spec)
 
-    def feed(self, spec: UnitSpec) -> None:
-        self._order("feed", spec)
+    def update_inputs(self, spec: UnitSpec) -> None:
+        self._order("update_inputs", spec)
 
     def stop(self, spec: UnitSpec, *, clean: bool = False) -> None:
         self._order("stop", spec, clean=clean)
@@ -91,18 +91,18 @@ class AgentClient:
     def drained(self, spec: UnitSpec) -> bool:
         return bool(self._order("drained", spec))
 
-    def survey(self, spec: UnitSpec) -> None:
-        self._order("survey", spec)
+    def preflight(self, spec: UnitSpec) -> None:
+        self._order("preflight", spec)
 
-    def rehearse(self, spec: UnitSpec, carry: Carry | None, saved: Sequence[str]) -> None:
-        self._order("rehearse", spec, carry=dump(carry), saved=list(saved))
+    def warm_up(self, spec: UnitSpec, transfer: StateTransfer | None, saved: Sequence[str]) -> None:
+        self._order("warm_up", spec, transfer=dump(transfer), saved=list(saved))
 
     def save(self, spec: UnitSpec) -> tuple[int, int]:
         told = self._order("save", spec)
         return int(told["bytes"]), int(told["sent"])
 
-    def load(self, spec: UnitSpec, carry: Carry, saved: Sequence[str]) -> None:
-        self._order("load", spec, carry=dump(carry), saved=list(saved))
+    def load(self, spec: UnitSpec, transfer: StateTransfer, saved: Sequence[str]) -> None:
+        self._order("load", spec, transfer=dump(transfer), saved=list(saved))
 
     def finish(self, spec: UnitSpec) -> bool:
         return bool(self._order("finish", spec))
@@ -184,9 +184,7 @@ class Agents:
     next who asks, alive until they are ended.
     """
 
-    def __init__(
-        self, home: Path, *, options: tuple[str, ...] = (), routes: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, home: Path, *, options: tuple[str, ...] = (), routes: Mapping[str, str] | None = None) -> None:
         """``options`` are given to agents started here; ``routes`` say how nodes reach one another's agents
         where that is not by the agent's own address."""
         self.home = home.resolve()
@@ -230,9 +228,7 @@ class Agents:
         return FlightLog(self._reach(node), f"{deployment}/{channel}")
 
     def _reach(self, node: Node) -> Wire:
-        with self._starting.setdefault(
-            node.name, threading.Lock()
-        ):  # one that does not come up delays no other
+        with self._starting.setdefault(node.name, threading.Lock()):  # one that does not come up delays no other
             address = node.at or self._here(node.name)
         with self._lock:
             wire = self._wires.get(node.name)

@@ -128,9 +128,7 @@ class NodeTasks:
             if digest not in self._specs:
                 file = self._spec_file(digest)
                 if not digest.isalnum() or not file.exists():
-                    raise SpecUnknown(
-                        "the unit's description is not here", where=f"{self.node}: {digest[:12]}"
-                    )
+                    raise SpecUnknown("the unit's description is not here", where=f"{self.node}: {digest[:12]}")
                 self._specs[digest] = load_json(UnitSpec, file.read_text(), what="a unit's description")
             return self._specs[digest]
 
@@ -199,7 +197,7 @@ class NodeTasks:
                 return
             if task is not None and (stood := self._spec_of(task).unit).tag != spec.unit.tag:
                 units.begin_where(spec, stood)
-            units.feed(spec, joins=spec.id in joining)
+            units.update_inputs(spec, joins=spec.id in joining)
             self._pull(spec)
             if task is None or task.wanted != "finished":
                 self._want(spec, "prepared")
@@ -216,13 +214,13 @@ class NodeTasks:
         work = units.get(spec.id)
         runs = work is not None and work.running is not None and work.running.failure(spec.id) is None
         if work is not None and runs and incarnation(work.unit) == incarnation(unit):
-            units.feed(spec)
+            units.update_inputs(spec)
             return
         self._stop(spec.id)
         units.prepare(spec)
         units.start(spec)
 
-    def feed(self, spec: UnitSpec) -> None:
+    def update_inputs(self, spec: UnitSpec) -> None:
         """Give a unit the inputs of a description, without restarting it.
 
         Raises Unavailable while an input that goes is not here whole: the unit reads what is here to its end,
@@ -234,7 +232,7 @@ class NodeTasks:
                 before, kept = self._spec_of(task), {c.id for c in spec.inputs}
                 self._relays.check_whole(before, [c for c in before.inputs if c.id not in kept])
             self._pull(spec)
-            self.units_of(spec).feed(spec)
+            self.units_of(spec).update_inputs(spec)
             self._want(spec, task.wanted if task else "prepared")
 
     def stop(self, spec: UnitSpec, *, clean: bool = False) -> None:
@@ -341,9 +339,7 @@ class NodeTasks:
             stands = self._spec_of(task).unit if task else unit
             itself = incarnation(stands) == incarnation(unit)
             if itself and task is not None and task.wanted == "running":
-                raise DeploymentError(
-                    "forgotten while it runs", where=f"unit {unit.id}", hint="stop it first"
-                )
+                raise DeploymentError("forgotten while it runs", where=f"unit {unit.id}", hint="stop it first")
             units = self.units_of(spec)
             used = set() if itself or task is None else self._channels_of(task)
             # Another unit may have taken over to write a channel.

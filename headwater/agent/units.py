@@ -110,7 +110,7 @@ class Units:
         self._ready: dict[str, tuple[UnitSpec, str, CompiledUnit]] = {}
         """Units that were compiled to see whether they can be, as they are described, and for which Spark."""
         self._learned: set[tuple[str, str, tuple[str, ...]]] = set()
-        self.rehearsals: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self.warm_ups: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         """By checkpoint: a unit is rehearsed once at a time."""
 
     def __getitem__(self, unit: str) -> Work:
@@ -142,7 +142,7 @@ class Units:
     def prepare(self, spec: UnitSpec) -> None:
         """Make a unit's output channels with their readers, and tell it its inputs."""
         self.prepare_outputs(spec)
-        self.feed(spec)
+        self.update_inputs(spec)
 
     def prepare_outputs(self, spec: UnitSpec, joining: frozenset[str] = frozenset()) -> None:
         """Make a unit's output channels and register who reads them; those of before stay.
@@ -177,7 +177,7 @@ class Units:
                 found.setdefault(name, set()).add(reader.unit)
         return found
 
-    def feed(self, spec: UnitSpec, *, joins: bool = False) -> None:
+    def update_inputs(self, spec: UnitSpec, *, joins: bool = False) -> None:
         """Tell a unit which logs each of its inputs is made of; those taken out are read to their end.
 
         ``joins``: it begins where they end now.
@@ -291,9 +291,7 @@ class Units:
             writer = compiled.frame.writeStream.format("headwater_sink").queryName(name).outputMode("append")
             tracking = tracking_of(spec, self.layout)
             run = begin_run(checkpoint)
-            writer = writer.option(
-                "config", sink_config(spec.unit.epoch, compiled.sink_writers, tracking, run)
-            )
+            writer = writer.option("config", sink_config(spec.unit.epoch, compiled.sink_writers, tracking, run))
             writer = writer.option("checkpointLocation", str(checkpoint))
             query = writer.trigger(processingTime=trigger).start()
         work.running = Running(query, scans=compiled.scans, tally=Tally(compiled.counting))
@@ -370,9 +368,7 @@ class Units:
         if not self._ended(work, stop) or not self._used_up(work, running, stop):
             return False
         if work.controlled:
-            write_atomically(
-                self.layout.control(work.unit) / "end.json", json.dumps({WATERMARK: END_OF_TIME})
-            )
+            write_atomically(self.layout.control(work.unit) / "end.json", json.dumps({WATERMARK: END_OF_TIME}))
             if not self._settled(work, running, stop):
                 return False
         running.stop()

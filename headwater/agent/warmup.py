@@ -42,19 +42,19 @@ _SECONDS = 60.0  # after which a rehearsal is enough
 _SMALL = 4 * 2**20  # bytes of state that is brought to its end
 
 
-def rehearse(units: Units, spec: UnitSpec, dress: Callable[[Path], int] | None = None) -> None:
+def warm_up(units: Units, spec: UnitSpec, dress: Callable[[Path], int] | None = None) -> None:
     """Run a unit on some rows of its inputs, to their end; raise what is wrong with it.
 
     With ``dress``, which makes a checkpoint of what others keep and gives its bytes, it goes on from there.
     What its Spark has run before is not run again. One that somebody asked for who is gone is waited for.
     """
-    with units.rehearsals[spec.unit.checkpoint]:
-        _rehearse(units, spec, dress)
+    with units.warm_ups[spec.unit.checkpoint]:
+        _warm_up(units, spec, dress)
 
 
-def _rehearse(units: Units, spec: UnitSpec, dress: Callable[[Path], int] | None) -> None:
+def _warm_up(units: Units, spec: UnitSpec, dress: Callable[[Path], int] | None) -> None:
     unit = spec.unit
-    place = units.layout.root / "rehearsals" / unit.checkpoint
+    place = units.layout.root / "warm_ups" / unit.checkpoint
     shutil.rmtree(place, ignore_errors=True)
     stage = _staged(spec, place)
     at_once = replace(units.settings, trigger="0 seconds")
@@ -146,9 +146,7 @@ def _lay_out(units: Units, stand_in: Units, spec: UnitSpec, stage: UnitSpec, *, 
             _made_up(staged_source)
         elif isinstance(source, MqttSource):
             for location in locations:
-                there, here = (
-                    u.layout.spool(id_, spec.tags[id_], location) / "log" for u in (units, stand_in)
-                )
+                there, here = (u.layout.spool(id_, spec.tags[id_], location) / "log" for u in (units, stand_in))
                 FileLog(here).create()
                 for rows, _ in _newest(partial(FileLog, there), id_):
                     FileLog(here).append(rows, epoch=1, batch=0)

@@ -123,9 +123,7 @@ def _channel(id_: str, stats: ChannelStats, meters: Meters | None, limit: int | 
     )
 
 
-def _unit(
-    units: Units, work: Work, stats: Callable[[Channel], ChannelStats], *, stopped: bool
-) -> UnitProgress:
+def _unit(units: Units, work: Work, stats: Callable[[Channel], ChannelStats], *, stopped: bool) -> UnitProgress:
     """Give a unit's state; ``stopped`` when all was stopped and nothing is to be asked of Spark."""
     unit, running = work.unit, work.running
     status: Status = "finished" if work.finished else "stopped" if stopped or not running else "running"

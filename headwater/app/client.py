@@ -27,8 +27,7 @@ from headwater.plan.explain import explain
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import steps_to
 from headwater.plan.outline import PlanOutline, outline
-from headwater.plan.place import ANNOTATED, Prediction, Setting, place
-from headwater.plan.place import PlacementRequest as PlacementWish
+from headwater.plan.place import ANNOTATED, PlacementRequest, Prediction, Setting, place
 from headwater.plan.profile import Known, Profile
 from headwater.plan.steps import CanarySettings, Step
 from headwater.reuse.pool import Pool
@@ -128,9 +127,7 @@ class Preview:
 
     def shown(self) -> ChangeOutline:
         """Give it as it is shown."""
-        return ChangeOutline(
-            **vars(self.diff.shown()), version=self.version, steps=tuple(self.words), cost=self.cost
-        )
+        return ChangeOutline(**vars(self.diff.shown()), version=self.version, steps=tuple(self.words), cost=self.cost)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +216,7 @@ class Client:
         """Give the plan whose names and epochs hold; raise Missing where there is none (yet, or any more)."""
         with existing(self.place) as store:
             store.deployment(name)
-            found = store.base(name)
+            found = store.active_plan(name)
         if found is None:
             raise Missing(
                 "no plan is in force",
@@ -302,15 +299,11 @@ def _proposed(request: PlanRequest, store: StoreReader | None, observe: Observe)
     try:
         shown = preview(plan, store, reset_state=request.reset_state, canary=request.canary)
     except HeadwaterError as error:
-        return Proposal(
-            request=request, plan=plan, preview=None, prediction=prediction, others=others, refused=error
-        )
+        return Proposal(request=request, plan=plan, preview=None, prediction=prediction, others=others, refused=error)
     return Proposal(request=request, plan=plan, preview=shown, prediction=prediction, others=others)
 
 
-def _decided(
-    request: PlanRequest, dataflow: Dataflow, continuum: Continuum, base: DeploymentPlan | None
-) -> Deployment:
+def _decided(request: PlanRequest, dataflow: Dataflow, continuum: Continuum, base: DeploymentPlan | None) -> Deployment:
     if request.decided is not None:
         return request.decided
     if base is not None and request.dataflow is None and request.continuum is None:
@@ -326,12 +319,12 @@ def _decided(
 def _newest(store: StoreReader, name: str) -> DeploymentPlan | None:
     """Give the newest plan that is wanted of a deployment."""
     record = store.deployment(name)
-    wanted = next((w.plan for w in reversed(store.wishes(name)) if w.plan), record.base)
+    wanted = next((w.plan for w in reversed(store.desired_states(name)) if w.plan), record.active_plan)
     return store.plan(wanted) if wanted is not None else None
 
 
 def _in_force(store: StoreReader) -> dict[str, DeploymentPlan]:
-    found = {r.name: store.base(r.name) for r in store.deployments() if r.phase != "stopped"}
+    found = {r.name: store.active_plan(r.name) for r in store.deployments() if r.phase != "stopped"}
     return {name: plan for name, plan in found.items() if plan is not None}
 
 
@@ -340,10 +333,8 @@ def _setting(dataflow: Dataflow, continuum: Continuum, profile: Profile | None) 
     return Setting(dataflow, continuum, layers, Known(dataflow, profile))
 
 
-def _wish(
-    request: PlanRequest, name: str, strategy: str, running: Mapping[str, DeploymentPlan]
-) -> PlacementWish:
-    return PlacementWish(
+def _wish(request: PlanRequest, name: str, strategy: str, running: Mapping[str, DeploymentPlan]) -> PlacementRequest:
+    return PlacementRequest(
         strategy=strategy,
         limits=request.limits,
         weights=request.weights,
@@ -353,7 +344,7 @@ def _wish(
 
 
 def compare(
-    setting: Setting, wish: PlacementWish, *, observe: Observe = lambda what, done, of: None
+    setting: Setting, wish: PlacementRequest, *, observe: Observe = lambda what, done, of: None
 ) -> dict[str, Prediction | HeadwaterError]:
     """Predict what each strategy's placement would cost, or say why it finds none.
 
@@ -363,12 +354,12 @@ def compare(
     from headwater.placement import STRATEGIES
     from headwater.placement.schedule import SCHEDULERS
 
-    wishes = {name: PlacementWish(strategy=name, beside=wish.beside) for name in (ANNOTATED, *STRATEGIES)}
+    requests = {name: PlacementRequest(strategy=name, beside=wish.beside) for name in (ANNOTATED, *STRATEGIES)}
     if wish.strategy in SCHEDULERS:
-        wishes |= {name: replace(wish, strategy=name) for name in SCHEDULERS}
+        requests |= {name: replace(wish, strategy=name) for name in SCHEDULERS}
     found: dict[str, Prediction | HeadwaterError] = {}
-    for name, one in wishes.items():
-        observe(name, len(found), len(wishes))
+    for name, one in requests.items():
+        observe(name, len(found), len(requests))
         try:
             found[name] = place(setting, one)[1]
         except HeadwaterError as error:
@@ -390,11 +381,11 @@ def preview(
         decided = diff(None, plan, reset_state=reset_state)
         steps = steps_to(decided, {}, {}, canary=canary)
         return Preview(diff=decided, steps=steps, version=0, busy=False, same=False)
-    base, standings = store.base(name), store.standings(name)
+    base, unit_statuses = store.active_plan(name), store.unit_statuses(name)
     next_one = DesiredState(deployment=name, version=record.version + 1, goal="run", plan=None)
     decided = diff(base, plan, reset_state=reset_state, generation=next_one.generation)
-    steps = steps_to(decided, standings, store.plans_of(standings), canary=canary)
-    same = not steps and record.phase == "running" and plan_id(decided.wanted) == record.base
+    steps = steps_to(decided, unit_statuses, store.plans_of(unit_statuses), canary=canary)
+    same = not steps and record.phase == "running" and plan_id(decided.wanted) == record.active_plan
     return Preview(
         diff=decided,
         steps=steps,

@@ -119,7 +119,7 @@ def _replay(
 def _in_force(name: str, place: str | None) -> DeploymentPlan | None:
     with existing(place) as store:
         store.deployment(name)
-        return store.base(name)
+        return store.active_plan(name)
 
 
 def _nodes(plan: DeploymentPlan) -> tuple[str, ...]:

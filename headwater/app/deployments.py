@@ -56,7 +56,7 @@ def stop(name: str, place: str | None = None, *, how: Literal["stop", "forget", 
 class History:
     """What was wanted of a deployment, what became of it, and what happened, the oldest first."""
 
-    wishes: tuple[DesiredState, ...]
+    desired_states: tuple[DesiredState, ...]
     changes: tuple[Change, ...]
     events: tuple[Event, ...]
     decisions: tuple[Decision, ...]
@@ -67,7 +67,7 @@ def history(name: str, place: str | None = None) -> History:
     with existing(place) as store:
         store.deployment(name)
         return History(
-            wishes=store.wishes(name),
+            desired_states=store.desired_states(name),
             changes=store.changes(name),
             events=store.events(name),
             decisions=store.decisions(name),
@@ -138,7 +138,7 @@ def in_force(place: str | None = None) -> dict[str, DeploymentPlan]:
     """Give the plans that are carried out now, by name; nothing where there is no store."""
     try:
         with existing(place) as store:
-            plans = {r.name: store.base(r.name) for r in store.deployments() if r.phase != "stopped"}
+            plans = {r.name: store.active_plan(r.name) for r in store.deployments() if r.phase != "stopped"}
     except NoStore:
         return {}
     return {name: plan for name, plan in plans.items() if plan is not None}
@@ -171,7 +171,7 @@ def follow(
             if now.controller is None and not warned:
                 warned = True
                 say("nobody acts on this store now: `headwater up` does")
-            if now.dealt >= version:
+            if now.observed_version >= version:
                 return _ended(now, version)
             if stop.wait(every):
                 return None

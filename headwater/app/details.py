@@ -62,7 +62,7 @@ def unit(name: str, id_: str, place: str | None = None) -> UnitDetail:
     """Look at a unit of a deployment closely; raise DeploymentError where there is none."""
     with existing(place) as store:
         store.deployment(name)
-        plan, pool = store.base(name), store.pool(name)
+        plan, pool = store.active_plan(name), store.pool(name)
     found = None if plan is None else next((u for u in plan.units if u.id == id_), None)
     if plan is None or found is None:
         raise DeploymentError(

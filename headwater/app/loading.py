@@ -38,15 +38,11 @@ def load_dataflow(reference: str) -> LoadedDataflow:
         raise DataflowError("no such file", where=file, hint="give flow.py, flow.py:name or flow.json")
     if path.suffix == ".json":
         if name:
-            raise DataflowError(
-                "a JSON file holds one dataflow", where=reference, hint=f"leave ':{name}' out"
-            )
+            raise DataflowError("a JSON file holds one dataflow", where=reference, hint=f"leave ':{name}' out")
         with _located(str(path)):
             return LoadedDataflow(Dataflow.from_json(_text(path)), str(path), is_code=False)
     if path.suffix != ".py":
-        raise DataflowError(
-            "neither Python nor JSON", where=file, hint="give flow.py, flow.py:name or flow.json"
-        )
+        raise DataflowError("neither Python nor JSON", where=file, hint="give flow.py, flow.py:name or flow.json")
     path = path.resolve()
     with _importable(path.parent), _in_user_file(path, shown=file):
         module = _executed(path)

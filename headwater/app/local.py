@@ -121,14 +121,14 @@ class LocalRun:
             self._refuse_finished(store)
             self._resume()
             self._act(store, "run", reset_state=reset_state)
-            base = store.base(self.name)
+            base = store.active_plan(self.name)
             assert base is not None
             self.plan = base
         self._deployed = self._agent.deployed(self.name)
 
     def _refuse_finished(self, store: Store) -> None:
         record = store.find(self.name)
-        if record is None or record.version != record.dealt or record.base is None:
+        if record is None or record.version != record.observed_version or record.active_plan is None:
             return
         if store.wish(self.name).goal == "finish" and record.phase == "stopped":
             raise DeploymentError(
@@ -169,7 +169,7 @@ class LocalRun:
             try:
                 plan = self.plan if goal == "run" else None
                 version = store.want(self.name, goal, plan, reset_state=reset_state)
-                while (record := store.deployment(self.name)).dealt < version:
+                while (record := store.deployment(self.name)).observed_version < version:
                     wait = controller.advance(self.name)
                     if not going_on():
                         return False
@@ -295,9 +295,7 @@ class LocalRun:
 
         operator = self.plan.dataflow[sink]
         if not isinstance(operator, (MemorySink, ConsoleSink)):
-            raise DeploymentError(
-                f"'{sink}' is not a memory or console sink", hint="read its files or table instead"
-            )
+            raise DeploymentError(f"'{sink}' is not a memory or console sink", hint="read its files or table instead")
         batches = []
         for log in self._sink_logs(sink):
             batches += list(log.read(log.earliest(), log.latest()))
@@ -362,9 +360,7 @@ def take_over(plan: DeploymentPlan, layout: Layout, store: Store) -> None:
             hint="begin anew with --fresh",
         ) from error
     if keys != dict(plan.dataflow.keys) or units.keys() != {u.id for u in plan.units}:
-        changed = sorted(
-            o for o in keys | dict(plan.dataflow.keys) if keys.get(o) != plan.dataflow.keys.get(o)
-        )
+        changed = sorted(o for o in keys | dict(plan.dataflow.keys) if keys.get(o) != plan.dataflow.keys.get(o))
         what = f"changed: {', '.join(changed[:5])}" if changed else "the same operators, placed otherwise"
         raise DeploymentError(
             f"the directory holds a deployment of another plan, by an older version ({what})",
@@ -381,9 +377,7 @@ def take_over(plan: DeploymentPlan, layout: Layout, store: Store) -> None:
     for unit in named.units:
         spec = spec_of(named, unit.id)
         write_atomically(layout.root / "specs" / f"{spec.digest}.json", dump_json(spec).decode())
-        tasks.append(
-            {"unit": spec.id, "digest": spec.digest, "wanted": "finished" if finished else "stopped"}
-        )
+        tasks.append({"unit": spec.id, "digest": spec.digest, "wanted": "finished" if finished else "stopped"})
     write_atomically(layout.root / "tasks.json", json.dumps({"tasks": tasks}))
     store.adopt(named, finished=finished)
     layout.plan.rename(layout.plan.with_suffix(".json.old"))

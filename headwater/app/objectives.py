@@ -150,7 +150,7 @@ def metrics(name: str, since_s: float, place: str | None = None) -> Metrics:
     """Give what a deployment did in the last seconds, by the samples that the controller keeps."""
     with existing(place) as store:
         store.deployment(name)
-        plan, samples = store.base(name), store.samples(name, since=time.time() - since_s)
+        plan, samples = store.active_plan(name), store.samples(name, since=time.time() - since_s)
     sinks = sink_units(plan) if plan else ()
     seen = window(samples, NOW)
     return Metrics(
@@ -211,9 +211,7 @@ def _operator(unit: UnitRates, name: str, rates: OperatorRates) -> Iterator[Oper
     )
     places = {place: rate for (one, place), rate in unit.taken.items() if one == name and place is not None}
     for place, rate in places.items() if len(places) > 1 else ():
-        yield OperatorMetrics(
-            operator=name, location=place, rows_in_per_s=rate, rows_out_per_s=None, selectivity=None
-        )
+        yield OperatorMetrics(operator=name, location=place, rows_in_per_s=rate, rows_out_per_s=None, selectivity=None)
 
 
 def _share(part: float | None, whole: float | None) -> float | None:
@@ -324,7 +322,7 @@ def compared(name: str, place: str | None = None) -> Mapping[str, tuple[Compared
     """
     with existing(place) as store:
         store.deployment(name)
-        learned, plan = store.known(name), store.base(name)
+        learned, plan = store.known(name), store.active_plan(name)
         seen = window(store.samples(name, since=time.time() - observe.RECENT))
     if plan is None or seen is None:
         return {"latency": (), "load": (), "bytes": ()}

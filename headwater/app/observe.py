@@ -199,7 +199,7 @@ class _Memory:
             found.known.append(
                 _Known(
                     record,
-                    self._plan(store, record.base) if record.base else None,
+                    self._plan(store, record.active_plan) if record.active_plan else None,
                     self._progress(record.name, own),
                     self._window(record.name, own),
                     promises.get(record.name),
@@ -225,8 +225,7 @@ class _Memory:
             deployments=tuple(_deployment(one, read.steps) for one in read.known),
             pools=_pools(store.members()),
             decisions=tuple(
-                DecisionSeen(**{f.name: getattr(d, f.name) for f in fields(DecisionSeen)})
-                for d in read.decisions
+                DecisionSeen(**{f.name: getattr(d, f.name) for f in fields(DecisionSeen)}) for d in read.decisions
             ),
         )
 
@@ -266,9 +265,7 @@ class _Memory:
                 found.setdefault(key[0], []).append(key)
         return {name: tuple(own) for name, own in found.items()}
 
-    def _said(
-        self, store: Snapshot, heard: Iterable[tuple[str, str, float, str | None]], sampled: set[str]
-    ) -> None:
+    def _said(self, store: Snapshot, heard: Iterable[tuple[str, str, float, str | None]], sampled: set[str]) -> None:
         """Read what zones last said that no sample tells: there is none, or they cannot be asked."""
         found = {}
         for name, zone, at, error in heard:
@@ -442,9 +439,7 @@ def _part(name: str, plan: _Planned, progress: Progress, seen: Window | None) ->
     return _DeploymentPart(plan, progress, seen, tuple(units), hosts, tuple(links))
 
 
-def _unit(
-    name: str, unit: str, zone: str, layer: str, said: UnitProgress | None, rates: UnitRates | None
-) -> UnitSeen:
+def _unit(name: str, unit: str, zone: str, layer: str, said: UnitProgress | None, rates: UnitRates | None) -> UnitSeen:
     if said is None:
         return UnitSeen(unit=unit, deployment=name, zone=zone, layer=layer)
     return UnitSeen(
@@ -481,7 +476,7 @@ def _deployment(one: _Known, steps: Mapping[int, tuple[int, int]]) -> Deployment
         version=record.version,
         message=record.message,
         updated=record.updated,
-        plan=record.base,
+        plan=record.active_plan,
         continuum=plan.continuum.name if plan else None,
         busy=busy,
         units=len(set(plan.units if plan else ()) | {u.unit for u in progress.units}),
@@ -506,8 +501,8 @@ def _status(one: _Known, read: _Read, controller: str | None) -> Status:
         name=record.name,
         phase=record.phase,
         version=record.version,
-        dealt=record.dealt,
-        base=record.base,
+        observed_version=record.observed_version,
+        active_plan=record.active_plan,
         message=record.message,
         controller=controller,
         change=None if change is None else ChangeStatus(**vars(change), done=done, steps=steps),
@@ -517,9 +512,7 @@ def _status(one: _Known, read: _Read, controller: str | None) -> Status:
         measured=measured,
         decisions=tuple(d for d in read.decisions if d.deployment == record.name),
         zones=tuple(
-            Heartbeat(zone=zone, at=at, error=error)
-            for name, zone, at, error in read.heard
-            if name == record.name
+            Heartbeat(zone=zone, at=at, error=error) for name, zone, at, error in read.heard if name == record.name
         ),
         units=one.progress.units,
         links=one.progress.links,

@@ -151,9 +151,7 @@ def _want(pool: Pool, plan: DeploymentPlan | None, version: int, place: str | No
         with closing(Store(store_place(place))) as store:
             return store.keep_pool(pool, None, after=version)
     client = Client(place)
-    request = PlanRequest(
-        dataflow=plan.dataflow, continuum=plan.continuum, decided=plan.deployment, pool=pool
-    )
+    request = PlanRequest(dataflow=plan.dataflow, continuum=plan.continuum, decided=plan.deployment, pool=pool)
     return client.apply(client.propose(request), after=version)
 
 
@@ -219,7 +217,7 @@ def costs(place: str | None = None) -> Mapping[str, tuple[Account, ...]]:
 
 
 def _accounts(store: StoreReader, name: str) -> tuple[Account, ...]:
-    pool, plan = store.pool(name), store.base(name)
+    pool, plan = store.pool(name), store.active_plan(name)
     if pool is None or plan is None or not pool.submissions:
         return ()
     seen = _seen(store, name)
@@ -311,9 +309,7 @@ def grant(
 
 def _identify(store: StoreReader, owner: str, token: str | None) -> None:
     if not store.is_owner(owner, token if token is not None else os.environ.get(TOKEN)):
-        raise Denied(
-            f"{owner} needs a token, and this is not it", where=f"owner {owner}", hint=f"set {TOKEN}"
-        )
+        raise Denied(f"{owner} needs a token, and this is not it", where=f"owner {owner}", hint=f"set {TOKEN}")
 
 
 def _check_role(store: StoreReader, name: str) -> None:
@@ -367,9 +363,7 @@ def _check_limits(store: StoreReader, name: str, pool: Pool) -> None:
         if used >= limits.cores:
             found.append(f"cores {used:.2f} are used, {limits.cores:g} are allowed")
     if found:
-        raise Denied(
-            "; ".join(found), where=f"owner {name}", hint="remove a dataflow, or ask for a higher limit"
-        )
+        raise Denied("; ".join(found), where=f"owner {name}", hint="remove a dataflow, or ask for a higher limit")
 
 
 def _stands(store: StoreReader, pool: str) -> tuple[int, DeploymentPlan | None]:
@@ -377,8 +371,6 @@ def _stands(store: StoreReader, pool: str) -> tuple[int, DeploymentPlan | None]:
     record = store.find(pool)
     if record is None:
         return 0, None
-    if record.phase in BUSY or record.dealt < record.version:
-        raise Busy(
-            "a change is under way", where=f"pool {pool}", hint="try again when it is done: headwater status"
-        )
-    return record.version, store.base(pool)
+    if record.phase in BUSY or record.observed_version < record.version:
+        raise Busy("a change is under way", where=f"pool {pool}", hint="try again when it is done: headwater status")
+    return record.version, store.active_plan(pool)

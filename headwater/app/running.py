@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from headwater.placement.replay import Score
     from headwater.plan.place import PlacementRequest, Setting
     from headwater.plan.profile import Profile
+    from headwater.spark.brokerprocess import BrokerProcess
     from headwater.spark.endpoint import LocalEndpoint
     from headwater.spark.profiling import ProfiledOperator
-    from headwater.spark.standing import BrokerProcess
 
 WhenFull = Literal["block", "drop_oldest", "drop_newest", "fail"]
 Delivery = Literal["exactly_once", "at_least_once"]
@@ -101,7 +101,7 @@ def simulate(
     dataflow: Dataflow,
     continuum: Continuum,
     trace: str | Path,
-    wishes: Sequence[PlacementRequest],
+    desired_states: Sequence[PlacementRequest],
     *,
     profile: Profile | None = None,
     forecast: str | None = None,
@@ -117,7 +117,7 @@ def simulate(
 
     setting = _setting(dataflow, continuum, profile)
     steps = read_trace(_text(trace, "trace") if text is None else text, setting, where=str(trace))
-    return replayed_by_each(setting, steps, wishes, forecast=forecast, observe=observe)
+    return replayed_by_each(setting, steps, desired_states, forecast=forecast, observe=observe)
 
 
 def profile(
@@ -139,9 +139,7 @@ def profile(
 
     with tempfile.TemporaryDirectory(prefix="headwater-profile-") as directory:
         place = Path(directory)
-        endpoint = LocalEndpoint.start(
-            place / "spark", cores=cores, memory_mb=memory_mb, python_path=python_path
-        )
+        endpoint = LocalEndpoint.start(place / "spark", cores=cores, memory_mb=memory_mb, python_path=python_path)
         try:
             return profiling.profile(
                 endpoint.session(), dataflow, samples, place / "work", repeats=repeats, observe=observe
@@ -301,9 +299,7 @@ class _Consoles:
 class _Drain(threading.Thread):
     """Waits for a deployment to use up its input, beside the loop that shows progress."""
 
-    def __init__(
-        self, deployment: LocalRun, feed: Callable[[threading.Event], None], ended: threading.Event
-    ) -> None:
+    def __init__(self, deployment: LocalRun, feed: Callable[[threading.Event], None], ended: threading.Event) -> None:
         super().__init__(name="drain", daemon=True)
         self.give_up = threading.Event()
         self.error: BaseException | None = None
@@ -369,7 +365,7 @@ def _clear(directory: Path) -> None:
         "terms.json",
         "peers.json",
         "state",
-        "rehearsals",
+        "warm_ups",
     }
     strange = sorted(p.name for p in rest if p.name not in ours)
     if strange:
@@ -400,9 +396,7 @@ def dead_letters(directory: Path) -> Iterator[dict[str, Any]]:
 
     layout = Layout(directory)
     if not _is_deployment(directory):
-        raise DeploymentError(
-            "no deployment here", where=str(directory), hint="give the --dir of `headwater run`"
-        )
+        raise DeploymentError("no deployment here", where=str(directory), hint="give the --dir of `headwater run`")
     letters: Iterator[dict[str, Any]] = read_dead_letters(layout.all_dead_letters)
     return letters
 
@@ -423,23 +417,23 @@ def only_deployment() -> Path:
 
 def start_broker(directory: Path, *, port: int) -> dict[str, Any]:
     """Start a local Kafka broker that outlives this process; raise DeploymentError where one runs."""
-    from headwater.spark import standing
+    from headwater.spark import brokerprocess
 
-    return _broker(directory, standing.start(directory, port=port))
+    return _broker(directory, brokerprocess.start(directory, port=port))
 
 
 def stop_broker(directory: Path) -> dict[str, Any]:
     """End a directory's broker; what is returned has no pid where none ran."""
-    from headwater.spark import standing
+    from headwater.spark import brokerprocess
 
-    return _broker(directory, standing.stop(directory))
+    return _broker(directory, brokerprocess.stop(directory))
 
 
 def broker_status(directory: Path) -> dict[str, Any]:
     """Describe a directory's broker; there is no pid where none runs."""
-    from headwater.spark import standing
+    from headwater.spark import brokerprocess
 
-    return _broker(directory, standing.status(directory))
+    return _broker(directory, brokerprocess.status(directory))
 
 
 def _broker(directory: Path, found: BrokerProcess | None) -> dict[str, Any]:

@@ -200,17 +200,17 @@ class Heartbeat:
 class Status:
     """All there is to say of a deployment at one moment.
 
-    ``dealt``: the newest version that was brought to an end; ``base``: the plan in force. ``change``: the one
-    under way, or the last one. ``controller``: who acts on the store. ``kept`` and ``broken``: of the
-    promise; None where there is none, or nothing was ``measured`` lately. ``decisions``: those of which more
-    is to be heard.
+    ``observed_version``: the newest version that was brought to an end; ``active_plan``: the plan in force.
+    ``change``: the one under way, or the last one. ``controller``: who acts on the store. ``kept`` and
+    ``broken``: of the promise; None where there is none, or nothing was ``measured`` lately. ``decisions``:
+    the open ones.
     """
 
     name: str
     phase: Phase
     version: int
-    dealt: int
-    base: str | None
+    observed_version: int
+    active_plan: str | None
     message: str
     controller: str | None
     change: ChangeStatus | None
@@ -228,6 +228,4 @@ class Status:
     @property
     def progress(self) -> Progress:
         """What its nodes said, as one."""
-        return Progress(
-            seconds=0.0, units=self.units, links=self.links, channels=self.channels, hosts=self.hosts
-        )
+        return Progress(seconds=0.0, units=self.units, links=self.links, channels=self.channels, hosts=self.hosts)

@@ -292,7 +292,7 @@ def what_if(name: str, supposed: Supposed, place: str | None = None) -> WhatIf:
     """
     with deployments.existing(place) as store:
         store.deployment(name)
-        plan = store.base(name)
+        plan = store.active_plan(name)
         if plan is None:
             raise DeploymentError(
                 "it is not in force yet, and there is nothing to go by",
@@ -352,8 +352,8 @@ def _case(store: StoreReader, name: str, plan: DeploymentPlan, promise: Promise)
 def _beside(store: StoreReader, name: str) -> Iterator[Beside]:
     """Give the other dataflows, with what is known of their costs."""
     for other in store.deployments():
-        if other.name != name and other.phase != "stopped" and other.base is not None:
-            plan, kept = store.plan(other.base), store.learned(other.name)
+        if other.name != name and other.phase != "stopped" and other.active_plan is not None:
+            plan, kept = store.plan(other.active_plan), store.learned(other.name)
             profile = kept.profile if kept else store.profile(other.name)
             yield plan, None if profile is None else narrowed(profile, plan.dataflow)
 
@@ -412,9 +412,7 @@ def _rates(plan: DeploymentPlan, known: Rates, supposed: Supposed) -> dict[str, 
     return found
 
 
-def _changed(
-    source: str, now: Mapping[str, float], places: Sequence[str], change: RateChange
-) -> dict[str, float]:
+def _changed(source: str, now: Mapping[str, float], places: Sequence[str], change: RateChange) -> dict[str, float]:
     """Give a source's rates by location; an amount for all is shared as now, evenly where that is unknown."""
     own = {p: rate for p in places if (rate := now.get(p, now.get("*"))) is not None}
     here = [change.location] if change.location is not None else list(places)

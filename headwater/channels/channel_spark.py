@@ -143,9 +143,7 @@ class Members:
                 self._load()
                 self._stamp = stamp
         except FileNotFoundError:
-            raise ChannelError(
-                "no members file", where=self.file, hint="write it before starting the query"
-            ) from None
+            raise ChannelError("no members file", where=self.file, hint="write it before starting the query") from None
         return self._active
 
     def log(self, writer: str) -> Log | None:
@@ -396,9 +394,7 @@ def _types(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
-def share(
-    pieces: Sequence[tuple[WriterCommitMessage, ...]], parallelism: int
-) -> list[tuple[WriterCommitMessage, ...]]:
+def share(pieces: Sequence[tuple[WriterCommitMessage, ...]], parallelism: int) -> list[tuple[WriterCommitMessage, ...]]:
     """Spread each writer's pieces over at most ``parallelism`` groups, balanced by rows.
 
     A writer stays whole and in order unless it alone outweighs a fair share; then it is cut

@@ -67,8 +67,7 @@ class Entry:
         """Rebuild an entry from its JSON form (``to_record``)."""
         values = dict(record)
         values["segments"] = tuple(
-            Segment(**{**s, "offsets": tuple(s["offsets"])} if s.get("offsets") else s)
-            for s in values["segments"]
+            Segment(**{**s, "offsets": tuple(s["offsets"])} if s.get("offsets") else s) for s in values["segments"]
         )
         values["previous"] = tuple(values["previous"]) if values["previous"] else None
         # Entries of before have the time of ingestion by another name.

@@ -228,9 +228,7 @@ class Cluster:
             consumer = self._idle.pop() if self._idle else None
         if consumer is None:
             settings = {k: v for k, v in self._settings.items() if not k.startswith(_ONLY_PRODUCER)}
-            consumer = client(
-                "Consumer", self.where, {**_CONSUMER, **settings, "isolation.level": "read_committed"}
-            )
+            consumer = client("Consumer", self.where, {**_CONSUMER, **settings, "isolation.level": "read_committed"})
         sound = False
         try:
             yield consumer
@@ -280,9 +278,7 @@ class Cluster:
             time.sleep(_PAUSE)
 
     def _failed(self, error: Any, where: str) -> Exception:
-        return failure(
-            error, self.servers, where=where, hint="see the broker's log; what failed is done again"
-        )
+        return failure(error, self.servers, where=where, hint="see the broker's log; what failed is done again")
 
 
 _clusters: dict[tuple[tuple[str, str], ...], Cluster] = {}

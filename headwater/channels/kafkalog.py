@@ -116,9 +116,7 @@ class KafkaLog(Log):
             where=f"topic {topic}",
             journal=self._shared.journal,
             keep=self._shared.table,
-            store=KafkaStore(
-                self._cluster, topic, self.staging or Path(), self._shared.table, on_corrupt=on_corrupt
-            ),
+            store=KafkaStore(self._cluster, topic, self.staging or Path(), self._shared.table, on_corrupt=on_corrupt),
             limits=limits,
             event_time=event_time,
             fsync=True,

@@ -200,12 +200,7 @@ class Log(LogView):
         self._refuse_zombie(last, epoch)
         if last is None:
             return False
-        if (
-            last.epoch == epoch
-            and last.batch >= 0
-            and self.lineage
-            and last.lineage not in (None, self.lineage)
-        ):
+        if last.epoch == epoch and last.batch >= 0 and self.lineage and last.lineage not in (None, self.lineage):
             raise ChannelError(
                 f"it holds batches of epoch {epoch} that another checkpoint has numbered",
                 where=self.where,
@@ -216,9 +211,7 @@ class Log(LogView):
             return True
         # the same numbering, gone on with by a newer writer
         counts = last.counts
-        return (
-            bool(self.lineage) and last.lineage == self.lineage and counts is not None and counts[1] >= batch
-        )
+        return bool(self.lineage) and last.lineage == self.lineage and counts is not None and counts[1] >= batch
 
     def _refuse_zombie(self, last: Entry | None, epoch: int) -> None:
         if last is not None and last.epoch > epoch:
@@ -252,11 +245,7 @@ class Log(LogView):
             time.sleep(_POLL)
             return
         slowest = min(self.readers().items(), key=lambda item: item[1], default=None)
-        who = (
-            f"reader {slowest[0]!r} at {slowest[1]} of {self.latest()}"
-            if slowest
-            else "no reader is registered"
-        )
+        who = f"reader {slowest[0]!r} at {slowest[1]} of {self.latest()}" if slowest else "no reader is registered"
         waited = f" for {self.limits.block_timeout:g} s" if blocking else ""
         raise ChannelFull(
             f"full{waited}: {full}; slowest: {who}",
@@ -274,10 +263,7 @@ class Log(LogView):
             while seq <= last.seq:
                 unread = last.total_bytes - self._before(seq).bytes
                 fits = self.limits.max_bytes is None or unread + size <= self.limits.max_bytes
-                fresh = (
-                    self.limits.max_age is None
-                    or time.time() - self._entry(seq).written <= self.limits.max_age
-                )
+                fresh = self.limits.max_age is None or time.time() - self._entry(seq).written <= self.limits.max_age
                 if unread == 0 or (fits and fresh):
                     break
                 seq += 1

@@ -61,9 +61,7 @@ class LogServer(flight.FlightServerBase):  # type: ignore[misc]
     ) -> None:
         where = f"grpc+tls://{listen}" if tls else location(listen)
         try:
-            super().__init__(
-                where, middleware={"token": TokenCheck(token)}, tls_certificates=[tls] if tls else None
-            )
+            super().__init__(where, middleware={"token": TokenCheck(token)}, tls_certificates=[tls] if tls else None)
         except (OSError, pa.ArrowException) as error:
             raise DeploymentError(
                 f"cannot listen at {listen}: {str(error).splitlines()[0]}",

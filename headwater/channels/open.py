@@ -63,9 +63,7 @@ def _compressing(spec: Mapping[str, Any], log: Log) -> Log:
     """Let a writer compress as its description says."""
     log.compression = str(spec.get("compression") or log.compression)
     if log.compression not in ("lz4", "zstd"):
-        raise ChannelError(
-            f"unknown compression {log.compression!r}", where="log description", hint="use lz4 or zstd"
-        )
+        raise ChannelError(f"unknown compression {log.compression!r}", where="log description", hint="use lz4 or zstd")
     return log
 
 

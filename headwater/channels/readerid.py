@@ -12,7 +12,5 @@ _READER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
 def check_reader(reader: str, where: str) -> str:
     """Return a reader's id, or raise ChannelError where it is none."""
     if not _READER.fullmatch(reader):
-        raise ChannelError(
-            f"{reader!r} is no reader id", where=where, hint="use letters, digits and _ . @ - only"
-        )
+        raise ChannelError(f"{reader!r} is no reader id", where=where, hint="use letters, digits and _ . @ - only")
     return reader

@@ -36,9 +36,7 @@ class Retention:
         try:
             file = open(self._log / "lock", "w")  # noqa: SIM115 (closed below)
         except FileNotFoundError:
-            raise ChannelError(
-                "there is no log", where=str(self._log), hint="register a reader first"
-            ) from None
+            raise ChannelError("there is no log", where=str(self._log), hint="register a reader first") from None
         with file:
             fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed, also by a kill
             yield
@@ -55,9 +53,7 @@ class Retention:
 
     def write_floor(self, floor: Floor, *, fsync: bool) -> None:
         """Replace the floor."""
-        write_atomically(
-            self._log / "floor.json", json.dumps(asdict(floor)), scratch=self.directory, fsync=fsync
-        )
+        write_atomically(self._log / "floor.json", json.dumps(asdict(floor)), scratch=self.directory, fsync=fsync)
 
     def readers(self) -> dict[str, int]:
         """Return every registered reader's position."""

@@ -191,19 +191,11 @@ def demo(
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Where to run it.", show_default="a temporary directory")
     ] = None,
-    seconds: Annotated[
-        float, typer.Option("--seconds", help="How long new input keeps coming.", min=0)
-    ] = 20.0,
-    days: Annotated[
-        float | None, typer.Option(help="Length of the series.", min=1, show_default="60")
-    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", help="How long new input keeps coming.", min=0)] = 20.0,
+    days: Annotated[float | None, typer.Option(help="Length of the series.", min=1, show_default="60")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the generated readings.")] = 2,
-    nab: Annotated[
-        Path | None, typer.Option(help="NAB's machine-temperature CSV instead.", show_default=False)
-    ] = None,
-    labels: Annotated[
-        Path | None, typer.Option(help="NAB's combined_windows.json.", show_default=False)
-    ] = None,
+    nab: Annotated[Path | None, typer.Option(help="NAB's machine-temperature CSV instead.", show_default=False)] = None,
+    labels: Annotated[Path | None, typer.Option(help="NAB's combined_windows.json.", show_default=False)] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary directory.")] = False,
 ) -> None:
     """Run the Acme example over three layers and five locations, and check it against one batch run."""
@@ -217,9 +209,7 @@ def demo(
             say(f"Acme on five edge zones, two sites and one cloud (in {place})")
         with Screen("acme", as_json=False, quiet=as_json) as screen:
             screen.wait("starting Spark")
-            summary = run_demo(
-                settings, place, stop=stop, observe=screen.show, say=screen.say, wait=screen.wait
-            )
+            summary = run_demo(settings, place, stop=stop, observe=screen.show, say=screen.say, wait=screen.wait)
     if summary is None:
         say("stopped")
         raise typer.Exit(130)

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from headwater.plan.steps import CanarySettings
 
 Flow = Annotated[str, typer.Argument(help="flow.py, flow.py:name or flow.json", show_default=False)]
-ContinuumFile = Annotated[
-    Path, typer.Option("--continuum", "-c", help="The zones, as YAML.", show_default=False)
-]
+ContinuumFile = Annotated[Path, typer.Option("--continuum", "-c", help="The zones, as YAML.", show_default=False)]
 StorePlace = Annotated[
     str | None,
     typer.Option(
@@ -57,13 +55,9 @@ Reset = Annotated[
 ]
 Canary = Annotated[
     str | None,
-    typer.Option(
-        "--canary", help="Zone by zone, and so long a look after each, such as 60s.", show_default=False
-    ),
+    typer.Option("--canary", help="Zone by zone, and so long a look after each, such as 60s.", show_default=False),
 ]
-Factor = Annotated[
-    float, typer.Option("--factor", help="By how much dead letters and late rows may grow.", min=0)
-]
+Factor = Annotated[float, typer.Option("--factor", help="By how much dead letters and late rows may grow.", min=0)]
 Trust = Annotated[bool, typer.Option("--trust-code", help="Run the pickled functions of a JSON dataflow.")]
 
 
@@ -152,9 +146,7 @@ def stop(
     name: Name,
     store: StorePlace = None,
     forget: Annotated[bool, typer.Option("--forget", help="Delete its state and channels, too.")] = False,
-    finish: Annotated[
-        bool, typer.Option("--finish", help="Use up all input and close windows first.")
-    ] = False,
+    finish: Annotated[bool, typer.Option("--finish", help="Use up all input and close windows first.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before deleting.")] = False,
     wait: Wait = False,
     as_json: Json = False,

@@ -24,9 +24,7 @@ Of = Annotated[
 ]
 Unit = Annotated[
     str,
-    typer.Argument(
-        help="A unit, with or without its zone.", show_default=False, autocompletion=complete.units
-    ),
+    typer.Argument(help="A unit, with or without its zone.", show_default=False, autocompletion=complete.units),
 ]
 Layer = Annotated[
     str | None,
@@ -87,9 +85,7 @@ def fuse(
     first: Unit,
     second: Annotated[
         str,
-        typer.Argument(
-            help="One that it feeds, or is fed by.", show_default=False, autocompletion=complete.units
-        ),
+        typer.Argument(help="One that it feeds, or is fed by.", show_default=False, autocompletion=complete.units),
     ],
     to: Layer = None,
     of: Of = None,

@@ -30,9 +30,7 @@ Record = Annotated[
     str | None,
     typer.Option("--record", help="The record as it should be; for one letter.", show_default="as it is"),
 ]
-Force = Annotated[
-    bool, typer.Option("--force", help="Even if the record does not fit, or was replayed before.")
-]
+Force = Annotated[bool, typer.Option("--force", help="Even if the record does not fit, or was replayed before.")]
 
 
 def register(app: typer.Typer) -> None:

@@ -41,12 +41,8 @@ def status(
     watch: Annotated[
         bool, typer.Option("--watch", help="Look again every second, until Ctrl-C; JSON is a line each.")
     ] = False,
-    model: Annotated[
-        bool, typer.Option("--model", help="Hold what was predicted against what is measured.")
-    ] = False,
-    costs: Annotated[
-        bool, typer.Option("--costs", help="What shared dataflows cost, shared and alone.")
-    ] = False,
+    model: Annotated[bool, typer.Option("--model", help="Hold what was predicted against what is measured.")] = False,
+    costs: Annotated[bool, typer.Option("--costs", help="What shared dataflows cost, shared and alone.")] = False,
 ) -> None:
     """Show what deployments do: phase, steps of a change, units with rows and lag."""
     from rich.console import Console, Group
@@ -127,9 +123,9 @@ def history(name: Name, store: StorePlace = None, as_json: Json = False) -> None
         print_json(found)
         return
     outcomes = {c.version: c for c in found.changes}
-    for wish in found.wishes:
+    for wish in found.desired_states:
         change = outcomes.get(wish.version)
-        newest = wish.version == found.wishes[-1].version
+        newest = wish.version == found.desired_states[-1].version
         ended = (change.outcome or change.phase) if change else "wanted" if newest else "superseded"
         typer.echo(f"{deployments.clock(wish.at)}  version {wish.version}: {wish.goal}, {ended}")
         if change is not None and change.message:

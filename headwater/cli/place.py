@@ -52,9 +52,7 @@ MaxBandwidth = Annotated[
 ]
 WeightsOf = Annotated[
     str | None,
-    typer.Option(
-        "--weights", help="What hosts and network count in the cost.", show_default="cpu=0.5,network=0.5"
-    ),
+    typer.Option("--weights", help="What hosts and network count in the cost.", show_default="cpu=0.5,network=0.5"),
 ]
 
 
@@ -81,9 +79,7 @@ def profile(
             show_default="by the sample's event times",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the profile is written.")] = Path(
-        "profile.json"
-    ),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the profile is written.")] = Path("profile.json"),
     cores: Annotated[int | None, typer.Option(help="Cores for Spark.", min=1, show_default="all")] = None,
     memory: Annotated[str, typer.Option(help="Heap of Spark, such as 1g or 512m.")] = "1g",
     repeats: Annotated[int, typer.Option(help="Runs of each operator; the median counts.", min=1)] = 3,
@@ -144,10 +140,7 @@ def _samples(dataflow: Dataflow, given: Sequence[str]) -> dict[str, dict[str, st
         found[name] = path
     every = dataflow.locations or ("sample",)
     places = {name: every if "{location}" in path else every[:1] for name, path in found.items()}
-    return {
-        name: {place: path.replace("{location}", place) for place in places[name]}
-        for name, path in found.items()
-    }
+    return {name: {place: path.replace("{location}", place) for place in places[name]} for name, path in found.items()}
 
 
 def _rates(dataflow: Dataflow, given: Sequence[str]) -> dict[str, float]:

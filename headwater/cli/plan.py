@@ -60,9 +60,7 @@ def plan(
     continuum: ContinuumFile,
     as_json: Json = False,
     one_unit: Annotated[bool, typer.Option("--one-unit", help="All in the root zone.")] = False,
-    unit_per_operator: Annotated[
-        bool, typer.Option("--unit-per-operator", help="Cut between all operators.")
-    ] = False,
+    unit_per_operator: Annotated[bool, typer.Option("--unit-per-operator", help="Cut between all operators.")] = False,
     strategy: Strategy = None,
     profile: ProfileFiles = None,
     max_latency: MaxLatency = None,
@@ -70,16 +68,12 @@ def plan(
     weights: WeightsOf = None,
     compare: Compare = False,
     store: StorePlace = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Plan again whenever a file changes, until Ctrl-C.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Plan again whenever a file changes, until Ctrl-C.")] = False,
 ) -> None:
     """Show which units run in which zones, what crosses each link, and what applying it would change."""
     predict = strategy is not None or compare or bool(profile)
     if one_unit + unit_per_operator + predict > 1:
-        raise typer.BadParameter(
-            "--one-unit, --unit-per-operator and --strategy (with its options) exclude each other"
-        )
+        raise typer.BadParameter("--one-unit, --unit-per-operator and --strategy (with its options) exclude each other")
     asked = _Asked(
         flow=flow,
         continuum=continuum,
@@ -189,9 +183,7 @@ def _difference_data(differs: PlanDiff | HeadwaterError | None) -> dict[str, Any
     return {"differs": differs and differs.shown()}
 
 
-def _show_again(
-    found: Proposal, differs: PlanDiff | HeadwaterError | None, changed: list[str], *, first: bool
-) -> None:
+def _show_again(found: Proposal, differs: PlanDiff | HeadwaterError | None, changed: list[str], *, first: bool) -> None:
     from rich.console import Console
 
     from headwater.render.deployment import change_view, print_error
@@ -238,7 +230,4 @@ def _show_error(error: HeadwaterError, changed: list[str], *, as_json: bool) -> 
 
 def _error_data(error: HeadwaterError) -> list[dict[str, Any]]:
     members = error.errors if isinstance(error, ErrorList) else (error,)
-    return [
-        {"what": one.what, "where": one.where, "hint": one.hint, "exit_code": one.exit_code}
-        for one in members
-    ]
+    return [{"what": one.what, "where": one.where, "hint": one.hint, "exit_code": one.exit_code} for one in members]

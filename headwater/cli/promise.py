@@ -54,15 +54,11 @@ def promise(
     headroom: Annotated[
         str | None, _given("--headroom", "The share of each host's cores that stays free, such as 20%.")
     ] = None,
-    gain: Annotated[
-        str | None, _given("--gain", "By how much the cost has to fall where no limit is broken.")
-    ] = None,
+    gain: Annotated[str | None, _given("--gain", "By how much the cost has to fall where no limit is broken.")] = None,
     cool_down: Annotated[
         str | None, _given("--cool-down", "Time between changes that no limit calls for, such as 60s.")
     ] = None,
-    settle: Annotated[
-        str | None, _given("--settle", "Time after which a change is judged, such as 20s.")
-    ] = None,
+    settle: Annotated[str | None, _given("--settle", "Time after which a change is judged, such as 20s.")] = None,
     mode: Annotated[
         ModeOf | None, _given("--mode", "off: nothing is decided; advise: you are asked; auto: it is done.")
     ] = None,

@@ -146,25 +146,17 @@ def owner(
         typer.Argument(help="The owner.", show_default="all", autocompletion=complete.owners),
     ] = None,
     max_dataflows: Annotated[int | None, typer.Option(min=0, help="Dataflows at most.")] = None,
-    max_operators: Annotated[
-        int | None, typer.Option(min=0, help="Operators at most, shared or not.")
-    ] = None,
-    max_cores: Annotated[
-        float | None, typer.Option(min=0, help="Cores at which no more dataflows are taken.")
-    ] = None,
+    max_operators: Annotated[int | None, typer.Option(min=0, help="Operators at most, shared or not.")] = None,
+    max_cores: Annotated[float | None, typer.Option(min=0, help="Cores at which no more dataflows are taken.")] = None,
     no_limits: Annotated[bool, typer.Option("--no-limits", help="Take all limits away.")] = False,
     role: Annotated[
         RoleOf | None,
-        typer.Option(
-            "--role", help="viewer: looks; operator: changes deployments, too; owner: submits, too."
-        ),
+        typer.Option("--role", help="viewer: looks; operator: changes deployments, too; owner: submits, too."),
     ] = None,
     token: Annotated[bool, typer.Option("--token", help="Make a token, and ask for it from now on.")] = False,
     grant: Annotated[RightOf | None, typer.Option("--grant", help="Let --to do this.")] = None,
     revoke: Annotated[RightOf | None, typer.Option("--revoke", help="Let --to do this no longer.")] = None,
-    to: Annotated[
-        str | None, typer.Option("--to", help="Another owner.", autocompletion=complete.owners)
-    ] = None,
+    to: Annotated[str | None, typer.Option("--to", help="Another owner.", autocompletion=complete.owners)] = None,
     store: StorePlace = None,
     as_json: Json = False,
 ) -> None:

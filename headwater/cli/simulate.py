@@ -50,9 +50,7 @@ def simulate(
             autocompletion=complete.forecasts,
         ),
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw it as PNG, too.", show_default=False)
-    ] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw it as PNG, too.", show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
     """Replay a trace of rates: how would schedulers keep to limits, at what cost, with how many changes?"""
@@ -63,7 +61,7 @@ def simulate(
 
     names = list(dict.fromkeys(name.strip() for name in strategy.split(",")))
     limits, counted = placing.read_limits(max_latency, max_bandwidth), placing.read_weights(weights)
-    wishes = [PlacementRequest(strategy=name, limits=limits, weights=counted) for name in names]
+    desired_states = [PlacementRequest(strategy=name, limits=limits, weights=counted) for name in names]
     loaded = running.load_dataflow(flow)
     name = loaded.dataflow.name
     with Bar("simulating") as bar:
@@ -71,7 +69,7 @@ def simulate(
             loaded.dataflow,
             running.load_continuum(continuum),
             trace,
-            wishes,
+            desired_states,
             profile=placing.read_profiles(profile, name).get(name),
             forecast=forecast,
             observe=lambda one, done, of: bar.at(done, total=of, what=f"simulating {one}"),

@@ -92,9 +92,7 @@ def _screen(views: Iterable[View], order: Order, rows: int | None, stop: threadi
     typed = sys.stdin.isatty()
     seen: list[View] = []
     with contextlib.ExitStack() as stack:
-        screen = stack.enter_context(
-            Live(console=console, auto_refresh=False, screen=True, vertical_overflow="crop")
-        )
+        screen = stack.enter_context(Live(console=console, auto_refresh=False, screen=True, vertical_overflow="crop"))
 
         def show() -> None:
             for view in seen:

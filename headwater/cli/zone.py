@@ -55,15 +55,9 @@ def zone(
         Path | None, typer.Option(help="Certificate (PEM); with it all traffic is TLS.", show_default=False)
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).", show_default=False)] = None,
-    cores: Annotated[
-        int | None, typer.Option(help="Cores for Spark.", min=1, show_default="the host's n_cpu")
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="Heap of Spark.", show_default="half the host's memory")
-    ] = None,
-    packages: Annotated[
-        str, typer.Option(help="Maven coordinates that its Spark needs, separated by commas.")
-    ] = "",
+    cores: Annotated[int | None, typer.Option(help="Cores for Spark.", min=1, show_default="the host's n_cpu")] = None,
+    memory: Annotated[str | None, typer.Option(help="Heap of Spark.", show_default="half the host's memory")] = None,
+    packages: Annotated[str, typer.Option(help="Maven coordinates that its Spark needs, separated by commas.")] = "",
     quick: Annotated[
         bool, typer.Option("--quick", help="Less processor time to start Spark, less throughput later.")
     ] = False,
@@ -91,9 +85,7 @@ def zone(
     ] = None,
     stand_in: Annotated[
         bool,
-        typer.Option(
-            "--stand-in", help="Offer whatever the plan counts on: this machine stands in for others."
-        ),
+        typer.Option("--stand-in", help="Offer whatever the plan counts on: this machine stands in for others."),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Where it listens as JSON on standard output, in a line.")
@@ -129,9 +121,7 @@ def zone(
         packages=tuple(p for p in packages.split(",") if p),
     )
     parse_duration(trigger)
-    channel = ChannelSettings(
-        max_bytes=parse_size(max_buffer), when_full=when_full.value, delivery=delivery.value
-    )
+    channel = ChannelSettings(max_bytes=parse_size(max_buffer), when_full=when_full.value, delivery=delivery.value)
     settings = UnitSettings(trigger=trigger, channel=channel, state_store=state_store)
     if stand_in and offer:
         raise typer.BadParameter("--offer and --stand-in exclude each other")
@@ -139,9 +129,7 @@ def zone(
     agent = Agent(name, directory, credentials, sparks, settings, offers=offers)
     pair = (tls_cert.read_text(), tls_key.read_text()) if tls_cert and tls_key else None
     with _only_agent(directory):
-        server = LogServer(
-            listen, token=credentials.token, find=agent.find_log, actions=agent.actions(), tls=pair
-        )
+        server = LogServer(listen, token=credentials.token, find=agent.find_log, actions=agent.actions(), tls=pair)
         host = listen.rpartition(":")[0]
         address = f"{'grpc+tls://' if pair else ''}{host}:{server.port}"
         agent.begin()

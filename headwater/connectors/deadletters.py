@@ -209,9 +209,7 @@ class DeadLetterWriter(FileSinkWriter):
 class _LetterTask:
     """Turn rows into letters on their way to the file."""
 
-    def __init__(
-        self, inner: _ExplainTask, unit: str | None, options: Mapping[str, Mapping[str, str]]
-    ) -> None:
+    def __init__(self, inner: _ExplainTask, unit: str | None, options: Mapping[str, Mapping[str, str]]) -> None:
         self._inner = inner
         self._unit = unit
         self._options = options
@@ -253,9 +251,7 @@ class _LetterTask:
             "source": source,
             "line": place.line if place else None,
             "offset": place.offset if place else None,
-            "reason": explain(
-                record, format=row.get("format") or "", schema=row.get("schema") or "", options=options
-            ),
+            "reason": explain(record, format=row.get("format") or "", schema=row.get("schema") or "", options=options),
             "record": kept[:MAX_RECORD].decode(errors="ignore"),
             "truncated": truncated,
         }

@@ -70,9 +70,7 @@ def _how_to_add(sink: Sink) -> str:
     return f"start Spark with --conf spark.jars.packages={package}"
 
 
-def start_sink(
-    sink: JdbcSink, frame: DataFrame, *, checkpoint: str, query_name: str, trigger: str
-) -> StreamingQuery:
+def start_sink(sink: JdbcSink, frame: DataFrame, *, checkpoint: str, query_name: str, trigger: str) -> StreamingQuery:
     """Start the query that writes ``frame`` to a table; see the module for what it promises.
 
     ``trigger`` is an interval such as '1 second', or 'available now'.
@@ -136,9 +134,7 @@ def _plain(error: Exception, sink: JdbcSink) -> Exception:
     """Say in one line what a Java stack trace says in fifty."""
     text = str(error)
     if "No suitable driver" in text or "ClassNotFoundException" in text:
-        return Unavailable(
-            f"Spark has no driver for {_scheme(sink.url)}", where=sink.where, hint=_how_to_add(sink)
-        )
+        return Unavailable(f"Spark has no driver for {_scheme(sink.url)}", where=sink.where, hint=_how_to_add(sink))
     return RuntimeFailure(
         f"the table '{sink.table}' was not written: {text.splitlines()[0] if text else type(error).__name__}",
         where=sink.where,

@@ -81,9 +81,7 @@ class KafkaSinkWriter(StagedSinkWriter):
                         with fatal_as_error():
                             self._settled(producer, tables)
                         done = TopicPartition(self._topic, 0, batch + 1, metadata=f"epoch {self._epoch}")
-                        producer.send_offsets_to_transaction(
-                            [done], marker.consumer_group_metadata(), SECONDS
-                        )
+                        producer.send_offsets_to_transaction([done], marker.consumer_group_metadata(), SECONDS)
                         producer.commit_transaction(SECONDS)
                         return
                     except BaseException:
@@ -92,11 +90,7 @@ class KafkaSinkWriter(StagedSinkWriter):
                         raise
                 except KafkaException as error:
                     problem = error.args[0]
-                    if (
-                        left == 0
-                        or problem.fatal()
-                        or not (problem.retriable() or problem.txn_requires_abort())
-                    ):
+                    if left == 0 or problem.fatal() or not (problem.retriable() or problem.txn_requires_abort()):
                         raise self._failed(problem) from error
 
     def _has(self, marker: Any, batch: int) -> bool:
@@ -150,17 +144,13 @@ class KafkaSinkWriter(StagedSinkWriter):
 
     def _failed(self, error: Any) -> HeadwaterError:
         servers = self._settings["bootstrap.servers"]
-        return failure(
-            error, servers, where=self._where, hint="the batch is written again when the unit starts again"
-        )
+        return failure(error, servers, where=self._where, hint="the batch is written again when the unit starts again")
 
 
 @contextlib.contextmanager
 def _marker(where: str, settings: Mapping[str, str], group: str) -> Any:
     """Open the consumer whose group's offset tells how far the output is; it reads nothing."""
-    known = {
-        k: v for k, v in settings.items() if not k.startswith(("linger", "compression", "batch", "acks"))
-    }
+    known = {k: v for k, v in settings.items() if not k.startswith(("linger", "compression", "batch", "acks"))}
     consumer = client("Consumer", where, {**known, "group.id": group, "enable.auto.commit": "false"})
     try:
         yield consumer

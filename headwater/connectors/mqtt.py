@@ -298,9 +298,7 @@ class MqttBridge:
         else:
             client.subscribe(self.topic, qos=min(self._source.qos, 1))
 
-    def _on_subscribe(
-        self, _client: Any, _data: object, _mid: int, reasons: list[Any], _properties: object
-    ) -> None:
+    def _on_subscribe(self, _client: Any, _data: object, _mid: int, reasons: list[Any], _properties: object) -> None:
         if reasons and reasons[0].is_failure:
             self._set("refused", f"the broker refuses the subscription to {self.topic!r}: {reasons[0]}")
         else:
@@ -309,9 +307,7 @@ class MqttBridge:
     def _on_connect_fail(self, _client: Any, _data: object) -> None:
         self._set("connecting", f"no MQTT broker answers at {self._broker}")
 
-    def _on_disconnect(
-        self, _client: Any, _data: object, _flags: object, reason: Any, _properties: object
-    ) -> None:
+    def _on_disconnect(self, _client: Any, _data: object, _flags: object, reason: Any, _properties: object) -> None:
         # A refusal is followed by the end of the connection, and tells more.
         if self._state == "connected":
             self._set("connecting", f"the connection was lost: {reason}")

@@ -151,9 +151,7 @@ def _content(source: FileSource, options: Mapping[str, str], record: str) -> byt
     several = options.get("multiline", "false").lower() == "true"
     breaks = (separator,) if separator else ("\n", "\r")
     if not several and any(one in record for one in breaks):
-        raise DeploymentError(
-            "the record has several lines, and the source reads lines", hint="write it in one"
-        )
+        raise DeploymentError("the record has several lines, and the source reads lines", hint="write it in one")
     comment = options.get("comment", "")
     if source.format == "csv" and comment and record.startswith(comment[0]):
         raise DeploymentError(f"the source passes over lines that begin with {comment[0]!r}", hint="quote it")

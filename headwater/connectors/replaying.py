@@ -172,9 +172,7 @@ def _digest(record: str) -> str:
 # ---------------------------------------------------------------- replaying
 
 
-def replay(
-    directory: Path, wanted: Sequence[ReplayRequest], find: Find, *, force: bool = False
-) -> list[Replayed]:
+def replay(directory: Path, wanted: Sequence[ReplayRequest], find: Find, *, force: bool = False) -> list[Replayed]:
     """Offer the records of letters below ``directory`` again, and say of each what came of it.
 
     ``force`` also replays what does not fit its schema, or was replayed before.
@@ -222,9 +220,7 @@ def _replay(letter: DeadLetter, one: ReplayRequest, find: Find, *, force: bool) 
             return _told(letter, ended)
         note = ended
     if note is not None and note.done and not force:
-        raise DeploymentError(
-            f"it was replayed at {note.at}, to {note.target}", hint="force it to replay it again"
-        )
+        raise DeploymentError(f"it was replayed at {note.at}, to {note.target}", hint="force it to replay it again")
     source, location = find(str(letter.data.get("operator")), letter.data.get("location"))
     _check(letter, source, record, given=record != kept, force=force)
     times = 1 + (0 if note is None else note.times if note.done else note.times - 1)

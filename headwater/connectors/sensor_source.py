@@ -78,9 +78,7 @@ def parse_options(given: Mapping[str, str]) -> SensorOptions:
     if rows is not None and rows < 0:
         raise _wrong(f"rows is {rows}", hint="give 0 or more, or leave it out for a stream without end")
     if not 0 <= rows_per_second < float("inf"):
-        raise _wrong(
-            f"rows_per_second is {rows_per_second}", hint="give 0 for full speed, or a positive rate"
-        )
+        raise _wrong(f"rows_per_second is {rows_per_second}", hint="give 0 for full speed, or a positive rate")
     if max_rows < 1:
         raise _wrong(f"max_rows_per_batch is {max_rows}", hint="give at least 1")
     return SensorOptions(
@@ -92,9 +90,7 @@ def parse_options(given: Mapping[str, str]) -> SensorOptions:
     )
 
 
-def _number(
-    options: Mapping[str, str], name: str, *, default: _Number, read: Callable[[str], _Number]
-) -> _Number:
+def _number(options: Mapping[str, str], name: str, *, default: _Number, read: Callable[[str], _Number]) -> _Number:
     if name not in options:
         return default
     try:
@@ -198,9 +194,7 @@ class SensorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._seen is None:
             return None
         available = self._available(self._seen)
-        return (
-            None if available is None else {"row": max(available, self._seen["row"]), "t0": self._seen["t0"]}
-        )
+        return None if available is None else {"row": max(available, self._seen["row"]), "t0": self._seen["t0"]}
 
     def partitions(self, start: _Offset, end: _Offset) -> list[InputPartition]:
         """Cut the rows of one batch into tasks."""
@@ -224,9 +218,7 @@ class SensorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _ranges(first: int, last: int) -> list[InputPartition]:
-    return [
-        RowRange(low, min(low + _ROWS_PER_PARTITION, last)) for low in range(first, last, _ROWS_PER_PARTITION)
-    ]
+    return [RowRange(low, min(low + _ROWS_PER_PARTITION, last)) for low in range(first, last, _ROWS_PER_PARTITION)]
 
 
 def arrow_batches(options: SensorOptions, *, first: int, last: int) -> Iterator[pa.RecordBatch]:
@@ -245,9 +237,7 @@ def arrow_batches(options: SensorOptions, *, first: int, last: int) -> Iterator[
         ]
     )
     for low in range(first, last, _ROWS_PER_ARROW_BATCH):
-        part = readings(
-            options.model, options.location, first=low, last=min(low + _ROWS_PER_ARROW_BATCH, last)
-        )
+        part = readings(options.model, options.location, first=low, last=min(low + _ROWS_PER_ARROW_BATCH, last))
         columns = [
             pa.array(part.machines).take(pa.array(part.machine_index)),
             pa.array(part.ts, pa.timestamp("us", tz="UTC")),

@@ -49,9 +49,7 @@ def source_frame(
         case MqttSource():
             frame = _mqtt(spark, source, name, spool)
         case _:
-            raise RuntimeFailure(
-                f"no reader for {source.kind}", where=source.where, hint="report this as a defect"
-            )
+            raise RuntimeFailure(f"no reader for {source.kind}", where=source.where, hint="report this as a defect")
     if source.location_as is not None:
         frame = frame.withColumn(source.location_as, F.lit(location))
     return frame
@@ -112,9 +110,7 @@ def _make_directory(path: str) -> None:
 
 def _rate(spark: SparkSession, source: RateSource, name: str | None) -> DataFrame:
     if name is None:
-        raise RuntimeFailure(
-            "a rate source has no end", where=source.where, hint="a batch run needs bounded sources"
-        )
+        raise RuntimeFailure("a rate source has no end", where=source.where, hint="a batch run needs bounded sources")
     return spark.readStream.name(name).format("rate").option("rowsPerSecond", source.rows_per_second).load()
 
 
@@ -135,18 +131,12 @@ def _mqtt(spark: SparkSession, source: MqttSource, name: str | None, spool: Path
     from headwater.connectors.mqtt import MESSAGE_SCHEMA
 
     if name is None or spool is None:
-        raise RuntimeFailure(
-            "a topic has no end", where=source.where, hint="a batch run needs bounded sources"
-        )
+        raise RuntimeFailure("a topic has no end", where=source.where, hint="a batch run needs bounded sources")
     reader: Any = spark.readStream.name(name).format("headwater_channel")
-    messages = (
-        reader.option("members", str(spool)).option("reader", name).option("schema", MESSAGE_SCHEMA).load()
-    )
+    messages = reader.option("members", str(spool)).option("reader", name).option("schema", MESSAGE_SCHEMA).load()
     text = f"{source.schema().text}, `{CORRUPT}` string".replace("'", "\\'")
     options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}')"
-    parsed = messages.selectExpr(
-        f"from_json(value, '{text}', {options}) AS r", "concat('mqtt:', topic) AS o", "value"
-    )
+    parsed = messages.selectExpr(f"from_json(value, '{text}', {options}) AS r", "concat('mqtt:', topic) AS o", "value")
     # A payload that is no object at all gives NULL, not a corrupt record.
     result: DataFrame = parsed.selectExpr(
         *(f"r.`{n}` AS `{n}`" for n in source.schema().names),

@@ -104,9 +104,7 @@ class ChannelWriter:
 
     def commit(self, pieces: Sequence[Segment], batch: int) -> None:
         """Publish the batch. Rows after it are newer than the frontier: hence one millisecond less."""
-        timed = [
-            p if p.frontier is None else replace(p, frontier=p.frontier - self._delay - 1000) for p in pieces
-        ]
+        timed = [p if p.frontier is None else replace(p, frontier=p.frontier - self._delay - 1000) for p in pieces]
         if self._offsets is not None:
             watermark = planned_watermark(Path(self._offsets), batch)
             if watermark is not None:

@@ -75,9 +75,7 @@ def broker_of(node: YamlNode | None, *, of: str, problems: Problems) -> Broker |
         elif name == "replication":
             replication = _replication(value, of, problems)
         elif name in _ELSEWHERE:
-            problems.add(
-                f"the broker of {of} cannot have the setting {name}", where=key.where, hint=_ELSEWHERE[name]
-            )
+            problems.add(f"the broker of {of} cannot have the setting {name}", where=key.where, hint=_ELSEWHERE[name])
         elif _SETTING.fullmatch(name) and isinstance(value, Leaf) and value.value is not None:
             settings.append((name, value.text))
         elif _SETTING.fullmatch(name):

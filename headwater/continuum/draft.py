@@ -148,9 +148,7 @@ class _Declarations:
         for item in node.nodes:
             name = self._name(item, "a layer's name")
             if name in layers:
-                self._problems.add(
-                    f"layer {name} is listed twice", where=item.where, hint="remove one of them"
-                )
+                self._problems.add(f"layer {name} is listed twice", where=item.where, hint="remove one of them")
             elif name is not None:
                 layers.append(name)
         return layers
@@ -159,9 +157,7 @@ class _Declarations:
         zone = ZoneDraft(name, key.where)
         of = f"zone {name}"
         if not isinstance(node, Fields):
-            self._problems.add(
-                f"{of} must be a mapping, not {node}", where=node.where, hint="write {layer: ...}"
-            )
+            self._problems.add(f"{of} must be a mapping, not {node}", where=node.where, hint="write {layer: ...}")
             # Nothing is known of it: neither a root nor a child of anything.
             zone.has_parent = True
             return zone
@@ -235,9 +231,7 @@ class _Declarations:
             return
         of = f"the link of zone {zone.name}"
         if not zone.has_parent:
-            self._problems.add(
-                f"{of} leads nowhere", where=node.where, hint="name a parent or remove the link"
-            )
+            self._problems.add(f"{of} leads nowhere", where=node.where, hint="name a parent or remove the link")
         if not isinstance(node, Fields):
             self._problems.add(
                 f"{of} must be a mapping, not {node}",
@@ -250,9 +244,7 @@ class _Declarations:
             if (text := self._quantity(fields.get("bandwidth"), "bandwidth", of, "10Mbit/s")) is not None:
                 zone.bandwidth = parse_bandwidth(text)
                 if zone.bandwidth == 0:
-                    raise QuantityError(
-                        "a bandwidth of 0 lets nothing through", hint="leave it out for unlimited"
-                    )
+                    raise QuantityError("a bandwidth of 0 lets nothing through", hint="leave it out for unlimited")
         except QuantityError as error:
             self._problems.add(f"{of}: {error.what}", where=fields["bandwidth"].where, hint=error.hint)
         try:
@@ -269,9 +261,7 @@ class _Declarations:
         if what == "latency" and isinstance(node, Leaf) and node.value == 0 and node.value is not False:
             return None
         # A number alone would have to be taken on faith: bits or bytes, s or ms?
-        self._problems.add(
-            f"{of}: {what} {node} has no unit", where=node.where, hint=f"write {what}: {example}"
-        )
+        self._problems.add(f"{of}: {what} {node} has no unit", where=node.where, hint=f"write {what}: {example}")
         return None
 
     def _address(self, node: YamlNode | None, of: str, form: re.Pattern[str], example: str) -> str | None:
@@ -381,9 +371,7 @@ class _Declarations:
         if isinstance(node, Fields):
             yield from node.entries
         elif node is not None and not (isinstance(node, Leaf) and node.value is None):
-            self._problems.add(
-                f"{what} must be a mapping, not {node}", where=node.where, hint=f"write {example}"
-            )
+            self._problems.add(f"{what} must be a mapping, not {node}", where=node.where, hint=f"write {example}")
 
     def _known(self, node: Fields, allowed: tuple[str, ...], *, of: str) -> dict[str, YamlNode]:
         fields: dict[str, YamlNode] = {}
@@ -402,11 +390,7 @@ class _Declarations:
         """Return a name, noted as a problem when it is no good; None if it is not even text."""
         if not isinstance(node, Leaf) or not isinstance(node.value, str):
             quotable = isinstance(node, Leaf) and node.value is not None
-            hint = (
-                f'write it in quotes: "{node.text[:60]}"'
-                if quotable and isinstance(node, Leaf)
-                else "write a name"
-            )
+            hint = f'write it in quotes: "{node.text[:60]}"' if quotable and isinstance(node, Leaf) else "write a name"
             self._problems.add(f"{what} must be text, not {node}", where=node.where, hint=hint)
             return None
         if not _NAME.fullmatch(node.value):

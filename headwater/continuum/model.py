@@ -120,9 +120,7 @@ class Zone:
     def nodes(self) -> tuple[Node, ...]:
         """The zone's nodes: each host that has an address, or the zone itself."""
         if any(host.at is not None for host in self.hosts):
-            return tuple(
-                Node(h.name, self.name, (h,), None if h.at == LOCAL else h.at, h.spark) for h in self.hosts
-            )
+            return tuple(Node(h.name, self.name, (h,), None if h.at == LOCAL else h.at, h.spark) for h in self.hosts)
         return (Node(self.name, self.name, self.hosts, self.at, self.spark),)
 
     @property
@@ -352,8 +350,7 @@ def _zone(draft: ZoneDraft) -> Zone:
         name=draft.name,
         layer=draft.layer_name,
         hosts=tuple(
-            Host(name, draft.name, host.capabilities, host.at, host.spark)
-            for name, host in draft.hosts.items()
+            Host(name, draft.name, host.capabilities, host.at, host.spark) for name, host in draft.hosts.items()
         ),
         locations=tuple(str(leaf.value) for leaf in draft.locations),
         link=None if above is None else Link(draft.name, above, draft.bandwidth, draft.latency),

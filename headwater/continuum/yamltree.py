@@ -130,9 +130,7 @@ def read_text(path: Path, problems: Problems) -> str:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        problems.stop(
-            f"cannot read the file: {error.strerror or error}", where=str(path), hint="check the path"
-        )
+        problems.stop(f"cannot read the file: {error.strerror or error}", where=str(path), hint="check the path")
     _check_size(len(data), source=str(path), problems=problems)
     try:
         return data.decode("utf-8-sig")
@@ -301,9 +299,7 @@ class _Tree:
             if not isinstance(key, Leaf):
                 self._problems.add(f"{key} cannot be a key", where=key.where, hint="use a name")
             elif key.plain and key.text == "<<":
-                self._problems.add(
-                    "merge keys are not supported", where=key.where, hint="write the values out"
-                )
+                self._problems.add("merge keys are not supported", where=key.where, hint="write the values out")
             # The type is part of the key because Python holds True == 1.
             elif (same := entries.get((type(key.value), key.value))) is not None:
                 first = same[0].where.rpartition(":")[2]

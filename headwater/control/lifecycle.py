@@ -40,9 +40,7 @@ WAYS: Mapping[Phase, frozenset[Phase]] = {
 }
 """From each phase to those that may follow. A newer wish leads from anywhere to ``wanted``."""
 
-BUSY: frozenset[Phase] = frozenset(
-    {"wanted", "checking", "handing_over", "changing", "rolling_back", "stopping"}
-)
+BUSY: frozenset[Phase] = frozenset({"wanted", "checking", "handing_over", "changing", "rolling_back", "stopping"})
 """Phases in which the controller has something to do."""
 
 

@@ -172,7 +172,7 @@ class Memory(MemoryReader, DatabaseWriter):
         """
         with self._writing_as(holder) as connection:
             decision = _find(connection, decision_id, self.where)
-            version = rows.add_wish(
+            version = rows.add_desired_state(
                 connection, decision.deployment, "run", _proposed(connection, decision), {}
             )
             _settle(connection, decision, "wanted", version=version)
@@ -250,9 +250,7 @@ def _put(connection: Connection, name: str, what: str, data: Mapping[str, Any], 
     own = and_(t.memory.c.deployment == name, t.memory.c.what == what)
     connection.execute(delete(t.memory).where(own))
     connection.execute(
-        insert(t.memory).values(
-            deployment=name, what=what, document=dump_json(data).decode(), updated=time.time()
-        )
+        insert(t.memory).values(deployment=name, what=what, document=dump_json(data).decode(), updated=time.time())
     )
 
 
@@ -271,9 +269,9 @@ def _proposed(connection: Connection, decision: Decision) -> str:
     if decision.state != "proposed" or decision.plan is None:
         raise _unfit(decision, "approved")
     record = rows.record_of(connection, decision.deployment)
-    wish = and_(t.wishes.c.deployment == decision.deployment, t.wishes.c.version == record.version)
-    goal = connection.execute(select(t.wishes.c.goal).where(wish)).scalar()
-    if record.base != decision.before or record.version != record.dealt or goal != "run":
+    wish = and_(t.desired_states.c.deployment == decision.deployment, t.desired_states.c.version == record.version)
+    goal = connection.execute(select(t.desired_states.c.goal).where(wish)).scalar()
+    if record.active_plan != decision.before or record.version != record.observed_version or goal != "run":
         raise DeploymentError(
             "what it was decided on is not in force any more",
             where=f"decision {decision.id}",

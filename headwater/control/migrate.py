@@ -18,8 +18,8 @@ from headwater.plan.document import FORMAT, digest, stored_parts
 from headwater.plan.upgrade import upgraded
 
 _REFERENCES: tuple[tuple[Table, str], ...] = (
-    (t.deployments, "base"),
-    (t.wishes, "plan"),
+    (t.deployments, "active_plan"),
+    (t.desired_states, "plan"),
     (t.changes, "plan"),
     (t.changes, "before"),
     (t.units, "plan"),
@@ -60,12 +60,12 @@ def _needed(connection: Connection) -> dict[str, str]:
     """Give the plans that something stands by or is to come to, each with the deployment."""
     found: dict[str, str] = {}
     for query in (
-        select(t.deployments.c.base, t.deployments.c.name),
+        select(t.deployments.c.active_plan, t.deployments.c.name),
         select(t.units.c.plan, t.units.c.deployment),
         select(t.changes.c.plan, t.changes.c.deployment).where(t.changes.c.ended.is_(None)),
-        select(t.wishes.c.plan, t.wishes.c.deployment)
-        .join(t.deployments, t.deployments.c.name == t.wishes.c.deployment)
-        .where(t.wishes.c.version == t.deployments.c.version),
+        select(t.desired_states.c.plan, t.desired_states.c.deployment)
+        .join(t.deployments, t.deployments.c.name == t.desired_states.c.deployment)
+        .where(t.desired_states.c.version == t.deployments.c.version),
     ):
         found |= {plan: f"deployment '{name}'" for plan, name in connection.execute(query) if plan}
     return found

@@ -69,7 +69,7 @@ def names(kind: Kind, place: str | Path, *, of: str | None = None) -> list[str]:
 def _found(connection: Connection, kind: Kind, of: str | None) -> Iterable[str]:
     if kind in _IN_TABLES:
         return [str(row[0]) for row in connection.execute(_IN_TABLES[kind])]
-    in_force = select(t.plans.c.document).join(t.deployments, t.deployments.c.base == t.plans.c.id)
+    in_force = select(t.plans.c.document).join(t.deployments, t.deployments.c.active_plan == t.plans.c.id)
     if of is not None:
         in_force = in_force.where(t.deployments.c.name == of)
     plans = [json.loads(row[0]) for row in connection.execute(in_force.limit(_MOST))]

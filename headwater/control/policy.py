@@ -120,7 +120,7 @@ class Policy:
         watched = self._watched.setdefault(record.name, _Watched())
         open_ones = self._store.decisions(record.name, states=OPEN)
         changes = self._store.changes(record.name)
-        if record.phase != "running" or record.version != record.dealt or record.base is None:
+        if record.phase != "running" or record.version != record.observed_version or record.active_plan is None:
             watched.timing.disturbed()
             self._follow(open_ones, changes)
             return
@@ -147,14 +147,12 @@ class Policy:
 
     # ------------------------------------------------------------ what is known
 
-    def _case(
-        self, record: DeploymentRecord, promise: Promise, watched: _Watched, ended: float
-    ) -> Case | None:
+    def _case(self, record: DeploymentRecord, promise: Promise, watched: _Watched, ended: float) -> Case | None:
         """Put together what a decision is made on; None while too little was seen since the last change."""
-        assert record.base is not None
+        assert record.active_plan is not None
         now = self._clock()
         samples = self._samples(record.name, watched, now)
-        plan = self._store.plan(record.base)
+        plan = self._store.plan(record.active_plan)
         fresh = [s for s in samples if s.at >= max(ended + WARM, now - SEEN)]
         seen, newest = window(fresh), window(fresh, NEWEST)
         if seen is None or newest is None or seen.seconds < NEWEST:
@@ -183,9 +181,7 @@ class Policy:
             kept.popleft()
         return tuple(kept)
 
-    def _expected(
-        self, plan: DeploymentPlan, watched: _Watched, samples: Sequence[Sample], now: float
-    ) -> Rates | None:
+    def _expected(self, plan: DeploymentPlan, watched: _Watched, samples: Sequence[Sample], now: float) -> Rates | None:
         """Foretell the rates of the next seconds from those of the last minutes."""
         last = watched.rates[-1][0] if watched.rates else -math.inf
         if now - last >= STEP:
@@ -205,8 +201,8 @@ class Policy:
     def _beside(self, name: str) -> tuple[Beside, ...]:
         found: list[Beside] = []
         for other in self._store.deployments():
-            if other.name != name and other.phase != "stopped" and other.base is not None:
-                known, plan = self._watched.get(other.name), self._store.plan(other.base)
+            if other.name != name and other.phase != "stopped" and other.active_plan is not None:
+                known, plan = self._watched.get(other.name), self._store.plan(other.active_plan)
                 profile = self._store.profile(other.name)
                 if known and known.learned:
                     profile = narrowed(known.learned.profile, plan.dataflow)
@@ -284,7 +280,7 @@ class Policy:
             why=f"decision {one.id} made it worse ({text}); what ran before comes back",
             state="proposed",
             plan=self._store.plan(one.before),
-            before=record.base,
+            before=record.active_plan,
             data=data,
         )
         if case.promise.mode == "auto":
@@ -299,7 +295,7 @@ class Policy:
             if one.state != "proposed":
                 continue
             gone = limit_of(one.trigger) not in reasons
-            if one.before != record.base:
+            if one.before != record.active_plan:
                 self._expire(one, "something else runs now")
             elif gone and now - one.at > _STALE:
                 self._expire(one, "its reason is gone")
@@ -352,7 +348,7 @@ class Policy:
             why=choice.why,
             state="nothing" if choice.chosen is None else "proposed",
             plan=None if choice.chosen is None else choice.chosen.plan,
-            before=record.base,
+            before=record.active_plan,
             data=dump(choice.recorded(case)),
         )
 

@@ -14,9 +14,7 @@ from headwater.plan.steps import CanarySettings, Step
 
 StepState = Literal["todo", "begun", "done", "dropped"]
 Outcome = Literal["done", "rolled back", "failed", "refused", "superseded"]
-DecisionState = Literal[
-    "nothing", "proposed", "rejected", "expired", "wanted", "watched", "kept", "undone", "failed"
-]
+DecisionState = Literal["nothing", "proposed", "rejected", "expired", "wanted", "watched", "kept", "undone", "failed"]
 """There was nothing better; a person is asked; said no; is not wanted any more; the plan is wanted; it is in
 force and judged; it was good; it was worse and undone; it could not be carried out."""
 OPEN: frozenset[DecisionState] = frozenset({"proposed", "wanted", "watched"})
@@ -43,15 +41,15 @@ class DesiredState:
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentRecord:
-    """Where a deployment stands. ``base`` is the plan whose names and epochs hold."""
+    """Where a deployment stands. ``active_plan`` is the plan whose names and epochs hold."""
 
     name: str
     version: int
     """Of the newest wish."""
-    dealt: int
+    observed_version: int
     """The newest version that was brought to an end, good or bad."""
     phase: Phase
-    base: str | None
+    active_plan: str | None
     message: str
     updated: float
 

@@ -22,7 +22,7 @@ from headwater.plan.steps import AnyStep, CanarySettings, Incarnation, Step, Uni
 DAMAGED = "it was damaged, or written by another version of Headwater"
 
 
-def wish_of(row: Any) -> DesiredState:
+def desired_state_of(row: Any) -> DesiredState:
     """Read a wish."""
     options = json.loads(row.options)
     canary = options.get("canary")
@@ -48,9 +48,7 @@ def change_of(row: Any) -> Change:
 def entry_of(row: Any) -> JournalEntry:
     """Read a step of the journal."""
     step: Step = load_json(AnyStep, row.step, what="a step of the journal", hint=DAMAGED)
-    return JournalEntry(
-        number=row.number, step=step, state=row.state, note=row.note, begun=row.begun, ended=row.ended
-    )
+    return JournalEntry(number=row.number, step=step, state=row.state, note=row.note, begun=row.begun, ended=row.ended)
 
 
 def decision_of(row: Any) -> Decision:
@@ -77,7 +75,7 @@ def keep_plan(connection: Connection, plan: DeploymentPlan) -> str:
     return id_
 
 
-def add_wish(
+def add_desired_state(
     connection: Connection,
     name: str,
     goal: Goal,
@@ -97,18 +95,16 @@ def add_wish(
             hint="look at what it changes, and apply again",
         )
     if record is None:
-        values = {"name": name, "version": 1, "dealt": 0, "phase": "wanted", "message": ""}
+        values = {"name": name, "version": 1, "observed_version": 0, "phase": "wanted", "message": ""}
         connection.execute(insert(t.deployments).values(**values, updated=now))
     else:
         # A change under way keeps its phase: the controller leaves it at a safe point.
-        phase = record.phase if record.version > record.dealt else "wanted"
+        phase = record.phase if record.version > record.observed_version else "wanted"
         connection.execute(
-            update(t.deployments)
-            .where(t.deployments.c.name == name)
-            .values(version=version, phase=phase, updated=now)
+            update(t.deployments).where(t.deployments.c.name == name).values(version=version, phase=phase, updated=now)
         )
     connection.execute(
-        insert(t.wishes).values(
+        insert(t.desired_states).values(
             deployment=name, version=version, goal=goal, plan=plan_id, options=json.dumps(options), at=now
         )
     )
@@ -150,13 +146,11 @@ def set_phase(connection: Connection, name: str, phase: Phase, message: str | No
     if message is not None:
         values["message"] = message
     connection.execute(
-        update(t.deployments)
-        .where(t.deployments.c.name == name)
-        .values(phase=phase, updated=time.time(), **values)
+        update(t.deployments).where(t.deployments.c.name == name).values(phase=phase, updated=time.time(), **values)
     )
 
 
-def set_standings(connection: Connection, name: str, standings: Mapping[Incarnation, UnitStatus]) -> None:
+def set_unit_statuses(connection: Connection, name: str, unit_statuses: Mapping[Incarnation, UnitStatus]) -> None:
     """Say where all units of a deployment stand."""
     connection.execute(delete(t.units).where(t.units.c.deployment == name))
     rows = [
@@ -164,7 +158,7 @@ def set_standings(connection: Connection, name: str, standings: Mapping[Incarnat
             "deployment": name, "unit": unit, "tag": tag, "epoch": epoch,
             "plan": s.plan, "runs": s.runs, "sure": s.sure,
         }
-        for (unit, tag, epoch), s in standings.items()
+        for (unit, tag, epoch), s in unit_statuses.items()
     ]  # fmt: skip
     if rows:
         connection.execute(insert(t.units), rows)

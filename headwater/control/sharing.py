@@ -81,9 +81,7 @@ class SharingReader(DatabaseReader):
             return None
         changes = select(t.changes.c.version, t.changes.c.outcome).where(t.changes.c.deployment == name)
         undone = {row.version for row in self._all(changes) if row.outcome in UNDONE}
-        there = [
-            row for row in found if row.added not in undone and (row.removed is None or row.removed in undone)
-        ]
+        there = [row for row in found if row.added not in undone and (row.removed is None or row.removed in undone)]
         locations = tuple(json.loads(found[0].written)["locations"])
         return Pool(name, locations, tuple(_submission(row) for row in there))
 
@@ -157,7 +155,7 @@ class Sharing(SharingReader, DatabaseWriter):
             plan_id = rows.keep_plan(connection, plan) if plan is not None else None
             options: dict[str, Any] = {"reset_state": [], "canary": None}
             goal: Literal["run", "forget"] = "run" if plan is not None else "forget"
-            version = rows.add_wish(connection, pool.name, goal, plan_id, options, after=after)
+            version = rows.add_desired_state(connection, pool.name, goal, plan_id, options, after=after)
             before = self.pool(pool.name)
             known = {s.name for s in before.submissions} if before is not None else set()
             now = {s.name for s in pool.submissions}
@@ -168,9 +166,7 @@ class Sharing(SharingReader, DatabaseWriter):
                 _remove(connection, pool.name, name, version)
         return version
 
-    def set_owner(
-        self, name: str, limits: OwnerLimits, *, role: Role | None = None, token: bool = False
-    ) -> str | None:
+    def set_owner(self, name: str, limits: OwnerLimits, *, role: Role | None = None, token: bool = False) -> str | None:
         """Set an owner's limits, and a role where one is given; with ``token`` make one, told this once."""
         given = secrets.token_urlsafe(24) if token else None
         values: dict[str, Any] = {"limits": dump_json(limits).decode()}

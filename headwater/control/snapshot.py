@@ -116,6 +116,5 @@ class Snapshot(StoreReader):
                 operators=frozenset(json.loads(row.ids).values()),
             )
             for row in found
-            if (row.pool, row.added) not in undone
-            and (row.removed is None or (row.pool, row.removed) in undone)
+            if (row.pool, row.added) not in undone and (row.removed is None or (row.pool, row.removed) in undone)
         )

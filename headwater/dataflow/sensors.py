@@ -100,9 +100,7 @@ class SensorModel:
             raise HeadwaterError(f"interval_s is {self.interval_s}", where=where, hint="give seconds above 0")
         if self.machines < 1:
             raise HeadwaterError(f"machines is {self.machines}", where=where, hint="give at least 1")
-        if self.anomaly_every < 0 or (
-            self.anomaly_every and not 1 <= self.anomaly_length <= self.anomaly_every
-        ):
+        if self.anomaly_every < 0 or (self.anomaly_every and not 1 <= self.anomaly_length <= self.anomaly_every):
             raise HeadwaterError(
                 f"anomaly_every is {self.anomaly_every}, anomaly_length {self.anomaly_length}",
                 where=where,
@@ -206,9 +204,7 @@ def anomaly_windows(model: SensorModel, location: str, *, first: int, last: int)
     if not model.anomaly_every or first == last:
         return ()
     machines = model.machines
-    slots = np.arange(
-        first // machines // model.anomaly_every, (last - 1) // machines // model.anomaly_every + 1
-    )
+    slots = np.arange(first // machines // model.anomaly_every, (last - 1) // machines // model.anomaly_every + 1)
     opens, kinds, _ = _slots(model, _machine_keys(model, location), slots)
     found = []
     for row, machine in np.ndindex(opens.shape):
@@ -353,9 +349,9 @@ def _grid(model: SensorModel, keys: Words, step: Ints) -> tuple[Floats, NDArray[
 
     t = model.start_us + step * model.interval_us
     load = np.empty((len(step), len(keys)))
-    load[:] = (
-        _DAILY * _wave(t, period=_DAY, crest=0) + _WEEKLY * _wave(t, period=_WEEK, crest=3 * _DAY + _DAY // 2)
-    )[:, None]
+    load[:] = (_DAILY * _wave(t, period=_DAY, crest=0) + _WEEKLY * _wave(t, period=_WEEK, crest=3 * _DAY + _DAY // 2))[
+        :, None
+    ]
     for purpose, (spacing, weight) in enumerate(_SCALES, start=1):
         part = _value_noise(keys, t, spacing=spacing, purpose=purpose)
         part *= weight
@@ -364,10 +360,7 @@ def _grid(model: SensorModel, keys: Words, step: Ints) -> tuple[Floats, NDArray[
     crest = np.maximum(load - _CREST_FROM, 0.0)
     value = _LEVEL + _GAIN * load + _DIP_GAIN * dip + _CREST_GAIN * crest
     value += _MACHINE_SPREAD * _bell(_hashed(keys, step[:1] * 0, purpose=100))
-    if model.anomaly_every:
-        label = _disturb(model, keys, step=step, value=value)
-    else:
-        label = np.zeros(value.shape, dtype=bool)
+    label = _disturb(model, keys, step=step, value=value) if model.anomaly_every else np.zeros(value.shape, dtype=bool)
     value += _NOISE * _bell(_hashed(keys, step, purpose=104))
     return value, label
 

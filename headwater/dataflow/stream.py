@@ -126,22 +126,16 @@ class Stream:
                 where=f"drop after '{self.operator.id}'",
                 hint=f"the columns are {', '.join(self.columns)}",
             )
-        return self._then(
-            ops.Select, columns=tuple((c, f"`{c}`") for c in self.columns if c.lower() not in gone)
-        )
+        return self._then(ops.Select, columns=tuple((c, f"`{c}`") for c in self.columns if c.lower() not in gone))
 
-    def explode(
-        self, expression: str, alias: str, *, position: str | None = None, outer: bool = False
-    ) -> Stream:
+    def explode(self, expression: str, alias: str, *, position: str | None = None, outer: bool = False) -> Stream:
         """Give one row per element of an array, as column ``alias`` (and its index as ``position``)."""
         return self._then(ops.Explode, expression=expression, alias=alias, position=position, outer=outer)
 
     def union(self, *others: Stream) -> Stream:
         """All rows of this stream and the others, columns matched by name."""
         if not others:
-            raise DataflowError(
-                "union with nothing", where=f"union after '{self.operator.id}'", hint="a.union(b, ...)"
-            )
+            raise DataflowError("union with nothing", where=f"union after '{self.operator.id}'", hint="a.union(b, ...)")
         return self._then(ops.Union, others)
 
     merge = union
@@ -175,14 +169,10 @@ class Stream:
         """Group by columns and at most one window: ``group_by(hw.window("ts", "1 minute"), "machine")``."""
         windows = [k for k in keys if not isinstance(k, str)]
         if len(windows) > 1:
-            raise DataflowError(
-                "more than one window", where=f"group_by after '{self.operator.id}'", hint="keep one"
-            )
+            raise DataflowError("more than one window", where=f"group_by after '{self.operator.id}'", hint="keep one")
         return Grouped(self, windows[0] if windows else None, tuple(k for k in keys if isinstance(k, str)))
 
-    def count_window(
-        self, size: int, slide: int | None = None, *, keys: Columns = (), order_by: Columns
-    ) -> Counted:
+    def count_window(self, size: int, slide: int | None = None, *, keys: Columns = (), order_by: Columns) -> Counted:
         """Windows of ``size`` rows of each key in the order of ``order_by``, one every ``slide`` rows."""
         return Counted(self, size, slide, _tuple(keys), _tuple(order_by))
 

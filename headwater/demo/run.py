@@ -203,9 +203,7 @@ def _summary(
             for u in progress.units
         ],
         "seconds": round(seconds, 1),
-        "data": "NAB machine_temperature, shifted per location"
-        if settings.nab
-        else f"generated, seed {settings.seed}",
+        "data": "NAB machine_temperature, shifted per location" if settings.nab else f"generated, seed {settings.seed}",
         "machine": _machine(),
         "spark": _spark_version(),
     }
@@ -263,15 +261,11 @@ def _as_sent(table: pa.Table, location: str) -> pa.Table:
     import pyarrow as pa
 
     ts = table.column("ts").cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC"))
-    table = table.set_column(1, "ts", ts).set_column(
-        2, "temperature", table.column("temperature").cast(pa.float64())
-    )
+    table = table.set_column(1, "ts", ts).set_column(2, "temperature", table.column("temperature").cast(pa.float64()))
     return table.append_column("location", pa.array([location] * table.num_rows))
 
 
-def judge(
-    settings: DemoSettings, series: Sequence[Series], alarms: pa.Table
-) -> tuple[dict[str, int], dict[str, int]]:
+def judge(settings: DemoSettings, series: Sequence[Series], alarms: pa.Table) -> tuple[dict[str, int], dict[str, int]]:
     """Hold alarms against labels: windows with an alarm of their location, and alarms outside any.
 
     An alarm stands for half an hour, so it counts as inside when that half hour touches the window.
@@ -284,9 +278,7 @@ def judge(
         return start <= moment < end + _HALF_HOUR
 
     found = sum(any(a[0] == place and inside(a[2], start, end) for a in at) for place, start, end in windows)
-    outside = sum(
-        not any(a[0] == place and inside(a[2], start, end) for place, start, end in windows) for a in at
-    )
+    outside = sum(not any(a[0] == place and inside(a[2], start, end) for place, start, end in windows) for a in at)
     counts = {"rows": len(at), "outside": outside}
     if settings.nab is None:
         model = settings.model()

@@ -140,9 +140,7 @@ def reads_agree(checkpoint: Path) -> bool:
     at = dict(line.split(":", 1) for line in lines[2:])
     for name, position in at.items():
         first = name.rpartition(AGAIN)[0]
-        if first in at and _files_read(checkpoint, name, position) != _files_read(
-            checkpoint, first, at[first]
-        ):
+        if first in at and _files_read(checkpoint, name, position) != _files_read(checkpoint, first, at[first]):
             return False
     return True
 

@@ -22,9 +22,7 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def write_atomically(
-    path: Path, text: str | bytes, *, scratch: Path | None = None, fsync: bool = True
-) -> None:
+def write_atomically(path: Path, text: str | bytes, *, scratch: Path | None = None, fsync: bool = True) -> None:
     """Replace a small file so that a reader sees the old or the new text, never a part.
 
     ``scratch`` is a directory on the same disk; without one the new text is written beside the file,
@@ -38,9 +36,7 @@ def write_atomically(
         sync_directory(path.parent)
 
 
-def write_first(
-    path: Path, text: str, *, scratch: Path | None = None, fsync: bool = True, mode: int = 0o666
-) -> bool:
+def write_first(path: Path, text: str, *, scratch: Path | None = None, fsync: bool = True, mode: int = 0o666) -> bool:
     """Write a small file whole if there is none; False where another was first, whose text stays.
 
     ``scratch`` as for `write_atomically`; ``mode``: who may read and write it, less the process's umask.
@@ -57,9 +53,7 @@ def write_first(
 
 
 @contextlib.contextmanager
-def _draft(
-    path: Path, text: str | bytes, *, scratch: Path | None, fsync: bool, mode: int = 0o666
-) -> Iterator[Path]:
+def _draft(path: Path, text: str | bytes, *, scratch: Path | None, fsync: bool, mode: int = 0o666) -> Iterator[Path]:
     """Write a text under another name on the same disk; what is left of that name goes in the end."""
     temp = (scratch or path.parent) / f".{path.name}.{uuid.uuid4().hex}"
     try:

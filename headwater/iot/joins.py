@@ -28,9 +28,7 @@ def annotate(
         )
     pairs = ", ".join(f"{quote_string(k)}, {quote_string(v)}" for k, v in sorted(known.items()))
     found = f"try_element_at(map({pairs}), `{key}`)"
-    return rows.with_columns(
-        **{into: found if unknown is None else f"coalesce({found}, {quote_string(unknown)})"}
-    )
+    return rows.with_columns(**{into: found if unknown is None else f"coalesce({found}, {quote_string(unknown)})"})
 
 
 def join_message(

@@ -79,9 +79,7 @@ def estimate_error(
 def _vector(model: Any, name: str) -> list[Any]:
     found = getattr(model, name, None)
     if found is None:
-        raise DataflowError(
-            f"the model has no {name}", where="predict_linear", hint="fit it first: model.fit(x, y)"
-        )
+        raise DataflowError(f"the model has no {name}", where="predict_linear", hint="fit it first: model.fit(x, y)")
     while hasattr(found, "__len__") and len(found) == 1 and hasattr(found[0], "__len__"):
         found = found[0]
     return list(found) if hasattr(found, "__len__") else [found]

@@ -47,9 +47,7 @@ def parse_senml(
     )
 
 
-def to_senml(
-    rows: Stream, values: Mapping[str, str], *, time: str = "ts", texts: Sequence[str] = ()
-) -> Stream:
+def to_senml(rows: Stream, values: Mapping[str, str], *, time: str = "ts", texts: Sequence[str] = ()) -> Stream:
     """Write each row as a pack, column ``pack``: ``values`` gives the unit of each column that is a reading.
 
     ``texts``: columns that go along as text. Columns that are NULL are left out.

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 BLOBS, TABLES = "blobs", "tables.db"
 
 
-def insert_table(
-    rows: Stream, table: str, *, database: str = TABLES, writer: str | None = None
-) -> WrittenStream:
+def insert_table(rows: Stream, table: str, *, database: str = TABLES, writer: str | None = None) -> WrittenStream:
     """Insert rows into a table of an SQLite database, which is made where there is none.
 
     ``writer`` tells the rows of one dataflow from those of others that insert into the same table; the

@@ -68,9 +68,7 @@ def trcs(situation: Situation) -> ScheduleDecision:
     return situation.decided(found)
 
 
-def _step(
-    situation: Situation, selection: Ints, measured: Measured, *, narrow: bool
-) -> tuple[Ints, Measured] | None:
+def _step(situation: Situation, selection: Ints, measured: Measured, *, narrow: bool) -> tuple[Ints, Measured] | None:
     """Find the smallest move down that lessens B, where that is too much, or else T."""
     best: tuple[float, Ints, Measured] | None = None
     for b in range(len(selection)):

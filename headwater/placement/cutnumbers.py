@@ -144,17 +144,13 @@ class Takes:
     grows: Floats
 
     @classmethod
-    def of(
-        cls, rows: Mapping[tuple[int, int, int], tuple[float, float]], choices: int, shared: Ints
-    ) -> Takes:
+    def of(cls, rows: Mapping[tuple[int, int, int], tuple[float, float]], choices: int, shared: Ints) -> Takes:
         index = np.array(list(rows), dtype=np.int64).reshape(-1, 3)
         amounts = np.array(list(rows.values()), dtype=np.float64).reshape(-1, 2)
         column = np.full(int(index[:, 2].max(initial=-1)) + 1, -1, dtype=np.int64)
         among = shared[shared < len(column)]
         column[among] = np.arange(len(among))
-        return cls(
-            index[:, 0], index[:, 0] * choices + index[:, 1], index[:, 2], column[index[:, 2]], *amounts.T
-        )
+        return cls(index[:, 0], index[:, 0] * choices + index[:, 1], index[:, 2], column[index[:, 2]], *amounts.T)
 
     def filled(self, amounts: Floats, cells: int, columns: int) -> Floats:
         """Give [cell, column] of what is shared."""

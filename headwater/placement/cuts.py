@@ -75,9 +75,7 @@ def hosts_of(problem: Problem, operator: int) -> tuple[int, ...]:
     return tuple(sorted(what.hosts))
 
 
-def _choices(
-    problem: Problem, operators: tuple[int, ...], placed: dict[int, int]
-) -> Iterator[tuple[int, ...]]:
+def _choices(problem: Problem, operators: tuple[int, ...], placed: dict[int, int]) -> Iterator[tuple[int, ...]]:
     """Give the ways to place operators, upstream first, on their hosts; data must have a way."""
     if len(placed) == len(operators):
         yield tuple(placed[o] for o in operators)

@@ -224,9 +224,7 @@ def _search(
         if fresh:
             taken += 1
             fresh = False
-            bound = _strike(
-                shape, numbers, room, alive[depth], own, multiplier, most_seconds, most_cloud, best
-            )
+            bound = _strike(shape, numbers, room, alive[depth], own, multiplier, most_seconds, most_cloud, best)
             if depth == 0:
                 root = bound
             if bound == math.inf:
@@ -357,9 +355,7 @@ def _better(
             return
 
 
-def _is_possible(
-    shape: CutShape, numbers: Numbers, room: Space, most_seconds: float, most_cloud: float
-) -> bool:
+def _is_possible(shape: CutShape, numbers: Numbers, room: Space, most_seconds: float, most_cloud: float) -> bool:
     """Tell whether a look at the choices leaves it open that some selection keeps to limits."""
     alive = numbers.allowed.copy()
     left = _strike(shape, numbers, room, alive, numbers.cost, 0.0, most_seconds, most_cloud, math.inf)

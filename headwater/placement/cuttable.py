@@ -101,8 +101,7 @@ class CutTable:
                 edge_to[b, k] = inside.get(v, nodes.get(v, -1))
         whats = [application.operators[o] for o, _ in self._processes]
         trunk = [
-            -1 if application.operators[o].host is not None else self._process_of(o, self.trunk[o])
-            for o in self.nodes
+            -1 if application.operators[o].host is not None else self._process_of(o, self.trunk[o]) for o in self.nodes
         ]
         key, zone = self._keys
         return CutShape(
@@ -399,9 +398,7 @@ class CutTable:
         memory = on_hosts.fixed + on_hosts.grows * own[on_hosts.branch]
         bits = on_links.grows * own[on_links.branch]
         beside = load.memory + 2 * trunk.memory
-        cost = on_hosts.summed(
-            memory * (memory + beside[on_hosts.where]) * memory_price[on_hosts.where], cells
-        )
+        cost = on_hosts.summed(memory * (memory + beside[on_hosts.where]) * memory_price[on_hosts.where], cells)
         beside = load.links + 2 * trunk.bits
         cost += on_links.summed(bits * (bits + beside[on_links.where]) * link_price[on_links.where], cells)
         over = on_hosts.summed(memory > memory_left[on_hosts.where] * (1 + ROUNDING), cells)
@@ -476,9 +473,7 @@ class CutTable:
                 came_in = float(came[o] @ rates)
                 size = came_in / arrived[n] if arrived[n] else 0.0
                 work[n] = arrived[n] * what.cpu
-                memory[self.trunk[o]] += what.memory + what.overhead * (
-                    what.window * size + what.span * came_in
-                )
+                memory[self.trunk[o]] += what.memory + what.overhead * (what.window * size + what.span * came_in)
         ways = []
         for (u, v), (propagation, route) in zip(self._trunk_streams, self._trunk_ways, strict=True):
             flow = float(gone[u] @ rates) * self.problem.application.streams[u, v] * 8

@@ -190,9 +190,7 @@ class Placing:
 
     def meets(self, operator: int, host: int) -> bool:
         """Tell whether an operator may be put on a host: zone, cpu, memory, ways to its neighbours."""
-        return (
-            self.allowed(operator, host) and self.has_room(operator, host) and self.is_joined(operator, host)
-        )
+        return self.allowed(operator, host) and self.has_room(operator, host) and self.is_joined(operator, host)
 
     def is_joined(self, operator: int, host: int) -> bool:
         """Tell whether streams between a host and the operator's neighbours have ways, and room on them."""

@@ -256,8 +256,7 @@ class Application:
     @cached_property
     def _flows(self) -> Mapping[Stream, tuple[float, float]]:
         return {
-            (u, v): (float(self.rate_out[u]) * rho, float(self.size_out[u]) * 8)
-            for (u, v), rho in self.streams.items()
+            (u, v): (float(self.rate_out[u]) * rho, float(self.size_out[u]) * 8) for (u, v), rho in self.streams.items()
         }
 
     @cached_property

@@ -105,9 +105,7 @@ class Situation:
     def measure(self, selection: Ints) -> Measured:
         """Give a selection's figures."""
         times = np.zeros(len(selection))
-        cost, bandwidth, fits = self.loops.measure(
-            self.table.shape, self.numbers, self.space, selection, times
-        )
+        cost, bandwidth, fits = self.loops.measure(self.table.shape, self.numbers, self.space, selection, times)
         return Measured(float(cost), float(bandwidth), times, bool(fits))
 
     def keeps(self, measured: Measured) -> bool:

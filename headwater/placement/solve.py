@@ -49,9 +49,7 @@ class Answer:
         if self.bound is None:
             return None
         over = self.evaluation.latency - self.bound
-        return (
-            0.0 if over <= 1e-9 * self.evaluation.latency else over / self.bound if self.bound else math.inf
-        )
+        return 0.0 if over <= 1e-9 * self.evaluation.latency else over / self.bound if self.bound else math.inf
 
 
 def solve(problem: Problem, strategy: str = "optimal", *, plain: bool = False, **options: Any) -> Answer:

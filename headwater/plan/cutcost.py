@@ -103,11 +103,7 @@ def _added(
     if source is None:
         return ChannelFlow(channel=place, links=links)
     units = {u.unit: u.rows_per_s for u in seen.units}
-    read = [
-        units.get(u.id)
-        for u in running.units
-        if source in u.operators and set(u.locations) & set(unit.locations)
-    ]
+    read = [units.get(u.id) for u in running.units if source in u.operators and set(u.locations) & set(unit.locations)]
     known = [r for r in read if r is not None]
     return ChannelFlow(channel=place, rows_per_s=sum(known) if known else None, at_most=True, links=links)
 

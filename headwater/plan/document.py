@@ -128,9 +128,7 @@ def inherit(
     return replace(
         plan,
         tags={**plan.tags, **{k: v for k, v in tags.items() if k in plan.tags}},
-        units=tuple(
-            replace(u, tag=unit_tags.get(u.id, u.tag), epoch=epochs.get(u.id, u.epoch)) for u in plan.units
-        ),
+        units=tuple(replace(u, tag=unit_tags.get(u.id, u.tag), epoch=epochs.get(u.id, u.epoch)) for u in plan.units),
         channels=tuple(
             replace(c, tag=channel_tags.get(c.place) or tags.get(c.operator) or c.tag) for c in plan.channels
         ),

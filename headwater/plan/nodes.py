@@ -149,9 +149,7 @@ def _unknown(dataflow: Dataflow, placement: Placement, locations: tuple[str, ...
     return problems
 
 
-def _unmet(
-    dataflow: Dataflow, continuum: Continuum, id_: str, placed: Iterable[HostNames]
-) -> list[HeadwaterError]:
+def _unmet(dataflow: Dataflow, continuum: Continuum, id_: str, placed: Iterable[HostNames]) -> list[HeadwaterError]:
     """Say which hosts an operator is placed on that lack something it requires."""
     requirement = dataflow[id_].requires
     if not requirement:

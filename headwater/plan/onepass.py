@@ -53,9 +53,7 @@ def outputs_of(flow: Graph, piece: Iterable[str]) -> tuple[str, ...]:
     """Operators of a piece whose stream leaves it: sinks, and those read by another piece."""
     inside = set(piece)
     return tuple(
-        id_
-        for id_ in piece
-        if isinstance(flow[id_], Sink) or any(c not in inside for c in flow.consumers[id_])
+        id_ for id_ in piece if isinstance(flow[id_], Sink) or any(c not in inside for c in flow.consumers[id_])
     )
 
 
@@ -186,9 +184,7 @@ def steps(
     return found[::-1]
 
 
-def melted(
-    flow: Graph, root: str, output: str, *, within: str | None = None
-) -> tuple[str, list[tuple[str, str]]]:
+def melted(flow: Graph, root: str, output: str, *, within: str | None = None) -> tuple[str, list[tuple[str, str]]]:
     """Write filters and projections from a root to an output as one condition and columns of the root.
 
     ``within``: the column that holds the root's rows, each as a struct; without, its columns are at hand.

@@ -16,7 +16,7 @@ from headwater.core.errors import Fenced
 from headwater.core.metrics import Progress
 from headwater.plan.spec import UnitSpec
 from headwater.plan.steps import Incarnation
-from headwater.plan.transfer import Carry
+from headwater.plan.transfer import StateTransfer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ class NodePort(Protocol):
         """Start it, or adopt it when it runs already with the same tag and epoch."""
         ...
 
-    def feed(self, spec: UnitSpec) -> None:
+    def update_inputs(self, spec: UnitSpec) -> None:
         """Give a running unit the inputs of this description without restarting it.
 
         Inputs that are not among them are read to their end and then left, position included: a
@@ -130,11 +130,11 @@ class NodePort(Protocol):
         """Tell whether the unit has read all that its stopped producers left, retired inputs included."""
         ...
 
-    def survey(self, spec: UnitSpec) -> None:
+    def preflight(self, spec: UnitSpec) -> None:
         """See whether a unit's state can be saved; raise what stands in the way. Nothing is changed."""
         ...
 
-    def rehearse(self, spec: UnitSpec, carry: Carry | None, saved: Sequence[str]) -> None:
+    def warm_up(self, spec: UnitSpec, transfer: StateTransfer | None, saved: Sequence[str]) -> None:
         """Run a unit on a trifle beside all that counts; raise what is wrong. Nothing is changed.
 
         With a carry, it begins with what donors kept when they were surveyed.
@@ -148,7 +148,7 @@ class NodePort(Protocol):
         """
         ...
 
-    def load(self, spec: UnitSpec, carry: Carry, saved: Sequence[str]) -> None:
+    def load(self, spec: UnitSpec, transfer: StateTransfer, saved: Sequence[str]) -> None:
         """Make a prepared unit's checkpoint of what others have saved; ``saved`` names their checkpoints,
         '' for one that never came to run.
 

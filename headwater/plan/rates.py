@@ -37,9 +37,7 @@ def read_trace(text: str, setting: Setting, *, where: str = "trace") -> tuple[Ma
     _, first = next(rows, (1, []))
     header = [cell.strip() for cell in first]
     if tuple(header) != _COLUMNS:
-        raise PlacementError(
-            f"the trace begins with {','.join(header) or 'nothing'}", where=where, hint=_HINT
-        )
+        raise PlacementError(f"the trace begins with {','.join(header) or 'nothing'}", where=where, hint=_HINT)
     rates = _usual(setting)
     steps: list[dict[int, float]] = []
     before = -math.inf
@@ -135,9 +133,7 @@ def replayed(
     if wish.strategy == ANNOTATED:
         among = tuple(t for t in among if marked is not None and t.selection(marked) is not None)
         if not among:
-            raise PlacementError(
-                "what the dataflow's marks say cannot run here", hint="simulate schedulers alone"
-            )
+            raise PlacementError("what the dataflow's marks say cannot run here", hint="simulate schedulers alone")
     shared = Shared(name, among, wish.limits)
     schedule = _stay if wish.strategy == ANNOTATED else SCHEDULERS[wish.strategy]
     expect = None if forecast is None else find_forecast(forecast)
@@ -150,17 +146,17 @@ def replayed(
 def replayed_by_each(
     setting: Setting,
     steps: Sequence[Mapping[int, float]],
-    wishes: Sequence[PlacementRequest],
+    desired_states: Sequence[PlacementRequest],
     *,
     forecast: str | None = None,
     observe: Observe = lambda what, done, of: None,
 ) -> dict[str, tuple[Score, ...]]:
     """Give what ``replayed`` gives, by the strategies of several wishes."""
     found: dict[str, tuple[Score, ...]] = {}
-    for number, wish in enumerate(wishes):
+    for number, wish in enumerate(desired_states):
 
         def look(step: int, name: str = wish.strategy, before: int = number * len(steps)) -> None:
-            observe(name, before + step, len(wishes) * len(steps))
+            observe(name, before + step, len(desired_states) * len(steps))
 
         found[wish.strategy] = replayed(setting, steps, wish, forecast=forecast, observe=look)
     return found

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator
+from pydantic import BeforeValidator, Discriminator
 
 from headwater.plan.diff import State
 from headwater.plan.document import plan_id
 from headwater.plan.model import DeploymentPlan, Unit
-from headwater.plan.transfer import Carry
+from headwater.plan.transfer import StateTransfer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class Start(_UnitStep):
 class UpdateInputs(_UnitStep):
     """Give the running unit the inputs of the plan."""
 
-    kind: Literal["feed"] = "feed"
+    kind: Literal["update_inputs"] = "update_inputs"
     why: str = ""
 
 
@@ -90,18 +90,18 @@ class Drain(_UnitStep):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Survey(_UnitStep):
+class Preflight(_UnitStep):
     """See beforehand whether what a running unit keeps can be taken out of it."""
 
-    kind: Literal["survey"] = "survey"
+    kind: Literal["preflight"] = "preflight"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rehearse(_UnitStep):
+class WarmUp(_UnitStep):
     """Run the unit in its zone on a trifle, beside all that counts: its Spark knows the plan then."""
 
-    kind: Literal["rehearse"] = "rehearse"
-    carry: Carry | None = None
+    kind: Literal["warm_up"] = "warm_up"
+    transfer: StateTransfer | None = None
     saved: tuple[str, ...] = ()
     """As in ``Load``, of what runs."""
 
@@ -118,7 +118,7 @@ class Load(_UnitStep):
     """Make the checkpoint of a unit from what others have saved."""
 
     kind: Literal["load"] = "load"
-    carry: Carry
+    transfer: StateTransfer
     saved: tuple[str, ...] = ()
     """The checkpoints of the carry's donors, in its order; '' for one that never came to run."""
 
@@ -178,8 +178,8 @@ Step = (  # fmt: skip
     | UpdateInputs
     | Stop
     | Drain
-    | Survey
-    | Rehearse
+    | Preflight
+    | WarmUp
     | Save
     | Load
     | Switch
@@ -187,7 +187,7 @@ Step = (  # fmt: skip
     | Forget
     | Watch
 )
-_SIDE_BY_SIDE = Check | Survey | Rehearse | Start | Finish
+_SIDE_BY_SIDE = Check | Preflight | WarmUp | Start | Finish
 
 
 def side_by_side(steps: Sequence[Step]) -> tuple[int, ...]:
@@ -200,8 +200,24 @@ def side_by_side(steps: Sequence[Step]) -> tuple[int, ...]:
     return tuple(found.values())
 
 
-AnyStep: Any = Annotated[Step, Discriminator("kind")]
-"""The schema of a step in the journal."""
+_FORMER_KINDS = {"feed": "update_inputs", "survey": "preflight", "rehearse": "warm_up"}
+_FORMER_FIELDS = {"carry": "transfer", "donors": "source_units"}
+
+
+def _up_to_date(data: Any) -> Any:
+    """Give a step that an older version journaled its names of today."""
+    if isinstance(data, list):
+        return [_up_to_date(one) for one in data]
+    if not isinstance(data, dict):
+        return data
+    found = {_FORMER_FIELDS.get(name, name): _up_to_date(value) for name, value in data.items()}
+    if found.get("state") == "carried":
+        found["state"] = "transferred"
+    return {**found, "kind": _FORMER_KINDS.get(found["kind"], found["kind"])} if "kind" in found else found
+
+
+AnyStep: Any = Annotated[Step, Discriminator("kind"), BeforeValidator(_up_to_date)]
+"""The schema of a step in the journal; steps of older versions are read, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,23 +249,23 @@ class UnitStatus:
     """False from before a step is carried out until it is known to be."""
 
 
-Standings = Mapping[Incarnation, UnitStatus]
+UnitStatuses = Mapping[Incarnation, UnitStatus]
 Plans = Mapping[str, DeploymentPlan]
 """Plans by id."""
 
 
-def standing_of(plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
+def unit_statuses_of(plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
     """Give the standing of a deployment that runs a plan in full."""
     id_ = plan_id(plan)
     return {incarnation(u): UnitStatus(plan=id_, runs=True) for u in plan.units}
 
 
-_MOVES_NOTHING = Watch | Check | Drain | Survey | Rehearse | Save | Load | Switch
+_MOVES_NOTHING = Watch | Check | Drain | Preflight | WarmUp | Save | Load | Switch
 
 
-def begun(step: Step, standings: Standings, plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
+def begun(step: Step, unit_statuses: UnitStatuses, plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
     """Give what is known once a step may have been carried out or not; ``plan`` is the step's."""
-    found = dict(standings)
+    found = dict(unit_statuses)
     if isinstance(step, _MOVES_NOTHING):
         return found
     key = incarnation(plan.unit(step.unit))
@@ -274,9 +290,9 @@ def begun(step: Step, standings: Standings, plan: DeploymentPlan) -> dict[Incarn
     return found
 
 
-def done(step: Step, standings: Standings, plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
+def done(step: Step, unit_statuses: UnitStatuses, plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
     """Give what is known once a step is carried out."""
-    found = dict(standings)
+    found = dict(unit_statuses)
     if isinstance(step, _MOVES_NOTHING):
         return found
     key = incarnation(plan.unit(step.unit))
@@ -290,6 +306,6 @@ def done(step: Step, standings: Standings, plan: DeploymentPlan) -> dict[Incarna
     return found
 
 
-def settled(standings: Standings, plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
+def settled(unit_statuses: UnitStatuses, plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
     """Give what is known after the last step: all units of the plan stand as it says."""
-    return {**standings, **standing_of(plan)}
+    return {**unit_statuses, **unit_statuses_of(plan)}

@@ -21,7 +21,7 @@ from headwater.plan.state import KeptState, kept_state, listed, state_difference
 
 
 @dataclass(frozen=True, kw_only=True)
-class Donor:
+class TransferSource:
     """A unit that keeps an operator's state, and Spark's number of the operator there."""
 
     unit: str
@@ -39,7 +39,7 @@ class KeyPart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class OperatorTransfer:
     """One operator's state: Spark's number of it in the new unit, and where it was.
 
     With several donors it becomes one; with ``by`` it is divided: only keys are taken whose column ``by``
@@ -49,7 +49,7 @@ class Share:
 
     operator: str
     number: int
-    donors: tuple[Donor, ...]
+    source_units: tuple[TransferSource, ...]
     by: str | None = None
     values: tuple[str, ...] = ()
     part: KeyPart | None = None
@@ -66,7 +66,7 @@ class Reading:
     """
 
     operator: str
-    donors: tuple[str, ...]
+    source_units: tuple[str, ...]
     prompt: bool = False
     joined: bool = False
     level: bool = False
@@ -74,17 +74,17 @@ class Reading:
     @property
     def follows(self) -> bool:
         """Tell whether event time may go on from where donors had it."""
-        return self.prompt or (bool(self.donors) and not self.joined)
+        return self.prompt or (bool(self.source_units) and not self.joined)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Carry:
+class StateTransfer:
     """What one new unit takes over. Units are named by id, donors by that in the running plan."""
 
     unit: str
-    donors: tuple[str, ...]
+    source_units: tuple[str, ...]
     """Running units that end where this one begins: all that it takes from, in their plan's order."""
-    shares: tuple[Share, ...]
+    shares: tuple[OperatorTransfer, ...]
     readings: tuple[Reading, ...]
     fresh: tuple[int, ...] = ()
     """Spark's numbers of scans under which nobody kept anything: they go on with no rows seen."""
@@ -94,7 +94,7 @@ _IN_JSON = ("boolean", "tinyint", "smallint", "int", "bigint", "string")
 """Types whose values a scan's keys hold as they are."""
 
 
-class Carriers:
+class TransferPlanner:
     """Decides what units of a wanted plan take over from those of the running one."""
 
     def __init__(self, running: DeploymentPlan, wanted: DeploymentPlan, reset: frozenset[str]) -> None:
@@ -104,7 +104,7 @@ class Carriers:
         self._reset = reset
         self._begin = beginning(running, wanted)
 
-    def carry(self, unit: Unit) -> Carry | None:
+    def transfer(self, unit: Unit) -> StateTransfer | None:
         """Give what a unit takes over; None where it goes on from nothing that runs.
 
         Raise DeploymentError, before anything stops, where it cannot be exact.
@@ -114,18 +114,16 @@ class Carriers:
         own = [s.id for s in own_sources(self._new.dataflow, unit)]
         channels = dict.fromkeys(c.operator for c in self._new.inputs(unit))
         readings = [self._reading(unit, i) for i in (*own, *channels)]
-        donors = {d.unit for s in shares for d in s.donors} | {d for r in readings for d in r.donors}
+        source_units = {d.unit for s in shares for d in s.source_units} | {d for r in readings for d in r.source_units}
         unread = {r.operator: self._unread(unit, r) for r in readings}
         for reading in readings:
-            donors |= self._at_work(unit, reading, unread[reading.operator])
-        if not donors:
+            source_units |= self._at_work(unit, reading, unread[reading.operator])
+        if not source_units:
             return None
-        readings = [self._opened(r, unread[r.operator], donors) for r in readings]
+        readings = [self._opened(r, unread[r.operator], source_units) for r in readings]
         taken = {s.operator for s in shares}
         fresh = [
-            k.operator
-            for k in kept
-            if k.operator not in taken | self._begin and not self._given_up(unit, k.operator)
+            k.operator for k in kept if k.operator not in taken | self._begin and not self._given_up(unit, k.operator)
         ]
         numbers = {s.number for s in shares}
         first = [k for k in kept if k.number not in numbers and k.operator in self._begin]
@@ -133,9 +131,9 @@ class Carriers:
         fresh += [k.operator for k in first if k.tag is None]
         if fresh:
             raise _refused(unit, f"{listed(fresh)} begins to keep state in the midst of the stream")
-        return Carry(
+        return StateTransfer(
             unit=unit.id,
-            donors=tuple(v.id for v in self._old.units if v.id in donors),
+            source_units=tuple(v.id for v in self._old.units if v.id in source_units),
             shares=tuple(shares),
             readings=tuple(readings),
             fresh=tuple(sorted({k.number for k in first})),
@@ -156,10 +154,13 @@ class Carriers:
         said += [f"it leaves {', '.join(lost)} to others"] if lost else []
         return "; ".join(said)
 
-    def check_reads(self, carry: Carry) -> None:
+    def check_reads(self, transfer: StateTransfer) -> None:
         """Refuse what reads an input twice: each read has a place of its own in the checkpoint."""
-        unit = self._new.unit(carry.unit)
-        for plan, one in [(self._new, unit), *((self._old, self._old.unit(d)) for d in carry.donors)]:
+        unit = self._new.unit(transfer.unit)
+        for plan, one in [
+            (self._new, unit),
+            *((self._old, self._old.unit(d)) for d in transfer.source_units),
+        ]:
             if twice := [id_ for id_, count in reads(plan.dataflow, one).items() if count > 1]:
                 raise _refused(
                     unit,
@@ -169,7 +170,7 @@ class Carriers:
 
     # ------------------------------------------------------------ state
 
-    def _share(self, unit: Unit, kept: KeptState) -> Share | None:
+    def _share(self, unit: Unit, kept: KeptState) -> OperatorTransfer | None:
         if self._given_up(unit, kept.operator):
             return None
         found = {
@@ -193,14 +194,12 @@ class Carriers:
         divided = tuple(
             u.id
             for u in self._new.units
-            if kept.operator in u.operators
-            and u.locations != unit.locations
-            and any(_meet(d, u) for d in found)
+            if kept.operator in u.operators and u.locations != unit.locations and any(_meet(d, u) for d in found)
         )
-        return Share(
+        return OperatorTransfer(
             operator=kept.operator,
             number=kept.number,
-            donors=tuple(Donor(unit=v.id, number=n) for v, (n, _) in found.items()),
+            source_units=tuple(TransferSource(unit=v.id, number=n) for v, (n, _) in found.items()),
             by=self._location_of(unit, kept.operator, divided) if divided else None,
             values=unit.locations if divided else (),
             part=part,
@@ -221,8 +220,7 @@ class Carriers:
         if column is None or (isinstance(flow[operator], stateful.Scan) and type_ not in _IN_JSON):
             raise _refused(
                 unit,
-                f"the state of '{operator}' would have to be divided by '{column or unit.part.column}', "
-                "and cannot be",
+                f"the state of '{operator}' would have to be divided by '{column or unit.part.column}', and cannot be",
                 hint="leave it on as many hosts as now",
             )
         return KeyPart(column=column, type=type_, index=unit.part.index, count=unit.part.count)
@@ -273,27 +271,27 @@ class Carriers:
         away = [v.zone for v in readers if v.zone != unit.zone]
         if away and itself and isinstance(self._new.dataflow[input_], MqttSource):
             raise _refused(unit, f"messages for '{input_}' wait on the disk of zone {away[0]}")
-        return Reading(operator=input_, donors=tuple(v.id for v in readers), level=level)
+        return Reading(operator=input_, source_units=tuple(v.id for v in readers), level=level)
 
     def _unread(self, unit: Unit, reading: Reading) -> list[Channel]:
         """Give the channels of an input that none of its donors has read."""
-        read = {c.id for d in reading.donors for c in self._old.inputs(self._old.unit(d))}
+        read = {c.id for d in reading.source_units for c in self._old.inputs(self._old.unit(d))}
         inputs = self._new.inputs(unit)
         return [c for c in inputs if c.operator == reading.operator and c.id not in read]
 
-    def _opened(self, reading: Reading, unread: Iterable[Channel], donors: Iterable[str]) -> Reading:
+    def _opened(self, reading: Reading, unread: Iterable[Channel], source_units: Iterable[str]) -> Reading:
         """Say how event time may go on over an input that is new, or has channels that are."""
-        if not reading.donors:
-            return replace(reading, prompt=self._is_prompt(reading.operator, donors))
+        if not reading.source_units:
+            return replace(reading, prompt=self._is_prompt(reading.operator, source_units))
         before = {c.id for c in self._old.channels}
         writers = [self._new.unit(c.producer) for c in unread if c.id not in before]
-        near = [[d for d in donors if _meet(self._old.unit(d), w)] for w in writers]
+        near = [[d for d in source_units if _meet(self._old.unit(d), w)] for w in writers]
         prompt = bool(near) and all(self._is_prompt(reading.operator, ds) for ds in near)
         return replace(reading, joined=bool(near), prompt=prompt)
 
-    def _is_prompt(self, input_: str, donors: Iterable[str]) -> bool:
+    def _is_prompt(self, input_: str, source_units: Iterable[str]) -> bool:
         """Tell whether donors did all that leads to an input, and held back nothing on the way."""
-        flow, units = self._new.dataflow, [self._old.unit(d) for d in donors]
+        flow, units = self._new.dataflow, [self._old.unit(d) for d in source_units]
         inside = {o for unit in units for o in unit.operators}
         read = {c.operator for unit in units for c in self._old.inputs(unit)}
         todo = [input_]
@@ -319,7 +317,7 @@ class Carriers:
             near = [v for v in self._old.units if _meet(v, writer) and behind & set(v.operators)]
             if channel.id in before:
                 found |= {v.id for v in near if reading.operator in v.operators}
-            elif reading.donors:
+            elif reading.source_units:
                 found |= {v.id for v in near}
         return found
 
@@ -334,15 +332,11 @@ def beginning(running: DeploymentPlan, wanted: DeploymentPlan) -> frozenset[str]
     return frozenset(i for i in wanted.dataflow.order if i not in running.dataflow)
 
 
-def moved_locations(
-    plan: DeploymentPlan, unit: Unit, other: Unit, operators: Iterable[str]
-) -> tuple[str, ...]:
+def moved_locations(plan: DeploymentPlan, unit: Unit, other: Unit, operators: Iterable[str]) -> tuple[str, ...]:
     """Name the locations of ``unit`` that ``other`` does not have, nor their layer in ``plan``: units of
     other layers, or of other nodes of the zone, have them there, with some of ``operators``."""
     inside = set(operators)
-    elsewhere = {
-        x for v in plan.units if _is_elsewhere(v, unit) and inside & set(v.operators) for x in v.locations
-    }
+    elsewhere = {x for v in plan.units if _is_elsewhere(v, unit) and inside & set(v.operators) for x in v.locations}
     return tuple(x for x in unit.locations if x in elsewhere and x not in other.locations)
 
 

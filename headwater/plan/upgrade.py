@@ -109,9 +109,7 @@ def _in_parts(plan: DeploymentPlan, known: Mapping[str, str]) -> DeploymentPlan:
     channels: list[Channel] = []
     for channel in plan.channels:
         routes = {p.id: way for r, way in channel.routes.items() for p in parts(r)}
-        channels += [
-            replace(channel, producer=p.id, part=p.part, routes=routes) for p in parts(channel.producer)
-        ]
+        channels += [replace(channel, producer=p.id, part=p.part, routes=routes) for p in parts(channel.producer)]
     units = tuple(p for u in plan.units for p in parts(u.id))
     return replace(plan, units=units, channels=tuple(channels))
 

@@ -30,9 +30,7 @@ def span(seconds: float) -> str:
     return f"{round(seconds * 1_000_000)} microseconds"
 
 
-def apply(
-    operator: ops.Operator, frames: list[DataFrame], types: list[StreamType], *, streaming: bool
-) -> DataFrame:
+def apply(operator: ops.Operator, frames: list[DataFrame], types: list[StreamType], *, streaming: bool) -> DataFrame:
     """Apply an operator to its inputs' frames. Watermarks are the caller's affair."""
     frame, type_ = frames[0], types[0]
     match operator:
@@ -67,9 +65,7 @@ def apply(
             if streaming:
                 return scan.alone(operator, frame, type_)
             return scan.in_batch(operator, mark(frame, type_), type_)
-    raise RuntimeFailure(
-        f"no compilation for {operator.kind}", where=operator.where, hint="report this as a defect"
-    )
+    raise RuntimeFailure(f"no compilation for {operator.kind}", where=operator.where, hint="report this as a defect")
 
 
 def mark(frame: DataFrame, type_: StreamType, also: Sequence[str] = ()) -> DataFrame:
@@ -98,8 +94,7 @@ def whole(frame: DataFrame, type_: StreamType) -> DataFrame:
     The condition is true and needs all columns; to the optimizer it is not deterministic, so it stays.
     """
     hashed = [
-        f"CAST(`{c.name}` AS STRING)" if "MAP<" in c.type.text.upper() else f"`{c.name}`"
-        for c in type_.schema.columns
+        f"CAST(`{c.name}` AS STRING)" if "MAP<" in c.type.text.upper() else f"`{c.name}`" for c in type_.schema.columns
     ]
     return frame.where(f"spark_partition_id() >= -(xxhash64({', '.join(hashed)}) & 1)")
 

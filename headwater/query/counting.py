@@ -62,9 +62,7 @@ def rejects_of(source: str, location: str) -> str:
     return f"rejects {source} {location}"
 
 
-def points(
-    flow: Graph, operators: Collection[str], can_be: Collection[str], known: Iterable[str]
-) -> frozenset[str]:
+def points(flow: Graph, operators: Collection[str], can_be: Collection[str], known: Iterable[str]) -> frozenset[str]:
     """Choose what is to be observed, so that the rows out of as many operators as possible are known.
 
     ``operators`` are those of the unit, ``can_be`` those that can be observed, with what it reads from

@@ -39,9 +39,7 @@ Call = tuple[str, int]
 """A function of one value: its name and the value's number."""
 
 
-def apply(
-    operator: stateful.CountWindow, frame: DataFrame, type_: StreamType, *, streaming: bool
-) -> DataFrame:
+def apply(operator: stateful.CountWindow, frame: DataFrame, type_: StreamType, *, streaming: bool) -> DataFrame:
     """Give a row per window, in a stream or a batch. Watermarks are the caller's affair."""
     schema, where = type_.schema, operator.where
     parts = row_aggregates(operator.aggregates, schema, where=where)
@@ -95,10 +93,7 @@ def _filled(types: Sequence[str]) -> list[Expression]:
 def _masks(count: int) -> list[Expression]:
     masks = []
     for first in range(0, count, _BITS):
-        bits = [
-            f"IF({VALUE}{n} IS NULL, {1 << (n - first)}L, 0L)"
-            for n in range(first, min(count, first + _BITS))
-        ]
+        bits = [f"IF({VALUE}{n} IS NULL, {1 << (n - first)}L, 0L)" for n in range(first, min(count, first + _BITS))]
         masks.append(F.expr(" + ".join(bits)).alias(f"{MASK}{first // _BITS}"))
     return masks
 
@@ -113,9 +108,7 @@ def _batch(
     order = [F.col(f"{VALUE}{n}").asc_nulls_first() for n in range(values)]
     numbered = rows.withColumn("__i", F.row_number().over(Window.partitionBy(*by).orderBy(*order)) - 1)
     first = f"greatest(0, cast(ceil((__i - {size} + 1) / {slide}) AS int))"
-    spread = numbered.withColumn(
-        "__w", F.expr(f"explode(sequence({first}, cast(floor(__i / {slide}) AS int)))")
-    )
+    spread = numbered.withColumn("__w", F.expr(f"explode(sequence({first}, cast(floor(__i / {slide}) AS int)))"))
     # With slide < size a row's first and last windows overlap; __i below the first window's start cannot be.
     spread = spread.where(f"__i >= __w * {slide} AND __i < __w * {slide} + {size}")
     results = [F.count(F.lit(1)).alias("__rows")]
@@ -190,9 +183,7 @@ class CountWindowProcessor(StatefulProcessor):
 
     def _arrays(self, part: pd.DataFrame) -> Rows:
         # PySpark renames columns that begin with an underscore; their order it keeps.
-        return {
-            name: part.iloc[:, n].to_numpy() for n, name in enumerate(self._columns) if name not in self._keys
-        }
+        return {name: part.iloc[:, n].to_numpy() for n, name in enumerate(self._columns) if name not in self._keys}
 
     def _wait(self, rows: Rows) -> None:
         if _length(rows):
@@ -332,9 +323,7 @@ def _sum(values: np.ndarray[Any, Any]) -> Any:
     if np.abs(values.astype("float64")).sum(axis=1).max() >= 2.0**62:
         for window in values:  # near the end of the range: exactly
             if abs(sum(int(v) for v in window)) >= 2**63:
-                raise UserCodeError(
-                    "sum of bigint overflows", where="count_window", hint="sum(cast(v AS double))"
-                )
+                raise UserCodeError("sum of bigint overflows", where="count_window", hint="sum(cast(v AS double))")
     return values.sum(axis=1, dtype="int64")
 
 

@@ -69,8 +69,7 @@ def tagged(
             if scans[place].out:
                 base = count(base, id_, f"`{FROM}` = {place}")
         ends = [
-            replace(end, condition=f"`{FROM}` = -1 AND p{n} IS NOT NULL", row=f"p{n}")
-            for n, end in enumerate(ends)
+            replace(end, condition=f"`{FROM}` = -1 AND p{n} IS NOT NULL", row=f"p{n}") for n, end in enumerate(ends)
         ]
     ends = sorted((*ends, *behind), key=lambda end: end.tag)
     types = {tag_column(end.tag): end.schema for end in ends}
@@ -112,9 +111,7 @@ def _common_form(
         key.append(f"WHEN {n} THEN {key_text(scan.operator, flow.types[stream], within=column)}")
         if scan.event_time is not None:
             time.append(f"WHEN {n} THEN {column}.`{scan.event_time}`")
-    entries += [
-        _entry(types, _ENTRY, len(ways) + n, end.condition, f"p{n}", end.row) for n, end in enumerate(ends)
-    ]
+    entries += [_entry(types, _ENTRY, len(ways) + n, end.condition, f"p{n}", end.row) for n, end in enumerate(ends)]
     rows = _exploded(base, entries, (_ENTRY, *types))
     at = f"CASE {_ENTRY} {' '.join(time)} END" if time else "CAST(NULL AS timestamp)"
     framed = rows.select(

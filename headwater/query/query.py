@@ -112,9 +112,7 @@ class Running:
             scans=int(note.get("scans", 1)),
             last_batch=int(note.get("batch", -1)),
             paid=int(note.get("batch", -1)),
-            tally=Tally(
-                load(Counting, note.get("counting", {}), what="what was counted"), note.get("counted")
-            ),
+            tally=Tally(load(Counting, note.get("counting", {}), what="what was counted"), note.get("counted")),
             done=int(note.get("done", 0)),
             busy_s=float(note.get("busy_s", 0.0)),
             cpu_s=float(note.get("cpu_s", 0.0)),
@@ -253,9 +251,7 @@ def reaching_spark(where: str) -> Iterator[None]:
     except Exception as error:
         if not _is_unanswered(error):
             raise
-        raise Unavailable(
-            "Spark does not answer", where=where, hint="it may have ended; its log says why"
-        ) from error
+        raise Unavailable("Spark does not answer", where=where, hint="it may have ended; its log says why") from error
 
 
 def _is_unanswered(error: BaseException | None) -> bool:
@@ -281,9 +277,7 @@ def translated(text: str, unit: str) -> RuntimeFailure:
         story = found["text"].strip()
         what, _, hint = story.partition("\n  -> ")
         cls = UserCodeError if found[1] == "UserCodeError" else RuntimeFailure
-        return cls(
-            what.strip(), where=f"unit {unit}", hint=hint.strip().splitlines()[0] if hint.strip() else None
-        )
+        return cls(what.strip(), where=f"unit {unit}", hint=hint.strip().splitlines()[0] if hint.strip() else None)
     first = next((line for line in text.splitlines() if line.strip()), "the query ended without a word")
     kind = SparkStumbled if any(s in text for s in _STUMBLES) else RuntimeFailure
     return kind(first.strip()[:2000], where=f"unit {unit}", hint="see the Spark log of its zone")

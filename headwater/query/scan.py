@@ -110,9 +110,7 @@ def alone(operator: stateful.Scan, frame: DataFrame, type_: StreamType) -> DataF
 def together(rows: DataFrame, scans: Sequence[Scanning], passed: Sequence[Schema] = ()) -> DataFrame:
     """Do scans of rows in their common form; ``passed``: the columns of rows that come out as they are."""
     columns = [Column(FROM, INT)]
-    columns += [
-        Column(f"s{n}", Schema.parse(s.operator.schema_text).struct) for n, s in enumerate(scans) if s.out
-    ]
+    columns += [Column(f"s{n}", Schema.parse(s.operator.schema_text).struct) for n, s in enumerate(scans) if s.out]
     columns += [Column(f"p{n}", schema.struct) for n, schema in enumerate(passed)]
     timed = any(s.event_time is not None for s in scans)
     return rows.groupBy(KEYED, KEY).transformWithState(
@@ -175,9 +173,7 @@ def order_key(columns: Sequence[str]) -> Callable[[dict[str, Any]], Any]:
     return key
 
 
-def fold_rows(
-    fold: Fold, state: Any, rows: list[dict[str, Any]], *, where: str
-) -> tuple[Any, list[dict[str, Any]]]:
+def fold_rows(fold: Fold, state: Any, rows: list[dict[str, Any]], *, where: str) -> tuple[Any, list[dict[str, Any]]]:
     """Fold rows into a state; an exception of the user's function names operator and row."""
     out: list[dict[str, Any]] = []
     for row in rows:
@@ -319,9 +315,7 @@ class ScanProcessor(StatefulProcessor):
         self._waiting.clear()  # with what was left by scans that are no more
         return self._fold(key[0], waiting, timerValues.getCurrentWatermarkInMs())
 
-    def _fold(
-        self, by: str, waiting: dict[str, list[dict[str, Any]]], passed: int | None = None
-    ) -> Iterator[Row]:
+    def _fold(self, by: str, waiting: dict[str, list[dict[str, Any]]], passed: int | None = None) -> Iterator[Row]:
         """Fold what is ready into a key's states, each scan's rows before those that others make of them."""
         mine = [w for w in self._work if w.keyed == by]
         states: dict[str, str] | None = None

@@ -267,9 +267,7 @@ class UnitCompiler:
         directory = self._layout.control(self._unit)
         directory.mkdir(parents=True, exist_ok=True)
         end = (
-            self._spark.readStream.name(
-                source_name(f"e_{self._spec.tags[operator.id]}{self._again(operator.id)}")
-            )
+            self._spark.readStream.name(source_name(f"e_{self._spec.tags[operator.id]}{self._again(operator.id)}"))
             .schema(f"`{WATERMARK}` timestamp")
             .json(str(directory))
         )
@@ -280,9 +278,7 @@ class UnitCompiler:
         delay = compile.span(operator.duration(operator.delay, "delay"))
         return self._timed(both, type_, delay, also)
 
-    def _timed(
-        self, frame: DataFrame, type_: StreamType, delay: str, also: tuple[str, ...] = ()
-    ) -> DataFrame:
+    def _timed(self, frame: DataFrame, type_: StreamType, delay: str, also: tuple[str, ...] = ()) -> DataFrame:
         """Let ``__wm`` drive the watermark, drop punctuation, and name the event-time column to Spark.
 
         The condition stays where it is because it is not deterministic to Spark's optimizer, and so

@@ -49,9 +49,7 @@ def plan_view(plan: DeploymentPlan) -> RenderableType:
 def _zone_tree(plan: DeploymentPlan) -> Tree:
     queries = len(plan.units)
     name = plan.dataflow.name
-    title = (
-        f"[bold]{escape(name)}[/]: {queries} units, {len(plan.channels)} channels, on {plan.continuum.name}"
-    )
+    title = f"[bold]{escape(name)}[/]: {queries} units, {len(plan.channels)} channels, on {plan.continuum.name}"
     tree = Tree(title)
 
     def add(zone: Zone, to: Tree) -> None:
@@ -136,9 +134,7 @@ def change_view(name: str, diff: PlanDiff, words: Iterable[str]) -> RenderableTy
     """Show what applying a plan would change: a table of units, then the steps in words."""
     changed = diff.changed
     same = len(diff.units) - len(changed)
-    parts: list[RenderableType] = [
-        Text(f"{name}: {len(changed)} units change, {same} stay as they are", style="bold")
-    ]
+    parts: list[RenderableType] = [Text(f"{name}: {len(changed)} units change, {same} stay as they are", style="bold")]
     if changed:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in ("Unit", "Change", "State", "Because"):
@@ -155,9 +151,7 @@ def status_view(status: Status) -> RenderableType:
     """Show a stored deployment: its phase, a change under way, its units, zones that do not answer."""
     change = status.change
     parts: list[RenderableType] = [
-        Text.assemble(
-            (status.name, "bold"), f"  version {status.version}  ", (status.phase, PHASE_STYLE[status.phase])
-        )
+        Text.assemble((status.name, "bold"), f"  version {status.version}  ", (status.phase, PHASE_STYLE[status.phase]))
     ]
     if change is not None and change.ended is None:
         parts.append(Text(f"  {change.done} of {change.steps} steps done"))

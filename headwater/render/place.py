@@ -58,8 +58,7 @@ def promise_lines(promise: LimitCheck) -> list[RenderableType]:
         ),
     )
     said = [
-        f"{name} {value}" + ("" if math.isinf(limit) else f" of at most {most}")
-        for name, value, limit, most in rows
+        f"{name} {value}" + ("" if math.isinf(limit) else f" of at most {most}") for name, value, limit, most in rows
     ]
     said += [f"resource usage {promise.cost:.4g}"]
     said += [f"{promise.moved} operators moved"] if promise.moved else []
@@ -75,9 +74,7 @@ def _summary(found: Prediction) -> str:
     return f"{said}; {least}"
 
 
-def comparison_view(
-    found: Mapping[str, Prediction | HeadwaterError], chosen: Mapping[str, str]
-) -> RenderableType:
+def comparison_view(found: Mapping[str, Prediction | HeadwaterError], chosen: Mapping[str, str]) -> RenderableType:
     """Show how each strategy would do, and which operators it puts elsewhere than those chosen."""
     table = _table("Strategy", "Latency", "Most loaded host", "Bytes/s over links", "Elsewhere")
     for strategy, outcome in found.items():

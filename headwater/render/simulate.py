@@ -65,9 +65,7 @@ def draw(found: Mapping[str, Sequence[Score]], file: Path, limits: Limits) -> No
     try:
         import matplotlib
     except ImportError as error:
-        raise RuntimeFailure(
-            "--plot needs matplotlib", hint="install it: pip install 'headwater[plots]'"
-        ) from error
+        raise RuntimeFailure("--plot needs matplotlib", hint="install it: pip install 'headwater[plots]'") from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

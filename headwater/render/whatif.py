@@ -64,9 +64,7 @@ def _figures(data: Mapping[str, Any]) -> Table:
         if any(c["links"][link]["bytes_per_s"] for c in cases):
             sizes = (format_size(round(c["links"][link]["bytes_per_s"])) for c in cases)
             table.add_row(f"over {link}", *(f"{size}/s" for size in sizes))
-    table.add_row(
-        "into the top layer", *(f"{format_size(round(c['bandwidth_bytes_per_s']))}/s" for c in cases)
-    )
+    table.add_row("into the top layer", *(f"{format_size(round(c['bandwidth_bytes_per_s']))}/s" for c in cases))
     table.add_row("cost", *(f"{c['cost']:.3g}" for c in cases))
     return table
 

@@ -129,9 +129,7 @@ class Commons:
             if key in needed:
                 continue
             if key not in there:
-                raise RuntimeFailure(
-                    f"task {key} does not run", where="commons", hint="report this as a defect"
-                )
+                raise RuntimeFailure(f"task {key} does not run", where="commons", hint="report this as a defect")
             needed.add(key)
             todo += self._tasks[key].inputs
         idle = there - needed

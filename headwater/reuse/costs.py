@@ -68,10 +68,7 @@ def by_operator(plan: DeploymentPlan, facts: Facts, cpu: Mapping[str, float]) ->
     taken, _ = rows_of(plan, known)
     found: dict[str, float] = {}
     for unit in plan.units:
-        work = {
-            o: taken[unit.id, o] * known.operator(o).cpu_s * facts.costs.row.get(o, 1.0)
-            for o in unit.operators
-        }
+        work = {o: taken[unit.id, o] * known.operator(o).cpu_s * facts.costs.row.get(o, 1.0) for o in unit.operators}
         cores, rows = cpu.get(unit.id, 0.0), sum(work.values())
         scale = min(1.0, cores / rows) if rows > 0 else 0.0
         rest = max(0.0, cores - rows * scale) / len(unit.operators)

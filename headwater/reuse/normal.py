@@ -36,9 +36,7 @@ class _Normalizing:
         for id_ in self._flow.order:
             operator = self._flow[id_]
             if not isinstance(operator, ops.STATELESS_SQL):
-                inputs = tuple(
-                    self._stream(i, self._looked_at(operator, n)) for n, i in enumerate(operator.inputs)
-                )
+                inputs = tuple(self._stream(i, self._looked_at(operator, n)) for n, i in enumerate(operator.inputs))
                 self._found[id_] = replace(operator, inputs=inputs)
         return Dataflow(self._flow.name, tuple(self._found.values()), self._flow.locations)
 

@@ -149,9 +149,7 @@ def _fetch(cache: Path) -> None:
 
 def _run(command: list[str], seconds: float, log: Path | None = None) -> None:
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL)
         output, code = done.stdout + done.stderr, done.returncode
     except subprocess.TimeoutExpired:
         output, code = f"not done after {seconds:.0f} s", 1

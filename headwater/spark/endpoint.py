@@ -310,9 +310,7 @@ class LocalEndpoint:
     def restart(self) -> None:
         """Start the server again, as it was started; its directory stays, its port and token change."""
         if self._again is None:
-            raise RuntimeFailure(
-                "this server was not started here", where=str(self.directory), hint="start another"
-            )
+            raise RuntimeFailure("this server was not started here", where=str(self.directory), hint="start another")
         self.stop()
         again = self._again()
         self.port, self.token, self.pid = again.port, again.token, again.pid
@@ -444,9 +442,7 @@ def _java_version(home: Path) -> int | None:
         text = next(line for line in release.splitlines() if line.startswith("JAVA_VERSION=")).split('"')[1]
     except (OSError, StopIteration, IndexError):
         try:
-            shown = subprocess.run(
-                [str(java), "-version"], capture_output=True, text=True, timeout=30, check=True
-            )
+            shown = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=True)
             text = shown.stderr.split('"')[1]
         except (OSError, IndexError, subprocess.SubprocessError):
             return None
@@ -461,9 +457,7 @@ def _is_ours(pid: int, directory: Path) -> bool:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
         try:  # no /proc (macOS)
-            shown = subprocess.run(
-                ["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, timeout=10
-            )
+            shown = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, timeout=10)
             command = shown.stdout
         except (OSError, subprocess.SubprocessError):
             return False

@@ -163,11 +163,7 @@ class _Work:
         time = _event_time(self._dataflow, source.id)
         if time is None:
             return {}
-        found = (
-            self._batch(source.id)
-            .agg(F.count("*"), F.expr(f"max(`{time}`)"), F.expr(f"min(`{time}`)"))
-            .first()
-        )
+        found = self._batch(source.id).agg(F.count("*"), F.expr(f"max(`{time}`)"), F.expr(f"min(`{time}`)")).first()
         rows, last, first = found if found is not None else (0, None, None)
         span = (last - first).total_seconds() if last is not None and first is not None else 0.0
         return {"*": rows / span / len(samples[source.id])} if span > 0 else {}

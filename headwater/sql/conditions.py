@@ -99,9 +99,7 @@ def _parts(node: SyntaxNode, schema: Schema) -> Iterator[Conjunct]:
         return typed.text, typed.type
 
     match node:
-        case Binary(sign, Literal() as value, subject) if sign in _FLIPPED and not isinstance(
-            subject, Literal
-        ):
+        case Binary(sign, Literal() as value, subject) if sign in _FLIPPED and not isinstance(subject, Literal):
             yield from _parts(Binary(_FLIPPED[sign], subject, value), schema)
         case Binary(sign, subject, Literal() as value) if sign in _FLIPPED:
             yield _comparison(walk(node)[0], walk(subject), sign, (value,))
@@ -114,9 +112,7 @@ def _parts(node: SyntaxNode, schema: Schema) -> Iterator[Conjunct]:
             yield Conjunct(walk(node)[0])
 
 
-def _comparison(
-    text: str, subject: tuple[str, DataType], sign: str, literals: Collection[Literal]
-) -> Conjunct:
+def _comparison(text: str, subject: tuple[str, DataType], sign: str, literals: Collection[Literal]) -> Conjunct:
     values = [_value(one, subject[1]) for one in literals]
     known = [v for v in values if v is not None]
     return Conjunct(text, subject[0], sign, tuple(known) if len(known) == len(values) else ())

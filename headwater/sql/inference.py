@@ -106,9 +106,7 @@ class Inference:
                 raise DataflowError(
                     "a lambda stands alone", hint="lambdas are arguments: transform(readings, x -> x * 2)"
                 )
-        raise DataflowError(
-            "'*' stands for columns, not for a value", hint="write count(*), or name a column"
-        )
+        raise DataflowError("'*' stands for columns, not for a value", hint="write count(*), or name a column")
 
     def _name(self, node: Name) -> Typed:
         first, *rest = node.parts
@@ -151,9 +149,7 @@ class Inference:
             )
         variables = tuple(declared for scope in self._scopes for declared, _ in scope.values())
         hint = suggest(node.parts[0], (*variables, *self._schema.names))
-        return DataflowError(
-            f"there is no column {node.parts[0]!r}", hint=f"{hint}; text goes in single quotes"
-        )
+        return DataflowError(f"there is no column {node.parts[0]!r}", hint=f"{hint}; text goes in single quotes")
 
     def _field(self, value: Typed, name: str) -> tuple[DataType, str]:
         """Give the type and declared name of a struct's field, an array's structs' field or a map's value."""
@@ -187,9 +183,7 @@ class Inference:
             if found not in (*INTEGRAL, VOID):
                 raise DataflowError(f"{operand.shown}; ~ works on whole numbers", hint="cast it to bigint")
         elif not (is_numeric(found) or isinstance(found, IntervalType) or found == VOID):
-            raise DataflowError(
-                f"{operand.shown}; {node.operator} works on numbers", hint="cast it to double"
-            )
+            raise DataflowError(f"{operand.shown}; {node.operator} works on numbers", hint="cast it to double")
         text = operand.within(UNARY)
         text = f"({text})" if text.startswith("-") else text
         return Typed(f"{node.operator}{text}", found, UNARY)
@@ -258,9 +252,7 @@ class Inference:
         found = common_of([r.type for r in results])
         if found is None:
             shown = ", ".join(r.shown for r in results)
-            raise DataflowError(
-                f"the branches of CASE have no common type: {shown}", hint="cast them to one type"
-            )
+            raise DataflowError(f"the branches of CASE have no common type: {shown}", hint="cast them to one type")
         return Typed(" ".join([*words, "END"]), found, POSTFIX)
 
     def _cast(self, node: Cast) -> Typed:
@@ -308,9 +300,7 @@ class Inference:
         if name in special.UNIT_FIRST and len(node.arguments) == 3:
             return self._unit_call(node)
         if name == "aggregate" and len(node.arguments) < 3:
-            raise DataflowError(
-                "aggregate folds an array", hint="write aggregate(readings, 0D, (acc, x) -> acc + x)"
-            )
+            raise DataflowError("aggregate folds an array", hint="write aggregate(readings, 0D, (acc, x) -> acc + x)")
         if name in _KNOWN_AGGREGATES:
             return self._aggregate(node)
         if self._is_unknown(name):
@@ -383,16 +373,10 @@ class Inference:
         if self._place == "inside" or self._scopes:
             raise DataflowError(f"{name} stands inside another aggregate", hint="aggregate in two steps")
         if node.distinct:
-            hint = (
-                "use approx_count_distinct(k), or drop duplicates before"
-                if name == "count"
-                else "dedup first"
-            )
+            hint = "use approx_count_distinct(k), or drop duplicates before" if name == "count" else "dedup first"
             raise DataflowError(f"{name}(DISTINCT ...) does not run on a stream", hint=hint)
         if node.ignore_nulls and name not in _KEEPS_NULLS:
-            raise DataflowError(
-                f"{name} takes no IGNORE NULLS", hint="leave it out: NULLs are ignored anyway"
-            )
+            raise DataflowError(f"{name} takes no IGNORE NULLS", hint="leave it out: NULLs are ignored anyway")
         self._place = "inside"
         try:
             typed = self._typed_call(node)

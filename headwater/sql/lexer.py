@@ -74,9 +74,7 @@ def tokens(text: str) -> tuple[Token, ...]:
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise DataflowError(
-                f"unexpected {text[at]!r} at position {at} of {shorten(text)}", hint=_advice(text[at])
-            )
+            raise DataflowError(f"unexpected {text[at]!r} at position {at} of {shorten(text)}", hint=_advice(text[at]))
         kind, part, at = match.lastgroup, match.group(), match.end()
         if kind == "space":
             continue

@@ -108,9 +108,7 @@ def typed(keyword: str, text: str) -> Literal:
         return Literal(f"DATE {quote_string(text.strip())}", DATE)
     match = _TIMESTAMP.match(text.strip())
     if match is None or not _is_date(match.group(1)) or not _is_time(match.group(2, 3, 4)):
-        raise DataflowError(
-            f"{keyword} {text[:40]!r} is not a timestamp", hint="write TIMESTAMP '2026-01-31 12:00:00'"
-        )
+        raise DataflowError(f"{keyword} {text[:40]!r} is not a timestamp", hint="write TIMESTAMP '2026-01-31 12:00:00'")
     found = TIMESTAMP_NTZ if keyword == "TIMESTAMP_NTZ" else TIMESTAMP
     return Literal(f"{keyword} {quote_string(text.strip())}", found)
 
@@ -138,9 +136,7 @@ def interval(parts: tuple[tuple[str, str], ...]) -> Literal:
             raise DataflowError(f"{unit!r} is not a unit of time", hint=f"the units are {', '.join(UNITS)}")
         match = _INTERVAL_NUMBER.match(value.strip())
         if match is None or (match.group(1) and unit != "second"):
-            raise DataflowError(
-                f"INTERVAL {value[:40]!r} {unit} is not an interval", hint="write INTERVAL 5 MINUTES"
-            )
+            raise DataflowError(f"INTERVAL {value[:40]!r} {unit} is not an interval", hint="write INTERVAL 5 MINUTES")
         fields.append(_SMALL_UNITS.get(unit, unit))
     places = sorted(_UNITS.index(f) for f in fields)
     if places[0] < 2 <= places[-1]:
@@ -167,9 +163,7 @@ def interval_range(text: str, start: str, end: str) -> Literal:
         shape += r"(\.\d{1,9})?" if end == "second" else ""
     if not re.fullmatch(shape, text.strip()):
         raise DataflowError(f"INTERVAL {text[:40]!r} {start} to {end} is not an interval")
-    return Literal(
-        f"INTERVAL {quote_string(text.strip())} {start.upper()} TO {end.upper()}", IntervalType(start, end)
-    )
+    return Literal(f"INTERVAL {quote_string(text.strip())} {start.upper()} TO {end.upper()}", IntervalType(start, end))
 
 
 def null() -> Literal:

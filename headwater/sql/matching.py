@@ -50,9 +50,7 @@ def match(
     forms = " or ".join(s.text for s in signatures)
     if not fitting:
         name, count = signatures[0].name, len(arguments)
-        raise DataflowError(
-            f"{name} does not take {count} argument{'s' * (count != 1)}", hint=f"write {forms}"
-        )
+        raise DataflowError(f"{name} does not take {count} argument{'s' * (count != 1)}", hint=f"write {forms}")
     raise DataflowError(problems[-1].what, hint=problems[-1].hint if len(fitting) == 1 else f"write {forms}")
 
 

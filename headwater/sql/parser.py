@@ -29,9 +29,7 @@ from headwater.sql.syntax import (
 )
 
 # How tightly each operator binds; predicates (IS, IN, LIKE, BETWEEN) stand between NOT and comparison.
-OR, AND, NOT, PREDICATE, COMPARISON, BIT_OR, BIT_XOR, BIT_AND, SHIFT, SUM, PRODUCT, UNARY, POSTFIX = range(
-    1, 14
-)
+OR, AND, NOT, PREDICATE, COMPARISON, BIT_OR, BIT_XOR, BIT_AND, SHIFT, SUM, PRODUCT, UNARY, POSTFIX = range(1, 14)
 BINDING = {
     "OR": OR, "AND": AND,
     "=": COMPARISON, "<=>": COMPARISON, "!=": COMPARISON,
@@ -84,9 +82,7 @@ class _Parser:
         if token.kind == "end":
             return node
         if token.kind == "symbol" and token.text == ",":
-            raise self._unexpected(
-                token, "one expression only", "give each expression as an argument of its own"
-            )
+            raise self._unexpected(token, "one expression only", "give each expression as an argument of its own")
         if token.kind in ("word", "quoted"):
             raise self._unexpected(token, "the end", f"to name the result, write AS {token.text}")
         raise self._unexpected(token, "the end")
@@ -158,11 +154,7 @@ class _Parser:
         # Types end in '>>' too, so shifts are put together here: from neighbours that touch.
         if token.text in ("<", ">"):
             width = 1
-            while (
-                width < 3
-                and self._peek(width).text == token.text
-                and self._peek(width).at == token.at + width
-            ):
+            while width < 3 and self._peek(width).text == token.text and self._peek(width).at == token.at + width:
                 width += 1
             return token.text * width, width
         return _SAME.get(token.text, token.text), 1
@@ -344,9 +336,7 @@ class _Parser:
             self._expect_word("THEN")
             branches.append((condition, self.expression()))
         if not branches:
-            raise self._unexpected(
-                self._peek(), "WHEN", "write CASE WHEN condition THEN value ELSE other END"
-            )
+            raise self._unexpected(self._peek(), "WHEN", "write CASE WHEN condition THEN value ELSE other END")
         otherwise = self.expression() if self._take_word("ELSE") else None
         self._expect_word("END")
         return CaseWhen(operand, tuple(branches), otherwise)
@@ -364,9 +354,7 @@ class _Parser:
                 return literals.interval(tuple(pairs) if len(words) % 2 == 0 else (("", token.text),))
             unit = _singular(self._name("a unit of time"))
             if not parts and self._take_word("TO"):
-                return literals.interval_range(
-                    sign + token.text, unit, _singular(self._name("a unit of time"))
-                )
+                return literals.interval_range(sign + token.text, unit, _singular(self._name("a unit of time")))
             value = token.text.strip()
             if sign == "-":
                 value = value[1:] if value.startswith("-") else "-" + value

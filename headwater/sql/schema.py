@@ -24,9 +24,7 @@ _SPELLINGS = {
     "byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float",
     "bool": "boolean", "timestamp_ltz": "timestamp", "null": "void", "dec": "decimal", "numeric": "decimal",
 }  # fmt: skip
-_ATOM_NAMES = (
-    "tinyint smallint int bigint float double string boolean binary date timestamp timestamp_ntz void"
-)
+_ATOM_NAMES = "tinyint smallint int bigint float double string boolean binary date timestamp timestamp_ntz void"
 _ATOMS = frozenset(_ATOM_NAMES.split())
 _INTERVAL_FIELDS = ("year", "month", "day", "hour", "minute", "second")
 
@@ -151,9 +149,7 @@ class StructType(DataType):
 
     @property
     def text(self) -> str:
-        return (
-            f"struct<{','.join(f'{quote_name(f.name, after_dot=True)}:{f.type.text}' for f in self.fields)}>"
-        )
+        return f"struct<{','.join(f'{quote_name(f.name, after_dot=True)}:{f.type.text}' for f in self.fields)}>"
 
     @property
     def storable(self) -> bool:
@@ -226,15 +222,9 @@ class Schema:
     @classmethod
     def from_data(cls, data: Any, *, internal: bool = False) -> Schema:
         """Read what :meth:`to_data` gave."""
-        if not isinstance(data, list) or not all(
-            isinstance(d, dict) and d.keys() >= {"name", "type"} for d in data
-        ):
-            raise DataflowError(
-                "a schema is a list of {name, type}", hint='write [{"name": "id", "type": "bigint"}]'
-            )
-        return cls(
-            tuple(Column(str(d["name"]), DataType.parse(str(d["type"]))) for d in data), internal=internal
-        )
+        if not isinstance(data, list) or not all(isinstance(d, dict) and d.keys() >= {"name", "type"} for d in data):
+            raise DataflowError("a schema is a list of {name, type}", hint='write [{"name": "id", "type": "bigint"}]')
+        return cls(tuple(Column(str(d["name"]), DataType.parse(str(d["type"]))) for d in data), internal=internal)
 
     def to_data(self) -> list[dict[str, str]]:
         """Give the schema as plain JSON values."""

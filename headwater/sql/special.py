@@ -82,9 +82,7 @@ def _arity(name: str, arguments: tuple[Typed, ...], least: int, most: int | None
     count, most = len(arguments), least if most is None else most
     if not least <= count <= most:
         wanted = str(least) if least == most else f"{least} to {most}"
-        raise DataflowError(
-            f"{name} takes {wanted} arguments, not {count}", hint=f"look up {name} in Spark's docs"
-        )
+        raise DataflowError(f"{name} takes {wanted} arguments, not {count}", hint=f"look up {name} in Spark's docs")
 
 
 def _wrong(name: str, argument: Typed, wanted: str) -> DataflowError:
@@ -238,17 +236,13 @@ def _from_json(name: str, arguments: tuple[Typed, ...]) -> DataType:
         raise _wrong(name, arguments[0], "a string")
     constant = arguments[1].constant
     if constant is None or not isinstance(constant.value, str):
-        raise DataflowError(
-            f"{name} wants its schema as a constant", hint=f"write {name}(text, 'a int, b string')"
-        )
+        raise DataflowError(f"{name} wants its schema as a constant", hint=f"write {name}(text, 'a int, b string')")
     try:
         found = DataType.parse(constant.value)
     except DataflowError:
         found = Schema.parse(constant.value, internal=True).struct
     if name == "from_json" and not isinstance(found, StructType | ArrayType | MapType):
-        raise DataflowError(
-            f"from_json cannot read {found}", hint="give a struct, array or map, then take a part"
-        )
+        raise DataflowError(f"from_json cannot read {found}", hint="give a struct, array or map, then take a part")
     return found
 
 
@@ -292,9 +286,7 @@ def unit_function(name: str, arguments: tuple[Typed, ...]) -> DataType:
     """Type ``timestampadd(HOUR, 1, ts)`` and its kin; the unit is not among the arguments."""
     moment = arguments[-1].type
     if len(arguments) != 2 or moment not in (*DATETIME, STRING, VOID):
-        raise DataflowError(
-            f"{name} wants a unit and times", hint="write timestampdiff(SECOND, earlier, later)"
-        )
+        raise DataflowError(f"{name} wants a unit and times", hint="write timestampdiff(SECOND, earlier, later)")
     if name in ("timestampdiff", "datediff", "date_diff"):
         if arguments[0].type not in (*DATETIME, STRING, VOID):
             raise _wrong(name, arguments[0], "a timestamp")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.core.errors import RuntimeFailure
-from headwater.plan.transfer import Carry, Donor, Share
+from headwater.plan.transfer import OperatorTransfer, StateTransfer, TransferSource
 from headwater.state.reshape import Reshaping, StatePiece, reshape, taken_of
 from headwater.state.savedstate import Saved, StateStore
 
@@ -41,9 +41,7 @@ class InputPosition:
     positions: Mapping[str, int] | None = None
 
 
-def place_of(
-    readers: Iterable[Saved], writers: Iterable[Saved], name: str, wanted: Iterable[str]
-) -> dict[str, int]:
+def place_of(readers: Iterable[Saved], writers: Iterable[Saved], name: str, wanted: Iterable[str]) -> dict[str, int]:
     """Tell how far each of the wanted channels is read on: where its readers stood, or where it ended.
 
     A channel that nobody knows is new.
@@ -57,37 +55,37 @@ def place_of(
     return at
 
 
-def event_time(carry: Carry, known: Mapping[str, Saved]) -> tuple[int, int]:
+def event_time(transfer: StateTransfer, known: Mapping[str, Saved]) -> tuple[int, int]:
     """Tell, of a new query, before which event time rows are late, and which it has passed; ms.
 
     Rows are late for none of its operators before they are for all of them: one of these may still hold back
     what another has taken for passed.
     """
-    keeping, reading = _keeping(carry, known), _reading(carry, known)
-    joined = any(r.joined for r in carry.readings)
-    merged = joined or any(len(s.donors) > 1 for s in carry.shares)
+    keeping, reading = _keeping(transfer, known), _reading(transfer, known)
+    joined = any(r.joined for r in transfer.readings)
+    merged = joined or any(len(s.source_units) > 1 for s in transfer.shares)
     # One stream of events: the furthest has passed for all. Several: whoever is behind counts.
     choose = min if merged or len(reading) > 1 else max
     counted = reading if len(reading) > 1 and not joined else list(known.values())
     late = min(s.watermark for s in keeping) if keeping else choose(s.watermark for s in counted)
     # Over a channel that begins now may come what others held back.
-    follows = all(r.follows for r in carry.readings)
+    follows = all(r.follows for r in transfer.readings)
     return late, max(late, choose(s.next_watermark for s in counted) if follows else late)
 
 
-def _keeping(carry: Carry, known: Mapping[str, Saved]) -> list[Saved]:
+def _keeping(transfer: StateTransfer, known: Mapping[str, Saved]) -> list[Saved]:
     """Give the donors whose state is taken."""
-    return [known[d.unit] for s in carry.shares for d in s.donors if d.unit in known]
+    return [known[d.unit] for s in transfer.shares for d in s.source_units if d.unit in known]
 
 
-def _reading(carry: Carry, known: Mapping[str, Saved]) -> list[Saved]:
+def _reading(transfer: StateTransfer, known: Mapping[str, Saved]) -> list[Saved]:
     """Give the donors whose place in some input is taken."""
-    return [known[d] for d in {d: None for r in carry.readings for d in r.donors} if d in known]
+    return [known[d] for d in {d: None for r in transfer.readings for d in r.source_units} if d in known]
 
 
 def assemble(
     checkpoint: Path,
-    carry: Carry,
+    transfer: StateTransfer,
     store: StateStore,
     names: Mapping[str, str],
     found: Mapping[str, Saved],
@@ -103,7 +101,7 @@ def assemble(
     draft = checkpoint.with_name(f".{checkpoint.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     (draft / "parts").mkdir(parents=True)
-    made = _Assembly(checkpoint, draft, carry, store, names, found, blank)
+    made = _Assembly(checkpoint, draft, transfer, store, names, found, blank)
     summary = made.put_together(places)
     shutil.rmtree(draft / "parts")
     if (checkpoint / _NOTE).exists():
@@ -120,7 +118,7 @@ class _Assembly:
 
     checkpoint: Path
     draft: Path
-    carry: Carry
+    transfer: StateTransfer
     store: StateStore
     names: Mapping[str, str]
     found: Mapping[str, Saved]
@@ -135,12 +133,12 @@ class _Assembly:
         """Make state and logs."""
         if not self.known:
             return Saved()
-        slots = [tuple(ss) for _, ss in groupby(self.carry.shares, key=lambda s: s.number)]
-        none = [s.operator for s in self.carry.shares if not any(d.unit in self.known for d in s.donors)]
+        slots = [tuple(ss) for _, ss in groupby(self.transfer.shares, key=lambda s: s.number)]
+        none = [s.operator for s in self.transfer.shares if not any(d.unit in self.known for d in s.source_units)]
         if none:
             raise RuntimeFailure(
                 f"{', '.join(none)} has had no rows yet, while others have: there is no state to go on from",
-                where=f"unit {self.carry.unit}",
+                where=f"unit {self.transfer.unit}",
                 hint="apply this again when rows have come through",
             )
         summary = self._summary()
@@ -150,14 +148,14 @@ class _Assembly:
             reshape(anew, within=self.draft / "parts")
         for one in anew:
             self._take(one)
-        for number in self.carry.fresh:
+        for number in self.transfer.fresh:
             self._begin(number, summary)
         return summary
 
     def _summary(self) -> Saved:
         """Decide batch, watermark and partitions of the new query."""
-        keeping, reading = _keeping(self.carry, self.known), _reading(self.carry, self.known)
-        watermark, ahead = event_time(self.carry, self.known)
+        keeping, reading = _keeping(self.transfer, self.known), _reading(self.transfer, self.known)
+        watermark, ahead = event_time(self.transfer, self.known)
         like = max(keeping or self.known.values(), key=lambda s: int(s.conf.get(_PARTITIONS, 0)))
         return Saved(
             batch=max(s.batch for s in self.known.values()),
@@ -177,7 +175,7 @@ class _Assembly:
             if place.positions is not None:
                 lines.append(f"{place.name}:{json.dumps(dict(place.positions))}")
                 continue
-            for donor, saved in self.known.items():
+            for source_unit, saved in self.known.items():
                 there = next((n for n in (place.name, place.like) if n in saved.sources), None)
                 if there is None:
                     continue
@@ -186,33 +184,31 @@ class _Assembly:
                 for file in saved.files:
                     if file.startswith(f"sources/{there}/"):
                         part = file.removeprefix(f"sources/{there}/")
-                        self.store.get(self.names[donor], file, into / part)
+                        self.store.get(self.names[source_unit], file, into / part)
         return lines
 
     # ------------------------------------------------------------ state
 
-    def _state(self, shares: Sequence[Share], summary: Saved) -> Reshaping | None:
+    def _state(self, shares: Sequence[OperatorTransfer], summary: Saved) -> Reshaping | None:
         """Fetch the state under one number; give what Spark has to make of it first, where it does not fit.
 
         What scans that went elsewhere left beside others is not in the way: nobody asks for their tags.
         """
         number = shares[0].number
-        found = dict.fromkeys(d for s in shares for d in s.donors if d.unit in self.known)
-        donors, partitions = list(found), int(summary.conf[_PARTITIONS])
-        equal = all(int(self.known[d.unit].conf[_PARTITIONS]) == partitions for d in donors)
-        if len(donors) < 2 and equal and all(s.by is None and s.part is None for s in shares):
-            for donor in donors:
-                self._fetch(donor, number, self.draft, self.checkpoint, summary.batch)
+        found = dict.fromkeys(d for s in shares for d in s.source_units if d.unit in self.known)
+        source_units, partitions = list(found), int(summary.conf[_PARTITIONS])
+        equal = all(int(self.known[d.unit].conf[_PARTITIONS]) == partitions for d in source_units)
+        if len(source_units) < 2 and equal and all(s.by is None and s.part is None for s in shares):
+            for source_unit in source_units:
+                self._fetch(source_unit, number, self.draft, self.checkpoint, summary.batch)
             return None
         pieces = []
-        for n, donor in enumerate(donors):
-            saved, part = self.known[donor.unit], self.draft / "parts" / f"{number}-{n}"
-            self._fetch(donor, number, part, part, saved.batch)
+        for n, source_unit in enumerate(source_units):
+            saved, part = self.known[source_unit.unit], self.draft / "parts" / f"{number}-{n}"
+            self._fetch(source_unit, number, part, part, saved.batch)
             _write_logs(part, saved, [])
-            taken = [t for s in shares if donor in s.donors and (t := taken_of(s)) is not None]
-            pieces.append(
-                StatePiece(checkpoint=str(part), batch=saved.batch, takes=" OR ".join(taken) or None)
-            )
+            taken = [t for s in shares if source_unit in s.source_units and (t := taken_of(s)) is not None]
+            pieces.append(StatePiece(checkpoint=str(part), batch=saved.batch, takes=" OR ".join(taken) or None))
         return self._anew(number, pieces, summary, partitions) if pieces else None
 
     def _anew(self, number: int, pieces: list[StatePiece], summary: Saved, partitions: int) -> Reshaping:
@@ -249,9 +245,9 @@ class _Assembly:
             spare.unlink()
         _describe(final, self.checkpoint, done.operator, done.partitions)
 
-    def _fetch(self, donor: Donor, new: int, into: Path, stands: Path, batch: int) -> None:
+    def _fetch(self, source_unit: TransferSource, new: int, into: Path, stands: Path, batch: int) -> None:
         """Fetch an operator's state and give it its new number, and the version that follows a batch."""
-        saved, prefix = self.known[donor.unit], f"state/{donor.number}/"
+        saved, prefix = self.known[source_unit.unit], f"state/{source_unit.number}/"
         place = into / "state" / str(new)
         for file in saved.files:
             if file.startswith(prefix):
@@ -260,7 +256,7 @@ class _Assembly:
                     target = target.with_name(f"{batch + 1}.zip")
                 if "/_metadata/v2/" in file:
                     target = target.with_name("0")
-                self.store.get(self.names[donor.unit], file, target)
+                self.store.get(self.names[source_unit.unit], file, target)
         _describe(place, stands, new, None)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.core.errors import RuntimeFailure
-from headwater.plan.transfer import Share
+from headwater.plan.transfer import OperatorTransfer
 from headwater.query.scan import KEY
 from headwater.spark.endpoint import STREAMING_CONF, find_java
 from headwater.sql.lexer import quote_string
@@ -50,7 +50,7 @@ class Reshaping:
     pieces: list[StatePiece]
 
 
-def taken_of(share: Share) -> str | None:
+def taken_of(share: OperatorTransfer) -> str | None:
     """Write the condition on which an entry is of a share; None where all are.
 
     Entries of scans end with their tags; Spark's own, by which it knows what is due when, are for all.
@@ -76,9 +76,7 @@ def taken_of(share: Share) -> str | None:
 def reshape(wanted: Sequence[Reshaping], *, within: Path) -> None:
     """Do it in a process of its own, one after the other; raise RuntimeFailure with what it said last."""
     # What PySpark noted in this process when it connected to a server would make it seek one.
-    environment = {
-        k: v for k, v in os.environ.items() if not k.startswith("SPARK_") or k == "SPARK_LOCAL_DIRS"
-    }
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_") or k == "SPARK_LOCAL_DIRS"}
     environment |= {"JAVA_HOME": str(find_java()), "SPARK_LOCAL_IP": "127.0.0.1"}
     roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(p for p in roots if p)
@@ -94,9 +92,7 @@ def reshape(wanted: Sequence[Reshaping], *, within: Path) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise RuntimeFailure(
-            f"state was not written anew within {_SECONDS:.0f} s", where=str(within)
-        ) from error
+        raise RuntimeFailure(f"state was not written anew within {_SECONDS:.0f} s", where=str(within)) from error
     if done.returncode:
         raise RuntimeFailure(
             "state could not be written anew: " + "\n".join(done.stderr.splitlines()[-20:]),

@@ -37,9 +37,7 @@ Item = Mapping[str, Any] | Pause | Kill | StopAfter
 class BoundedSource:
     """Rows of a test, by location, that reach the dataflow as JSON files, one file between two events."""
 
-    def __init__(
-        self, directory: Path, rows: Mapping[str, Sequence[Item]], *, rows_per_file: int = 50
-    ) -> None:
+    def __init__(self, directory: Path, rows: Mapping[str, Sequence[Item]], *, rows_per_file: int = 50) -> None:
         self.directory = directory
         self._steps = {location: _steps(items, rows_per_file) for location, items in rows.items()}
         for location in rows:

@@ -56,9 +56,7 @@ def diamond(before: int, branches: Sequence[int], behind: int) -> tuple[Stream, 
     return (*edges, *((n, n + 1) for n in range(size, size + behind - 1)))
 
 
-APP_1 = FogApplication(
-    name="App-1", graph=diamond(2, (2, 2), 3), share=0.55, selectivity=(0.4, 1.0), cost=(1.0, 1.8)
-)
+APP_1 = FogApplication(name="App-1", graph=diamond(2, (2, 2), 3), share=0.55, selectivity=(0.4, 1.0), cost=(1.0, 1.8))
 APP_2 = FogApplication(
     name="App-2", graph=diamond(3, (2, 2, 2), 2), share=0.45, selectivity=(0.8, 1.2), cost=(1.0, 1.9)
 )
@@ -106,9 +104,7 @@ def devices(total: int, *, seed: int, areas: int = 10, split: Split = "spacing")
     return np.diff(ends, prepend=0.0, append=total)
 
 
-def application(
-    of: FogApplication, counts: Sequence[float] | Floats, *, seed: int, span: float = 0.5
-) -> Application:
+def application(of: FogApplication, counts: Sequence[float] | Floats, *, seed: int, span: float = 0.5) -> Application:
     """Make an application's instances for areas with some numbers of devices.
 
     ``seed`` draws selectivities and costs, the same in all areas. ``span``: every operator's window (s). A
@@ -123,9 +119,7 @@ def application(
     streams: dict[Stream, float] = {}
     for j, number in enumerate(counts):
         base = j * each
-        operators.append(
-            PlacedOperator(name=f"S{j}", rate=float(number) * of.share, size=DEVICE_BYTES, host=j)
-        )
+        operators.append(PlacedOperator(name=f"S{j}", rate=float(number) * of.share, size=DEVICE_BYTES, host=j))
         operators += [
             PlacedOperator(
                 name=f"O{o}.{j}",

@@ -140,9 +140,7 @@ def series_parallel(operators: int, *, seed: int, sources: int = 1, sinks: int =
     return tuple(edges)
 
 
-def application(
-    graph: Iterable[Stream], topology: Topology, *, seed: int, units: str = "phys"
-) -> Application:
+def application(graph: Iterable[Stream], topology: Topology, *, seed: int, units: str = "phys") -> Application:
     """Draw operators by Table 4 for a graph; sources and sinks are pinned to hosts of sites.
 
     The sink at the end of the longest path is in a cloud: the critical one. Vertices without an
@@ -157,12 +155,8 @@ def application(
     for u, v in edges:
         readers[number[u]].append(number[v])
         inputs[number[v]].append(number[u])
-    operators = tuple(
-        _source(numbers, drawn, o) if not inputs[o] else _operator(numbers, drawn, o) for o in readers
-    )
-    streams = {
-        (u, v): 1.0 if numbers.replicate else 1.0 / len(readers[u]) for u in readers for v in readers[u]
-    }
+    operators = tuple(_source(numbers, drawn, o) if not inputs[o] else _operator(numbers, drawn, o) for o in readers)
+    streams = {(u, v): 1.0 if numbers.replicate else 1.0 / len(readers[u]) for u in readers for v in readers[u]}
     unpinned = Application(operators, streams)
     critical = _critical(unpinned)
     at_edge = np.flatnonzero(~topology.cloud[topology.hosts.zone])

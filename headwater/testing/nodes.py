@@ -23,7 +23,7 @@ from headwater.plan.model import DeploymentPlan
 from headwater.plan.port import Fence, NodeReport, Stamp, TakeStamp
 from headwater.plan.spec import UnitSpec, spec_of
 from headwater.plan.state import kept_state
-from headwater.plan.transfer import Carry
+from headwater.plan.transfer import StateTransfer
 
 UNREAD = 2
 """Questions after which a stopped unit's rows have been read."""
@@ -72,9 +72,7 @@ class SimulatedNodes:
     def calls(self) -> tuple[NodeCall, ...]:
         """All calls so far that changed or might have changed something, in order."""
         with self.world() as world:
-            return tuple(
-                NodeCall(number=n, node=c[0], name=c[1], unit=c[2]) for n, c in enumerate(world["calls"])
-            )
+            return tuple(NodeCall(number=n, node=c[0], name=c[1], unit=c[2]) for n, c in enumerate(world["calls"]))
 
     def differences(self, plan: DeploymentPlan | None, deployment: str) -> list[str]:
         """Say how what runs and is stored differs from a plan; [] where the nodes hold exactly it."""
@@ -86,9 +84,7 @@ class SimulatedNodes:
         )
         with self.world() as world:
             units = {k: u for k, u in world["units"].items() if k.startswith(f"{deployment}/")}
-            stored = {
-                k: set(c["readers"]) for k, c in world["channels"].items() if k.startswith(f"{deployment}/")
-            }
+            stored = {k: set(c["readers"]) for k, c in world["channels"].items() if k.startswith(f"{deployment}/")}
         found = [f"{k} is not there" for k in wanted.keys() - units.keys()]
         found += [f"{k} was left" for k in units.keys() - wanted.keys()]
         for key in wanted.keys() & units.keys():
@@ -172,9 +168,7 @@ class SimulatedNode:
                 raise RuntimeFailure("started before it was prepared", where=unit.id, hint="prepare it first")
             for other in self._incarnations(world, spec):
                 if other["runs"] and (other["tag"], other["epoch"]) != (unit.tag, unit.epoch):
-                    raise RuntimeFailure(
-                        "started while another runs", where=unit.id, hint="stop the other one first"
-                    )
+                    raise RuntimeFailure("started while another runs", where=unit.id, hint="stop the other one first")
             if stored["runs"]:
                 return
             latest = _latest(spec)
@@ -190,9 +184,9 @@ class SimulatedNode:
             for kept in kept_state(spec.flow, unit):
                 stored["kept"].setdefault(kept.operator, f"begun by {unit.checkpoint}")
 
-    def feed(self, spec: UnitSpec) -> None:
+    def update_inputs(self, spec: UnitSpec) -> None:
         """Give the running unit its inputs."""
-        with self._called("feed", spec) as world:
+        with self._called("update_inputs", spec) as world:
             stored = world["units"].get(_key(spec))
             if stored is None or not stored["runs"] or stored["epoch"] != spec.unit.epoch:
                 raise RuntimeFailure("fed while it does not run", where=spec.id, hint="start it first")
@@ -231,14 +225,14 @@ class SimulatedNode:
                     left += self._read(log, spec.unit.checkpoint)
             return not left
 
-    def survey(self, spec: UnitSpec) -> None:
+    def preflight(self, spec: UnitSpec) -> None:
         """See that the unit is of this node."""
-        with self._called("survey", spec):
+        with self._called("preflight", spec):
             pass
 
-    def rehearse(self, spec: UnitSpec, carry: Carry | None, saved: Sequence[str]) -> None:
+    def warm_up(self, spec: UnitSpec, transfer: StateTransfer | None, saved: Sequence[str]) -> None:
         """See that the unit is of this node."""
-        with self._called("rehearse", spec):
+        with self._called("warm_up", spec):
             pass
 
     def save(self, spec: UnitSpec) -> tuple[int, int]:
@@ -251,18 +245,16 @@ class SimulatedNode:
             world["saved"][_key(spec)] = kept
             return len(kept), len(kept)
 
-    def load(self, spec: UnitSpec, carry: Carry, saved: Sequence[str]) -> None:
+    def load(self, spec: UnitSpec, transfer: StateTransfer, saved: Sequence[str]) -> None:
         """Give a unit what others have saved."""
         with self._called("load", spec) as world:
             stored = world["units"].get(_key(spec))
             if stored is None:
                 raise RuntimeFailure("loaded before it was prepared", where=spec.id, hint="prepare it first")
-            places = dict(zip(carry.donors, saved, strict=True))
-            for share in carry.shares:
+            places = dict(zip(transfer.source_units, saved, strict=True))
+            for share in transfer.shares:
                 saved_of = [
-                    world["saved"][f"{spec.deployment}/{places[d.unit]}"]
-                    for d in share.donors
-                    if places[d.unit]
+                    world["saved"][f"{spec.deployment}/{places[d.unit]}"] for d in share.source_units if places[d.unit]
                 ]
                 begun_by = [kept[share.operator] for kept in saved_of if share.operator in kept]
                 if begun_by:
@@ -322,10 +314,7 @@ class SimulatedNode:
                 here.setdefault(one["deployment"], []).append(dict(one))
         return NodeReport(
             progress={name: self._progress(units) for name, units in here.items()},
-            units={
-                name: {(u["id"], u["tag"], u["epoch"]): u["wanted"] for u in units}
-                for name, units in here.items()
-            },
+            units={name: {(u["id"], u["tag"], u["epoch"]): u["wanted"] for u in units} for name, units in here.items()},
         )
 
     def _progress(self, units: Sequence[Mapping[str, Any]]) -> Progress:

@@ -49,9 +49,7 @@ def batch_result(spark: SparkSession, dataflow: Dataflow, continuum: Continuum) 
             frames[id_] = frame
         else:
             types = [dataflow.types[i] for i in operator.inputs]
-            frames[id_] = compile.apply(
-                operator, [frames[i] for i in operator.inputs], types, streaming=False
-            )
+            frames[id_] = compile.apply(operator, [frames[i] for i in operator.inputs], types, streaming=False)
     return {s.id: frames[s.id].toArrow() for s in dataflow.sinks}
 
 
@@ -116,9 +114,7 @@ def _sink_table(deployment: Any, sink: Any) -> pa.Table:
     if isinstance(sink, FileSink) and sink.format == "parquet":
         files = sorted(Path(sink.path.split("{")[0]).rglob("*.parquet"))
         return pa.concat_tables([pq.read_table(f) for f in files if ".headwater" not in f.parts])
-    raise NotEquivalent(
-        f"sink '{sink.id}' cannot be read back", hint="use write.memory(...) or write.parquet(...)"
-    )
+    raise NotEquivalent(f"sink '{sink.id}' cannot be read back", hint="use write.memory(...) or write.parquet(...)")
 
 
 def check_equivalent(
@@ -147,10 +143,6 @@ def check_equivalent(
     differences = {sink: compare(expected[sink], table) for sink, table in tables.items()}
     wrong = {sink: d for sink, d in differences.items() if d}
     if wrong:
-        story = "; ".join(
-            f"{s}: lost {d.lost}, too many {d.duplicated}: {d.examples}" for s, d in wrong.items()
-        )
-        raise NotEquivalent(
-            story, where=f"dataflow '{dataflow.name}'", hint=f"the deployment is in {directory}"
-        )
+        story = "; ".join(f"{s}: lost {d.lost}, too many {d.duplicated}: {d.examples}" for s, d in wrong.items())
+        raise NotEquivalent(story, where=f"dataflow '{dataflow.name}'", hint=f"the deployment is in {directory}")
     return OracleOutcome(plan, differences, {sink: table.num_rows for sink, table in tables.items()})

@@ -128,14 +128,10 @@ def _given(problem: Problem, placement: Placement, world: QueueWorld) -> tuple[A
     numbers = {stream: n for n, stream in enumerate(application.streams)}
     outs = [[numbers[o, d] for d in application.downstream[o]] for o in range(len(application))]
     return (
-        np.array(
-            [w.rate if not application.upstream[o] else 0.0 for o, w in enumerate(application.operators)]
-        ),
+        np.array([w.rate if not application.upstream[o] else 0.0 for o, w in enumerate(application.operators)]),
         np.array(cpus, dtype=np.int64),
         np.array(works),
-        np.array(
-            [w.selectivity if application.upstream[o] else 1.0 for o, w in enumerate(application.operators)]
-        ),
+        np.array([w.selectivity if application.upstream[o] else 1.0 for o, w in enumerate(application.operators)]),
         np.array([math.ceil(w.window) for w in application.operators], dtype=np.int64),
         np.array([0, *np.cumsum([len(o) for o in outs])], dtype=np.int64),
         np.array([n for out in outs for n in out], dtype=np.int64),

@@ -39,8 +39,7 @@ _OF_API = {
 _OF_PAGES = {
     # Without a referrer browsers name no origin of a form, and it would seem to come from elsewhere.
     "Referrer-Policy": "same-origin",
-    "Content-Security-Policy": "object-src 'none'; base-uri 'self'; form-action 'self'; "
-    "frame-ancestors 'none'",
+    "Content-Security-Policy": "object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'",
 }
 _LOG = logging.getLogger(__name__)
 
@@ -79,9 +78,7 @@ class Guard:
                 if begun or scope["type"] != "http":
                     raise
                 _LOG.exception("%s %s", scope["method"], path)
-                refused = problems.plain(
-                    HTTPStatus.INTERNAL_SERVER_ERROR, "something went wrong that should not"
-                )
+                refused = problems.plain(HTTPStatus.INTERNAL_SERVER_ERROR, "something went wrong that should not")
         if scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008, "reason": refused.title})

@@ -175,9 +175,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         # The values themselves are not repeated: there may be secrets among them.
-        details = [
-            Detail(detail=str(e["msg"]), where=".".join(map(str, e["loc"]))) for e in error.errors()[:100]
-        ]
+        details = [Detail(detail=str(e["msg"]), where=".".join(map(str, e["loc"]))) for e in error.errors()[:100]]
         found = plain(HTTPStatus.UNPROCESSABLE_ENTITY, hint="correct it; GET /api/v1/openapi.json tells how")
         whole = "; ".join(f"{d.where}: {d.detail}" for d in details)
         where = details[0].where if details else None

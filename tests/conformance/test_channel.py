@@ -66,9 +66,7 @@ def test_a_writer_of_an_older_epoch_is_refused(channel: ChannelLog, reopen: Reop
     assert ids(channel) == [1, 2]
 
 
-def test_a_fence_shuts_the_old_writer_out_and_says_where_it_stood(
-    channel: ChannelLog, reopen: Reopen
-) -> None:
+def test_a_fence_shuts_the_old_writer_out_and_says_where_it_stood(channel: ChannelLog, reopen: Reopen) -> None:
     assert channel.fence(1) is None
     channel.append(table([1]), epoch=1, batch=5)
     zombie = reopen()

@@ -99,9 +99,7 @@ def test_writers_killed_at_random_moments(
     kind: str, tmp_path: Path, topic: str, request: pytest.FixtureRequest
 ) -> None:
     broker = request.getfixturevalue("broker") if kind == "kafka" else None
-    read, expected, open_ends = kill_again_and_again(
-        spec_of(kind, tmp_path / "log", topic, broker), kills=4, seed=11
-    )
+    read, expected, open_ends = kill_again_and_again(spec_of(kind, tmp_path / "log", topic, broker), kills=4, seed=11)
     assert read == expected
     assert open_ends > 0, "no batch was repeated: the test shows nothing"
 

@@ -135,9 +135,7 @@ def test_rows_of_operators_are_those_of_a_batch(split: bool, endpoint: LocalEndp
     dataflow = flow(readings.path, limits(tmp_path / "tops"), split=split)
     table, (before, after) = run(dataflow, readings, endpoint, tmp_path / "run", split=split)
     wanted = batch_counts(endpoint.session(), dataflow)
-    assert not compare(
-        batch_result(endpoint.session(), dataflow, Continuum.from_text(CONTINUUM))["out"], table
-    )
+    assert not compare(batch_result(endpoint.session(), dataflow, Continuum.from_text(CONTINUUM))["out"], table)
 
     taken: Counter[str] = Counter()
     given: Counter[str] = Counter()

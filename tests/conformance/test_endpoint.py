@@ -116,9 +116,7 @@ class _Seen(Exception): ...
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps a port for somebody")
-def test_nobody_else_is_given_its_port_while_it_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_else_is_given_its_port_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def spawn(arguments: list[str], environment: Mapping[str, str], directory: Path) -> None:
         (word,) = (a for a in arguments if a.startswith("spark.connect.grpc.binding.port="))
         address = ("127.0.0.1", int(word.partition("=")[2]))
@@ -151,9 +149,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
             name = f"org.apache.spark.deploy.{role}.{role.capitalize()}"
             command = [str(home / "bin" / "spark-class"), name, "--host", "127.0.0.1", "--webui-port", "0"]
             with (tmp_path / f"{role}.log").open("wb") as log:
-                processes.append(
-                    subprocess.Popen([*command, *words], env=environment, stdout=log, stderr=log)
-                )
+                processes.append(subprocess.Popen([*command, *words], env=environment, stdout=log, stderr=log))
         yield address
     finally:
         for process in processes:

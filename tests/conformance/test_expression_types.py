@@ -140,9 +140,7 @@ def test_every_cast_agrees(empty: DataFrame) -> None:
         if sparks != _type_or_none(text)
     ]
     for text in refused:
-        wrong += [
-            f"Spark takes {text}" for found in _spark_types(empty, [text]) if not isinstance(found, str)
-        ]
+        wrong += [f"Spark takes {text}" for found in _spark_types(empty, [text]) if not isinstance(found, str)]
     assert not wrong, "\n".join(wrong)
 
 

@@ -160,9 +160,7 @@ def test_an_interrupted_reclaim_is_finished_by_the_next(
         else:
             calls = iter([False, True])
             write = log._keep.write_floor
-            patch.setattr(
-                log._keep, "write_floor", lambda *a, **k: crash() if next(calls) else write(*a, **k)
-            )
+            patch.setattr(log._keep, "write_floor", lambda *a, **k: crash() if next(calls) else write(*a, **k))
         with pytest.raises(Crash):
             log.advance("r", 3)
     other = again(log)
@@ -422,9 +420,7 @@ def test_workers_import_the_log_without_pyarrow() -> None:
         "import sys, headwater.channels.filelog;"
         "print(sorted({'pyarrow', 'pandas', 'pyspark', 'pydantic'} & set(sys.modules)))"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
-    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert found.stdout.strip() == "[]"
 
 

@@ -144,9 +144,7 @@ def test_a_batch_that_fails_leaves_nothing(table: Table) -> None:
     table.give(1)
     table.run()
     table.give(2, 3)
-    (table.input / "1.json").write_text(
-        '{"id": 2, "text": "ok"}\n' + json.dumps({"id": 3, "text": "x" * 40}) + "\n"
-    )
+    (table.input / "1.json").write_text('{"id": 2, "text": "ok"}\n' + json.dumps({"id": 3, "text": "x" * 40}) + "\n")
     options = (("createTableColumnTypes", "text varchar(10)"),)
     with pytest.raises(Exception, match="'short' was not written"):
         table.run(checkpoint="other", table="short", options=options)

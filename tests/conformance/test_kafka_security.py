@@ -87,9 +87,7 @@ def test_user_and_password_come_from_the_environment(
     assert SECRET not in repr(spec)
 
 
-def test_a_wrong_password_is_said_and_not_shown(
-    spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_password_is_said_and_not_shown(spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(USER, "admin")
     monkeypatch.setenv(PASSWORD, "wrong horse")
     monkeypatch.setattr("headwater.channels.kafkaclient.SECONDS", 5.0)

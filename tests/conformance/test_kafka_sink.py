@@ -176,9 +176,7 @@ def test_a_wrong_setting_is_told_without_secrets(tmp_path: Path, monkeypatch: py
         write({**config, "user_env": "KAFKA_ABSENT"}, 0, "a")
 
 
-def test_a_dataflow_ends_in_a_topic(
-    broker: LocalBroker, topic: str, endpoint: LocalEndpoint, tmp_path: Path
-) -> None:
+def test_a_dataflow_ends_in_a_topic(broker: LocalBroker, topic: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(tmp_path / "in", rows(30, seed=3))
     source.release_all()
     builder = hw.flow("tokafka", locations=LOCATIONS)

@@ -43,9 +43,7 @@ def as_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def in_another_process(spec: dict[str, Any], code: str) -> None:
     text = f"from headwater.channels.open import open_log\nlog = open_log({spec!r})\n{code}"
-    subprocess.run(
-        [sys.executable, "-c", text], check=True, timeout=120, env={**os.environ, "PYTHONPATH": ROOT}
-    )
+    subprocess.run([sys.executable, "-c", text], check=True, timeout=120, env={**os.environ, "PYTHONPATH": ROOT})
 
 
 def test_a_segment_larger_than_a_message_is_cut_and_joined(spec: dict[str, Any]) -> None:
@@ -78,9 +76,7 @@ def test_any_entry_is_found_with_few_fetches(spec: dict[str, Any], monkeypatch: 
     assert ids(other) == list(range(600))
 
 
-def test_what_all_have_read_is_deleted_from_the_topic(
-    spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_all_have_read_is_deleted_from_the_topic(spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_(spec)
     log.register("r")
     for batch in range(150):
@@ -143,9 +139,7 @@ def test_writers_without_transactions_lose_nothing_to_each_other(spec: dict[str,
     )
     text = f"from headwater.channels.open import open_log\n{code}"
     environment = {**os.environ, "PYTHONPATH": ROOT}
-    both = [
-        subprocess.Popen([sys.executable, "-c", text, str(first)], env=environment) for first in (0, 1000)
-    ]
+    both = [subprocess.Popen([sys.executable, "-c", text, str(first)], env=environment) for first in (0, 1000)]
     assert [process.wait(120) for process in both] == [0, 0]
     log = open_(spec)
     assert sorted(ids(log)) == [*range(100), *range(1000, 1100)]

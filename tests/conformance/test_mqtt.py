@@ -71,9 +71,7 @@ class Broker:
         settings |= {"allow_anonymous": "false", "password_file": str(users)}
         config.write_text("".join(f"{k} {v}\n" for k, v in settings.items()))
         users.touch(0o600)
-        subprocess.run(
-            ["mosquitto_passwd", "-b", str(users), "probe", "secret"], check=True, capture_output=True
-        )
+        subprocess.run(["mosquitto_passwd", "-b", str(users), "probe", "secret"], check=True, capture_output=True)
         return config
 
     def _answers(self) -> bool:
@@ -106,9 +104,7 @@ class Broker:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def shared_broker(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Broker]:
+def shared_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     broker = Broker(request.param, tmp_path_factory.mktemp("broker"))
     try:
         yield broker.start()

@@ -45,9 +45,7 @@ def replayed(place: Path, id_: str, of: Source, record: str | None, *, force: bo
     return found
 
 
-def test_a_corrected_message_is_published_once(
-    broker: Broker, topic: str, bridges: Bridges, tmp_path: Path
-) -> None:
+def test_a_corrected_message_is_published_once(broker: Broker, topic: str, bridges: Bridges, tmp_path: Path) -> None:
     place, of = tmp_path / "dead", source(broker, topic)
     id_ = letter(place, topic)
     bridges.start()

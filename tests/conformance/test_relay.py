@@ -41,9 +41,7 @@ def until(condition: Callable[[], bool]) -> None:
 class Zones:
     """A log in one zone, its replica in another, and what lies between."""
 
-    def __init__(
-        self, source: Log, connect: Callable[[], Remote], replica: FileLog, link: Link | None
-    ) -> None:
+    def __init__(self, source: Log, connect: Callable[[], Remote], replica: FileLog, link: Link | None) -> None:
         self.source = source
         self.replica = replica
         self.link = link

@@ -51,9 +51,7 @@ def visible(path: Path) -> list[str]:
 
 
 def json_ids(path: Path) -> list[int]:
-    return [
-        json.loads(line)["id"] for name in visible(path) for line in (path / name).read_text().splitlines()
-    ]
+    return [json.loads(line)["id"] for name in visible(path) for line in (path / name).read_text().splitlines()]
 
 
 class Crash(Exception):
@@ -141,9 +139,7 @@ def test_files_of_a_replaced_writer_are_not_repeated(tmp_path: Path) -> None:
     """It goes on with the checkpoint's numbers in a higher epoch; another checkpoint's are its own."""
 
     def sink_writer(epoch: int, lineage: str) -> FileSinkWriter:
-        return FileSinkWriter(
-            {"path": str(tmp_path), "format": "json", "fsync": False, "lineage": lineage}, epoch
-        )
+        return FileSinkWriter({"path": str(tmp_path), "format": "json", "fsync": False, "lineage": lineage}, epoch)
 
     put(sink_writer(1, "c1"), 5, table([1]))
     put(sink_writer(2, "c1"), 5, table([1]))
@@ -254,9 +250,7 @@ def tagged(tags: list[int]) -> pa.RecordBatch:
     return pa.record_batch(
         {
             "__out": pa.array(tags, pa.int32()),
-            "o0": pa.array(
-                [{"id": i, "ts": i * 1_000_000} if t == 0 else None for i, t in enumerate(tags)], first
-            ),
+            "o0": pa.array([{"id": i, "ts": i * 1_000_000} if t == 0 else None for i, t in enumerate(tags)], first),
             "o1": pa.array([{"id": i} if t == 1 else None for i, t in enumerate(tags)], second),
         }
     )
@@ -272,9 +266,7 @@ def test_rows_go_where_their_tag_says(tmp_path: Path) -> None:
     assert json_ids(tmp_path / "files") == [1, 3, 4]
 
 
-def test_a_crash_between_two_outlets_is_healed_by_the_replay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_between_two_outlets_is_healed_by_the_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = writer(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(FileSinkWriter, "commit", crash)

@@ -44,9 +44,7 @@ def test_an_error_arrives_with_its_parts(failing: Callable[[Exception], Headwate
 
 
 @pytest.mark.parametrize("letter", ["x", "\n", "é", "世", "🌊"])
-def test_of_a_long_error_the_beginning_arrives(
-    failing: Callable[[Exception], HeadwaterError], letter: str
-) -> None:
+def test_of_a_long_error_the_beginning_arrives(failing: Callable[[Exception], HeadwaterError], letter: str) -> None:
     """What does not arrive is taken for a broken link, and asked for again for ever."""
     got = failing(RuntimeFailure("It failed: " + letter * 100_000, where=letter * 9000, hint=letter * 9000))
     assert type(got) is RuntimeFailure and got.what.startswith("It failed: " + letter * 900)

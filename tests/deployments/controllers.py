@@ -108,7 +108,7 @@ class Controller:
         due = begun + self._chance.uniform(0.3, 3.0)
         while True:
             (now,) = deployments.status(self.name, str(self.place / "store.db"))
-            if now.dealt >= version:
+            if now.observed_version >= version:
                 assert now.change is not None
                 return now.change
             assert time.monotonic() - begun < PATIENCE, f"{now}\n{story(self.place)}"
@@ -142,7 +142,7 @@ def running(name: str, place: Path, *, seed: int) -> Iterator[Controller]:
 def sink_rows(place: Path, name: str, sink: str) -> pa.Table:
     """Read a memory sink where it lies; what it is called the first plan has decided."""
     with closing(StoreReader.open(str(place / "store.db"))) as store:
-        plan = store.base(name)
+        plan = store.active_plan(name)
     assert plan is not None
     (unit,) = [u for u in plan.units if sink in u.operators]
     log = Agents(place).sink(plan, unit.id, sink)

@@ -74,9 +74,7 @@ def main() -> None:
 
     store, home = sys.argv[1], Path(sys.argv[2])
     zones = Agents(home, options=("--quick",)).open
-    Controller(Store(store), zones, executor=lambda ports: Killing(ports, home), lease=2.0).run(
-        threading.Event()
-    )
+    Controller(Store(store), zones, executor=lambda ports: Killing(ports, home), lease=2.0).run(threading.Event())
 
 
 if __name__ == "__main__":

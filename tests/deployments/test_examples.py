@@ -66,9 +66,7 @@ def batch(request: pytest.FixtureRequest, endpoint: LocalEndpoint, place: Path) 
     "decision",
     [pytest.param(d, marks=[pytest.mark.long] if d == "unit per operator" else []) for d in DECISIONS],
 )
-def test_examples_equal_one_batch_run(
-    batch: Batch, decision: str, endpoint: LocalEndpoint, tmp_path: Path
-) -> None:
+def test_examples_equal_one_batch_run(batch: Batch, decision: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     wanted = DECISIONS[decision](batch.flow, batch.continuum)
     outcome = check_equivalent(
         batch.flow, batch.continuum, endpoint, tmp_path / "run", decision=wanted, expected=batch.tables

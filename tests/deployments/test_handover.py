@@ -151,8 +151,7 @@ def test_state_of_several_zones_becomes_one_and_is_divided_again(
     released = iter(source.release())
     count = 0
     plans = [
-        planned(source.path, str(out), first, locations=("L1", "L2"))
-        for first in ("list", "once", "counted", "rising")
+        planned(source.path, str(out), first, locations=("L1", "L2")) for first in ("list", "once", "counted", "rising")
     ]
     for plan in plans:
         version = apply(plan, str(tmp_path / "store.db"))
@@ -178,9 +177,7 @@ def test_all_rows_that_wait_go_along_where_state_is_divided(
     builder = hw.flow(NAME, locations=["L1", "L2"])
     read = builder.read.json(source.path, SCHEMA, location_as="location").with_watermark("ts", "20 seconds")
     cloud = read.named("read").to_layer("cloud")
-    numbered = cloud.count_window(4, keys="location", order_by=["ts", "id"]).agg(
-        first="first(id)", n="sum(id)"
-    )
+    numbered = cloud.count_window(4, keys="location", order_by=["ts", "id"]).agg(first="first(id)", n="sum(id)")
     numbered.named("counted").write.parquet(str(tmp_path / "out")).named("out")
     flow, count = builder.build(), 0
     together = build(flow, CONTINUUM, annotated(flow, CONTINUUM))

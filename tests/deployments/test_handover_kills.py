@@ -59,7 +59,7 @@ class KilledController:
         deadline = time.monotonic() + PATIENCE
         while True:
             (now,) = deployments.status(NAME, str(self._place / "store.db"))
-            if now.dealt >= version:
+            if now.observed_version >= version:
                 assert now.change is not None
                 return str(now.change.outcome)
             if self._process.poll() is not None:
@@ -138,6 +138,6 @@ def go_to(controller: KilledController, plan: DeploymentPlan, store: str) -> Non
     """Bring the deployment into a plan, whatever became of the change before."""
     (now,) = deployments.status(NAME, store)
     shown = Client(store).preview(plan)
-    if now.base == plan_id(shown.diff.wanted) and not shown.steps:
+    if now.active_plan == plan_id(shown.diff.wanted) and not shown.steps:
         return
     assert controller.carry_out(apply(plan, store)) == "done"

@@ -62,9 +62,7 @@ class History(RuleBasedStateMachine):
         self.released = iter(source.release())
         self.controller.name = self.flow.name
         for id_ in self.flow.order:  # what a failure is about
-            config = {
-                k: v for k, v in self.flow[id_].config().items() if k not in ("function", "schema_text")
-            }
+            config = {k: v for k, v in self.flow[id_].config().items() if k not in ("function", "schema_text")}
             note(f"{id_}: {self.flow[id_].kind} of {self.flow[id_].inputs}: {config}")
         self.plan = build(self.flow, CONTINUUM, annotated(self.flow, CONTINUUM))
         self.controller.carry_out(apply(self.plan, self.store), kill=False)
@@ -105,15 +103,12 @@ class History(RuleBasedStateMachine):
             for layer in ("edge", "site", "cloud"):
                 others = [x for x in self.flow.locations if self.plan.layer(id_, x) != layer]
                 for at in (None, *others) if others else ():
-                    found[f"move {id_} to {layer}" + (f" at {at}" if at else "")] = (
-                        lambda plan, i=id_, to=layer, x=at: edit.move(plan, i, to, location=x)
-                    )
+                    name = f"move {id_} to {layer}" + (f" at {at}" if at else "")
+                    found[name] = lambda plan, i=id_, to=layer, x=at: edit.move(plan, i, to, location=x)
         for unit in self.plan.units:
             for id_ in unit.operators:
                 if any(c in unit.operators for c in self.flow.consumers[id_]):
-                    found[f"split {unit.id} after {id_}"] = lambda plan, u=unit.id, i=id_: edit.split(
-                        plan, u, i
-                    )
+                    found[f"split {unit.id} after {id_}"] = lambda plan, u=unit.id, i=id_: edit.split(plan, u, i)
         for channel in self.plan.channels:
             for reader in channel.consumers:
                 for layer in {self.plan.unit(u).layer for u in (channel.producer, reader)}:

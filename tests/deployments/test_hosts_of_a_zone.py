@@ -49,9 +49,9 @@ def flow(path: str, out: str) -> Dataflow:
     builder = hw.flow(NAME, locations=["L1"])
     read = builder.read.json(path, SCHEMA, location_as="location").named("read")
     clean = read.with_watermark("ts", "10 seconds").where("v IS NOT NULL").named("clean").to_layer("site")
-    rising = clean.scan(
-        _most, "id bigint, k string, most double", keys=["location", "k"], order_by=["ts", "id"]
-    ).named("rising")
+    rising = clean.scan(_most, "id bigint, k string, most double", keys=["location", "k"], order_by=["ts", "id"]).named(
+        "rising"
+    )
     rising.write.parquet(f"{out}/rising").named("rises")
     ranks = clean.scan(_rank, "id bigint, rank bigint", keys=(), order_by=["ts", "id"], initial=0)
     ranks.named("ranks").write.parquet(f"{out}/ranks").named("ranked")
@@ -153,9 +153,7 @@ def agent(place: Path, host: str, offer: str) -> Iterator[str]:
         process.wait(60)
 
 
-def test_a_host_that_offers_less_than_the_plan_claims_refuses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_that_offers_less_than_the_plan_claims_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN_ENV, "a-token-for-tests")
     monkeypatch.setenv("HEADWATER_STATE_STORE", str(tmp_path / "state"))
     (tmp_path / "in" / "L1").mkdir(parents=True)

@@ -43,9 +43,7 @@ class Run:
         rows = flow.read.json(str(self._in), "id bigint")
         rows.where("id >= 0").to_layer("cloud").where("id >= 0").write.memory("out")
         self.plan = build(flow.build(), Continuum.from_text(continuum))
-        self.deployment = LocalRun(
-            self.plan, place / "run", endpoint, UnitSettings(trigger="100 milliseconds")
-        )
+        self.deployment = LocalRun(self.plan, place / "run", endpoint, UnitSettings(trigger="100 milliseconds"))
         self.edge, self.cloud = sorted(self.plan.units, key=lambda u: u.node, reverse=True)
         self._files = 0
 
@@ -72,9 +70,7 @@ class Run:
         """Compare the newest batch with the times of its files in the checkpoint."""
         newest = self.tracking(unit).passed(0.0)[-1]
         checkpoint = self.deployment.layout.checkpoint(unit)
-        planned, done = (
-            (checkpoint / log / str(newest.batch)).stat().st_mtime for log in ("offsets", "commits")
-        )
+        planned, done = ((checkpoint / log / str(newest.batch)).stat().st_mtime for log in ("offsets", "commits"))
         assert newest.oldest == newest.newest == pytest.approx(came, abs=TICK)
         found = latency([newest])
         assert found is not None

@@ -63,11 +63,11 @@ class Two:
     def carry_out(self, version: int) -> str:
         """Wait until a version is dealt with; give its outcome."""
 
-        def dealt() -> bool:
+        def observed_version() -> bool:
             (now,) = deployments.status(NAME, str(self._place / "store.db"))
-            return now.dealt >= version
+            return now.observed_version >= version
 
-        self._until(dealt, f"version {version}")
+        self._until(observed_version, f"version {version}")
         (now,) = deployments.status(NAME, str(self._place / "store.db"))
         assert now.change is not None
         return str(now.change.outcome)
@@ -123,7 +123,7 @@ def running(place: Path) -> set[str]:
 def known(place: Path) -> set[str]:
     """Name the units that are to run, by the store's word."""
     with closing(StoreReader.open(str(place / "store.db"))) as store:
-        return {which[0] for which, standing in store.standings(NAME).items() if standing.runs}
+        return {which[0] for which, unit_status in store.unit_statuses(NAME).items() if unit_status.runs}
 
 
 @pytest.fixture
@@ -138,9 +138,7 @@ def two(tmp_path: Path) -> Iterator[Two]:
 
 @pytest.mark.long
 @pytest.mark.timeout(20_000)
-def test_a_paused_controller_changes_nothing_any_more(
-    endpoint: LocalEndpoint, tmp_path: Path, two: Two
-) -> None:
+def test_a_paused_controller_changes_nothing_any_more(endpoint: LocalEndpoint, tmp_path: Path, two: Two) -> None:
     whole = os.environ.get("HEADWATER_PAUSES", "").split()
     made = rows(4000 if whole else 600, seed=29)["L1"]
     source = BoundedSource(tmp_path / "in", {"L1": made}, rows_per_file=3)

@@ -76,9 +76,7 @@ def test_a_corrected_record_is_in_the_sink_once(
     lines = ["id,v", *ROWS[:20], "100,warm", *ROWS[20:], "101,cold"]
     (files / "a.csv").write_text("\n".join(lines) + "\n")
     builder = hw.flow(NAME, locations=["L1"])
-    read = builder.read.csv(
-        f"{place}/in/{{location}}", "id bigint, v double", location_as="at", header="true"
-    )
+    read = builder.read.csv(f"{place}/in/{{location}}", "id bigint, v double", location_as="at", header="true")
     read.where("id >= 0").select("id", "at", "v * 2 AS w").write.memory("out")
     plan = build(builder.build(), CONTINUUM)
 
@@ -90,9 +88,7 @@ def test_a_corrected_record_is_in_the_sink_once(
         controller.carry_out(apply(plan, store), kill=False)
         letters = {
             x["record"]: x["id"]
-            for x in until(
-                lambda: list(deployments.dead_letters(NAME, store, home=place)), "the dead letters"
-            )
+            for x in until(lambda: list(deployments.dead_letters(NAME, store, home=place)), "the dead letters")
         }
         assert letters.keys() == {"100,warm", "101,cold"}
         assert replay(letters["100,warm"], "100,hot").outcome == "refused"

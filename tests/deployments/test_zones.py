@@ -22,9 +22,7 @@ zones:
 """
 
 
-def prepared(
-    directory: Path, name: str, *, count: int, per_file: int
-) -> tuple[DeploymentPlan, BoundedSource]:
+def prepared(directory: Path, name: str, *, count: int, per_file: int) -> tuple[DeploymentPlan, BoundedSource]:
     """Plan one of the tests' dataflows over three zones."""
     made = {k: v for k, v in rows(count, seed=5).items() if k != "L4"}
     source = BoundedSource(directory / "in", made, rows_per_file=per_file)

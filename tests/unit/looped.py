@@ -110,7 +110,7 @@ class Loop:
             self.store.report(HOLDER, self.clock(), samples={"two": self.world.progress()})
             self.policy.look()
             record = self.store.deployment("two")
-            if self._until is None and record.version > record.dealt:
+            if self._until is None and record.version > record.observed_version:
                 self._take_up()
             elif self._until is not None and self.world.now >= self._until:
                 self._end()
@@ -130,7 +130,7 @@ class Loop:
     def _take_up(self) -> None:
         wish = self.store.wish("two")
         assert wish.plan is not None
-        base = self.store.base("two")
+        base = self.store.active_plan("two")
         self._wanted = diff(base, self.store.plan(wish.plan), generation=wish.generation).wanted
         self.store.begin_change(HOLDER, wish, self._wanted, (), phase="checking")
         self._until = self.world.now + self._change_s
@@ -140,5 +140,5 @@ class Loop:
         assert change is not None
         if self.world.plan is not self._wanted:
             self.world.change(self._wanted)
-        self.store.end_change(HOLDER, change, "done", phase="running", base=plan_id(self._wanted))
+        self.store.end_change(HOLDER, change, "done", phase="running", active_plan=plan_id(self._wanted))
         self._until = None

@@ -59,9 +59,7 @@ def _tree(drawn: np.random.Generator, zones: int) -> Network:
     )
 
 
-def _application(
-    drawn: np.random.Generator, count: int, topology: Topology, *, tree: bool, tight: bool
-) -> Application:
+def _application(drawn: np.random.Generator, count: int, topology: Topology, *, tree: bool, tight: bool) -> Application:
     graph = series_parallel(count, seed=int(drawn.integers(1_000_000)))
     readers = {o: sum(u == o for u, _ in graph) for o in range(count)}
     sources = {u for u, _ in graph} - {v for _, v in graph}
@@ -92,9 +90,7 @@ def _application(
 
 def every(problem: Problem) -> Iterator[Placement]:
     """Give all placements, those that hold and those that do not."""
-    choices = [
-        range(len(problem.hosts)) if o.host is None else (o.host,) for o in problem.application.operators
-    ]
+    choices = [range(len(problem.hosts)) if o.host is None else (o.host,) for o in problem.application.operators]
     yield from product(*choices)
 
 

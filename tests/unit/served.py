@@ -44,7 +44,7 @@ class Client(httpx.Client):
 
     def settled(self, name: str, version: int) -> None:
         """Wait until a version is brought to an end."""
-        until(lambda: next(d for d in self.see("/deployments") if d["name"] == name)["dealt"] >= version)
+        until(lambda: next(d for d in self.see("/deployments") if d["name"] == name)["observed_version"] >= version)
 
 
 def answer(response: httpx.Response, status: int) -> Any:

@@ -62,7 +62,7 @@ def test_a_channel_that_goes_to_a_broker_is_another_one() -> None:
     moved = "the channel of 'clean' goes to the broker of S1, b:9092"
     assert found["clean@E1"] == found["clean@E2"] == ("replace", moved)
     assert found["more@S1"][0] == "replace"
-    assert found["out@C1"][0] == "feed"
+    assert found["out@C1"][0] == "update_inputs"
     assert sorted(c.action for c in decided.channels) == ["begins"] * 3 + ["ends"] * 3
     back = diff(decided.wanted, plan(continuum()))
     assert {u.reason for u in back.changed if u.unit != "out@C1"} == {
@@ -74,7 +74,7 @@ def test_a_channel_that_goes_to_a_broker_is_another_one() -> None:
 def test_a_broker_with_a_new_address_keeps_its_channels() -> None:
     decided = diff(plan(continuum(s1=BROKER)), plan(continuum(s1=BROKER.replace("9092", "9093"))))
     assert {u.unit: u.action for u in decided.changed} == {
-        "clean@E1": "replace", "clean@E2": "replace", "more@S1": "replace", "out@C1": "feed",
+        "clean@E1": "replace", "clean@E2": "replace", "more@S1": "replace", "out@C1": "update_inputs",
     }  # fmt: skip
     assert {c.action for c in decided.channels} == {"continues"}
 

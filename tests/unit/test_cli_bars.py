@@ -44,9 +44,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def piped(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "headwater", *arguments], capture_output=True, text=True, timeout=120
-    )
+    return subprocess.run([sys.executable, "-m", "headwater", *arguments], capture_output=True, text=True, timeout=120)
 
 
 def test_a_bar_is_on_the_terminal_and_never_in_the_result(files: list[str], tmp_path: Path) -> None:
@@ -95,13 +93,11 @@ def test_long_work_tells_how_far_it_is(files: list[str]) -> None:
     def observe(what: str, done: int, of: int) -> None:
         seen.append((what, done, of))
 
-    wishes = [PlacementRequest(strategy="fog_only"), PlacementRequest(strategy="annotated")]
-    running.simulate(dataflow, zones, "rates.csv", wishes, observe=observe)
+    desired_states = [PlacementRequest(strategy="fog_only"), PlacementRequest(strategy="annotated")]
+    running.simulate(dataflow, zones, "rates.csv", desired_states, observe=observe)
     assert [s[0] for s in seen] == ["fog_only"] * STEPS + ["annotated"] * STEPS
     assert [s[1:] for s in seen] == [(n, 2 * STEPS) for n in range(2 * STEPS)]
     seen.clear()
     asked = PlanRequest(dataflow=dataflow, continuum=zones, strategy="annotated", compare=True)
     found = Client().propose(asked, observe=observe).others
-    assert [s[0] for s in seen] == list(found) and [s[1:] for s in seen] == [
-        (n, len(found)) for n in range(len(found))
-    ]
+    assert [s[0] for s in seen] == list(found) and [s[1:] for s in seen] == [(n, len(found)) for n in range(len(found))]

@@ -55,7 +55,7 @@ def begin(store: Store, name: str) -> None:
     wish = store.wish(name)
     with store._writing() as connection:
         connection.execute(
-            update(tables.deployments).where(tables.deployments.c.name == name).values(base=wish.plan)
+            update(tables.deployments).where(tables.deployments.c.name == name).values(active_plan=wish.plan)
         )
 
 
@@ -88,9 +88,7 @@ def test_names_come_from_the_store(store: str) -> None:
     assert completed("headwater explain t") == ["tall", "tiny", "tall.py", "tiny.py"]
 
 
-def test_the_store_that_the_line_names_is_asked(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_store_that_the_line_names_is_asked(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert completed("headwater status t") == []

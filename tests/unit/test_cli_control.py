@@ -81,7 +81,7 @@ def test_apply_shows_stores_and_waits() -> None:
         code, out, _ = invoke("apply", *tiny(above=2))
         assert code == 0 and "nothing to do" in out  # and nobody is asked
         store = deployments.Store(deployments.store_place(None))
-        assert zones.differences(store.base("tiny"), "tiny") == [] and store.deployment("tiny").version == 2
+        assert zones.differences(store.active_plan("tiny"), "tiny") == [] and store.deployment("tiny").version == 2
         store.close()
 
 
@@ -97,7 +97,7 @@ def test_plan_shows_what_would_change() -> None:
     data = json.loads(text)
     assert data["dataflow"] == "tiny"
     assert {u["unit"]: u["action"] for u in data["change"]["units"]} == {
-        "low@E4": "stop", "high@S2": "stop", "out@C1": "feed",
+        "low@E4": "stop", "high@S2": "stop", "out@C1": "update_inputs",
     }  # fmt: skip
     code, out, err = invoke("plan", *tiny(agg="max(v)"))
     assert code == 6 and "high@S1 on s1a" in out and "--reset-state high@S1" in err
@@ -113,7 +113,7 @@ def test_operators_are_moved_and_units_split_by_name() -> None:
         code, out, err = invoke("split", "high@E1", "--after", "low", "--yes", "--wait", "--json")
         data = json.loads(out)
         assert code == 0 and data["stored"], err
-        assert data["carried"] == [{"unit": "low@E1", "from": ["high@E1"]}]  # the windows stay where they are
+        assert data["transferred"] == [{"unit": "low@E1", "from": ["high@E1"]}]  # the windows stay where they are
         code, out, err = invoke("fuse", "low", "high", "--of", "tiny", "--yes", "--wait")
         assert code == 0, err
         assert zones.kept("tiny")["high@E1"] == begun
@@ -157,7 +157,7 @@ def test_a_unit_is_spread_over_hosts_with_agents_of_their_own() -> None:
         assert {now[id_]["high"] for id_ in ("high.1of2@s1a", "high.2of2@s1b")} == {joined}
         assert now["high@S2"]["high"] == begun["high@S2"]
         store = deployments.Store(deployments.store_place(None))
-        assert zones.differences(store.base("tiny"), "tiny") == []
+        assert zones.differences(store.active_plan("tiny"), "tiny") == []
         store.close()
         code, _, err = invoke("spread", "high@S2", "--over", "s1a", "--yes")
         assert code == 4 and "no host of zone S2 is called 's1a'" in err
@@ -188,9 +188,7 @@ def test_refusals_have_their_exit_code() -> None:
     with controller():
         assert invoke("apply", *tiny(), "--yes", "--wait")[0] == 0
         code, _, err = invoke("apply", *tiny(agg="max(v)"), "--yes")
-        assert (
-            code == 6 and "error: its state cannot be gone on with" in err and "--reset-state high@S1" in err
-        )
+        assert code == 6 and "error: its state cannot be gone on with" in err and "--reset-state high@S1" in err
         agreed = ["--reset-state", "high@S1", "--reset-state", "high@S2"]
         code, out, _ = invoke("apply", *tiny(agg="max(v)"), "--yes", "--wait", *agreed)
         assert code == 0 and "its state is given up" in out
@@ -223,9 +221,7 @@ def test_a_failed_change_ends_the_waiting() -> None:
     assert [c["outcome"] for c in data["changes"]] == ["done", "failed", "rolled back"]
     assert any("going back to what ran" in e["text"] for e in data["events"])
     code, out, _ = invoke("explain", "tiny")
-    assert (
-        code == 0 and "version 3: rolled back" in out and "replace low@E1: the change is rolled back" in out
-    )
+    assert code == 0 and "version 3: rolled back" in out and "replace low@E1: the change is rolled back" in out
 
 
 def _broken(call: object) -> None:
@@ -288,9 +284,7 @@ def test_the_store_comes_from_option_environment_or_habit(monkeypatch: pytest.Mo
 
 def test_what_was_shown_is_what_is_stored() -> None:
     flow, _, continuum = tiny()
-    asked = PlanRequest(
-        dataflow=running.load_dataflow(flow).dataflow, continuum=running.load_continuum(continuum)
-    )
+    asked = PlanRequest(dataflow=running.load_dataflow(flow).dataflow, continuum=running.load_continuum(continuum))
     shown = Client().propose(asked)
     assert shown.change.version == 0 and Client().apply(shown) == 1
     for after in (None, 0):  # as it was shown for, by default

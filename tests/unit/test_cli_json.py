@@ -77,9 +77,7 @@ def test_every_command_has_json() -> None:
 
 
 def test_version_and_down_as_json() -> None:
-    assert json.loads(CliRunner().invoke(app, ["version", "--json"]).stdout) == {
-        "version": headwater.__version__
-    }
+    assert json.loads(CliRunner().invoke(app, ["version", "--json"]).stdout) == {"version": headwater.__version__}
     result = CliRunner().invoke(app, ["down", "--json"])
     assert (json.loads(result.stdout), result.stderr) == ({"ended": []}, "")
 

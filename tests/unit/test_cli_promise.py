@@ -143,20 +143,13 @@ def test_a_promise_is_made_changed_and_lifted(store: Store) -> None:
     assert invoke("promise", "f")[0] == 6  # no such deployment
     running(store)
     assert invoke("promise", "f") == (0, "f: nothing was promised\n", "")
-    code, out, err = invoke(
-        "promise", "f", "--max-latency", "3s", "--max-bandwidth", "200kB/s", "--headroom", "25%"
-    )
+    code, out, err = invoke("promise", "f", "--max-latency", "3s", "--max-bandwidth", "200kB/s", "--headroom", "25%")
     assert (code, err) == (0, "")
     assert out.startswith("f: latency up to 3s, up to 200kB/s into the top layer, headroom 25%; mode advise")
     assert (
-        invoke(
-            "promise", "f", "--max-latency", "none", "--mode", "auto", "--gain", "0.05", "--max-cost", "2"
-        )[0]
-        == 0
+        invoke("promise", "f", "--max-latency", "none", "--mode", "auto", "--gain", "0.05", "--max-cost", "2")[0] == 0
     )
-    assert store.promise("f") == Promise(
-        mode="auto", max_bandwidth=2e5, max_cost=2.0, headroom=0.25, gain=0.05
-    )
+    assert store.promise("f") == Promise(mode="auto", max_bandwidth=2e5, max_cost=2.0, headroom=0.25, gain=0.05)
     data = json.loads(invoke("promise", "f", "--settle", "5s", "--cool-down", "2min", "--json")[1])
     assert (data["settle"], data["cool_down"], data["max_latency"], data["max_bandwidth"]) == (
         5,
@@ -201,15 +194,10 @@ def test_status_tells_of_the_promise(store: Store) -> None:
     decided(store, base, state="nothing", plan=None)
     out = invoke("status", "f")[1]
     assert "promise broken: max_latency: 1.5 s > 1 s; mode auto" in out
-    assert (
-        f"decision {number} proposed: max_latency: 4.2 s > 3 s" in out
-        and f"headwater approve {number}" in out
-    )
+    assert f"decision {number} proposed: max_latency: 4.2 s > 3 s" in out and f"headwater approve {number}" in out
     data = json.loads(invoke("status", "f", "--json")[1])
     assert (data["kept"], data["broken"]) == (False, ["max_latency: 1.5 s > 1 s"])
-    assert data["measured"]["latency_s"] == 1.5 and data["measured"]["load"] == {
-        "gw1 (E1)": pytest.approx(0.6)
-    }
+    assert data["measured"]["latency_s"] == 1.5 and data["measured"]["load"] == {"gw1 (E1)": pytest.approx(0.6)}
     assert [d["id"] for d in data["decisions"]] == [number]
 
 
@@ -230,13 +218,9 @@ def test_metrics_are_rates_over_restarts(store: Store) -> None:
     assert first["rows_in_per_s"] == pytest.approx(100) and first["selectivity"] == pytest.approx(0.5)
     assert first["cpu_s_per_row"] == pytest.approx(0.002) and first["busy"] == pytest.approx(0.25)
     own = {(o["operator"], o["location"]): o["rows_in_per_s"] for o in first["operators"]}
-    assert own == pytest.approx(
-        {("read", None): 100, ("read", "L1"): 75, ("read", "L2"): 25, ("FP", None): 100}
-    )
+    assert own == pytest.approx({("read", None): 100, ("read", "L1"): 75, ("read", "L2"): 25, ("FP", None): 100})
     # Its counters began anew after 5 s: 4 batches before that, 5 after.
-    assert upper["batch_s"] == pytest.approx(0.5) and upper["operators"][0]["rows_in_per_s"] == pytest.approx(
-        45
-    )
+    assert upper["batch_s"] == pytest.approx(0.5) and upper["operators"][0]["rows_in_per_s"] == pytest.approx(45)
     assert (upper["lag"], upper["latency_p95_s"], upper["oldest_s"]) == (7, 1.5, 0.75)
     (host,), (link,) = data["hosts"], data["links"]
     assert (host["load"], host["spark"], host["others"]) == pytest.approx((0.6, 1.0, 0.2))
@@ -274,11 +258,7 @@ def test_a_decision_is_explained(store: Store) -> None:
     ):  # fmt: skip
         assert text in out, (text, out)
     rows = {line.strip("-> ").split("  ")[0]: line for line in out.splitlines()}
-    assert (
-        "without end" in rows["as it is"]
-        and "50%" in rows["FP to cloud"]
-        and "20KiB/s" in rows["FP to cloud"]
-    )
+    assert "without end" in rows["as it is"] and "50%" in rows["FP to cloud"] and "20KiB/s" in rows["FP to cloud"]
     assert rows["AD to cloud"].startswith("->") and "1.25s" in rows["AD to cloud"]
     for reason in (
         "as it is: max_latency: 4.2 s > 3 s", "FP to cloud: 'AD to cloud' costs less", "AD to cloud: chosen",
@@ -330,7 +310,7 @@ def test_what_is_missing_does_not_keep_a_decision_from_being_explained(store: St
 def test_a_person_approves(store: Store) -> None:
     with controller() as zones:
         assert invoke("apply", *tiny(), "--yes", "--wait")[0] == 0
-        base = store.deployment("tiny").base
+        base = store.deployment("tiny").active_plan
         assert base is not None
         moved = Client().propose(PlanRequest(of="tiny", edits=(Move(operator="low", to="cloud"),))).plan
         with store._writing() as connection:  # the controller holds the lease, and decides nothing itself
@@ -349,7 +329,7 @@ def test_a_person_approves(store: Store) -> None:
         assert "replace" in out or "start" in out
         assert "version 2: done" in err
         assert store.decision(first).version == 2
-        assert zones.differences(store.base("tiny"), "tiny") == []
+        assert zones.differences(store.active_plan("tiny"), "tiny") == []
         for command in ("approve", "reject"):
             code, _, err = invoke(command, str(second), *(["--yes"] if command == "approve" else []))
             assert code == (6 if command == "approve" else 0)

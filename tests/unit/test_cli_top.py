@@ -115,10 +115,7 @@ def test_it_fits_the_screen(store: Store, height: int) -> None:
     if height >= 24:
         assert any("more zones" in line for line in lines) and any("more links" in line for line in lines)
     left = sum(int(line.split()[1]) for line in lines if line.startswith("and "))
-    assert (
-        left + sum(line.split()[0] in names(observe.look()) for line in lines if line) == 5 + 20 + 19
-        or height < 20
-    )
+    assert left + sum(line.split()[0] in names(observe.look()) for line in lines if line) == 5 + 20 + 19 or height < 20
 
 
 def uneven(zone: ZoneSeen) -> ZoneSeen:
@@ -147,9 +144,7 @@ def test_lines_are_shared_out() -> None:
 def test_one_document_or_a_line_for_each_look(store: Store, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["top", "--once", "--json"])
     data = json.loads(result.stdout)
-    assert {d["name"] for d in data["deployments"]} == {f"d{n}" for n in range(5)} and len(
-        data["zones"]
-    ) == 20
+    assert {d["name"] for d in data["deployments"]} == {f"d{n}" for n in range(5)} and len(data["zones"]) == 20
     running = subprocess.Popen(
         [sys.executable, "-m", "headwater", "top", "--json", "--every", "0.1"],
         cwd=tmp_path,

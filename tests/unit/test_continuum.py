@@ -164,8 +164,7 @@ def test_a_location_may_be_listed_along_one_path() -> None:
 
 def test_aliases_are_read() -> None:
     continuum = Continuum.from_text(
-        HEAD + "  E1: {layer: edge, parent: S1, link: &l {latency: 1ms}}\n"
-        "  E2: {layer: edge, parent: S1, link: *l}\n"
+        HEAD + "  E1: {layer: edge, parent: S1, link: &l {latency: 1ms}}\n  E2: {layer: edge, parent: S1, link: *l}\n"
     )
     assert [link.latency for link in continuum.links] == [0.0, 0.0, 0.001, 0.001]
 

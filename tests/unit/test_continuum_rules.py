@@ -143,8 +143,7 @@ RULES = {
     ),
     # One zone a layer, and yet data of E1 could not go to S3.
     "location on two branches": (
-        HEAD + "  E1: {layer: edge, parent: C1, locations: [L1]}\n"
-        "  S3: {layer: site, parent: C1, locations: [L1]}\n",
+        HEAD + "  E1: {layer: edge, parent: C1, locations: [L1]}\n  S3: {layer: site, parent: C1, locations: [L1]}\n",
         7,
         "location L1 is listed by zones E1 and S3, which are not on one path",
     ),

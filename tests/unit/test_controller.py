@@ -78,8 +78,8 @@ def test_forget_leaves_nothing_and_a_new_beginning_has_new_names(site: Site) -> 
     first = site.running()
     site.store.want("f", "forget")
     assert site.settle().phase == "stopped"
-    assert site.zones.differences(None, "f") == [] and site.store.standings("f") == {}
-    assert site.store.base("f") is None and site.store.reports("f") == ()
+    assert site.zones.differences(None, "f") == [] and site.store.unit_statuses("f") == {}
+    assert site.store.active_plan("f") is None and site.store.reports("f") == ()
     site.check(site.apply(FIRST), FIRST)
     assert not {u.tag for u in first.units} & {u.tag for u in site.running().units}
     assert min(u.epoch for u in site.running().units) > 1
@@ -392,7 +392,7 @@ def test_the_loop_acts_until_told_and_hands_the_lease_on(tmp_path: Path) -> None
     stop.set()
     thread.join(10)
     site.store.want("f", "run", replace(FIRST, alarm=2).plan())
-    _until(lambda: site.store.deployment("f").dealt == 2)
+    _until(lambda: site.store.deployment("f").observed_version == 2)
     lease = site.store.lease()
     assert lease is not None and (lease.holder, lease.term) == ("two", 3)
     waiting.set()
@@ -461,6 +461,6 @@ def test_a_plan_is_tried_beside_what_runs(site: Site) -> None:
     before, begin = site.store.deployment("f"), len(site.zones.calls)
     assert site.controller.try_out("f", replace(FIRST, alarm=2).plan())
     made = {call.name for call in site.zones.calls[begin:]}
-    assert made and made <= {"check", "survey", "rehearse"}
+    assert made and made <= {"check", "preflight", "warm_up"}
     assert site.store.deployment("f") == before
     assert site.store.changes("f")[-1].version == before.version

@@ -46,9 +46,7 @@ EVERY = [pytest.param(1, marks=pytest.mark.long), 5]
 
 
 @pytest.mark.parametrize("every", EVERY)
-def test_a_kill_before_or_after_every_call_ends_in_the_wanted_plan(
-    copies: Callable[[str], Site], every: int
-) -> None:
+def test_a_kill_before_or_after_every_call_ends_in_the_wanted_plan(copies: Callable[[str], Site], every: int) -> None:
     site = copies("count")
     begin = len(site.zones.calls)
     site.check(site.apply(WIDER), WIDER)
@@ -147,7 +145,7 @@ def test_any_history_with_kills_and_newer_wishes(
     site = Site(tmp_path_factory.mktemp("site"))
     everything = frozenset(u.id for v in history for u in v.plan().units)
     for version in history:
-        base = site.store.base("f")
+        base = site.store.active_plan("f")
         known = {u.id for p in (version.plan(), base) if p is not None for u in p.units}
         agreed = frozenset(data.draw(st.sets(st.sampled_from(sorted(everything & known)), max_size=1)))
         site.store.want("f", "run", version.plan(), reset_state=agreed)
@@ -258,9 +256,7 @@ def test_a_kill_at_every_call_of_a_hand_over_loses_no_state(
 
 
 @pytest.mark.parametrize("step", ["save", "load"])
-def test_a_hand_over_that_cannot_be_done_goes_back_to_what_ran(
-    apart: Callable[[str], Site], step: str
-) -> None:
+def test_a_hand_over_that_cannot_be_done_goes_back_to_what_ran(apart: Callable[[str], Site], step: str) -> None:
     site = apart("fails")
     begun = begun_by(site)
 

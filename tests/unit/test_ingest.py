@@ -147,9 +147,7 @@ def test_of_a_long_list_of_files_only_the_end_is_read(tmp_path: Path) -> None:
 
 
 def _list(file: Path, entries: list[tuple[int, int]]) -> None:
-    lines = [
-        json.dumps({"path": "file:///x/€.json", "timestamp": ms, "batchId": step}) for step, ms in entries
-    ]
+    lines = [json.dumps({"path": "file:///x/€.json", "timestamp": ms, "batchId": step}) for step, ms in entries]
     file.write_text("\n".join(["v1", *lines]))
 
 
@@ -254,9 +252,7 @@ def test_a_clock_that_is_behind_gives_no_negative_age() -> None:
 
 def test_quantiles_are_those_of_a_sample() -> None:
     parts = [(0.0, 2.0, 3.0), (1.0, 5.0, 1.0), (4.0, 4.0, 2.0), (7.0, 9.0, 1.0)]
-    sample = sorted(
-        low + (high - low) * (i + 0.5) / (100 * w) for low, high, w in parts for i in range(int(100 * w))
-    )
+    sample = sorted(low + (high - low) * (i + 0.5) / (100 * w) for low, high, w in parts for i in range(int(100 * w)))
     for share in (0.0, 0.05, 0.3, 0.5, 0.75, 0.9, 0.95, 0.99):
         assert quantile(parts, share) == pytest.approx(sample[int(share * len(sample))], abs=0.05)
     assert quantile(parts, 1.0) == 9.0

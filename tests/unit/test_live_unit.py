@@ -32,7 +32,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 def proposed(store: Store, plan: DeploymentPlan, **values: Any) -> int:
     store.hold(HOLDER, 60.0)
     given: dict[str, Any] = {"mode": "advise", "trigger": "gain", "why": "it costs less", "state": "proposed"}
-    before = store.deployment("d0").base
+    before = store.deployment("d0").active_plan
     return store.record_decision(HOLDER, "d0", plan=plan, before=before, data={}, **{**given, **values})
 
 

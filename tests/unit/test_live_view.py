@@ -74,9 +74,7 @@ def test_zones_units_links_and_hosts_are_seen(store: Store) -> None:
     assert idle.bytes_per_s is None and idle.used is None and idle.up is None
     (one,) = view.deployments
     assert (one.name, one.phase, one.units, one.running, one.failed) == ("d0", "running", 5, 5, 0)
-    assert one.rows_per_s == pytest.approx(
-        sum(unit_of(view, f"low@E1.{n}").rows_in_per_s or 0 for n in (1, 2, 3))
-    )
+    assert one.rows_per_s == pytest.approx(sum(unit_of(view, f"low@E1.{n}").rows_in_per_s or 0 for n in (1, 2, 3)))
     assert view.controller is None and view.error is None
     data = dump(view)
     assert data["zones"][0]["units"][0]["unit"] == "out@C1" and data["deployments"][0]["name"] == "d0"
@@ -85,12 +83,7 @@ def test_zones_units_links_and_hosts_are_seen(store: Store) -> None:
 def test_what_goes_over_a_link_is_added_up(store: Store) -> None:
     plans = crowd.fill(store, 4, 2, each=2)  # both over the same two locations
     view = observe.look(store.where)
-    parts = [
-        x.bytes_per_s or 0
-        for n, p in enumerate(plans)
-        for x in crowd.said(p, 1.0, n).links
-        if x.link == "S1-C1"
-    ]
+    parts = [x.bytes_per_s or 0 for n, p in enumerate(plans) for x in crowd.said(p, 1.0, n).links if x.link == "S1-C1"]
     assert len(parts) == 2
     assert next(x for x in view.links if x.link == "S1-C1").bytes_per_s == pytest.approx(sum(parts))
     assert {u.deployment for u in view.units if u.zone == "C1"} == {"d0", "d1"}
@@ -138,7 +131,7 @@ def test_a_change_under_way_is_counted(store: Store) -> None:
     store.hold(HOLDER, 60.0)
     from headwater.plan.steps import Check
 
-    steps = [Check(unit=u.id, plan=store.deployment("d0").base or "") for u in plan.units[:2]]
+    steps = [Check(unit=u.id, plan=store.deployment("d0").active_plan or "") for u in plan.units[:2]]
     number = store.begin_change(HOLDER, store.wish("d0"), None, steps, phase="stopping")
     with store._writing() as connection:
         first = (t.journal.c.change == number) & (t.journal.c.number == 0)
@@ -191,7 +184,7 @@ def test_newer_words_are_seen(store: Store) -> None:
     after = unit_of(observe.look(store.where), "low@E1.1").rows_in_per_s
     assert before is not None and after is not None and after > 10 * before
     with store._writing() as connection:
-        connection.execute(update(t.deployments).values(base=None))
+        connection.execute(update(t.deployments).values(active_plan=None))
     assert list(observe.look(store.where).units) == []
 
 
@@ -239,10 +232,7 @@ def test_a_pulse_is_felt_where_somebody_writes(tmp_path: Path) -> None:
         place.rename(tmp_path / name)
     assert not notifier.beats()
     notifier.close()
-    assert (
-        not ChangeNotifier("postgresql://nobody@127.0.0.1:1/none").beats()
-        and not ChangeNotifier(tmp_path).beats()
-    )
+    assert not ChangeNotifier("postgresql://nobody@127.0.0.1:1/none").beats() and not ChangeNotifier(tmp_path).beats()
 
 
 def test_a_store_in_the_place_of_another_is_another(tmp_path: Path) -> None:
@@ -260,7 +250,13 @@ def test_a_plan_that_is_gone_leaves_the_rest(store: Store) -> None:
     with store._writing() as connection:
         connection.execute(
             insert(t.deployments).values(
-                name="lost", version=1, dealt=1, phase="running", base="0" * 64, message="", updated=0.0
+                name="lost",
+                version=1,
+                observed_version=1,
+                phase="running",
+                active_plan="0" * 64,
+                message="",
+                updated=0.0,
             )
         )
     view = observe.look(store.where)

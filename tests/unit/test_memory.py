@@ -30,7 +30,7 @@ from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
 from headwater.plan.order import steps_of
 from headwater.plan.profile import OperatorProfile, Profile
-from headwater.plan.steps import standing_of
+from headwater.plan.steps import unit_statuses_of
 from tests.unit.changes import FIRST
 from tests.unit.test_store import store
 
@@ -56,13 +56,13 @@ def running(store: Store, plan=None) -> str:  # type: ignore[no-untyped-def] # a
     """Let a plan be in force; give its id."""
     store.hold("me", 600)
     store.want("f", "run", plan or FIRST.plan())
-    decided = diff(store.base("f"), plan or FIRST.plan(), generation=store.wish("f").generation)
+    decided = diff(store.active_plan("f"), plan or FIRST.plan(), generation=store.wish("f").generation)
     store.begin_change("me", store.wish("f"), decided.wanted, steps_of(decided), phase="checking")
     change = store.change("f")
     assert change is not None
     store.step_begun("me", change, 0, {}, phase="changing")
-    standings, base = standing_of(decided.wanted), plan_id(decided.wanted)
-    store.end_change("me", change, "done", phase="running", standings=standings, base=base)
+    unit_statuses, base = unit_statuses_of(decided.wanted), plan_id(decided.wanted)
+    store.end_change("me", change, "done", phase="running", unit_statuses=unit_statuses, active_plan=base)
     return base
 
 
@@ -180,7 +180,7 @@ def test_a_decision_whose_ground_is_gone_is_refused(store: Store) -> None:
         with pytest.raises(DeploymentError, match="not in force any more"):
             store.want_decided(holder, stale)
     assert store.decision(stale).state == "proposed" and store.deployment("f").version == 2
-    fresh = propose(store, store.deployment("f").base)
+    fresh = propose(store, store.deployment("f").active_plan)
     store.want("f", "stop")
     with pytest.raises(DeploymentError, match="not in force any more"):
         store.want_decided("me", fresh)
@@ -212,7 +212,7 @@ def test_what_is_forgotten_and_what_stays(store: Store) -> None:
     store.begin_change("me", store.wish("f"), None, (), phase="stopping")
     change = store.change("f")
     assert change is not None
-    store.end_change("me", change, "done", phase="stopped", standings={}, base=None)
+    store.end_change("me", change, "done", phase="stopped", unit_statuses={}, active_plan=None)
     assert store.samples("f") == () and store.promise("f") is None
     assert store.decision(number).state == "expired"
     assert len(store.samples("g")) == 1
@@ -248,11 +248,11 @@ def test_an_older_store_gets_what_it_lacks(tmp_path: Path, opened, version: int)
 
 def upgraded(place: str | Path, opened, base: str) -> None:  # type: ignore[no-untyped-def]
     found = opened(place)
-    assert (found.deployment("f").base, found.promise("f"), found.samples("f")) == (base, None, ())
+    assert (found.deployment("f").active_plan, found.promise("f"), found.samples("f")) == (base, None, ())
     assert found.pools() == found.owners() == ()
     with found._reading() as connection:
         assert connection.execute(select(t.meta.c.schema)).all() == [(t.SCHEMA,)]
-        assert connection.execute(select(func.count()).select_from(t.wishes)).scalar() == 1
+        assert connection.execute(select(func.count()).select_from(t.desired_states)).scalar() == 1
     found.close()
     again = Store(place)
     again.set_promise("f", Promise())

@@ -56,9 +56,7 @@ def test_a_streams_time_is_summed_hop_by_hop() -> None:
     assert transfer_time(PROBLEM, (0, 1), 0, 0) == 0.0
     assert transfer_time(PROBLEM, (0, 1), 0, 1) == pytest.approx(0.001 + 0.002 + 2 * out)
     wan = 0.05 + 1 / (2000 / 32 - 10)
-    assert transfer_time(PROBLEM, (0, 1), 0, 2) == pytest.approx(
-        0.001 + out + wan + 0.003 + 1 / (500 / 32 - 10)
-    )
+    assert transfer_time(PROBLEM, (0, 1), 0, 2) == pytest.approx(0.001 + out + wan + 0.003 + 1 / (500 / 32 - 10))
     # A cloud has no LAN to cross.
     assert transfer_time(PROBLEM, (0, 1), 0, 3) == pytest.approx(0.001 + out + 0.07 + 1 / (2000 / 32 - 10))
 
@@ -67,9 +65,7 @@ def test_paths_are_counted_as_if_they_were_listed() -> None:
     for seed in range(30):
         problem = mixed(seed, operators=9)
         application = problem.application
-        paths = [
-            path for source in application.sources for path in _paths_from(application.downstream, (source,))
-        ]
+        paths = [path for source in application.sources for path in _paths_from(application.downstream, (source,))]
         placed = tuple(seed % len(problem.hosts) for _ in application.operators)
         cost = evaluate(problem, placed)
         listed = math.fsum(
@@ -100,14 +96,10 @@ def with_work(**changed: float) -> Problem:
 
 
 def test_every_constraint_is_checked() -> None:
-    assert found(with_work(cpu=10.0), 0, 0, 3, 3, 2)[0].startswith(
-        "processing rate (eq. 9) at operator 'work'"
-    )
+    assert found(with_work(cpu=10.0), 0, 0, 3, 3, 2)[0].startswith("processing rate (eq. 9) at operator 'work'")
     assert "cpu (eq. 11) at b" in found(with_work(cpu=19.0), 0, 1, 1, 3, 2)
     assert found(with_work(memory=70.0), 0, 0, 0, 3, 2) == ["memory (eq. 12) at a"]
-    assert found(with_work(window=30.0), 0, 0, 3, 3, 2) == [
-        "memory (eq. 12) at a"
-    ]  # 20 + 30 events of 4 bytes
+    assert found(with_work(window=30.0), 0, 0, 3, 3, 2) == ["memory (eq. 12) at a"]  # 20 + 30 events of 4 bytes
     assert found(with_work(size_ratio=7.0), 0, 0, 3, 3, 2) == [
         "bandwidth (eq. 13) at LAN out of a",
         "bandwidth (eq. 13) at LAN into c",
@@ -122,9 +114,7 @@ def test_every_constraint_is_checked() -> None:
 
 
 def test_what_others_take_is_not_there() -> None:
-    hosts = replace(
-        HOSTS, cpu_used=np.array([60.0, 0.0, 0.0, 0.0]), memory_used=np.array([0.0, 90.0, 0.0, 0.0])
-    )
+    hosts = replace(HOSTS, cpu_used=np.array([60.0, 0.0, 0.0, 0.0]), memory_used=np.array([0.0, 90.0, 0.0, 0.0]))
     problem = Problem(replace(TOPOLOGY, hosts=hosts), PROBLEM.application)
     (cpu,) = shortages(problem, (0, 0, 3, 3, 2))
     assert (cpu.constraint, cpu.needed, cpu.available) == ("cpu (eq. 11)", 50.0, 40.0)

@@ -36,8 +36,7 @@ def problem(graph: Sequence[tuple[int, int]], fogs: int, levels: int = 2) -> Pro
         base = len(operators)
         operators.append(PlacedOperator(name=f"s{j}", rate=10.0, size=10.0, host=j))
         operators += [
-            PlacedOperator(name=f"o{o}.{j}", logical=f"o{o}", hosts=frozenset({j, *above}))
-            for o in range(count)
+            PlacedOperator(name=f"o{o}.{j}", logical=f"o{o}", hosts=frozenset({j, *above})) for o in range(count)
         ]
         streams |= {(base, base + 1): 1.0} | {(base + 1 + u, base + 1 + v): 1.0 for u, v in graph}
     sink = len(operators)

@@ -62,9 +62,7 @@ def three_layers(seed: int, *, most_memory: float = 4e6, locations: int = 3) -> 
     for j in range(locations):
         base = len(operators)
         above = frozenset({j, parents[j], cloud})
-        operators.append(
-            PlacedOperator(name=f"s{j}", rate=float(drawn.uniform(100, 1500)), size=1000.0, host=j)
-        )
+        operators.append(PlacedOperator(name=f"s{j}", rate=float(drawn.uniform(100, 1500)), size=1000.0, host=j))
         operators += [
             PlacedOperator(
                 name=f"o{k}.{j}",
@@ -80,9 +78,7 @@ def three_layers(seed: int, *, most_memory: float = 4e6, locations: int = 3) -> 
         ]
         streams |= {(base + k, base + k + 1): 1.0 for k in range(3)}
         streams[base + 3, 4 * locations] = 1.0
-    whole = PlacedOperator(
-        name="all", cpu=1e4, span=1.0, selectivity=0.01, size=50.0, hosts=frozenset({cloud})
-    )
+    whole = PlacedOperator(name="all", cpu=1e4, span=1.0, selectivity=0.01, size=50.0, hosts=frozenset({cloud}))
     operators += [whole, PlacedOperator(name="sink", host=cloud)]
     streams[4 * locations, 4 * locations + 1] = 1.0
     topology = Topology(hosts, network, np.arange(zones) == cloud, levels)
@@ -139,9 +135,7 @@ def test_a_table_takes_in_new_numbers_as_a_new_problem_would() -> None:
         operators[source] = replace(operators[source], rate=2.5 * operators[source].rate)
     processes = np.arange(len(hosts))
     used = np.append(np.full(len(hosts) - 1, 5 * MBIT), 0.0)
-    busier = replace(
-        hosts, memory_used=0.3 * hosts.memory[:-1].min() * np.ones(len(hosts)), processes=processes
-    )
+    busier = replace(hosts, memory_used=0.3 * hosts.memory[:-1].min() * np.ones(len(hosts)), processes=processes)
     network = replace(tree, used=used)
     topology = Topology(busier, network, problem.topology.cloud, problem.topology.level)
     after = Problem(topology, Application(tuple(operators), problem.application.streams))
@@ -245,9 +239,7 @@ def test_the_binding_limit_is_named() -> None:
     assert short.needed == pytest.approx(least)
     assert lacking(Situation(table, load, Limits(links=False))) is None
     assert isinstance(problem.network, Tree)
-    memory, links = (
-        np.where(np.isfinite(a), a, 0) for a in (problem.hosts.memory, problem.network.bandwidth)
-    )
+    memory, links = (np.where(np.isfinite(a), a, 0) for a in (problem.hosts.memory, problem.network.bandwidth))
     short = lacking(Situation(table, replace(load, memory=memory, links=links), Limits()))
     assert short is not None and short.constraint == "memory or bandwidth" and "S0" in short.where
 
@@ -341,9 +333,7 @@ def test_the_trunk_goes_where_it_is_best() -> None:
     other = next(t for t in tables(free, middle) if t.trunk[whole] != best.placement[whole])
     running = list(best.placement)
     running[whole] = other.trunk[whole]
-    costs = [
-        decide(free, "tsoo_exact", Limits(), among=(t,)).decision.measured.cost for t in tables(free, middle)
-    ]
+    costs = [decide(free, "tsoo_exact", Limits(), among=(t,)).decision.measured.cost for t in tables(free, middle)]
     stays = decide(free, "tsoo_exact", Limits(), weights=middle, current=tuple(running)).placement[whole]
     assert (stays == other.trunk[whole]) == (max(costs) < min(costs) * 1.01)
 

@@ -51,9 +51,7 @@ def test_fixed_service_waits_half_as_long() -> None:
     seen = simulate(one_operator(), (0, 0, 1), seconds=1500, seed=4, world=QueueWorld(fixed=True))
     load = RATE / CPU
     assert seen.service[1] == pytest.approx(1 / CPU * (1 + load / (2 * (1 - load))), rel=0.1)  # M/D/1
-    steady = simulate(
-        one_operator(), (0, 0, 1), seconds=200, seed=4, world=QueueWorld(fixed=True, steady=True)
-    )
+    steady = simulate(one_operator(), (0, 0, 1), seconds=200, seed=4, world=QueueWorld(fixed=True, steady=True))
     assert steady.service[1] == pytest.approx(1 / CPU, rel=1e-6)  # D/D/1: no queue
 
 

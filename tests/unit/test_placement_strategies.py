@@ -124,17 +124,13 @@ def test_the_optimum_is_that_of_trying_everything() -> None:
 
 def test_no_strategy_is_below_the_bound() -> None:
     for seed in range(6):
-        problem = g.problem(
-            g.series_parallel(14, seed=seed), (5, 6, 20), seed=seed, units=("phys", "paper")[seed % 2]
-        )
+        problem = g.problem(g.series_parallel(14, seed=seed), (5, 6, 20), seed=seed, units=("phys", "paper")[seed % 2])
         least = solve(problem, "optimal")
         assert least.bound is not None and least.gap is not None
         for strategy in STRATEGIES:
             if (found := answer(problem, strategy)) is not None:
                 assert least.bound <= evaluate(problem, found).latency * (1 + 1e-9)
-                assert (
-                    least.evaluation.latency <= evaluate(problem, found).latency * (1 + 1e-9) or least.gap > 0
-                )
+                assert least.evaluation.latency <= evaluate(problem, found).latency * (1 + 1e-9) or least.gap > 0
 
 
 def test_hosts_not_looked_at_are_bounded_by_those_that_stand_in() -> None:
@@ -151,9 +147,7 @@ def test_hosts_not_looked_at_are_bounded_by_those_that_stand_in() -> None:
 def test_local_search_only_betters() -> None:
     better = 0
     for seed in range(20):
-        problem = g.problem(
-            g.series_parallel(20, seed=seed, sources=2, sinks=5), (4, 8, 10), seed=seed, units="paper"
-        )
+        problem = g.problem(g.series_parallel(20, seed=seed, sources=2, sinks=5), (4, 8, 10), seed=seed, units="paper")
         start = answer(problem, "aels_rp_la")
         if start is None:
             continue

@@ -125,9 +125,7 @@ def test_layer_below_input() -> None:
     builder, rows = begin()
     rows.to_layer("cloud").where("v > 1").to_layer("site").where("v > 2").write.memory("out")
     (text,) = reasons(builder.build())
-    assert (
-        "'where-2'" in text and "below its input 'where' in layer cloud" in text and "cloud or higher" in text
-    )
+    assert "'where-2'" in text and "below its input 'where' in layer cloud" in text and "cloud or higher" in text
 
 
 def test_unknown_location() -> None:
@@ -203,9 +201,7 @@ def test_no_host_at_an_edge_names_the_zone() -> None:
 def test_requirement_changes_inside_a_piece() -> None:
     builder, rows = begin()
     big = rows.to_layer("cloud").require("gpu = false").where("v > 1").named("a")
-    big.where("v > 2").named("b").to_layer("cloud").require("gpu = true").where("v > 3").named(
-        "c"
-    ).write.memory("out")
+    big.where("v > 2").named("b").to_layer("cloud").require("gpu = true").where("v > 3").named("c").write.memory("out")
     plan = build(builder.build(), ACME)
     cloud = [(u.operators, u.hosts) for u in plan.units if u.zone == "C1"]
     assert cloud == [(("a", "b"), ("vm2",)), (("c", "out"), ("vm1",))]

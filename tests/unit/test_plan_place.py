@@ -245,9 +245,7 @@ def files(tmp_path: Path) -> list[str]:
 def test_the_command_line_places_and_compares(files: list[str], tmp_path: Path) -> None:
     profile = tmp_path / "profile.json"
     profile.write_text(measured(50.0).to_json())
-    shown = CliRunner().invoke(
-        app, ["plan", *files, "--strategy", "optimal", "--profile", str(profile), "--compare"]
-    )
+    shown = CliRunner().invoke(app, ["plan", *files, "--strategy", "optimal", "--profile", str(profile), "--compare"])
     assert shown.exit_code == 0, shown.output
     for word in ("Placed by optimal", "no placement has less", "Predicted latency", "aels_rp_la", "S1-C1"):
         assert word in shown.output

@@ -125,9 +125,7 @@ def test_other_dataflows_take_their_part() -> None:
     assert taken.hosts.processes[at_edge].tolist() == [16]
     assert taken.hosts.cpu_used[at_edge].tolist() == [pytest.approx(4 * 4 * 1_000 * 5e-6)]
     # By their profile they take what was measured.
-    known = replace(
-        found, beside=((others[0][0], measured(10.0, valid=OperatorProfile(cpu_s=0.01))),)
-    ).problem
+    known = replace(found, beside=((others[0][0], measured(10.0, valid=OperatorProfile(cpu_s=0.01))),)).problem
     assert known.hosts.cpu_used is not None
     assert known.hosts.cpu_used[at_edge].tolist() == [pytest.approx(10 * 0.01 + 3 * 10 * 5e-6)]
     elsewhere = ((build(plant(), CONTINUUM, annotated(plant(), CONTINUUM)), None),)

@@ -94,9 +94,7 @@ def test_a_proposal_expires_when_its_reason_is_gone(begin: Begin) -> None:
     assert [d.state for d in loop.decisions()] == ["expired"]
 
 
-def test_a_load_that_nothing_explains_is_no_reason_to_move(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_load_that_nothing_explains_is_no_reason_to_move(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches take more of every core all at once, which the model does not know yet."""
     loop = begin()
     loop.go(40)

@@ -284,9 +284,7 @@ def test_after_a_kill_another_record_counts_only_if_the_first_was_not_offered(
     assert list(scene.new().values()) == [f"{GOOD if offered else other}\n".encode()]
 
 
-def test_a_source_that_removes_what_it_has_read_gets_it_once(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_that_removes_what_it_has_read_gets_it_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     (id_,) = scene.malformed(BAD)
     gone: list[Path] = []
 
@@ -303,9 +301,7 @@ def test_a_source_that_removes_what_it_has_read_gets_it_once(
     assert scene.one(id_).outcome == "replayed" and scene.new() == {}
 
 
-def test_a_draft_in_a_directory_that_is_not_read_any_more_goes(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_draft_in_a_directory_that_is_not_read_any_more_goes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     (id_,) = scene.malformed(BAD)
     with monkeypatch.context() as patch:
         kill_at(patch, replaying, "_write", 1, "after", lambda: None)

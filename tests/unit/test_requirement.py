@@ -174,9 +174,7 @@ ATTRIBUTES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,8}", fullmatch=True).filt
     lambda name: name.lower() not in ("and", "or")
 )
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-VALUES = (
-    st.booleans() | NUMBERS | st.text(max_size=8) | st.sampled_from(["yes", "and", "or", "4", "1GiB", "a b"])
-)
+VALUES = st.booleans() | NUMBERS | st.text(max_size=8) | st.sampled_from(["yes", "and", "or", "4", "1GiB", "a b"])
 
 
 @st.composite

@@ -53,9 +53,7 @@ def latest(state: Any, row: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def test_the_order_of_and_says_nothing() -> None:
-    assert canonical("n > 5 AND v < 1.5 and s='a'", TYPES) == canonical(
-        "s = 'a' and (1.5 > v AND 5 < n)", TYPES
-    )
+    assert canonical("n > 5 AND v < 1.5 and s='a'", TYPES) == canonical("s = 'a' and (1.5 > v AND 5 < n)", TYPES)
     assert canonical("n > 5 OR v < 1", TYPES) != canonical("v < 1 OR n > 6", TYPES)
 
 
@@ -85,12 +83,8 @@ def test_what_does_not_follow(one: str, other: str) -> None:
 
 _VALUE = {"v": st.one_of(st.none(), st.integers(-4, 4)), "n": st.one_of(st.none(), st.integers(-4, 4))}
 _PART = st.one_of(
-    st.tuples(
-        st.sampled_from(["v", "n"]), st.sampled_from(["<", "<=", ">", ">=", "=", "!="]), st.integers(-3, 3)
-    ),
-    st.tuples(
-        st.sampled_from(["v", "n"]), st.just("IN"), st.lists(st.integers(-3, 3), min_size=1, max_size=3)
-    ),
+    st.tuples(st.sampled_from(["v", "n"]), st.sampled_from(["<", "<=", ">", ">=", "=", "!="]), st.integers(-3, 3)),
+    st.tuples(st.sampled_from(["v", "n"]), st.just("IN"), st.lists(st.integers(-3, 3), min_size=1, max_size=3)),
     st.tuples(st.sampled_from(["v", "n"]), st.just("IS NOT NULL"), st.none()),
 )
 
@@ -162,9 +156,7 @@ def test_what_differs_is_not_equal() -> None:
         lambda r: r.select("v", "k"),
         lambda r: r.select("k", "v AS w"),
         lambda r: r.scan(latest, "k string, ts timestamp, v double", keys="k", order_by="ts"),
-        lambda r: r.select("ts", "k", "v").scan(
-            latest, "k string, ts timestamp, v double", keys="k", order_by="ts"
-        ),
+        lambda r: r.select("ts", "k", "v").scan(latest, "k string, ts timestamp, v double", keys="k", order_by="ts"),
     ]  # a function may look at every column
     keys = [sink_key(flow("f", lambda r, make=make: make(r).write.json("/out"))) for make in makes]
     assert len(set(keys)) == len(keys)
@@ -172,9 +164,7 @@ def test_what_differs_is_not_equal() -> None:
 
 def test_a_chain_keeps_its_place() -> None:
     """What is filtered at the edge is not filtered in the cloud because a projection there follows."""
-    found = normalized(
-        flow("f", lambda r: r.where("v > 1").to_layer("cloud").select("k", "v").write.memory("out"))
-    )
+    found = normalized(flow("f", lambda r: r.where("v > 1").to_layer("cloud").select("k", "v").write.memory("out")))
     assert [(o.kind, o.layer) for o in found.operators if o.kind in ("where", "select")] == [
         ("where", None), ("select", "cloud"),
     ]  # fmt: skip
@@ -208,9 +198,7 @@ def test_a_stricter_filter_is_served_by_a_looser_one() -> None:
 def test_columns_are_served_by_more_of_them() -> None:
     wide = lambda r: r.select("k", "v", "n", "v * 2 AS twice")  # noqa: E731
     found = served(
-        normalized(
-            flow("b", lambda r: r.select("n AS m", "v * 2 AS double", "v + n AS sum").write.memory("y"))
-        ),
+        normalized(flow("b", lambda r: r.select("n AS m", "v * 2 AS double", "v + n AS sum").write.memory("y"))),
         normalized(flow("a", lambda r: wide(r).write.memory("x"))),
     )
     (top,) = [o for o in found.operators if o.kind == "select" and "m" in found.types[o.id].schema.names]
@@ -241,9 +229,7 @@ def averages(name: str, *, strict: bool = False) -> Dataflow:
 
 def test_what_is_common_runs_once() -> None:
     pool = pool_of(averages("a"), averages("b"), averages("c", strict=True))
-    assert (
-        len(pool.dataflow.operators) == 4 + 1 + 2 + 2
-    )  # read, mark, clean, last, where; a where; three sinks
+    assert len(pool.dataflow.operators) == 4 + 1 + 2 + 2  # read, mark, clean, last, where; a where; three sinks
     assert pool.users["a.last"] == ("a", "b", "c")
     assert pool["b"].sinks == {"out": "b.out"}
     plan = build(pool.dataflow, TWO, pool.deployment(TWO))

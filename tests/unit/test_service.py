@@ -146,9 +146,7 @@ def test_shapes_of_a_plan(tmp_path: Path) -> None:
     continuum = running.load_continuum(root / "examples/acme/continuum.yaml")
     shapes: tuple[Shape, ...] = ("annotated", "one-unit", "unit-per-operator")
     marked, one, every = (
-        Client(str(tmp_path / "none.db"))
-        .propose(PlanRequest(dataflow=dataflow, continuum=continuum, shape=shape))
-        .plan
+        Client(str(tmp_path / "none.db")).propose(PlanRequest(dataflow=dataflow, continuum=continuum, shape=shape)).plan
         for shape in shapes
     )
     assert {u.zone for u in one.units} == {"C1"}

@@ -52,7 +52,7 @@ def end(store: Store, *, outcome: str = "done") -> None:
     change = store.change(pools.POOL)
     assert change is not None
     store.end_change(
-        HOLDER, change, "done", phase="running" if plan else "stopped", base=wish.plan if plan else None
+        HOLDER, change, "done", phase="running" if plan else "stopped", active_plan=wish.plan if plan else None
     )
 
 
@@ -142,7 +142,7 @@ def test_owners_have_rights_and_limits(store: Store, monkeypatch: pytest.MonkeyP
 
 def lived(store: Store, seconds: int = 20, rate: float = 400.0) -> DeploymentPlan:
     """Let the pool run for a while in a simulated world, and keep samples of it; give what runs."""
-    plan = store.base(pools.POOL)
+    plan = store.active_plan(pools.POOL)
     assert plan is not None
     rates = {s.id: {"here": rate} for s in plan.dataflow.sources}
     world = ModelledWorld(plan, Facts(profile=Profile(dataflow=pools.POOL, rates=rates)))

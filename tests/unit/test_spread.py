@@ -27,7 +27,7 @@ from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.order import steps_of
 from headwater.plan.spec import UnitSpec, spec_of
 from headwater.plan.spread import spread_column
-from headwater.plan.steps import standing_of
+from headwater.plan.steps import unit_statuses_of
 from headwater.testing.nodes import SimulatedNodes
 from tests.unit.changes import carry_out
 from tests.unit.test_locations import line
@@ -183,9 +183,7 @@ def test_a_unit_is_spread_over_hosts_that_are_named() -> None:
 def test_operators_on_different_hosts_of_one_node_are_not_one_query() -> None:
     plan = planned(by_window("k"), ONE_NODE)
     moved = build(plan.dataflow, ONE_NODE, edit.move(plan, "count", "small"))
-    assert [(u.id, u.operators, u.hosts) for u in moved.units[1:]] == [
-        ("out@C1", ("count", "out"), ("small",))
-    ]
+    assert [(u.id, u.operators, u.hosts) for u in moved.units[1:]] == [("out@C1", ("count", "out"), ("small",))]
     apart = build(plan.dataflow, ONE_NODE, edit.move(moved, "out", "big"))
     assert [(u.operators, u.hosts) for u in apart.units[1:]] == [
         (("count",), ("small",)),
@@ -269,9 +267,7 @@ def check_plan(plan: DeploymentPlan) -> None:
         for operator in {p for o in unit.operators for p in flow[o].inputs} - {*unit.operators}:
             read = [c for c in plan.inputs(unit) if c.operator == operator]
             found = Counter(x for c in read for x in plan.unit(c.producer).locations)
-            parts = {
-                x: [u for u in plan.units if operator in u.operators and x in u.locations] for x in found
-            }
+            parts = {x: [u for u in plan.units if operator in u.operators and x in u.locations] for x in found}
             assert found == {x: len(parts[x]) for x in unit.locations}  # of each part once
 
 
@@ -328,7 +324,7 @@ class Running:
     def change(self, decided: PlanDiff) -> None:
         """Carry a change out, and hold what runs then against it."""
         check_plan(decided.wanted)
-        carry_out(steps_of(decided), self.nodes, decided, standing_of(self.plan))
+        carry_out(steps_of(decided), self.nodes, decided, unit_statuses_of(self.plan))
         self.plan = decided.wanted
         assert self.nodes.differences(self.plan, FLOW.name) == []
         assert self.states() == self.begun

@@ -21,9 +21,7 @@ from headwater.query.scan import Scanning, ScanProcessor
 def test_a_worker_gives_up_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stateserver, "PATIENCE", 0.2)
     function = PythonFunction.of(lambda state, row: (state, row), where="scan")
-    operator = Scan(
-        id="scan", keys=(), order_by=("ts",), function=function, initial="null", schema_text="ts timestamp"
-    )
+    operator = Scan(id="scan", keys=(), order_by=("ts",), function=function, initial="null", schema_text="ts timestamp")
     processor = ScanProcessor([Scanning(operator, "ts", "i0")])
     told: list[BaseException] = []
 

@@ -19,7 +19,7 @@ from headwater.core.metrics import Progress, UnitProgress
 from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
 from headwater.plan.order import steps_of
-from headwater.plan.steps import CanarySettings, standing_of
+from headwater.plan.steps import CanarySettings, unit_statuses_of
 from tests.unit.changes import FIRST
 
 
@@ -34,12 +34,12 @@ def test_a_wish_is_kept_with_its_plan_and_options(store: Store) -> None:
     canary = CanarySettings(seconds=5, factor=1.5)
     assert store.want("f", "run", FIRST.plan(), reset_state=frozenset({"AD@S1"}), canary=canary) == 1
     assert store.want("f", "stop") == 2
-    first, second = store.wishes("f")
+    first, second = store.desired_states("f")
     assert (first.goal, first.reset_state, first.canary) == ("run", {"AD@S1"}, canary)
     assert first.plan is not None and store.plan(first.plan) == FIRST.plan()
     assert (second.goal, second.plan, second.generation) == ("stop", None, 3)
     record = store.deployment("f")
-    assert (record.version, record.dealt, record.phase, record.base) == (2, 0, "wanted", None)
+    assert (record.version, record.observed_version, record.phase, record.active_plan) == (2, 0, "wanted", None)
     assert [e.text for e in store.events("f")] == [
         "version 1: a new plan is wanted",
         "version 2: wanted: stop",
@@ -162,11 +162,11 @@ def test_journal_and_standings(store: Store) -> None:
     assert [e.step for e in store.journal(number)] == list(steps)
     change = store.change("f")
     assert change is not None and (change.id, change.before, change.baseline) == (number, None, None)
-    standings = standing_of(decided.wanted)
-    store.step_begun("me", change, 0, standings, phase="changing")
-    assert store.deployment("f").base == plan_id(decided.wanted)
-    assert store.standings("f") == standings
-    assert store.plans_of(standings) == {plan_id(decided.wanted): decided.wanted}
+    unit_statuses = unit_statuses_of(decided.wanted)
+    store.step_begun("me", change, 0, unit_statuses, phase="changing")
+    assert store.deployment("f").active_plan == plan_id(decided.wanted)
+    assert store.unit_statuses("f") == unit_statuses
+    assert store.plans_of(unit_statuses) == {plan_id(decided.wanted): decided.wanted}
     current = store.change("f")
     assert current is not None
     store.step_waits("me", current, 0, "E1: away")
@@ -176,13 +176,13 @@ def test_journal_and_standings(store: Store) -> None:
         ("begun", "E1: away"),
         ("todo", ""),
     ]
-    store.step_done("me", current, 0, standings)
+    store.step_done("me", current, 0, unit_statuses)
     store.end_change("me", current, "failed", phase="failed", message="it broke")
     assert {e.state for e in store.journal(number)} == {"done", "dropped"}
     assert store.change("f") is None and store.deployment("f").phase == "failed"
     (ended,) = store.changes("f")
     assert (ended.outcome, ended.message) == ("failed", "it broke")
-    assert store.deployment("f").dealt == 1
+    assert store.deployment("f").observed_version == 1
 
 
 def test_reports_keep_the_last_progress(store: Store) -> None:
@@ -222,7 +222,7 @@ def test_many_entrances_at_once(tmp_path: Path) -> None:
         thread.join()
     assert errors == []
     store = StoreReader.open(tmp_path / "store.db")
-    assert [w.version for w in store.wishes("f")] == list(range(1, 31))
+    assert [w.version for w in store.desired_states("f")] == list(range(1, 31))
     store.close()
 
 

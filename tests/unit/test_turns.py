@@ -29,9 +29,7 @@ def rebuilt(old: DeploymentPlan, deployment: Deployment) -> DeploymentPlan:
     return build(old.dataflow, old.continuum, deployment)
 
 
-def told(
-    old: DeploymentPlan | None, new: DeploymentPlan
-) -> set[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+def told(old: DeploymentPlan | None, new: DeploymentPlan) -> set[tuple[str, tuple[str, ...], tuple[str, ...]]]:
     return {(t.kind, t.before, t.after) for t in turns(diff(old, new))}
 
 

@@ -95,7 +95,7 @@ def test_a_deployment_is_applied_looked_at_and_stopped(client: Client, tiny: dic
     told = client.see("/deployments/tiny/explain")
     assert told["outcome"] == "done" and told["words"] and all(s["state"] == "done" for s in told["steps"])
     history = client.see("/deployments/tiny/history")
-    assert history["wishes"][-1]["goal"] == "run" and history["events"] and history["changes"]
+    assert history["desired_states"][-1]["goal"] == "run" and history["events"] and history["changes"]
     version = client.ask("/deployments/tiny/stop")["wanted"]
     client.settled("tiny", version)
     assert client.see("/deployments")[0]["phase"] == "stopped"
@@ -200,14 +200,14 @@ def test_decisions_are_listed_shown_and_answered(client: Client, tiny: dict[str,
 def propose(above: int) -> int:
     """Record a decision as the controller does, under its lease."""
     store = Store(deployments.store_place(None))
-    base = store.base("tiny")
+    base = store.active_plan("tiny")
     assert base is not None
     plan = build(Dataflow.from_data(flow(above=above)), base.continuum)
     lease = store.lease()
     assert lease is not None
     number = store.record_decision(
         lease.holder, "tiny", mode="advise", trigger="gain", why="it was wanted by a test", state="proposed",
-        plan=plan, before=store.deployment("tiny").base, data={"load": {"gw1": float("inf")}},
+        plan=plan, before=store.deployment("tiny").active_plan, data={"load": {"gw1": float("inf")}},
     )  # fmt: skip
     store.close()
     return number
@@ -215,9 +215,7 @@ def propose(above: int) -> int:
 
 def test_dataflows_are_submitted_shared_and_removed(client: Client) -> None:
     shared = {**flow("L1"), "name": "one"}
-    joined = client.ask(
-        "/pools/commons/dataflows", {"dataflow": shared, "continuum": ZONES, "owner": "team-a"}
-    )
+    joined = client.ask("/pools/commons/dataflows", {"dataflow": shared, "continuum": ZONES, "owner": "team-a"})
     client.settled("commons", joined["version"])
     more = client.ask("/pools/commons/dataflows", {"dataflow": {**shared, "name": "two"}, "owner": "team-b"})
     client.settled("commons", more["version"])
@@ -271,9 +269,7 @@ def test_rates_are_simulated(client: Client) -> None:
 
 def test_a_world_is_supposed(client: Client, tiny: dict[str, Any]) -> None:
     source = tiny["operators"][0]["id"]
-    found = client.ask(
-        "/deployments/tiny/what-if", {"rates": [f"{source}=50000"], "links": ["E1=10kbit/s"]}, 200
-    )
+    found = client.ask("/deployments/tiny/what-if", {"rates": [f"{source}=50000"], "links": ["E1=10kbit/s"]}, 200)
     assert found["supposed"] == [f"{source}: 50000 rows/s", "the link of E1: 10kbit/s"]
     assert found["current"]["links"]["E1-S1"]["capacity_bytes_per_s"] == 1250.0 and found["why"]
     assert "is no rate" in client.ask("/deployments/tiny/what-if", {"rates": ["many"]}, 422)["detail"]

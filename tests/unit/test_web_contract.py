@@ -170,9 +170,7 @@ def test_what_comes_of_a_submission_is_as_documented(served: tuple[str, str]) ->
 
 
 @pytest.mark.parametrize(("preview", "expected"), [(True, 200), (False, 202)])
-def test_what_comes_of_a_change_is_as_documented(
-    served: tuple[str, str], preview: bool, expected: int
-) -> None:
+def test_what_comes_of_a_change_is_as_documented(served: tuple[str, str], preview: bool, expected: int) -> None:
     body = {"operator": "ML", "to": "site", "preview": preview}
     hold(served, "/api/v1/deployments/{name}/move", body, expected, name="f")
 

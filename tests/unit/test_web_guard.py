@@ -161,9 +161,7 @@ def test_tokens_are_never_told(url: str) -> None:
             assert mine not in client.get(route).text
         made = client.patch("/owners/a", json={"token": True})
         assert made.status_code == 422 and mine not in made.text
-        echoed = client.ask(
-            "/plans", {"dataflow": {"secret": "s3cret"}, "strategy": 7, "more": "s3cret"}, 422
-        )
+        echoed = client.ask("/plans", {"dataflow": {"secret": "s3cret"}, "strategy": 7, "more": "s3cret"}, 422)
         assert "s3cret" not in json.dumps(echoed)
 
 
@@ -222,9 +220,7 @@ def test_pages_of_other_sites_cannot_act(url: str) -> None:
     asked = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
     before = fetch("OPTIONS", act, headers=asked)
     assert not any(name.startswith("access-control") for name in before.headers)
-    form = fetch(
-        "POST", f"{url}{V1}/plans", content=b'{"dataflow":"a"}', headers={"Content-Type": "text/plain"}
-    )
+    form = fetch("POST", f"{url}{V1}/plans", content=b'{"dataflow":"a"}', headers={"Content-Type": "text/plain"})
     assert form.status_code == 422, "JSON that does not say so is none"
 
 
@@ -317,9 +313,7 @@ def test_pickled_code_is_not_even_loaded(url: str, tmp_path: Path) -> None:
         ("jdbc:postgresql://db/plant", {"options": [["sessionInitStatement", "x"]]}, False),
     ],
 )
-def test_sinks_that_could_load_code_are_not_taken(
-    url: str, address: str, options: dict[str, Any], taken: bool
-) -> None:
+def test_sinks_that_could_load_code_are_not_taken(url: str, address: str, options: dict[str, Any], taken: bool) -> None:
     body = {"dataflow": to_jdbc(address, **options), "continuum": ZONES}
     with Client(url) as client:
         found = client.ask("/plans", body, 200 if taken else 403)

@@ -100,9 +100,7 @@ def test_it_ends_while_streams_are_followed() -> None:
 def test_up_serves_beside_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[int] = []
     port = free_port()
-    monkeypatch.setattr(
-        deployments, "up", lambda *given, **options: found.append(ask(f"http://127.0.0.1:{port}"))
-    )
+    monkeypatch.setattr(deployments, "up", lambda *given, **options: found.append(ask(f"http://127.0.0.1:{port}")))
     code, _, err = invoke("up", "--listen", str(port))
     assert (code, found) == (0, [200]) and f"REST API at http://127.0.0.1:{port}/api/v1" in err, err
     monkeypatch.setattr(serve, "LISTEN", f"127.0.0.1:{port}")

@@ -148,7 +148,7 @@ def test_what_was_learned_before_a_stop_is_not_lost(begin: Begin) -> None:
     loop.store.begin_change(HOLDER, loop.store.wish("two"), None, (), phase="stopping")
     change = loop.store.change("two")
     assert change is not None
-    loop.store.end_change(HOLDER, change, "done", phase="stopped", base=loop.store.deployment("two").base)
+    loop.store.end_change(HOLDER, change, "done", phase="stopped", active_plan=loop.store.deployment("two").active_plan)
     found = suppose("20x")
     assert found.basis == "measured" and found.choice.current.breaks
 
@@ -192,7 +192,7 @@ def located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     ],
 )
 def test_rates_by_location(located: Store, rates: list[str], expected: dict[str, float]) -> None:
-    places = located.base("f").dataflow.locations  # type: ignore[union-attr]
+    places = located.active_plan("f").dataflow.locations  # type: ignore[union-attr]
     known = {"read": {p: {"L1": 30.0, "L2": 10.0}.get(p, 0.0) for p in places}}
     located.keep_profile("f", Profile(dataflow="f", rates=known))
     found = dump(suppose(*rates, name="f").shown())["rates"]
@@ -239,9 +239,7 @@ def test_mistakes_are_named_with_what_to_write(begin: Begin, rate: str, link: st
         suppose(*([] if link else [rate]), links=(link,) if link else ())
     assert found.value.hint
     code, out, err = invoke("what-if", "two", *options)
-    assert (
-        code == (3 if isinstance(found.value, QuantityError) else 6) and not out and found.value.what in err
-    )
+    assert code == (3 if isinstance(found.value, QuantityError) else 6) and not out and found.value.what in err
 
 
 # ---------------------------------------------------------------- how it is shown

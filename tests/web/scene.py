@@ -47,7 +47,7 @@ def until_runs(place: str, version: int, seconds: float = 90.0) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         (status,) = deployments.status("machines", place)
-        if status.dealt >= version and status.units and status.measured:
+        if status.observed_version >= version and status.units and status.measured:
             return
         time.sleep(0.2)
     raise AssertionError(f"version {version} is not in force within {seconds} s")
@@ -78,7 +78,7 @@ def propose(place: str, plan: DeploymentPlan) -> int:
             why="max_latency: 3.1 s > 2 s; cut behind watermark keeps to all limits",
             state="proposed",
             plan=plan,
-            before=store.deployment("machines").base,
+            before=store.deployment("machines").active_plan,
             data={"current": OPTION, "alternatives": [BETTER], "chosen": 0},
         )
     finally:

@@ -101,9 +101,7 @@ def _lively(unit: UnitProgress, passed: float) -> UnitProgress:
         cpu_s=passed * 0.2,
         run="1",
         began=time.time(),
-        operators=(
-            OperatorProgress(operator=unit.unit.split("@")[0], rows_in=rows, rows_out=int(rows * 0.6)),
-        ),
+        operators=(OperatorProgress(operator=unit.unit.split("@")[0], rows_in=rows, rows_out=int(rows * 0.6)),),
         latency=Latency(p50=0.6, p95=0.9 + RATES.get(unit.layer, 0) / 1000, rows=1000, over_s=10.0),
         dead_letters=3 if unit.layer == "edge" else 0,
         state_rows=120 if unit.layer == "site" else 0,

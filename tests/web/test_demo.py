@@ -49,9 +49,7 @@ def machines(directory: Path) -> Iterator[None]:
 
     def feed() -> None:
         for number in range(3600):
-            rows = [
-                f"{n},2026-01-01T{8 + number // 60:02}:{number % 60:02}:00Z,{41 + n % 20}" for n in range(60)
-            ]
+            rows = [f"{n},2026-01-01T{8 + number // 60:02}:{number % 60:02}:00Z,{41 + n % 20}" for n in range(60)]
             bad = [] if number else ["7,2026-01-01T08:00:00Z,hot"]
             part = directory / f".{number}.part"
             part.write_text("\n".join([*rows, *bad, ""]))

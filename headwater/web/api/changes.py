@@ -83,9 +83,7 @@ def spread(name: NamePath, form: SpreadForm, served: Here, asker: Operator) -> R
     return _edit(name, Spread(unit=form.unit, over=tuple(form.over)), form, served)
 
 
-@router.post(
-    "/deployments/{name}/stop", status_code=202, response_model=WantedVersion, responses=responses(409, 413)
-)
+@router.post("/deployments/{name}/stop", status_code=202, response_model=WantedVersion, responses=responses(409, 413))
 def stop(name: NamePath, served: Here, asker: Operator, form: StopForm | None = None) -> Response:
     """Stop a deployment at batch boundaries: its state stays, is deleted, or all input is used up first."""
     version = deployments.stop(name, served.place, how=(form or StopForm()).how)
@@ -102,9 +100,7 @@ def promise(name: NamePath, form: PromiseForm, served: Here, asker: Operator) ->
     return answered(found)
 
 
-@router.post(
-    "/deployments/{name}/dead-letters/replay", response_model=ReplayAnswer, responses=responses(409, 413)
-)
+@router.post("/deployments/{name}/dead-letters/replay", response_model=ReplayAnswer, responses=responses(409, 413))
 def replay(name: NamePath, form: ReplayForm, served: Here, asker: Operator) -> Response:
     """Offer dead letters again to the sources they came from, corrected or not; each is taken once."""
     unreached: list[str] = []

@@ -30,7 +30,7 @@ def every(served: Here, asker: Viewer) -> Response:
     with deployments.existing(served.place) as store:
         found = [
             DeploymentSummary(
-                name=r.name, phase=r.phase, version=r.version, dealt=r.dealt, plan=r.base,
+                name=r.name, phase=r.phase, version=r.version, observed_version=r.observed_version, plan=r.active_plan,
                 message=r.message, updated=r.updated,
             )
             for r in store.deployments()

@@ -20,9 +20,7 @@ from headwater.web.api.responses import answered
 from headwater.web.problems import responses
 
 router = APIRouter(tags=["pools"])
-OwnerQuery = Annotated[
-    str | None, Query(pattern=NAME, description="On whose behalf; by default the token's owner's.")
-]
+OwnerQuery = Annotated[str | None, Query(pattern=NAME, description="On whose behalf; by default the token's owner's.")]
 
 
 @router.get("/pools", response_model=list[PoolOutline], responses=responses())
@@ -131,6 +129,4 @@ def _pool(name: str, served: Served) -> Pool:
 
 def _member(pool: str, name: str, served: Served) -> None:
     if name not in _pool(pool, served):
-        raise Missing(
-            f"no dataflow '{name}' is in it", where=f"pool {pool}", hint="GET /api/v1/pools lists all"
-        )
+        raise Missing(f"no dataflow '{name}' is in it", where=f"pool {pool}", hint="GET /api/v1/pools lists all")

@@ -111,8 +111,7 @@ DataflowField = Annotated[
 ContinuumField = Annotated[
     dict[str, Any] | str | None,
     Field(
-        description="The zones, as YAML text or the same as JSON; without it, those of the dataflow's "
-        "deployment.",
+        description="The zones, as YAML text or the same as JSON; without it, those of the dataflow's deployment.",
         examples=[ZONES],
     ),
 ]
@@ -172,9 +171,7 @@ class SpreadForm(EditForm):
     """Run a unit on one host of its zone, or on several."""
 
     unit: Text = Field(description="With or without its node.", examples=["means@S1"])
-    over: list[Text] = Field(
-        min_length=1, max_length=1000, description="The hosts.", examples=[["s1a", "s1b"]]
-    )
+    over: list[Text] = Field(min_length=1, max_length=1000, description="The hosts.", examples=[["s1a", "s1b"]])
 
 
 class FuseForm(EditForm):
@@ -239,9 +236,7 @@ class SimulationForm(Form):
         description="CSV: time,source,location,rate.",
         examples=["time,source,location,rate\n0,rows,L1,10\n60,rows,L1,50\n"],
     )
-    strategies: list[Text] = Field(
-        default=["tsoo_exact", "atsoo_h", "annotated"], min_length=1, max_length=12
-    )
+    strategies: list[Text] = Field(default=["tsoo_exact", "atsoo_h", "annotated"], min_length=1, max_length=12)
     limits: LimitsForm = LimitsForm()
     weights: WeightsForm = WeightsForm()
     profile: Profile | None = None
@@ -286,6 +281,4 @@ class WhatIfForm(Form):
 class ContinuumForm(Form):
     """Zones that are to be checked."""
 
-    continuum: dict[str, Any] | str = Field(
-        description="As YAML text, or the same as JSON.", examples=[ZONES]
-    )
+    continuum: dict[str, Any] | str = Field(description="As YAML text, or the same as JSON.", examples=[ZONES])

@@ -57,7 +57,7 @@ class DeploymentSummary:
     name: str
     phase: Phase
     version: int
-    dealt: int
+    observed_version: int
     plan: str | None
     message: str
     updated: float

@@ -22,12 +22,17 @@ def simulate(form: SimulationForm, served: Here, asker: Viewer) -> Response:
     with served.turn():
         flow, zones = named(served, form.dataflow, form.continuum)
         limits, weights = form.limits.limits(), form.weights.weights()
-        wishes = [
-            PlacementRequest(strategy=s, limits=limits, weights=weights)
-            for s in dict.fromkeys(form.strategies)
+        requests = [
+            PlacementRequest(strategy=s, limits=limits, weights=weights) for s in dict.fromkeys(form.strategies)
         ]
         found = running.simulate(
-            flow, zones, "trace", wishes, profile=form.profile, forecast=form.forecast, text=form.trace
+            flow,
+            zones,
+            "trace",
+            requests,
+            profile=form.profile,
+            forecast=form.forecast,
+            text=form.trace,
         )
     return answered(simulated(found))
 

@@ -72,11 +72,7 @@ def nodes(view: View, members: Sequence[MemberDetail], wanted: str) -> list[Node
         else node("p", "No deployment is called so.", cls="hw-soft"),
     ]
     for pool in view.pools:
-        mine = [
-            m
-            for m in members
-            if m.pool == pool.name and (wanted in m.name.lower() or wanted in m.owner.lower())
-        ]
+        mine = [m for m in members if m.pool == pool.name and (wanted in m.name.lower() or wanted in m.owner.lower())]
         total, owners = sum(m.operators for m in pool.dataflows), len({m.owner for m in pool.dataflows})
         found += [
             node("h2", f"Pool {pool.name}"),

@@ -59,9 +59,7 @@ class DeploymentPage:
             return
         self._read_at = time.monotonic()
         try:
-            course = await run_in_threadpool(
-                details.course, self._name, self._seconds, self._frame.place.store
-            )
+            course = await run_in_threadpool(details.course, self._name, self._seconds, self._frame.place.store)
         except HeadwaterError as error:
             self._line.show(trouble(error))
             return

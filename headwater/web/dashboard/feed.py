@@ -153,9 +153,7 @@ def link_piece(link: LinkSeen) -> dict[str, Any]:
         text += f" · {words.percent(used)}"
     if link.up is False:
         text = "down"
-    known = (
-        f"{words.speed(link.capacity_bytes_per_s)} at most" if link.capacity_bytes_per_s else "not limited"
-    )
+    known = f"{words.speed(link.capacity_bytes_per_s)} at most" if link.capacity_bytes_per_s else "not limited"
     return {
         "lower": link.lower,
         "bed": bed,

@@ -177,9 +177,7 @@ class Frame:
             names = list(_THEMES)
             self._theme = names[(names.index(self._theme) + 1) % 3] if self._theme in names else "auto"
             self._dark.value = _THEMES[self._theme]
-            ui.run_javascript(
-                f"document.cookie = '{THEME}={self._theme}; path=/; max-age=31536000; samesite=strict'"
-            )
+            ui.run_javascript(f"document.cookie = '{THEME}={self._theme}; path=/; max-age=31536000; samesite=strict'")
             ui.notify(f"Colours: {self._theme}", position="bottom", timeout=1200)
 
 
@@ -257,9 +255,7 @@ def address(name: str) -> str:
 
 def phase_tag(phase: str, busy: bool, failed: int = 0) -> Node:
     """Show a phase with its colour."""
-    kind = (
-        "bad" if failed or phase == "failed" else "busy" if busy else "on" if phase == "running" else "plain"
-    )
+    kind = "bad" if failed or phase == "failed" else "busy" if busy else "on" if phase == "running" else "plain"
     return tag(phase.replace("_", " "), kind)
 
 

@@ -121,9 +121,7 @@ def nodes(letters: Sequence[Mapping[str, Any]], silent: Sequence[str], *, may_re
     found: list[Node] = [node("p", f"Not asked: {text}", cls="hw-bad") for text in silent]
     if not letters:
         if not silent:
-            found.append(
-                empty("No dead letters", "Every record that was read had the form that its source says.")
-            )
+            found.append(empty("No dead letters", "Every record that was read had the form that its source says."))
         return found
     reasons = Counter(str(one.get("reason", "")) for one in letters).most_common(5)
     found.append(node("p", *(tag(f"{count} × {reason[:90]}") for reason, count in reasons), cls="hw-ops"))

@@ -36,9 +36,7 @@ class MapPage:
             ui.html("<h1>Map of zones</h1>", sanitize=False).classes("hw-sr")
             self._map = ZoneMap(frame.place.feed, self._selected)
             self._empty = Rich().classes("hw-map-empty")
-            self._panel = (
-                ui.element("aside").classes("hw-panel").props('hidden aria-label="Details" tabindex="-1"')
-            )
+            self._panel = ui.element("aside").classes("hw-panel").props('hidden aria-label="Details" tabindex="-1"')
             with self._panel:
                 self._rich = Rich(on_act=self._acted)
         ui.keyboard(on_key=self._key, ignore=["input", "select", "textarea"])
@@ -251,9 +249,7 @@ def unit_nodes(unit: UnitSeen, detail: UnitDetail | None) -> list[Node]:
     )
     found += _streams("Reads", detail.reads, "from") + _streams("Writes", detail.writes, "to")
     spark = (
-        "started by the zone's agent, without a page of its own"
-        if detail.spark is None
-        else node("code", detail.spark)
+        "started by the zone's agent, without a page of its own" if detail.spark is None else node("code", detail.spark)
     )
     found += [
         node("h3", "Where"),

@@ -59,9 +59,7 @@ def listed(decisions: Sequence[Decision]) -> list[Node]:
     """List decisions, those that wait for a person first."""
     if not decisions:
         text = "Once a deployment has a promise, changes that would keep it are proposed here."
-        return [
-            empty("Nothing was proposed yet", text, "headwater promise NAME --max-latency 2s --mode advise")
-        ]
+        return [empty("Nothing was proposed yet", text, "headwater promise NAME --max-latency 2s --mode advise")]
     newest = sorted(decisions, key=lambda d: (d.state != "proposed", -d.id))[:SHOWN]
     rows = (
         node(
@@ -127,9 +125,7 @@ class ProposalPage:
         self._rich.show(*body(found))
 
     async def _approve(self) -> None:
-        version = await self._frame.act(
-            "operator", lambda: objectives.approve(self._number, self._frame.place.store)
-        )
+        version = await self._frame.act("operator", lambda: objectives.approve(self._number, self._frame.place.store))
         if version is not None:
             ui.notify(f"Version {version} is wanted now.", type="positive", position="top")
         await self._read()
@@ -241,9 +237,7 @@ def figures(data: Mapping[str, Any]) -> list[Node]:
     return [node("h2", "What is foretold"), table(head_, rows, caption="Predicted figures")]
 
 
-def _figures(
-    name: str, one: Mapping[str, Any], before: Mapping[str, Any] | None, *, chosen: bool = False
-) -> Node:
+def _figures(name: str, one: Mapping[str, Any], before: Mapping[str, Any] | None, *, chosen: bool = False) -> Node:
     load = max((v for v in (one.get("load") or {}).values() if v is not None), default=None)
     broken = one.get("breaks") or []
     keeps: Node = (

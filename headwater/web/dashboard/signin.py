@@ -75,9 +75,7 @@ def attach_signin(app: FastAPI, place: DashboardContext) -> None:
         if not asker.on_trial:
             secure = request.url.scheme == "https"
             session = place.sessions.begin(token)
-            answer.set_cookie(
-                COOKIE, session, max_age=int(LASTS), httponly=True, samesite="strict", secure=secure
-            )
+            answer.set_cookie(COOKIE, session, max_age=int(LASTS), httponly=True, samesite="strict", secure=secure)
         return answer
 
     @app.get("/signout", include_in_schema=False)

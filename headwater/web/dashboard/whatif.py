@@ -36,9 +36,7 @@ class WhatIfPage:
         self._wanted = of
         with frame.build("whatif"), ui.element("div").classes("hw-page"):
             ui.html("<h1>What if</h1>", sanitize=False)
-            lead = (
-                "Suppose other rates or another link, and see what would be placed where. Nothing is changed."
-            )
+            lead = "Suppose other rates or another link, and see what would be placed where. Nothing is changed."
             Rich(node("p", lead, cls="hw-lead"))
             with ui.element("div").classes("hw-form") as self._form:
                 usual = "dense outlined"
@@ -47,9 +45,7 @@ class WhatIfPage:
                 self._rates.style("width: 190px")
                 self._link = ui.select([], label="Link of zone", clearable=True).props(usual)
                 self._link.style("min-width: 150px")
-                self._bandwidth = (
-                    ui.input("Bandwidth", placeholder="1Mbit/s").props(usual).style("width: 130px")
-                )
+                self._bandwidth = ui.input("Bandwidth", placeholder="1Mbit/s").props(usual).style("width: 130px")
                 self._delay = ui.input("Delay", placeholder="40ms").props(usual).style("width: 110px")
                 ui.button("Foretell", on_click=self._foretell).props("unelevated color=primary")
             self._rich = Rich()

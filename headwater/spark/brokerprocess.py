@@ -48,9 +48,7 @@ def start(directory: Path, *, port: int = PORT) -> BrokerProcess:
                 hint="use it, stop it with 'headwater broker stop', or name another --dir",
             )
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            raise Unavailable(
-                f"port {port} is taken", where=str(directory), hint="name another one with --port"
-            )
+            raise Unavailable(f"port {port} is taken", where=str(directory), hint="name another one with --port")
         broker = LocalBroker.start(directory, port=port)
         record = {"pid": broker.process.pid, "port": port}
         write_atomically(directory / _RECORD, json.dumps(record))

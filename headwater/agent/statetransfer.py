@@ -18,7 +18,7 @@ from headwater.disk.layout import Layout
 from headwater.plan.model import Unit
 from headwater.plan.spec import UnitSpec
 from headwater.plan.state import kept_state
-from headwater.plan.transfer import Carry
+from headwater.plan.transfer import StateTransfer
 from headwater.query.unit import apart, name_of_channels, names_of_source
 from headwater.state.assembly import InputPosition, assemble, place_of
 from headwater.state.empty import empty_state
@@ -29,7 +29,7 @@ _ARRIVAL = 2.0  # seconds in which entries on their way are waited for
 _LOOK = 0.02
 
 
-def survey(units: Units, spec: UnitSpec, store: StateStore) -> None:
+def preflight(units: Units, spec: UnitSpec, store: StateStore) -> None:
     """Raise what stands in the way of saving what a unit keeps; store what it keeps by now.
 
     RocksDB's files do not change, so only what is new has to be stored once it has stopped.
@@ -91,7 +91,7 @@ def remove(layout: Layout, unit: Unit) -> None:
 
 
 def dress(
-    units: Units, spec: UnitSpec, carry: Carry, names: Sequence[str], store: StateStore
+    units: Units, spec: UnitSpec, transfer: StateTransfer, names: Sequence[str], store: StateStore
 ) -> Callable[[Path], int] | None:
     """Give what makes a checkpoint of what running units keep, for a rehearsal; None where nothing is stored.
 
@@ -102,14 +102,14 @@ def dress(
         return None
     store = store.keeping(_kept(units.layout, spec.unit))
     found = {
-        donor: store.saved(name, early=True) if name and store.has_early(name) else Saved()
-        for donor, name in zip(carry.donors, names, strict=True)
+        source_unit: store.saved(name, early=True) if name and store.has_early(name) else Saved()
+        for source_unit, name in zip(transfer.source_units, names, strict=True)
     }
-    where = dict(zip(carry.donors, names, strict=True))
+    where = dict(zip(transfer.source_units, names, strict=True))
     blank = partial(_empty, units, spec)
 
     def make(checkpoint: Path) -> int:
-        made = assemble(checkpoint, carry, store, where, found, (), blank)
+        made = assemble(checkpoint, transfer, store, where, found, (), blank)
         return made.bytes if made else 0
 
     return make
@@ -129,18 +129,18 @@ def _empties(layout: Layout, unit: Unit) -> Path:
     return layout.state(unit).with_name("blank")
 
 
-def load(units: Units, spec: UnitSpec, carry: Carry, names: Sequence[str], store: StateStore) -> None:
+def load(units: Units, spec: UnitSpec, transfer: StateTransfer, names: Sequence[str], store: StateStore) -> None:
     """Make a unit's checkpoint of what others saved, and keep for it what it has still to read.
 
     Raise Unavailable while the zone has not got yet what the unit is to begin behind.
     """
     names = [_stored(spec, name) if name else "" for name in names]
     store = store.keeping(_kept(units.layout, spec.unit))
-    found = {donor: _known(store, name) for donor, name in zip(carry.donors, names, strict=True)}
+    found = {source_unit: _known(store, name) for source_unit, name in zip(transfer.source_units, names, strict=True)}
     places: list[InputPosition] = []
     at: dict[str, int] = {}
     sources = {o.id: o for o in spec.flow.operators if isinstance(o, Source)}
-    for reading in carry.readings:
+    for reading in transfer.readings:
         if (source := sources.get(reading.operator)) is not None:
             for name in names_of_source(spec, source).values():
                 # Dead letters may be read apart, in one of the units or in both.
@@ -148,7 +148,7 @@ def load(units: Units, spec: UnitSpec, carry: Carry, names: Sequence[str], store
             continue
         wanted = [c.id for c in spec.inputs if c.operator == reading.operator]
         name = name_of_channels(spec, reading.operator)
-        positions = place_of((found[d] for d in reading.donors), found.values(), name, wanted)
+        positions = place_of((found[d] for d in reading.source_units), found.values(), name, wanted)
         places.append(InputPosition(name=name, positions=positions))
         at |= positions
     for channel in spec.inputs:
@@ -167,9 +167,9 @@ def load(units: Units, spec: UnitSpec, carry: Carry, names: Sequence[str], store
             )
         for reader in spec.own_readers[channel.operator]:
             log.advance(reader, at[channel.id])
-    where = dict(zip(carry.donors, names, strict=True))
+    where = dict(zip(transfer.source_units, names, strict=True))
     blank = partial(_empty, units, spec)
-    summary = assemble(units.layout.checkpoint(spec.unit), carry, store, where, found, places, blank)
+    summary = assemble(units.layout.checkpoint(spec.unit), transfer, store, where, found, places, blank)
     if summary is not None:
         totals = {"rows_in": summary.rows_in, "late_rows": summary.late_rows, "finished": False}
         write_atomically(units.layout.state(spec.unit), json.dumps(totals))
