@@ -71,7 +71,7 @@ def proposal(plan: DeploymentPlan, store: str) -> Proposal:
 
 
 def want(plan: DeploymentPlan, store: str) -> int:
-    """Store that a plan is wanted; give the version of that wish."""
+    """Store that a plan is wanted; give the version of that desired state."""
     from headwater.app.client import Client
 
     return Client(store).apply(proposal(plan, store))

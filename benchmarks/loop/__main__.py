@@ -1,8 +1,8 @@
-"""How long a promise is broken while rates, a link and a host change, with and without the closed loop.
+"""How long an SLO is broken while rates, a link and a host change, with and without the closed loop.
 
 An edge with one core and a cloud zone with another are joined by a link of 100 Mbit/s. Trips come at 100,
 800, 2,000 and again 100 a second; then the link drops to 1 Mbit/s, then another job takes half of the edge's
-core. What is promised is that a window's result is there ``--max-latency`` seconds after its last trip. Each
+core. the SLO is that a window's result is there ``--max-latency`` seconds after its last trip. Each
 placement that stays runs through the same course as the one that adapts itself; the best of them is found
 afterwards. In the end every sink is held against one Spark batch run.
 
@@ -34,7 +34,7 @@ from benchmarks.loop import workload
 from benchmarks.loop.workload import CUTS, LOCATION, NAME, Feed, Phase, flow, phases, spans_out
 from benchmarks.loop.zones import CLOUD, Zones, continuum
 from benchmarks.netlab import Lab
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.app import deployments, objectives, running
 from headwater.channels.filelog import FileLog
 from headwater.control.store import Store
@@ -107,16 +107,16 @@ class Trial:
             plan = planned(self._dataflow, zones.addresses, first_in_cloud)
             zones.carry_out(common.want(plan, zones.store))
             feed.start()
-            self._promise("off")
+            self._slo("off")
             for phase in course:
                 if phase.name == "calm" and policy == AUTO:
-                    self._promise("auto")
+                    self._slo("auto")
                 begun[phase.name] = time.time()
                 self._enter(phase, feed)
                 self._pass(phase, errors)
             ended = time.time()
             feed.rate = 0
-            self._promise("off")
+            self._slo("off")
             feed.end()
             self._wait_until_calm()
             versions = [w.version for w in deployments.history(NAME, zones.store).desired_states]
@@ -147,18 +147,18 @@ class Trial:
             rows_in=feed.rows,
         )
 
-    def _promise(self, mode: Any) -> None:
+    def _slo(self, mode: Any) -> None:
         store = Store(self._zones.store)
         try:
             store.keep_profile(NAME, self._profile)
-            promise = Promise(
+            slo = SLO(
                 mode=mode,
                 max_latency=self._options.max_latency,
                 headroom=self._options.headroom,
                 settle=_SETTLE,
                 cool_down=60.0,
             )
-            store.set_promise(NAME, promise)
+            store.set_slo(NAME, slo)
         finally:
             store.close()
 
@@ -318,8 +318,8 @@ def main() -> None:
     parser = common.arguments(__doc__.splitlines()[0], repeats=1)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each phase")
     parser.add_argument("--warm", type=float, default=180.0, help="seconds in which Java warms up")
-    parser.add_argument("--max-latency", type=float, default=10.0, help="what is promised")
-    parser.add_argument("--headroom", type=float, default=0.1, help="what is promised")
+    parser.add_argument("--max-latency", type=float, default=10.0, help="the SLO")
+    parser.add_argument("--headroom", type=float, default=0.1, help="the SLO")
     parser.add_argument("--only", help=f"some of {AUTO},{','.join(STATIC)}")
     parser.add_argument("--tuned", type=Path, metavar="FILE", help="keep there what tuning found, or use it")
     parser.add_argument("--steps", action="store_true", help="show what happens")

@@ -94,8 +94,8 @@ def learn(before: Learned, plan: DeploymentPlan, seen: Window) -> Learned:
 
 def _stretched(learned: Learned, plan: DeploymentPlan, seen: Window) -> float:
     """Give by what waits are to be multiplied, so that predictions come near to what was measured."""
-    foretold = predict(plan, facts_of(learned, plan, seen))
-    pairs = compared(plan, foretold, seen)["latency"]
+    predicted = predict(plan, facts_of(learned, plan, seen))
+    pairs = compared(plan, predicted, seen)["latency"]
     factors = [c.measured / c.predicted for c in pairs if 0 < c.predicted < math.inf and c.measured > 0]
     if not factors:
         return learned.costs.latency

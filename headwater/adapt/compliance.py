@@ -1,4 +1,4 @@
-"""What promises are about, as figures, and which of their limits these break. Pure."""
+"""What SLOs are about, as figures, and which of their limits these break. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.adapt.window import Window
 from headwater.continuum.model import Continuum
 from headwater.core.jsonform import Unbounded, named
@@ -17,7 +17,7 @@ from headwater.plan.model import DeploymentPlan
 
 @dataclass(frozen=True)
 class Figures:
-    """What promises are about: latency (p95, s), bytes/s into the top layer, RU, load of each host."""
+    """What SLOs are about: latency (p95, s), bytes/s into the top layer, RU, load of each host."""
 
     latency: Annotated[Unbounded, named("latency_s")]
     bandwidth: Annotated[float, named("bandwidth_bytes_per_s")]
@@ -34,24 +34,24 @@ class Break:
     text: str
 
 
-def breaks(promise: Promise, figures: Figures, *, within: float = 1.0) -> tuple[Break, ...]:
+def breaks(slo: SLO, figures: Figures, *, within: float = 1.0) -> tuple[Break, ...]:
     """Say which limits figures do not keep to, when ``within`` is the share of each that may be used."""
     full = max((share, host) for host, share in figures.load.items()) if figures.load else (0.0, "")
-    room = 1.0 - promise.headroom
+    room = 1.0 - slo.headroom
     checks = (
         (
             "max_latency",
             figures.latency,
-            promise.max_latency,
-            f"{_span(figures.latency)} > {_span(promise.max_latency)}",
+            slo.max_latency,
+            f"{_span(figures.latency)} > {_span(slo.max_latency)}",
         ),
         (
             "max_bandwidth",
             figures.bandwidth,
-            promise.max_bandwidth,
-            f"{figures.bandwidth:,.0f} bytes/s > {promise.max_bandwidth:,.0f} bytes/s",
+            slo.max_bandwidth,
+            f"{figures.bandwidth:,.0f} bytes/s > {slo.max_bandwidth:,.0f} bytes/s",
         ),
-        ("max_cost", figures.cost, promise.max_cost, f"{figures.cost:.3g} > {promise.max_cost:.3g}"),
+        ("max_cost", figures.cost, slo.max_cost, f"{figures.cost:.3g} > {slo.max_cost:.3g}"),
         ("headroom", full[0], room, f"{full[1]} is {full[0]:.0%} full, {room:.0%} are allowed"),
     )
     return tuple(
@@ -64,9 +64,9 @@ def _span(seconds: float) -> str:
     return "rising without end" if math.isinf(seconds) else f"{seconds:.3g} s"
 
 
-def strain(promise: Promise, found: Figures) -> float:
+def strain(slo: SLO, found: Figures) -> float:
     """Give the largest share of any limit that is used."""
-    return max((b.share for b in breaks(promise, found, within=0.0)), default=0.0)
+    return max((b.share for b in breaks(slo, found, within=0.0)), default=0.0)
 
 
 def sink_units(plan: DeploymentPlan) -> tuple[str, ...]:

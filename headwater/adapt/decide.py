@@ -19,7 +19,7 @@ from headwater.adapt.compliance import Figures, breaks, measured, sink_units, st
 from headwater.adapt.evaluate import BatchModel, disagreement
 from headwater.adapt.model import Facts, HostKey, predict
 from headwater.adapt.options import Alternative, Option, Options, name_of
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.adapt.window import Window
 from headwater.core.errors import HeadwaterError
 from headwater.core.jsonform import dump
@@ -97,7 +97,7 @@ class Case:
     """
 
     plan: DeploymentPlan
-    promise: Promise
+    slo: SLO
     learned: Learned
     seen: Window
     newest: Window
@@ -122,7 +122,7 @@ class Case:
 
     def options(self, facts: Facts) -> Options:
         """Give what could run, if ``facts`` were so; loads that nothing explains stay where they are."""
-        return Options(self.plan, self.promise, facts, beside=self.beside, unexplained=self._unexplained, within=SPARE)
+        return Options(self.plan, self.slo, facts, beside=self.beside, unexplained=self._unexplained, within=SPARE)
 
     @cached_property
     def _unexplained(self) -> Mapping[HostKey, float]:
@@ -134,7 +134,7 @@ class Case:
         return {key: share for key, share in more.items() if share > 0}
 
     def measured(self) -> Figures:
-        """Give what the promise is about, as it was measured."""
+        """Give what the SLO is about, as it was measured."""
         return measured(self.plan, self.seen, self.newest)
 
     def foreseen(self) -> Figures:
@@ -218,9 +218,9 @@ def alarms(case: Case) -> tuple[Alarm, ...]:
     measured = case.measured()
     if case.falls:
         measured = replace(measured, load={})  # it was that of more rows
-    found = [Alarm(b.limit, b.text) for b in breaks(case.promise, measured)]
+    found = [Alarm(b.limit, b.text) for b in breaks(case.slo, measured)]
     known = {a.trigger for a in found}
-    for b in breaks(case.promise, replace(case.foreseen(), load={})):
+    for b in breaks(case.slo, replace(case.foreseen(), load={})):
         if b.limit not in known:
             text = f"{b.text} is expected: it rises by {case.rising:.2g} s each second"
             found.append(Alarm(_EXPECTED + b.limit, text))
@@ -248,7 +248,7 @@ class Choice:
     def recorded(self, case: Case) -> Recorded:
         """Give it as decisions record it."""
         return Recorded(
-            promise=case.promise,
+            slo=case.slo,
             measured=case.shown(),
             forecast=None if case.expected is None else {"rates": case.expected},
             current=self.current.shown(),
@@ -261,7 +261,7 @@ class Choice:
 class Recorded:
     """What a decision was made on: ``chosen`` counts the alternatives, None where none is better."""
 
-    promise: Promise
+    slo: SLO
     measured: MeasuredCase
     forecast: Mapping[str, Rates] | None
     current: Alternative
@@ -273,13 +273,13 @@ def decide(case: Case, alarm: Alarm, facts: Facts | None = None) -> Choice:
     """Look for something better, for a reason; ``facts`` stand in for what is so now."""
     options = case.options(facts or case.facts())
     current = options.current
-    strained = strain(case.promise, current.figures)
+    strained = strain(case.slo, current.figures)
     if facts is None:
-        strained = max(strained, strain(case.promise, case.foreseen()))
+        strained = max(strained, strain(case.slo, case.foreseen()))
     others = [_judged(case, o, facts) for o in options.others()]
     chosen: Option | None = None
     able = [o for o in others if not o.why_not]
-    for wanted in _best_first(case.promise, alarm, current, able, strained=strained):
+    for wanted in _best_first(case.slo, alarm, current, able, strained=strained):
         refused = _refused(case.plan, wanted.plan)
         if not refused:
             chosen = wanted
@@ -292,18 +292,16 @@ def decide(case: Case, alarm: Alarm, facts: Facts | None = None) -> Choice:
     return Choice(alarm, why, current, told, chosen)
 
 
-def _best_first(
-    promise: Promise, alarm: Alarm, current: Option, able: Sequence[Option], *, strained: float
-) -> list[Option]:
+def _best_first(slo: SLO, alarm: Alarm, current: Option, able: Sequence[Option], *, strained: float) -> list[Option]:
     """Give the options that are worth a change, the best first; ``strained``: what runs now."""
     keeping = sorted((o for o in able if o.keeps), key=lambda o: (_price(o), o.figures.latency))
     if alarm.trigger == GAIN:
-        least = max(LEAST_GAIN, promise.gain * current.figures.cost)
+        least = max(LEAST_GAIN, slo.gain * current.figures.cost)
         return [o for o in keeping if _price(o) <= current.figures.cost - least]
     if keeping:
         most = _price(keeping[0]) + LEAST_GAIN
-        return sorted(keeping, key=lambda o: (max(_price(o), most), strain(promise, o.figures)))
-    nearer = [(s, o) for o in able if (s := strain(promise, o.figures)) < NEARER * strained]
+        return sorted(keeping, key=lambda o: (max(_price(o), most), strain(slo, o.figures)))
+    nearer = [(s, o) for o in able if (s := strain(slo, o.figures)) < NEARER * strained]
     same = min((s for s, _ in nearer), default=0.0) * _SAME_STRAIN
     # Batches get longer where there is much to do, and cost less: what rows take tells more.
     nearer.sort(key=lambda x: (max(x[0], same), max(x[1].work.values(), default=0.0)))
@@ -360,7 +358,7 @@ def _told(case: Case, alarm: Alarm, option: Option, chosen: Option | None) -> Op
     if option.breaks:
         return replace(option, why_not="; ".join(b.text for b in option.breaks))
     if chosen is None:
-        return replace(option, why_not=f"it does not cost {case.promise.gain:.0%} less, or not enough to pay")
+        return replace(option, why_not=f"it does not cost {case.slo.gain:.0%} less, or not enough to pay")
     if alarm.trigger != GAIN and _price(option) <= _price(chosen) + LEAST_GAIN:
         return replace(option, why_not=f"'{chosen.name}' costs as much and leaves more room")
     return replace(option, why_not=f"'{chosen.name}' costs less, with what it moves")
@@ -408,13 +406,13 @@ def judge(case: Case, trigger: str, decided: Mapping[str, Any]) -> Judgement:
     what came of it was still to be seen.
     """
     found = case.measured()
-    now = strain(case.promise, found)
+    now = strain(case.slo, found)
     before, stayed = decided.get("measured") or {}, decided.get("current") or {}
-    was = max(strain(case.promise, _figures(known)) for known in (before, stayed))
+    was = max(strain(case.slo, _figures(known)) for known in (before, stayed))
     if stayed and stayed.get("latency_s") is None:
         was = math.inf
     more_to_do = total(case.newest.rates(case.plan)) > _ALIKE * max(1e-9, total(before.get("rates") or {}))
-    broken = breaks(case.promise, found)
+    broken = breaks(case.slo, found)
     verdict: Verdict = "as good"
     if now > 1.0 and now > 1.1 * was and not more_to_do:
         verdict = "worse"

@@ -23,7 +23,7 @@ from headwater.adapt.evaluate import (
     disagreement,
 )
 from headwater.adapt.model import Facts, HostKey, Predicted
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.continuum.model import Host
 from headwater.core.errors import HeadwaterError, PlacementError
 from headwater.core.jsonform import UnboundedOrNone
@@ -145,14 +145,14 @@ class Options:
     def __init__(
         self,
         plan: DeploymentPlan,
-        promise: Promise,
+        slo: SLO,
         facts: Facts,
         *,
         beside: tuple[Beside, ...] = (),
         unexplained: Mapping[HostKey, float],
         within: float,
     ) -> None:
-        self._plan, self._promise = plan, promise
+        self._plan, self._slo = plan, slo
         self._model = BatchModel(facts)
         self._within = within
         self._unexplained = unexplained
@@ -195,9 +195,9 @@ class Options:
             except HeadwaterError:
                 continue
         try:
-            limits = Limits(max_bandwidth=self._promise.max_bandwidth * 8 * self._within)
-            wish = PlacementRequest(strategy=_SCHEDULER, limits=limits, running=self._plan.deployment)
-            found = replace(place(self._setting, wish)[0], cuts=self._plan.deployment.cuts)
+            limits = Limits(max_bandwidth=self._slo.max_bandwidth * 8 * self._within)
+            request = PlacementRequest(strategy=_SCHEDULER, limits=limits, running=self._plan.deployment)
+            found = replace(place(self._setting, request)[0], cuts=self._plan.deployment.cuts)
             yield f"by {_SCHEDULER}", found, 0
         except PlacementError:
             return
@@ -295,7 +295,7 @@ class Options:
             figures,
             self._shares(predicted.work),
             max(changed, touched),
-            breaks(self._promise, figures, within=within),
+            breaks(self._slo, figures, within=within),
             (Estimate(BATCH, predicted.p95), *(model.estimate(plan) for model in self._models)),
         )
 

@@ -15,7 +15,7 @@ MODES: tuple[Mode, ...] = ("off", "advise", "auto")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Promise:
+class SLO:
     """Limits of a deployment, and how calmly they are kept.
 
     ``max_latency``: seconds from an event's arrival to what it led to, for 95 of 100 at every sink.

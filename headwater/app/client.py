@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from headwater.app.stores import existing, store_place
+from headwater.app.stores import existing, resolved_url
 from headwater.continuum.model import Continuum
 from headwater.control.lifecycle import BUSY
 from headwater.control.records import DesiredState, whole
@@ -171,8 +171,8 @@ class Proposal:
 class Client:
     """A store, by path or URL, as whoever plans and changes deployments sees it; nothing is kept open."""
 
-    def __init__(self, place: str | None = None) -> None:
-        self.place = place
+    def __init__(self, store_url: str | None = None) -> None:
+        self.store_url = store_url
 
     def propose(self, request: PlanRequest, *, observe: Observe = lambda what, done, of: None) -> Proposal:
         """Plan what is asked for; raise what is wrong with it.
@@ -181,7 +181,7 @@ class Client:
         strategy that is compared.
         """
         try:
-            with existing(self.place) as store:
+            with existing(self.store_url) as store:
                 return _proposed(request, store, observe)
         except NoStore:
             return _proposed(request, None, observe)
@@ -189,14 +189,14 @@ class Client:
     def preview(self, plan: DeploymentPlan) -> Preview:
         """Say what applying a plan that is there would do, such as a decision's; raise what is refused."""
         try:
-            with existing(self.place) as store:
+            with existing(self.store_url) as store:
                 return preview(plan, store)
         except NoStore:
             return preview(plan, None)
 
     def stored(self, reference: str) -> DeploymentPlan:
         """Give the newest plan that is wanted of a deployment, by its name, or any plan by its id."""
-        with existing(self.place) as store:
+        with existing(self.store_url) as store:
             if store.find(reference) is None:
                 try:
                     return store.plan(reference)
@@ -214,7 +214,7 @@ class Client:
 
     def in_force(self, name: str) -> DeploymentPlan:
         """Give the plan whose names and epochs hold; raise Missing where there is none (yet, or any more)."""
-        with existing(self.place) as store:
+        with existing(self.store_url) as store:
             store.deployment(name)
             found = store.active_plan(name)
         if found is None:
@@ -227,7 +227,7 @@ class Client:
 
     def only(self) -> str:
         """Name the only deployment there is; raise DeploymentError where there is another number of them."""
-        with existing(self.place) as store:
+        with existing(self.store_url) as store:
             names = [record.name for record in store.deployments()]
             if len(names) != 1:
                 raise DeploymentError(
@@ -240,7 +240,7 @@ class Client:
     def holds(self, name: str) -> bool:
         """Tell whether there is a store that holds a deployment of this name."""
         try:
-            with existing(self.place) as store:
+            with existing(self.store_url) as store:
                 return store.find(name) is not None
         except NoStore:
             return False
@@ -254,7 +254,7 @@ class Client:
         name, shown = proposal.plan.dataflow.name, proposal.change
         request = proposal.request
         after = shown.version if after is None else after
-        with closing(Store(store_place(self.place))) as store:
+        with closing(Store(resolved_url(self.store_url))) as store:
             if request.pool is not None:
                 return store.keep_pool(request.pool, proposal.plan, after=after)
             version = store.want(
@@ -284,18 +284,18 @@ def _proposed(request: PlanRequest, store: StoreReader | None, observe: Observe)
     strategy = request.strategy or (ANNOTATED if request.compare else None)
     if strategy is not None:
         setting = _setting(dataflow, continuum, request.profiles.get(dataflow.name))
-        wish = _wish(request, dataflow.name, strategy, running)
+        placing = _placement_request(request, dataflow.name, strategy, running)
         if request.compare:
-            others = compare(setting, wish, observe=observe)
-        decided, prediction = place(setting, wish)
+            others = compare(setting, placing, observe=observe)
+        decided, prediction = place(setting, placing)
     else:
         decided = _decided(request, dataflow, continuum, base)
     pooled = request.pool is not None or (base is not None and base.pooled)
     plan = planning.build(dataflow, continuum, decided, pooled=pooled)
     for edit in request.edits:
         plan = planning.build(dataflow, continuum, edited(plan, edit), pooled=pooled)
-    if prediction is not None and prediction.promise is not None and prediction.promise.missing:
-        plan = replace(plan, warnings=(*plan.warnings, prediction.promise.missing))
+    if prediction is not None and prediction.limit_check is not None and prediction.limit_check.missing:
+        plan = replace(plan, warnings=(*plan.warnings, prediction.limit_check.missing))
     try:
         shown = preview(plan, store, reset_state=request.reset_state, canary=request.canary)
     except HeadwaterError as error:
@@ -333,7 +333,9 @@ def _setting(dataflow: Dataflow, continuum: Continuum, profile: Profile | None) 
     return Setting(dataflow, continuum, layers, Known(dataflow, profile))
 
 
-def _wish(request: PlanRequest, name: str, strategy: str, running: Mapping[str, DeploymentPlan]) -> PlacementRequest:
+def _placement_request(
+    request: PlanRequest, name: str, strategy: str, running: Mapping[str, DeploymentPlan]
+) -> PlacementRequest:
     return PlacementRequest(
         strategy=strategy,
         limits=request.limits,
@@ -344,7 +346,7 @@ def _wish(request: PlanRequest, name: str, strategy: str, running: Mapping[str, 
 
 
 def compare(
-    setting: Setting, wish: PlacementRequest, *, observe: Observe = lambda what, done, of: None
+    setting: Setting, request: PlacementRequest, *, observe: Observe = lambda what, done, of: None
 ) -> dict[str, Prediction | HeadwaterError]:
     """Predict what each strategy's placement would cost, or say why it finds none.
 
@@ -354,9 +356,9 @@ def compare(
     from headwater.placement import STRATEGIES
     from headwater.placement.schedule import SCHEDULERS
 
-    requests = {name: PlacementRequest(strategy=name, beside=wish.beside) for name in (ANNOTATED, *STRATEGIES)}
-    if wish.strategy in SCHEDULERS:
-        requests |= {name: replace(wish, strategy=name) for name in SCHEDULERS}
+    requests = {name: PlacementRequest(strategy=name, beside=request.beside) for name in (ANNOTATED, *STRATEGIES)}
+    if request.strategy in SCHEDULERS:
+        requests |= {name: replace(request, strategy=name) for name in SCHEDULERS}
     found: dict[str, Prediction | HeadwaterError] = {}
     for name, one in requests.items():
         observe(name, len(found), len(requests))

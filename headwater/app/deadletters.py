@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def dead_letters(
     name: str,
-    place: str | None = None,
+    store_url: str | None = None,
     *,
     home: Path = HOME,
     say: Callable[[str], None] = lambda text: None,
@@ -30,7 +30,7 @@ def dead_letters(
     """
     from headwater.agent.agents import Agents
 
-    plan = _in_force(name, place)
+    plan = _in_force(name, store_url)
     if plan is None:
         return
     agents = Agents(home)
@@ -44,7 +44,7 @@ def dead_letters(
 def replay(
     name: str,
     ids: Sequence[str],
-    place: str | None = None,
+    store_url: str | None = None,
     *,
     records: Mapping[str, str] | None = None,
     force: bool = False,
@@ -58,7 +58,7 @@ def replay(
     Raises DeploymentError where the deployment is not in force, or an id is none.
     """
     wanted = _wanted(ids, records or {})
-    plan = _in_force(name, place)
+    plan = _in_force(name, store_url)
     if plan is None:
         raise DeploymentError("it is not in force", where=f"deployment '{name}'", hint="apply it first")
     return _replay(plan, wanted, home, force=force, say=say)
@@ -116,8 +116,8 @@ def _replay(
     return tuple(found.get(o.id) or Replayed(id=o.id, outcome="unknown", reason=why) for o in wanted)
 
 
-def _in_force(name: str, place: str | None) -> DeploymentPlan | None:
-    with existing(place) as store:
+def _in_force(name: str, store_url: str | None) -> DeploymentPlan | None:
+    with existing(store_url) as store:
         store.deployment(name)
         return store.active_plan(name)
 

@@ -1,7 +1,7 @@
 """The use cases over a store: apply, stop, status, history, explain; and running the controller.
 
 Like ``headwater.app.running`` they take values and places, give values and raise HeadwaterErrors. All but
-``up`` only read the store or write a wish into it.
+``up`` only read the store or write a desired state into it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headwater.app.observe import status
 from headwater.app.stores import HOME as HOME
 from headwater.app.stores import STORE as STORE
 from headwater.app.stores import existing as existing
-from headwater.app.stores import store_place as store_place
+from headwater.app.stores import resolved_url as resolved_url
 from headwater.app.view import Status
 from headwater.continuum.model import Node
 from headwater.control.records import Change, Decision, DesiredState, Event, StepState
@@ -32,20 +32,20 @@ from headwater.plan.model import DeploymentPlan
 from headwater.plan.port import OpenNode
 from headwater.plan.profile import Profile
 
-# ---------------------------------------------------------------- wishes
+# ---------------------------------------------------------------- desired states
 
 
-def keep_profile(name: str, profile: Profile, place: str | None = None) -> None:
+def keep_profile(name: str, profile: Profile, store_url: str | None = None) -> None:
     """Keep a profile of a deployment that is there."""
-    with closing(Store(store_place(place))) as store:
+    with closing(Store(resolved_url(store_url))) as store:
         store.keep_profile(name, profile)
 
 
-def stop(name: str, place: str | None = None, *, how: Literal["stop", "forget", "finish"] = "stop") -> int:
+def stop(name: str, store_url: str | None = None, *, how: Literal["stop", "forget", "finish"] = "stop") -> int:
     """Store that a deployment is to stop, keeping its state, without it, or when its input is used up."""
-    with existing(place) as reader:
+    with existing(store_url) as reader:
         reader.deployment(name)
-    with closing(Store(store_place(place))) as store:
+    with closing(Store(resolved_url(store_url))) as store:
         return store.want(name, how)
 
 
@@ -62,9 +62,9 @@ class History:
     decisions: tuple[Decision, ...]
 
 
-def history(name: str, place: str | None = None) -> History:
+def history(name: str, store_url: str | None = None) -> History:
     """Give what has happened to a deployment."""
-    with existing(place) as store:
+    with existing(store_url) as store:
         store.deployment(name)
         return History(
             desired_states=store.desired_states(name),
@@ -109,9 +109,9 @@ class Explained(Change):
         return lines
 
 
-def explain(name: str, place: str | None = None) -> Explained | None:
+def explain(name: str, store_url: str | None = None) -> Explained | None:
     """Explain the change under way, or the last one; None before the first."""
-    with existing(place) as store:
+    with existing(store_url) as store:
         store.deployment(name)
         change = next(reversed(store.changes(name)), None)
         journal = store.journal(change.id) if change else ()
@@ -134,10 +134,10 @@ def explain(name: str, place: str | None = None) -> Explained | None:
     )
 
 
-def in_force(place: str | None = None) -> dict[str, DeploymentPlan]:
+def in_force(store_url: str | None = None) -> dict[str, DeploymentPlan]:
     """Give the plans that are carried out now, by name; nothing where there is no store."""
     try:
-        with existing(place) as store:
+        with existing(store_url) as store:
             plans = {r.name: store.active_plan(r.name) for r in store.deployments() if r.phase != "stopped"}
     except NoStore:
         return {}
@@ -147,7 +147,7 @@ def in_force(place: str | None = None) -> dict[str, DeploymentPlan]:
 def follow(
     name: str,
     version: int,
-    place: str | None = None,
+    store_url: str | None = None,
     *,
     stop: threading.Event | None = None,
     observe: Callable[[Status], None] = lambda status: None,
@@ -160,10 +160,10 @@ def follow(
     """
     stop = stop or threading.Event()
     warned = False
-    with existing(place) as store:
+    with existing(store_url) as store:
         told = max((e.id for e in store.events(name, limit=1)), default=0)
         while True:
-            (now,) = status(name, place)
+            (now,) = status(name, store_url)
             for event in store.events(name, after=told):
                 told = event.id
                 say(event.text)
@@ -194,7 +194,7 @@ def _ended(now: Status, version: int) -> Status:
 
 
 def up(
-    place: str | None = None,
+    store_url: str | None = None,
     *,
     home: Path = HOME,
     options: tuple[str, ...] = (),
@@ -210,7 +210,7 @@ def up(
     from headwater.agent.agents import Agents
     from headwater.control.controller import Controller
 
-    store = Store(store_place(place))
+    store = Store(resolved_url(store_url))
     if open_node is None:
         agents = Agents(home, options=options)
         open_node = agents.open

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.app import deployments, objectives, pools
 from headwater.app.client import Client, Preview
 from headwater.app.objectives import Metrics, UnitMetrics
@@ -13,7 +13,7 @@ from headwater.app.stores import existing
 from headwater.control.records import Change, Decision, Event
 from headwater.core.errors import DeploymentError
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.summary import Turn, turns
+from headwater.plan.summary import SummaryLine, change_summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +58,9 @@ class UnitDetail:
     measured: UnitMetrics | None
 
 
-def unit(name: str, id_: str, place: str | None = None) -> UnitDetail:
+def unit(name: str, id_: str, store_url: str | None = None) -> UnitDetail:
     """Look at a unit of a deployment closely; raise DeploymentError where there is none."""
-    with existing(place) as store:
+    with existing(store_url) as store:
         store.deployment(name)
         plan, pool = store.active_plan(name), store.pool(name)
     found = None if plan is None else next((u for u in plan.units if u.id == id_), None)
@@ -70,7 +70,7 @@ def unit(name: str, id_: str, place: str | None = None) -> UnitDetail:
             where=f"deployment '{name}'",
             hint="it may have stopped or moved meanwhile: headwater status",
         )
-    seen = objectives.metrics(name, objectives.NOW, place)
+    seen = objectives.metrics(name, objectives.NOW, store_url)
     node, users = plan.continuum.node(found.node), pool.users if pool else {}
     return UnitDetail(
         unit=found.id,
@@ -121,7 +121,7 @@ def _kept(node: str, broker: str | None) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ZoneTurn:
+class ZoneSummary:
     """The units of a zone before and after a change."""
 
     zone: str
@@ -139,18 +139,18 @@ class Examined:
 
     decision: Decision
     preview: Preview | None
-    turns: tuple[Turn, ...]
+    change_summary: tuple[SummaryLine, ...]
     gone: str | None = None
 
 
-def zones_of(preview: Preview) -> tuple[ZoneTurn, ...]:
+def zones_of(preview: Preview) -> tuple[ZoneSummary, ...]:
     """Say for each zone that runs anything which units it has before and after a change."""
     running, wanted = preview.diff.running, preview.diff.wanted
     before = [] if running is None else [(u.zone, u.id) for u in running.units]
     after = [(u.zone, u.id) for u in wanted.units]
     used = {zone for zone, _ in before + after}
     return tuple(
-        ZoneTurn(
+        ZoneSummary(
             zone=zone.name,
             layer=zone.layer,
             before=tuple(u for name, u in before if name == zone.name),
@@ -161,16 +161,16 @@ def zones_of(preview: Preview) -> tuple[ZoneTurn, ...]:
     )
 
 
-def examine(number: int, place: str | None = None) -> Examined:
+def examine(number: int, store_url: str | None = None) -> Examined:
     """Look at a decision, and at what would stop, start and move if it were carried out."""
-    decision = objectives.decision(number, place)
+    decision = objectives.decision(number, store_url)
     if decision.state != "proposed":
-        return Examined(decision=decision, preview=None, turns=())
+        return Examined(decision=decision, preview=None, change_summary=())
     try:
-        preview = Client(place).preview(objectives.proposed(number, place))
+        preview = Client(store_url).preview(objectives.proposed(number, store_url))
     except DeploymentError as error:
-        return Examined(decision=decision, preview=None, turns=(), gone=str(error))
-    return Examined(decision=decision, preview=preview, turns=turns(preview.diff))
+        return Examined(decision=decision, preview=None, change_summary=(), gone=str(error))
+    return Examined(decision=decision, preview=preview, change_summary=change_summary(preview.diff))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,20 +179,20 @@ class Course:
 
     since: float
     metrics: Metrics
-    promise: Promise | None
+    slo: SLO | None
     changes: tuple[Change, ...]
     decisions: tuple[Decision, ...]
     events: tuple[Event, ...]
 
 
-def course(name: str, seconds: float, place: str | None = None) -> Course:
+def course(name: str, seconds: float, store_url: str | None = None) -> Course:
     """Look at the last seconds of a deployment; changes that ended before are left out."""
-    metrics, found = objectives.metrics(name, seconds, place), deployments.history(name, place)
+    metrics, found = objectives.metrics(name, seconds, store_url), deployments.history(name, store_url)
     since = time.time() - seconds
     return Course(
         since=since,
         metrics=metrics,
-        promise=objectives.promise(name, place),
+        slo=objectives.slo(name, store_url),
         changes=tuple(c for c in found.changes if (c.ended or since) >= since),
         decisions=tuple(d for d in found.decisions if d.updated >= since),
         events=tuple(e for e in found.events if e.at >= since),
@@ -219,7 +219,7 @@ class MemberDetail:
     operators: tuple[OperatorShared, ...]
 
 
-def shared(place: str | None = None) -> tuple[MemberDetail, ...]:
+def shared(store_url: str | None = None) -> tuple[MemberDetail, ...]:
     """Give the dataflows of all pools, each with its operators and who else needs them."""
     return tuple(
         MemberDetail(
@@ -236,6 +236,6 @@ def shared(place: str | None = None) -> tuple[MemberDetail, ...]:
                 for own, name in one.ids.items()
             ),
         )
-        for pool in pools.pools(place)
+        for pool in pools.pools(store_url)
         for one in pool.submissions
     )

@@ -130,7 +130,7 @@ class LocalRun:
         record = store.find(self.name)
         if record is None or record.version != record.observed_version or record.active_plan is None:
             return
-        if store.wish(self.name).goal == "finish" and record.phase == "stopped":
+        if store.desired(self.name).goal == "finish" and record.phase == "stopped":
             raise DeploymentError(
                 "this deployment has finished: its input had ended and its windows are closed",
                 where=str(self.layout.root),

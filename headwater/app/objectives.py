@@ -1,4 +1,4 @@
-"""The use cases of a deployment that is watched: its promise, its metrics, decisions on it."""
+"""The use cases of a deployment that is watched: its SLO, its metrics, decisions on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headwater.adapt.calibrate import Compared, facts_of
 from headwater.adapt.calibrate import compared as held_against
 from headwater.adapt.compliance import sink_units
 from headwater.adapt.model import predict
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.adapt.window import (
     ChannelRates,
     HostRates,
@@ -22,7 +22,7 @@ from headwater.adapt.window import (
     window,
 )
 from headwater.app import observe
-from headwater.app.stores import existing, store_place
+from headwater.app.stores import existing, resolved_url
 from headwater.control.records import Decision, DecisionState, Event, Sample
 from headwater.control.store import Store
 from headwater.plan.model import DeploymentPlan
@@ -33,19 +33,19 @@ MOMENTS = 40
 """Stretches at most that a course is shown in."""
 
 
-def promise(name: str, place: str | None = None) -> Promise | None:
-    """Give what is promised of a deployment."""
-    with existing(place) as store:
+def slo(name: str, store_url: str | None = None) -> SLO | None:
+    """Give the SLO of a deployment."""
+    with existing(store_url) as store:
         store.deployment(name)
-        return store.promise(name)
+        return store.slo(name)
 
 
-def set_promise(name: str, promise: Promise, place: str | None = None) -> None:
-    """Promise something of a deployment, which has to be there."""
-    with existing(place) as reader:
+def set_slo(name: str, slo: SLO, store_url: str | None = None) -> None:
+    """Set the SLO of a deployment, which has to be there."""
+    with existing(store_url) as reader:
         reader.deployment(name)
-    with closing(Store(store_place(place))) as store:
-        store.set_promise(name, promise)
+    with closing(Store(resolved_url(store_url))) as store:
+        store.set_slo(name, slo)
 
 
 @dataclass(frozen=True)
@@ -146,9 +146,9 @@ class Metrics:
     course: tuple[Moment, ...]
 
 
-def metrics(name: str, since_s: float, place: str | None = None) -> Metrics:
+def metrics(name: str, since_s: float, store_url: str | None = None) -> Metrics:
     """Give what a deployment did in the last seconds, by the samples that the controller keeps."""
-    with existing(place) as store:
+    with existing(store_url) as store:
         store.deployment(name)
         plan, samples = store.active_plan(name), store.samples(name, since=time.time() - since_s)
     sinks = sink_units(plan) if plan else ()
@@ -257,70 +257,70 @@ def _channel(channel: ChannelRates) -> ChannelMetrics:
 
 def decisions(
     name: str | None = None,
-    place: str | None = None,
+    store_url: str | None = None,
     *,
     limit: int = 100,
     states: frozenset[DecisionState] | None = None,
 ) -> tuple[Decision, ...]:
     """Give the newest decisions on one deployment, or on all, the oldest first."""
-    with existing(place) as store:
+    with existing(store_url) as store:
         if name is not None:
             store.deployment(name)
         return store.decisions(name, limit=limit, states=states)
 
 
-def decision(number: int, place: str | None = None) -> Decision:
+def decision(number: int, store_url: str | None = None) -> Decision:
     """Give a decision."""
-    with existing(place) as store:
+    with existing(store_url) as store:
         return store.decision(number)
 
 
-def proposed(number: int, place: str | None = None) -> DeploymentPlan:
+def proposed(number: int, store_url: str | None = None) -> DeploymentPlan:
     """Give the plan that a decision proposes; raise DeploymentError where it cannot be wanted any more."""
-    with existing(place) as store:
+    with existing(store_url) as store:
         return store.plan(store.proposed(number))
 
 
-def approve(number: int, place: str | None = None) -> int:
+def approve(number: int, store_url: str | None = None) -> int:
     """Store what a decision proposes as what is wanted, and give its version.
 
     Raises DeploymentError where it is not proposed, or where something else runs or is wanted by now.
     """
-    with existing(place) as reader:
+    with existing(store_url) as reader:
         reader.decision(number)
-    with closing(Store(store_place(place))) as store:
+    with closing(Store(resolved_url(store_url))) as store:
         return store.want_decided(None, number)
 
 
-def reject(number: int, place: str | None = None) -> None:
+def reject(number: int, store_url: str | None = None) -> None:
     """Turn down what a decision proposes."""
-    with existing(place) as reader:
+    with existing(store_url) as reader:
         reader.decision(number)
-    with closing(Store(store_place(place))) as store:
+    with closing(Store(resolved_url(store_url))) as store:
         store.settle_decision(None, number, "rejected")
 
 
 def told(
-    after: int | None, name: str | None = None, place: str | None = None, *, limit: int = 100
+    after: int | None, name: str | None = None, store_url: str | None = None, *, limit: int = 100
 ) -> tuple[int, tuple[Event, ...]]:
     """Give the first events after a number, of one deployment or all, and the number to go on with.
 
     Without a number nothing is told but where to go on: with what happens next.
     """
-    with existing(place) as store:
+    with existing(store_url) as store:
         if after is None:
             return store.last_told(), ()
         found = store.told(after=after, name=name, limit=limit)
     return (found[-1].id if found else after), found
 
 
-def compared(name: str, place: str | None = None) -> Mapping[str, tuple[Compared, ...]]:
+def compared(name: str, store_url: str | None = None) -> Mapping[str, tuple[Compared, ...]]:
     """Hold what the model says of a deployment now against what was measured in the last seconds.
 
     By ``latency`` (s, half of the rows, at units' ends), ``load`` (shares of hosts) and ``bytes`` (per
     second, over links); empty while too little was seen.
     """
-    with existing(place) as store:
+    with existing(store_url) as store:
         store.deployment(name)
         learned, plan = store.known(name), store.active_plan(name)
         seen = window(store.samples(name, since=time.time() - observe.RECENT))

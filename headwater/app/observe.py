@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from headwater.adapt.compliance import Figures, breaks, figures_of, links_into_top, sink_units
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.adapt.window import UnitRates, Window, window
-from headwater.app.stores import store_place
+from headwater.app.stores import resolved_url
 from headwater.app.view import (
     ChangeStatus,
     DecisionSeen,
@@ -54,25 +54,25 @@ RESTS = 4.0
 """How many times as long as a look worked there is none after it, unless it is due."""
 
 
-def look(place: str | None = None) -> View:
+def look(store_url: str | None = None) -> View:
     """Look at everything once; raise a HeadwaterError where there is no store, or it cannot be reached."""
-    where = store_place(place)
+    where = resolved_url(store_url)
     memory = _memory(where)
     with closing(Snapshot.open(where)) as store, memory.alone:
         return memory.look(store)
 
 
-def status(name: str | None = None, place: str | None = None) -> tuple[Status, ...]:
+def status(name: str | None = None, store_url: str | None = None) -> tuple[Status, ...]:
     """Give the state of one deployment, or of all; raise a HeadwaterError where it cannot be read."""
-    where = store_place(place)
+    where = resolved_url(store_url)
     memory = _memory(where)
     with closing(Snapshot.open(where)) as store, memory.alone:
         return memory.statuses(store, name)
 
 
-def counted(place: str | None = None) -> tuple[tuple[Status, Mapping[str, int]], ...]:
+def counted(store_url: str | None = None) -> tuple[tuple[Status, Mapping[str, int]], ...]:
     """Give the state of all deployments, each with its decisions counted by their state."""
-    where = store_place(place)
+    where = resolved_url(store_url)
     memory = _memory(where)
     with closing(Snapshot.open(where)) as store, memory.alone:
         decided = store.all_decided()
@@ -80,20 +80,20 @@ def counted(place: str | None = None) -> tuple[tuple[Status, Mapping[str, int]],
 
 
 def watch(
-    place: str | None = None, *, every: float = 1.0, at_once: bool = False, stop: threading.Event
+    store_url: str | None = None, *, every: float = 1.0, at_once: bool = False, stop: threading.Event
 ) -> Iterator[View]:
     """Look again and again until ``stop`` is set: every so many seconds.
 
     ``at_once``: also as soon as something was written, after a rest of four times a look's processor time.
     While the store is not there, or cannot be reached, what was seen before is given with the ``error``.
     """
-    last = View(at=time.time(), store=store_place(place))
+    last = View(at=time.time(), store=resolved_url(store_url))
     with closing(ChangeNotifier(last.store)) as notifier:
         while not stop.is_set():
             begun, worked = time.monotonic(), time.thread_time()
             notifier.beats()
             try:
-                last = look(place)
+                last = look(store_url)
                 yield last
             except HeadwaterError as error:
                 yield replace(last, error=str(error))
@@ -119,7 +119,7 @@ class _Planned:
     into_top: tuple[str, ...]
 
     def measured(self, seen: Window) -> Figures:
-        """Give what a promise is about, as it was measured."""
+        """Give what an SLO is about, as it was measured."""
         return figures_of(self.sinks, self.into_top, seen, seen)
 
 
@@ -143,7 +143,7 @@ class _Known:
     plan: _Planned | None
     progress: Progress
     seen: Window | None
-    promise: Promise | None
+    slo: SLO | None
     change: Change | None
 
     @property
@@ -154,16 +154,16 @@ class _Known:
     def broken(self) -> tuple[str, ...]:
         """Say which limits are broken now."""
         measured = self.measured
-        if self.promise is None or measured is None:
+        if self.slo is None or measured is None:
             return ()
-        return tuple(b.text for b in breaks(self.promise, measured))
+        return tuple(b.text for b in breaks(self.slo, measured))
 
 
 @dataclass(frozen=True)
 class _Read:
     """What was read at once: when nodes were heard, steps of changes (done, all), open decisions."""
 
-    heard: tuple[tuple[str, str, float, str | None], ...]
+    heartbeat: tuple[tuple[str, str, float, str | None], ...]
     steps: Mapping[int, tuple[int, int]]
     decisions: tuple[Decision, ...]
     known: list[_Known] = field(default_factory=list)
@@ -184,16 +184,16 @@ class _Memory:
     def read(self, store: Snapshot, name: str | None = None) -> _Read:
         """Read what is new of all deployments, or of one; give what is known of each."""
         records = (store.deployment(name),) if name is not None else store.deployments()
-        heard = store.heard()
+        heartbeat = store.heartbeat()
         keys = self._sampled(store, time.time() - RECENT)
-        self._said(store, heard, {name for name, own in keys.items() if own})
+        self._said(store, heartbeat, {name for name, own in keys.items() if own})
         if name is None:
             names = {record.name for record in records}
             self.windows = {name: own for name, own in self.windows.items() if name in names}
             self.parts = {name: own for name, own in self.parts.items() if name in names}
-        promises, changes = store.promises(), store.last_changes()
+        slos, changes = store.slos(), store.last_changes()
         wanted = [changes[r.name].id for r in records if r.name in changes]
-        found = _Read(heard, store.steps(wanted), store.decisions(states=OPEN, limit=10_000))
+        found = _Read(heartbeat, store.steps(wanted), store.decisions(states=OPEN, limit=10_000))
         for record in records:
             own = keys.get(record.name, ())
             found.known.append(
@@ -202,7 +202,7 @@ class _Memory:
                     self._plan(store, record.active_plan) if record.active_plan else None,
                     self._progress(record.name, own),
                     self._window(record.name, own),
-                    promises.get(record.name),
+                    slos.get(record.name),
                     changes.get(record.name),
                 )
             )
@@ -220,7 +220,7 @@ class _Memory:
             store=store.where,
             controller=lease.label if lease else None,
             layers=world.layers,
-            zones=world.seen_zones(read.heard),
+            zones=world.seen_zones(read.heartbeat),
             links=world.seen_links(),
             deployments=tuple(_deployment(one, read.steps) for one in read.known),
             pools=_pools(store.members()),
@@ -265,10 +265,10 @@ class _Memory:
                 found.setdefault(key[0], []).append(key)
         return {name: tuple(own) for name, own in found.items()}
 
-    def _said(self, store: Snapshot, heard: Iterable[tuple[str, str, float, str | None]], sampled: set[str]) -> None:
+    def _said(self, store: Snapshot, beats: Iterable[tuple[str, str, float, str | None]], sampled: set[str]) -> None:
         """Read what zones last said that no sample tells: there is none, or they cannot be asked."""
         found = {}
-        for name, zone, at, error in heard:
+        for name, zone, at, error in beats:
             if error is None and name in sampled:
                 continue
             before = self.reports.get((name, zone))
@@ -351,11 +351,11 @@ class _World:
         for link in part.links:
             self._links.setdefault(link.link, []).append(link)
 
-    def seen_zones(self, heard: Iterable[tuple[str, str, float, str | None]]) -> tuple[ZoneSeen, ...]:
+    def seen_zones(self, heartbeat: Iterable[tuple[str, str, float, str | None]]) -> tuple[ZoneSeen, ...]:
         """Give all zones, parents first."""
         times: dict[str, float] = {}
         errors: dict[str, str] = {}
-        for _, node, at, error in heard:
+        for _, node, at, error in heartbeat:
             zone = self._zone_of.get(node, node)
             times[zone] = max(at, times.get(zone, 0.0))
             if error is not None:
@@ -368,7 +368,7 @@ class _World:
                 locations=zone.locations,
                 hosts=tuple(self._host(zone.name, host.name) for host in zone.hosts),
                 units=tuple(self._units.get(zone.name, ())),
-                heard=times.get(zone.name),
+                heartbeat=times.get(zone.name),
                 error=errors.get(zone.name),
             )
             for zone in self._downward()
@@ -467,7 +467,7 @@ def _unit(name: str, unit: str, zone: str, layer: str, said: UnitProgress | None
 
 
 def _deployment(one: _Known, steps: Mapping[int, tuple[int, int]]) -> DeploymentSeen:
-    record, plan, progress, seen, promise = one.record, one.plan, one.progress, one.seen, one.promise
+    record, plan, progress, seen, slo = one.record, one.plan, one.progress, one.seen, one.slo
     busy = record.phase in BUSY
     done, all_ = steps.get(one.change.id, (0, 0)) if one.change is not None and busy else (0, 0)
     return DeploymentSeen(
@@ -486,8 +486,8 @@ def _deployment(one: _Known, steps: Mapping[int, tuple[int, int]]) -> Deployment
         latency_p95_s=max((u.latency.p95 for u in progress.units if u.latency), default=None),
         lag=_sum(u.lag for u in progress.units),
         dead_letters=sum(u.dead_letters for u in progress.units),
-        promised=promise is not None,
-        promised_latency_s=promise.max_latency if promise and math.isfinite(promise.max_latency) else None,
+        has_slo=slo is not None,
+        slo_latency_s=slo.max_latency if slo and math.isfinite(slo.max_latency) else None,
         broken=one.broken,
         done=done,
         steps=all_,
@@ -506,13 +506,13 @@ def _status(one: _Known, read: _Read, controller: str | None) -> Status:
         message=record.message,
         controller=controller,
         change=None if change is None else ChangeStatus(**vars(change), done=done, steps=steps),
-        promise=one.promise,
-        kept=None if one.promise is None or measured is None else not one.broken,
+        slo=one.slo,
+        kept=None if one.slo is None or measured is None else not one.broken,
         broken=one.broken,
         measured=measured,
         decisions=tuple(d for d in read.decisions if d.deployment == record.name),
         zones=tuple(
-            Heartbeat(zone=zone, at=at, error=error) for name, zone, at, error in read.heard if name == record.name
+            Heartbeat(zone=zone, at=at, error=error) for name, zone, at, error in read.heartbeat if name == record.name
         ),
         units=one.progress.units,
         links=one.progress.links,

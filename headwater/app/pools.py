@@ -1,6 +1,6 @@
 """The use cases of sharing: dataflows of many owners in one pool, submitted, removed, paid for together.
 
-Like ``headwater.app.deployments`` they take values and places and write wishes; the controller does the rest.
+Like ``headwater.app.deployments`` they take values and places and write desired states; the controller does the rest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headwater.adapt.model import Facts
 from headwater.adapt.window import Window, window
 from headwater.app import observe
 from headwater.app.client import Client, PlanRequest
-from headwater.app.stores import existing, store_place
+from headwater.app.stores import existing, resolved_url
 from headwater.continuum.model import Continuum
 from headwater.control.lifecycle import BUSY
 from headwater.control.sharing import Owner, OwnerLimits, Right, Role
@@ -42,7 +42,7 @@ ADMIN = "admin"
 
 @dataclass(frozen=True, kw_only=True)
 class Joined:
-    """What came of a wish: the pool's version, and what of a dataflow ran already, and what did not."""
+    """What came of a desired state: the pool's version, and what of a dataflow ran already, and what did not."""
 
     pool: str
     version: int
@@ -60,7 +60,7 @@ def submit(
     dataflow: Dataflow,
     continuum: Continuum,
     owner: str,
-    place: str | None = None,
+    store_url: str | None = None,
     *,
     pool: str = POOL,
     token: str | None = None,
@@ -72,7 +72,7 @@ def submit(
     DeploymentError where the name is taken or the pool has another continuum, Busy while a change of the
     pool is under way.
     """
-    with closing(Store(store_place(place))) as store:
+    with closing(Store(resolved_url(store_url))) as store:
         _identify(store, owner, token)
         _check_role(store, owner)
         _check_name(store, dataflow.name)
@@ -95,7 +95,7 @@ def submit(
         there = {shared for one in before.submissions for shared in one.ids.values()}
         return Joined(
             pool=pool,
-            version=_want(after, plan, version, place),
+            version=_want(after, plan, version, store_url),
             reused=tuple(sorted(ids & there)),
             new=tuple(sorted(ids - there)),
             queries=(len(running.units) if running else 0, len(plan.units)),
@@ -104,12 +104,12 @@ def submit(
         )
 
 
-def remove(name: str, owner: str, place: str | None = None, *, token: str | None = None) -> Joined:
+def remove(name: str, owner: str, store_url: str | None = None, *, token: str | None = None) -> Joined:
     """Take a dataflow out of its pool, with what nobody else needs; the others go on as they are.
 
     Raises Missing where there is no such dataflow, Denied where it is another owner's who has not allowed it.
     """
-    with closing(Store(store_place(place))) as store:
+    with closing(Store(resolved_url(store_url))) as store:
         _identify(store, owner, token)
         _check_role(store, owner)
         pool, gone = store.find_submission(name)
@@ -123,16 +123,16 @@ def remove(name: str, owner: str, place: str | None = None, *, token: str | None
         there = {shared for one in after.submissions for shared in one.ids.values()}
         return Joined(
             pool=pool.name,
-            version=_want(after, plan, version, place),
+            version=_want(after, plan, version, store_url),
             reused=tuple(sorted(there & set(gone.ids.values()))),
             new=tuple(sorted(set(gone.ids.values()) - there)),
             queries=(len(running.units) if running else 0, len(plan.units) if plan else 0),
         )
 
 
-def defragment(pool: str = POOL, place: str | None = None) -> Joined:
+def defragment(pool: str = POOL, store_url: str | None = None) -> Joined:
     """Put together again what coming and going has cut up: fewer queries, all state kept."""
-    with closing(Store(store_place(place))) as store:
+    with closing(Store(resolved_url(store_url))) as store:
         found = store.pool(pool)
         version, running = _stands(store, pool)
         if found is None or running is None:
@@ -140,17 +140,17 @@ def defragment(pool: str = POOL, place: str | None = None) -> Joined:
         plan = whole(found, running.continuum, running)
         return Joined(
             pool=pool,
-            version=_want(found, plan, version, place),
+            version=_want(found, plan, version, store_url),
             queries=(len(running.units), len(plan.units)),
         )
 
 
-def _want(pool: Pool, plan: DeploymentPlan | None, version: int, place: str | None) -> int:
+def _want(pool: Pool, plan: DeploymentPlan | None, version: int, store_url: str | None) -> int:
     """Want a pool and its plan, or that it ends, after a version of it; give the new version."""
     if plan is None:
-        with closing(Store(store_place(place))) as store:
+        with closing(Store(resolved_url(store_url))) as store:
             return store.keep_pool(pool, None, after=version)
-    client = Client(place)
+    client = Client(store_url)
     request = PlanRequest(dataflow=plan.dataflow, continuum=plan.continuum, decided=plan.deployment, pool=pool)
     return client.apply(client.propose(request), after=version)
 
@@ -195,24 +195,24 @@ def pool_outline(pool: Pool) -> PoolOutline:
     )
 
 
-def pools(place: str | None = None) -> tuple[Pool, ...]:
+def pools(store_url: str | None = None) -> tuple[Pool, ...]:
     """Give all pools with what is in them."""
-    with existing(place) as store:
+    with existing(store_url) as store:
         return store.every_pool()
 
 
-def written(name: str, owner: str, place: str | None = None, *, token: str | None = None) -> Dataflow:
+def written(name: str, owner: str, store_url: str | None = None, *, token: str | None = None) -> Dataflow:
     """Give a dataflow as it was submitted, to its owner or whom that one lets read it."""
-    with existing(place) as store:
+    with existing(store_url) as store:
         _identify(store, owner, token)
         _, found = store.find_submission(name)
         _check_right(store, owner, "read", found)
         return found.written
 
 
-def costs(place: str | None = None) -> Mapping[str, tuple[Account, ...]]:
+def costs(store_url: str | None = None) -> Mapping[str, tuple[Account, ...]]:
     """Give for each pool what its dataflows cost, shared and alone; none while nothing is measured."""
-    with existing(place) as store:
+    with existing(store_url) as store:
         return {name: _accounts(store, name) for name in store.pools()}
 
 
@@ -237,27 +237,27 @@ def _seen(store: StoreReader, name: str) -> Window | None:
 # ---------------------------------------------------------------- owners
 
 
-def owners(place: str | None = None) -> tuple[Owner, ...]:
+def owners(store_url: str | None = None) -> tuple[Owner, ...]:
     """Give all owners of whom something is known."""
-    with existing(place) as store:
+    with existing(store_url) as store:
         return store.owners()
 
 
-def limits_of(name: str, place: str | None = None) -> OwnerLimits:
+def limits_of(name: str, store_url: str | None = None) -> OwnerLimits:
     """Give an owner's limits; none where there is no store yet."""
-    known = _known(name, place)
+    known = _known(name, store_url)
     return known.limits if known else OwnerLimits()
 
 
-def role_of(name: str, place: str | None = None) -> Role:
+def role_of(name: str, store_url: str | None = None) -> Role:
     """Give an owner's role; who has none set is an owner."""
-    known = _known(name, place)
+    known = _known(name, store_url)
     return known.role if known else "owner"
 
 
-def _known(name: str, place: str | None) -> Owner | None:
+def _known(name: str, store_url: str | None) -> Owner | None:
     try:
-        with existing(place) as store:
+        with existing(store_url) as store:
             return store.owner(name)
     except NoStore:
         return None
@@ -265,7 +265,7 @@ def _known(name: str, place: str | None) -> Owner | None:
 
 def set_owner(
     name: str,
-    place: str | None = None,
+    store_url: str | None = None,
     *,
     limits: OwnerLimits | None = None,
     role: Role | None = None,
@@ -279,7 +279,7 @@ def set_owner(
     """
     if name == ADMIN and role not in (None, "owner"):
         raise DeploymentError(f"{ADMIN} may do all", where=f"owner {name}", hint="give another one this role")
-    with closing(Store(store_place(place))) as store:
+    with closing(Store(resolved_url(store_url))) as store:
         if limits is not None or role is not None:
             _identify(store, ADMIN, shown)
         if token:
@@ -293,13 +293,13 @@ def grant(
     owner: str,
     other: str,
     what: Right,
-    place: str | None = None,
+    store_url: str | None = None,
     *,
     given: bool = True,
     token: str | None = None,
 ) -> None:
     """Give a right to an owner's dataflows to another one, or take it back."""
-    with closing(Store(store_place(place))) as store:
+    with closing(Store(resolved_url(store_url))) as store:
         _identify(store, owner, token)
         store.grant(owner, other, what, given=given)
 

@@ -108,7 +108,7 @@ def simulate(
     text: str | None = None,
     observe: Observe = lambda what, done, of: None,
 ) -> Mapping[str, Sequence[Score]]:
-    """Replay a trace of rates: for each wish's strategy what came of its decisions, step by step.
+    """Replay a trace of rates: for each desired state's strategy what came of its decisions, step by step.
 
     ``trace`` is a file, or names in errors what is given as ``text``. ``observe`` is called before each
     step. Raises PlacementError where it cannot be read or is wrong.

@@ -8,11 +8,11 @@ from contextlib import closing, contextmanager
 from headwater.control.store import StoreReader
 from headwater.control.tables import HOME as HOME
 from headwater.control.tables import STORE as STORE
-from headwater.control.tables import store_place as store_place
+from headwater.control.tables import resolved_url as resolved_url
 
 
 @contextmanager
-def existing(place: str | None) -> Iterator[StoreReader]:
+def existing(store_url: str | None) -> Iterator[StoreReader]:
     """Give a store that is there, to look at."""
-    with closing(StoreReader.open(store_place(place))) as store:
+    with closing(StoreReader.open(resolved_url(store_url))) as store:
         yield store

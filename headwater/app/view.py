@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headwater.adapt.compliance import Figures
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.control.lifecycle import Phase
 from headwater.control.records import Change, Decision
 from headwater.core.metrics import ChannelProgress, HostProgress, LinkProgress, Progress, UnitProgress
@@ -57,7 +57,7 @@ class UnitSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class ZoneSeen:
-    """A zone: ``heard`` is when it last said something, ``error`` why it says nothing now."""
+    """A zone: ``heartbeat`` is when it last said something, ``error`` why it says nothing now."""
 
     name: str
     layer: str
@@ -65,7 +65,7 @@ class ZoneSeen:
     locations: tuple[str, ...]
     hosts: tuple[HostSeen, ...]
     units: tuple[UnitSeen, ...]
-    heard: float | None
+    heartbeat: float | None
     error: str | None
 
 
@@ -111,9 +111,9 @@ class DeploymentSeen:
     """Of the slowest unit."""
     lag: int | None
     dead_letters: int
-    promised: bool
-    promised_latency_s: float | None
-    """The most that is promised; None without such a limit."""
+    has_slo: bool
+    slo_latency_s: float | None
+    """The latency limit of the SLO; None without such a limit."""
     broken: tuple[str, ...]
     """The limits that are not kept to now."""
     done: int = 0
@@ -202,7 +202,7 @@ class Status:
 
     ``observed_version``: the newest version that was brought to an end; ``active_plan``: the plan in force.
     ``change``: the one under way, or the last one. ``controller``: who acts on the store. ``kept`` and
-    ``broken``: of the promise; None where there is none, or nothing was ``measured`` lately. ``decisions``:
+    ``broken``: of the SLO; None where there is none, or nothing was ``measured`` lately. ``decisions``:
     the open ones.
     """
 
@@ -214,7 +214,7 @@ class Status:
     message: str
     controller: str | None
     change: ChangeStatus | None
-    promise: Promise | None
+    slo: SLO | None
     kept: bool | None
     broken: tuple[str, ...]
     measured: Figures | None

@@ -1,7 +1,7 @@
 """The use case of a supposed world: what a deployment would do in it, and what the loop would change then.
 
 Nothing is touched: all is foretold from what was learned and what was measured last, by the same model and
-the same decision that keep promises.
+the same decision that keep SLOs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headwater.adapt.calibrate import narrowed
 from headwater.adapt.decide import GAIN, Alarm, Case, Choice, decide
 from headwater.adapt.model import Facts
 from headwater.adapt.options import Alternative, Option
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.adapt.window import Window, window
 from headwater.app import deployments
 from headwater.app.client import ChangeOutline, Client, Preview
@@ -193,7 +193,7 @@ class WhatIfOutline:
     basis: Basis
     measured_at: float | None
     assumed: tuple[str, ...]
-    promise: Promise | None
+    slo: SLO | None
     rates: RatesSupposed
     now: OptionPredicted
     current: OptionPredicted
@@ -218,7 +218,7 @@ class WhatIf:
     basis: Basis
     measured_at: float | None
     assumed: tuple[str, ...]
-    promise: Promise | None
+    slo: SLO | None
     plan: DeploymentPlan
     before: Facts
     then: Facts
@@ -244,7 +244,7 @@ class WhatIf:
             basis=self.basis,
             measured_at=self.measured_at,
             assumed=self.assumed,
-            promise=self.promise,
+            slo=self.slo,
             rates=RatesSupposed(before=self.before.profile.rates, then=self.then.profile.rates),
             now=self._predicted(self.now, self.before),
             current=self._predicted(self.choice.current, self.then),
@@ -284,13 +284,13 @@ class WhatIf:
         )
 
 
-def what_if(name: str, supposed: Supposed, place: str | None = None) -> WhatIf:
+def what_if(name: str, supposed: Supposed, store_url: str | None = None) -> WhatIf:
     """Foretell what a deployment would do if things were otherwise, and what would be chosen in its place.
 
     Raises DeploymentError where it is not in force yet, where what is supposed is of something that it has
     not, and where a rate is neither known nor given.
     """
-    with deployments.existing(place) as store:
+    with deployments.existing(store_url) as store:
         store.deployment(name)
         plan = store.active_plan(name)
         if plan is None:
@@ -299,8 +299,8 @@ def what_if(name: str, supposed: Supposed, place: str | None = None) -> WhatIf:
                 where=f"deployment '{name}'",
                 hint="wait until it runs, or foretell its plan: headwater plan FLOW -c ZONES --strategy",
             )
-        promise = store.promise(name)
-        case, basis = _case(store, name, plan, promise or Promise(mode="off"))
+        slo = store.slo(name)
+        case, basis = _case(store, name, plan, slo or SLO(mode="off"))
     before = case.facts()
     facts = _links(plan, before, supposed)
     rates = _rates(plan, before.profile.rates, supposed)
@@ -308,7 +308,7 @@ def what_if(name: str, supposed: Supposed, place: str | None = None) -> WhatIf:
     # Where nobody knows how much there was, it is as much as is supposed: only the rest can be compared.
     before = _at_rates(before, {**rates, **before.profile.rates})
     current = case.options(facts).current
-    alarm = Alarm(GAIN, f"another placement costs at least {case.promise.gain:.0%} less")
+    alarm = Alarm(GAIN, f"another placement costs at least {case.slo.gain:.0%} less")
     if current.breaks:
         first = current.breaks[0]
         alarm = Alarm(f"expected {first.limit}", "; ".join(b.text for b in current.breaks))
@@ -319,17 +319,17 @@ def what_if(name: str, supposed: Supposed, place: str | None = None) -> WhatIf:
         basis=basis,
         measured_at=case.seen.until if basis == "measured" else None,
         assumed=_assumed(plan, facts),
-        promise=promise,
+        slo=slo,
         plan=plan,
         before=before,
         then=facts,
         now=case.options(before).current,
         choice=choice,
-        preview=None if choice.chosen is None else Client(place).preview(choice.chosen.plan),
+        preview=None if choice.chosen is None else Client(store_url).preview(choice.chosen.plan),
     )
 
 
-def _case(store: StoreReader, name: str, plan: DeploymentPlan, promise: Promise) -> tuple[Case, Basis]:
+def _case(store: StoreReader, name: str, plan: DeploymentPlan, slo: SLO) -> tuple[Case, Basis]:
     """Put together what is known, as the policy does, but of however long ago: what has stopped may go on."""
     began = (c.ended for c in store.changes(name) if c.goal == "run")
     begun = max((at for at in began if at is not None), default=0.0)
@@ -339,7 +339,7 @@ def _case(store: StoreReader, name: str, plan: DeploymentPlan, promise: Promise)
     basis: Basis = "measured" if seen else "learned" if kept else "profile" if profile else "assumed"
     case = Case(
         plan=plan,
-        promise=promise,
+        slo=slo,
         learned=store.known(name),
         seen=seen or _NOTHING,
         newest=newest or seen or _NOTHING,

@@ -132,18 +132,18 @@ class FlightLog:
 
 
 class Follower:
-    """A stream of entries; ``heard`` is when the other side was last heard of, ``sent`` when it said that."""
+    """A stream of entries; ``heartbeat`` is when the other side was last heard of, ``sent`` when it said that."""
 
     def __init__(self, wire: Wire, reader: Any) -> None:
         self._wire = wire
         self._reader = reader
-        self.heard = time.monotonic()
+        self.heartbeat = time.monotonic()
         self.sent: float | None = None
 
     def __iter__(self) -> Iterator[Floor | Bytes | Entry | None]:
         with self._wire.reading():
             for chunk in self._reader:
-                self.heard = time.monotonic()
+                self.heartbeat = time.monotonic()
                 self.sent = _stamp(chunk.app_metadata)
                 floor, piece, offset, data, entry = (column[0] for column in chunk.data.columns)
                 if floor.is_valid:

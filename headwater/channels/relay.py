@@ -48,9 +48,9 @@ class RelayState:
 
 
 class Following(Protocol):
-    """A stream of what a log holds from some position on; ``heard`` is when the other side last spoke."""
+    """A stream of what a log holds from some position on; ``heartbeat`` is when the other side last spoke."""
 
-    heard: float
+    heartbeat: float
     sent: float | None
     """When the newest item was sent, by the other side's clock that only goes forward; None: not known."""
 
@@ -121,13 +121,13 @@ class Polling:
         self._log = log
         self._seq = seq
         self._over = threading.Event()
-        self.heard = time.monotonic()
+        self.heartbeat = time.monotonic()
         self.sent: float | None = None
 
     def __iter__(self) -> Iterator[Floor | Bytes | Entry | None]:
         while not self._over.is_set():
             latest = self._log.latest()
-            self.heard = time.monotonic()
+            self.heartbeat = time.monotonic()
             if self._seq < self._log.earliest():
                 floor = self._log.floor()
                 self._seq = floor.seq
@@ -141,7 +141,7 @@ class Polling:
                     break
                 for piece, segment in enumerate(entry.segments):
                     yield Bytes(piece, 0, self._log.raw(segment))
-                    self.heard = time.monotonic()
+                    self.heartbeat = time.monotonic()
                 yield replace(entry, segments=tuple(replace(s, offsets=None) for s in entry.segments))
                 self._seq += 1
 
@@ -281,7 +281,7 @@ class Relay:
         while not self._stop.is_set():
             if all(enough(backlog) for backlog in self.replica.stats().unread.values()):
                 return
-            follower.heard = time.monotonic()
+            follower.heartbeat = time.monotonic()
             self.meter.broke(self, held=True)
             self._stop.wait(_POLL)
 
@@ -334,12 +334,12 @@ class Relay:
         """Tell the other side how far we are, and give a stream up that has fallen silent."""
         while not self._stop.wait(_ACKNOWLEDGE):
             follower, remote = self._follower, self._remote
-            if follower is not None and time.monotonic() - follower.heard > _SILENCE:
+            if follower is not None and time.monotonic() - follower.heartbeat > _SILENCE:
                 follower.cancel()
                 continue
             if remote is None or follower is None:
                 continue
-            if time.monotonic() - follower.heard < 2 * SIGN_OF_LIFE and self.meter.may_ask():
+            if time.monotonic() - follower.heartbeat < 2 * SIGN_OF_LIFE and self.meter.may_ask():
                 with contextlib.suppress(HeadwaterError):
                     if (trip := remote.round_trip()) is not None:
                         self.meter.took(trip)

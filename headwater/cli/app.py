@@ -15,20 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headwater.cli import (
-    broker,
-    control,
-    edit,
-    exits,
-    letters,
-    look,
-    plan,
-    promise,
-    share,
-    simulate,
-    top,
-    whatif,
-)
+from headwater.cli import broker, control, deadletters, edit, exits, look, plan, share, simulate, slo, top, whatif
 from headwater.cli import place as placing
 from headwater.cli.bars import Bar
 from headwater.cli.control import ContinuumFile, Flow, Reset
@@ -77,9 +64,9 @@ plan.register(app)
 control.register(app)
 look.register(app)
 edit.register(app)
-letters.register(app)
+deadletters.register(app)
 placing.register(app)
-promise.register(app)
+slo.register(app)
 share.register(app)
 simulate.register(app)
 top.register(app)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Flow = Annotated[str, typer.Argument(help="flow.py, flow.py:name or flow.json", show_default=False)]
 ContinuumFile = Annotated[Path, typer.Option("--continuum", "-c", help="The zones, as YAML.", show_default=False)]
-StorePlace = Annotated[
+StoreOption = Annotated[
     str | None,
     typer.Option(
         "--store",
@@ -70,7 +70,7 @@ def register(app: typer.Typer) -> None:
 def apply(
     flow: Flow,
     continuum: ContinuumFile,
-    store: StorePlace = None,
+    store: StoreOption = None,
     yes: Yes = False,
     canary: Canary = None,
     factor: Factor = 2.0,
@@ -113,7 +113,7 @@ def propose(client: Client, proposal: Proposal, yes: bool, *, wait: bool, as_jso
         show_change(plan, found)
     if found.same:
         if (profile := proposal.request.profiles.get(name)) is not None:
-            deployments.keep_profile(name, profile, client.place)
+            deployments.keep_profile(name, profile, client.store_url)
         if as_json:
             print_json({**vars(found.shown()), "stored": False})
         return
@@ -139,12 +139,12 @@ def tell_stored(
     else:
         say(f"{name}: version {version} is wanted")
     if wait:
-        follow(name, version, client.place, quiet=as_json)
+        follow(name, version, client.store_url, quiet=as_json)
 
 
 def stop(
     name: Name,
-    store: StorePlace = None,
+    store: StoreOption = None,
     forget: Annotated[bool, typer.Option("--forget", help="Delete its state and channels, too.")] = False,
     finish: Annotated[bool, typer.Option("--finish", help="Use up all input and close windows first.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before deleting.")] = False,
@@ -174,7 +174,7 @@ def up(
         Path | None,
         typer.Option("--continuum", "-c", help="Zones to open at once.", show_default="as they are needed"),
     ] = None,
-    store: StorePlace = None,
+    store: StoreOption = None,
     home: Home = Path(".headwater"),
     quick: Annotated[
         bool, typer.Option("--quick", help="Agents started here: Spark starts sooner, runs slower.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater.cli import complete
-from headwater.cli.control import StorePlace, Wait, Yes, propose
+from headwater.cli.control import StoreOption, Wait, Yes, propose
 from headwater.cli.out import Json
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def move(
         ),
     ] = None,
     of: Of = None,
-    store: StorePlace = None,
+    store: StoreOption = None,
     yes: Yes = False,
     wait: Wait = False,
     as_json: Json = False,
@@ -89,7 +89,7 @@ def fuse(
     ],
     to: Layer = None,
     of: Of = None,
-    store: StorePlace = None,
+    store: StoreOption = None,
     yes: Yes = False,
     wait: Wait = False,
     as_json: Json = False,
@@ -112,7 +112,7 @@ def split(
         ),
     ],
     of: Of = None,
-    store: StorePlace = None,
+    store: StoreOption = None,
     yes: Yes = False,
     wait: Wait = False,
     as_json: Json = False,
@@ -130,7 +130,7 @@ def spread(
         typer.Option("--over", help="Hosts of its zone, with commas between; one: it runs there alone."),
     ],
     of: Of = None,
-    store: StorePlace = None,
+    store: StoreOption = None,
     yes: Yes = False,
     wait: Wait = False,
     as_json: Json = False,

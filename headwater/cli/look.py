@@ -14,7 +14,7 @@ from headwater.cli.control import (
     Factor,
     Name,
     Reset,
-    StorePlace,
+    StoreOption,
     canary_of,
     loaded,
 )
@@ -36,7 +36,7 @@ def status(
         str | None,
         typer.Argument(help="The dataflow's name.", show_default="all", autocompletion=complete.deployments),
     ] = None,
-    store: StorePlace = None,
+    store: StoreOption = None,
     as_json: Json = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="Look again every second, until Ctrl-C; JSON is a line each.")
@@ -113,7 +113,7 @@ def _show_costs(name: str | None, store: str | None, *, as_json: bool) -> None:
         say("nothing is shared, or nothing was measured yet")
 
 
-def history(name: Name, store: StorePlace = None, as_json: Json = False) -> None:
+def history(name: Name, store: StoreOption = None, as_json: Json = False) -> None:
     """List what was wanted of a deployment, what became of it, and what happened."""
     from headwater.app import deployments
     from headwater.render.loop import decision_line
@@ -123,11 +123,11 @@ def history(name: Name, store: StorePlace = None, as_json: Json = False) -> None
         print_json(found)
         return
     outcomes = {c.version: c for c in found.changes}
-    for wish in found.desired_states:
-        change = outcomes.get(wish.version)
-        newest = wish.version == found.desired_states[-1].version
+    for request in found.desired_states:
+        change = outcomes.get(request.version)
+        newest = request.version == found.desired_states[-1].version
         ended = (change.outcome or change.phase) if change else "wanted" if newest else "superseded"
-        typer.echo(f"{deployments.clock(wish.at)}  version {wish.version}: {wish.goal}, {ended}")
+        typer.echo(f"{deployments.clock(request.at)}  version {request.version}: {request.goal}, {ended}")
         if change is not None and change.message:
             typer.echo(f"{'':21}{change.message.splitlines()[0]}")
     for decision in found.decisions:
@@ -148,7 +148,7 @@ def explain(
     continuum: Annotated[
         Path | None, typer.Option("--continuum", "-c", help="The zones; for a file.", show_default=False)
     ] = None,
-    store: StorePlace = None,
+    store: StoreOption = None,
     canary: Canary = None,
     factor: Factor = 2.0,
     reset_state: Reset = None,

@@ -13,7 +13,7 @@ import typer
 
 from headwater.cli import place as placing
 from headwater.cli.bars import Bar
-from headwater.cli.control import ContinuumFile, Flow, StorePlace
+from headwater.cli.control import ContinuumFile, Flow, StoreOption
 from headwater.cli.files import changes
 from headwater.cli.out import Json, print_json, print_line
 from headwater.cli.place import Compare, MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
@@ -67,7 +67,7 @@ def plan(
     max_bandwidth: MaxBandwidth = None,
     weights: WeightsOf = None,
     compare: Compare = False,
-    store: StorePlace = None,
+    store: StoreOption = None,
     watch: Annotated[bool, typer.Option("--watch", help="Plan again whenever a file changes, until Ctrl-C.")] = False,
 ) -> None:
     """Show which units run in which zones, what crosses each link, and what applying it would change."""

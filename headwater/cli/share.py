@@ -11,7 +11,7 @@ from headwater.cli import complete
 from headwater.cli.control import (
     ContinuumFile,
     Flow,
-    StorePlace,
+    StoreOption,
     Trust,
     Wait,
     follow,
@@ -61,7 +61,7 @@ def submit(
     continuum: ContinuumFile,
     owner: OwnerName,
     pool: PoolName = "commons",
-    store: StorePlace = None,
+    store: StoreOption = None,
     trust_code: Trust = False,
     wait: Wait = False,
     as_json: Json = False,
@@ -89,7 +89,7 @@ def submit(
 
 
 def remove(
-    name: Submitted, owner: OwnerName, store: StorePlace = None, wait: Wait = False, as_json: Json = False
+    name: Submitted, owner: OwnerName, store: StoreOption = None, wait: Wait = False, as_json: Json = False
 ) -> None:
     """Take a dataflow out that was submitted, with what nobody else needs; the others go on."""
     from headwater.app import pools
@@ -101,7 +101,7 @@ def remove(
 
 def defragment(
     pool: Annotated[str, typer.Argument(help="The pool.", autocompletion=complete.pools)] = "commons",
-    store: StorePlace = None,
+    store: StoreOption = None,
     wait: Wait = False,
     as_json: Json = False,
 ) -> None:
@@ -123,7 +123,7 @@ def _told(found: Joined, words: str, store: str | None, *, wait: bool, as_json: 
         follow(found.pool, found.version, store, quiet=as_json)
 
 
-def shared(store: StorePlace = None, as_json: Json = False) -> None:
+def shared(store: StoreOption = None, as_json: Json = False) -> None:
     """List what was submitted: whose it is, what it shares, and where its results are."""
     from rich.console import Console
 
@@ -157,7 +157,7 @@ def owner(
     grant: Annotated[RightOf | None, typer.Option("--grant", help="Let --to do this.")] = None,
     revoke: Annotated[RightOf | None, typer.Option("--revoke", help="Let --to do this no longer.")] = None,
     to: Annotated[str | None, typer.Option("--to", help="Another owner.", autocompletion=complete.owners)] = None,
-    store: StorePlace = None,
+    store: StoreOption = None,
     as_json: Json = False,
 ) -> None:
     """Show owners, or set what one may run and do, and whom one lets read or remove one's dataflows.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.control import StorePlace
+from headwater.cli.control import StoreOption
 from headwater.cli.out import print_json, print_line
 from headwater.cli.signals import stopped_by_signals
 
@@ -45,7 +45,7 @@ def top(
     ] = None,
     every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two looks.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Look once.")] = False,
-    store: StorePlace = None,
+    store: StoreOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="JSON alone: one document with --once, else a line for each look.")
     ] = False,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headwater.cli.control import Name, StorePlace
+from headwater.cli.control import Name, StoreOption
 from headwater.cli.out import Json, print_json
 from headwater.core.jsonform import dump
 
@@ -34,11 +34,11 @@ def register(app: typer.Typer) -> None:
 
 
 def what_if(
-    name: Name, rate: Rates = None, link: Links = None, store: StorePlace = None, as_json: Json = False
+    name: Name, rate: Rates = None, link: Links = None, store: StoreOption = None, as_json: Json = False
 ) -> None:
     """Foretell what a deployment would do at other rates or links, and what would be changed then.
 
-    Nothing is touched. It is foretold from what was measured last, by the model that promises are kept by.
+    Nothing is touched. It is foretold from what was measured last, by the model that SLOs are kept by.
     """
     from rich.console import Console
 

@@ -71,7 +71,7 @@ def _how_to_add(sink: Sink) -> str:
 
 
 def start_sink(sink: JdbcSink, frame: DataFrame, *, checkpoint: str, query_name: str, trigger: str) -> StreamingQuery:
-    """Start the query that writes ``frame`` to a table; see the module for what it promises.
+    """Start the query that writes ``frame`` to a table; see the module for what it SLOs.
 
     ``trigger`` is an interval such as '1 second', or 'available now'.
     """

@@ -2,7 +2,7 @@
 
 Whatever it knows is in the store. After a kill at any moment the next one goes on at the first step
 that is not marked done; checks, rehearsals and starts of several nodes are carried out at once. A newer
-wish is taken up between two steps, wherever units stand then; so no change that is stuck keeps a later
+desired state is taken up between two steps, wherever units stand then; so no change that is stuck keeps a later
 one waiting. Deployments go on side by side: a node that does not answer delays what needs it.
 """
 
@@ -71,7 +71,7 @@ class _Acting:
     names: set[str] = field(default_factory=set)
     due: dict[str, float] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
-    """The newest wish that was looked at."""
+    """The newest desired state that was looked at."""
     woken: threading.Condition = field(default_factory=threading.Condition)
 
 
@@ -182,15 +182,15 @@ class Controller:
         self._store.release(self._holder)
 
     def _keep_lease(self, stop: threading.Event) -> None:
-        heard = time.monotonic()
+        heartbeat = time.monotonic()
         while not stop.is_set() and not self._lost.wait(self._lease / 3):
             asked = time.monotonic()
             try:
                 if not self.hold():
                     self._lose()
-                heard = asked
+                heartbeat = asked
             except HeadwaterError:
-                if time.monotonic() - heard > self._lease:
+                if time.monotonic() - heartbeat > self._lease:
                     self._lose()
 
     def _lose(self) -> None:
@@ -335,29 +335,29 @@ class Controller:
         return self._executors[name]
 
     def _take_up(self, record: DeploymentRecord) -> None:
-        """Decide what a wish means from where units stand, and journal it."""
-        wish = self._store.wish(record.name)
-        plan = self._store.plan(wish.plan) if wish.plan else None
+        """Decide what a desired state means from where units stand, and journal it."""
+        desired = self._store.desired(record.name)
+        plan = self._store.plan(desired.plan) if desired.plan else None
         try:
-            plan, steps, phase = self._decide(record, wish, plan)
+            plan, steps, phase = self._decide(record, desired, plan)
         except HeadwaterError as error:
-            self._store.refuse(self._holder, wish, plan, f"refused, nothing was changed: {error}")
+            self._store.refuse(self._holder, desired, plan, f"refused, nothing was changed: {error}")
             return
-        self._store.begin_change(self._holder, wish, plan, steps, phase=phase)
+        self._store.begin_change(self._holder, desired, plan, steps, phase=phase)
 
     def _decide(
-        self, record: DeploymentRecord, wish: DesiredState, plan: DeploymentPlan | None
+        self, record: DeploymentRecord, desired: DesiredState, plan: DeploymentPlan | None
     ) -> tuple[DeploymentPlan | None, tuple[Step, ...], Phase]:
         unit_statuses = self._store.unit_statuses(record.name)
         plans = self._store.plans_of(unit_statuses)
-        if wish.goal == "run":
+        if desired.goal == "run":
             assert plan is not None
             base = self._store.plan(record.active_plan) if record.active_plan else None
-            decided = diff(base, plan, reset_state=wish.reset_state, generation=wish.generation)
-            return decided.wanted, steps_to(decided, unit_statuses, plans, canary=wish.canary), "checking"
-        if wish.goal == "finish":
+            decided = diff(base, plan, reset_state=desired.reset_state, generation=desired.generation)
+            return decided.wanted, steps_to(decided, unit_statuses, plans, canary=desired.canary), "checking"
+        if desired.goal == "finish":
             return None, finishing(unit_statuses, plans), "stopping"
-        return None, stopping(unit_statuses, plans, forget=wish.goal == "forget"), "stopping"
+        return None, stopping(unit_statuses, plans, forget=desired.goal == "forget"), "stopping"
 
     def _go_on(self, change: Change) -> float:
         entries = self._store.next_steps(change.id)
@@ -433,7 +433,7 @@ class Controller:
     def _phase(self, change: Change, step: Step) -> Phase:
         """Give the phase of a change while one of its steps is carried out.
 
-        Until the switch of a hand-over the plan of before counts: a newer wish starts from it.
+        Until the switch of a hand-over the plan of before counts: a newer desired state starts from it.
         """
         if change.goal != "run":
             return "stopping"
@@ -494,7 +494,7 @@ class Controller:
             self._end_failed(change, f"nothing was stopped or started: {error}")
         elif change.phase == "handing_over":
             self._turn_back(change, str(error))
-        elif change.phase != "changing" or self._store.wish(change.deployment, change.version).canary is None:
+        elif change.phase != "changing" or self._store.desired(change.deployment, change.version).canary is None:
             self._end_failed(change, str(error))
         else:
             self._turn_back(change, str(error))
@@ -546,8 +546,8 @@ class Controller:
 
     def _watched(self) -> set[str]:
         """Name the deployments that decisions are made on."""
-        promised = {name for name, promise in self._store.promises().items() if promise.mode != "off"}
-        return promised & self._store.unit_status(running=True)
+        has_slo = {name for name, slo in self._store.slos().items() if slo.mode != "off"}
+        return has_slo & self._store.unit_status(running=True)
 
     def _drifted(self, drift: Drift) -> None:
         """Begin to put right what a node has otherwise than it stands, unless the deployment is acted on."""

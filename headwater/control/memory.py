@@ -1,4 +1,4 @@
-"""What the store keeps for decisions on deployments: samples, promises, profiles, and what was decided.
+"""What the store keeps for decisions on deployments: samples, SLOs, profiles, and what was decided.
 
 Samples are bounded: all of the last quarter of an hour, one a minute of the day before, none older. Of
 decisions the newest thousand of a deployment are kept, also when it is forgotten; all else goes with it.
@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, and_, cast, delete, func, insert, select, update
 
 from headwater.adapt.calibrate import Learned
-from headwater.adapt.slo import Mode, Promise
+from headwater.adapt.slo import SLO, Mode
 from headwater.control import rows
 from headwater.control import tables as t
 from headwater.control.database import DatabaseReader, DatabaseWriter
@@ -52,15 +52,15 @@ class MemoryReader(DatabaseReader):
         query = select(column.at, column.progress).where(and_(*mine)).order_by(column.at.desc()).limit(most)
         return tuple(Sample(at=at, progress=_progress(text)) for at, text in reversed(self._all(query)))
 
-    def promises(self) -> dict[str, Promise]:
-        """Give what is promised, by deployment."""
-        own = select(t.memory.c.deployment, t.memory.c.document).where(t.memory.c.what == "promise")
-        return {name: load_json(Promise, text, what="a promise") for name, text in self._all(own)}
+    def slos(self) -> dict[str, SLO]:
+        """Give the SLOs by deployment."""
+        own = select(t.memory.c.deployment, t.memory.c.document).where(t.memory.c.what == "slo")
+        return {name: load_json(SLO, text, what="an SLO") for name, text in self._all(own)}
 
-    def promise(self, name: str) -> Promise | None:
-        """Give what was promised of a deployment."""
-        found = self._document(name, "promise")
-        return None if found is None else load(Promise, found, what="a promise")
+    def slo(self, name: str) -> SLO | None:
+        """Give the SLO of a deployment."""
+        found = self._document(name, "slo")
+        return None if found is None else load(SLO, found, what="an SLO")
 
     def profile(self, name: str) -> Profile | None:
         """Give the profile that its newest plan was applied with."""
@@ -116,11 +116,11 @@ class MemoryReader(DatabaseReader):
 class Memory(MemoryReader, DatabaseWriter):
     """What is kept of deployments, to write to."""
 
-    def set_promise(self, name: str, promise: Promise) -> None:
-        """Keep what is promised of a deployment, which has to be there."""
+    def set_slo(self, name: str, slo: SLO) -> None:
+        """Keep the SLO of a deployment, which has to be there."""
         with self._writing() as connection:
-            _put(connection, name, "promise", dump(promise), where=self.where)
-            rows.tell(connection, name, f"promised: {in_words(promise)}")
+            _put(connection, name, "slo", dump(slo), where=self.where)
+            rows.tell(connection, name, f"SLO: {in_words(slo)}")
 
     def keep_profile(self, name: str, profile: Profile) -> None:
         """Keep what its operators were measured to cost before it ran."""
@@ -166,7 +166,7 @@ class Memory(MemoryReader, DatabaseWriter):
         return number
 
     def want_decided(self, holder: str | None, decision_id: int) -> int:
-        """Store the wish for a proposed decision's plan, and give its version; without holder, a person's.
+        """Store the desired state for a proposed decision's plan, and give its version; without holder, a person's.
 
         Raises DeploymentError where it is not proposed, or where something else runs or is wanted by now.
         """
@@ -220,22 +220,22 @@ def drop_memory(connection: Connection, name: str) -> None:
     connection.execute(update(t.decisions).where(still).values(state="expired", updated=time.time()))
 
 
-def in_words(promise: Promise) -> str:
-    """Say what is promised, in a line.
+def in_words(slo: SLO) -> str:
+    """Say the SLO, in a line.
 
-    >>> in_words(Promise(mode="auto", max_latency=3.0))
+    >>> in_words(SLO(mode="auto", max_latency=3.0))
     'latency up to 3s, headroom 20%; mode auto, gain 10%, cool-down 60s, settle 20s'
     """
     limits = []
-    if math.isfinite(promise.max_latency):
-        limits.append(f"latency up to {format_duration(promise.max_latency)}")
-    if math.isfinite(promise.max_bandwidth):
-        limits.append(f"up to {format_size(promise.max_bandwidth)}/s into the top layer")
-    if math.isfinite(promise.max_cost):
-        limits.append(f"cost up to {promise.max_cost:g}")
-    limits.append(f"headroom {promise.headroom * 100:g}%")
-    calm = f"gain {promise.gain * 100:g}%, cool-down {format_duration(promise.cool_down)}"
-    return f"{', '.join(limits)}; mode {promise.mode}, {calm}, settle {format_duration(promise.settle)}"
+    if math.isfinite(slo.max_latency):
+        limits.append(f"latency up to {format_duration(slo.max_latency)}")
+    if math.isfinite(slo.max_bandwidth):
+        limits.append(f"up to {format_size(slo.max_bandwidth)}/s into the top layer")
+    if math.isfinite(slo.max_cost):
+        limits.append(f"cost up to {slo.max_cost:g}")
+    limits.append(f"headroom {slo.headroom * 100:g}%")
+    calm = f"gain {slo.gain * 100:g}%, cool-down {format_duration(slo.cool_down)}"
+    return f"{', '.join(limits)}; mode {slo.mode}, {calm}, settle {format_duration(slo.settle)}"
 
 
 def _progress(text: str) -> Progress:
@@ -269,8 +269,8 @@ def _proposed(connection: Connection, decision: Decision) -> str:
     if decision.state != "proposed" or decision.plan is None:
         raise _unfit(decision, "approved")
     record = rows.record_of(connection, decision.deployment)
-    wish = and_(t.desired_states.c.deployment == decision.deployment, t.desired_states.c.version == record.version)
-    goal = connection.execute(select(t.desired_states.c.goal).where(wish)).scalar()
+    desired = and_(t.desired_states.c.deployment == decision.deployment, t.desired_states.c.version == record.version)
+    goal = connection.execute(select(t.desired_states.c.goal).where(desired)).scalar()
     if record.active_plan != decision.before or record.version != record.observed_version or goal != "run":
         raise DeploymentError(
             "what it was decided on is not in force any more",

@@ -33,6 +33,8 @@ def bring_up_to_date(connection: Connection, *, where: str) -> None:
     older = inspect(connection).has_table(t.meta.name) and t.is_older(connection, where=where)
     t.create_tables(connection, where=where)
     if older:
+        what = t.memory.c.what
+        connection.execute(update(t.memory).where(what == "promise").values(what="slo"))
         _upgrade_plans(connection)
 
 

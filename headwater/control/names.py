@@ -46,10 +46,10 @@ _MOST = 50
 """Plans that are looked through at most."""
 
 
-def names(kind: Kind, place: str | Path, *, of: str | None = None) -> list[str]:
+def names(kind: Kind, store_url: str | Path, *, of: str | None = None) -> list[str]:
     """Give the names of a kind, sorted; those in plans of one deployment alone where ``of`` names it."""
     with contextlib.suppress(Exception):
-        url = t.url_of(place)
+        url = t.url_of(store_url)
         if url.get_backend_name() != "sqlite":
             url = url.update_query_dict({"connect_timeout": "2"})
         elif not Path(url.database or "").is_file():

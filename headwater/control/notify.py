@@ -16,10 +16,10 @@ class ChangeNotifier:
     Of other stores, or while a file is not there, it feels nothing: look at those from time to time.
     """
 
-    def __init__(self, place: str | Path) -> None:
+    def __init__(self, store_url: str | Path) -> None:
         self._file: Path | None = None
         with contextlib.suppress(HeadwaterError):
-            url = t.url_of(place)
+            url = t.url_of(store_url)
             if url.get_backend_name() == "sqlite" and url.database:
                 self._file = Path(url.database).absolute()
         self._connection: sqlite3.Connection | None = None

@@ -1,7 +1,7 @@
 """The closed loop: looks at what is measured, decides, writes what is wanted, and judges what became of it.
 
 It only reads and writes the store, as a person would: what it wants the controller carries out like any other
-wish. What it has learned and decided is in the store, so the next one goes on where it was.
+desired state. What it has learned and decided is in the store, so the next one goes on where it was.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headwater.adapt.decide import (
     total,
 )
 from headwater.adapt.options import Work, work_of
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.adapt.timing import GROWN, Timing
 from headwater.adapt.window import window
 from headwater.control.records import OPEN, Change, Decision, DeploymentRecord, Sample
@@ -89,7 +89,7 @@ class _Watched:
 
 
 class Policy:
-    """Learns from all deployments, and decides on those that something was promised of.
+    """Learns from all deployments, and decides on those that have an SLO.
 
     ``expect``: foretells rates from those before. ``clock``: seconds since 1970. ``try_out``: see ``TryOut``.
     """
@@ -108,15 +108,15 @@ class Policy:
         self._watched: dict[str, _Watched] = {}
 
     def look(self, news: Collection[str] | None = None) -> None:
-        """Look once at every deployment with a promise, an open decision, or ``news``."""
-        promises = self._store.promises()
+        """Look once at every deployment with an SLO, an open decision, or ``news``."""
+        slos = self._store.slos()
         opened = {decision.deployment for decision in self._store.decisions(states=OPEN, limit=10_000)}
-        bound = {name for name, promise in promises.items() if promise.mode != "off"}
+        bound = {name for name, slo in slos.items() if slo.mode != "off"}
         for record in self._store.deployments():
             if news is None or record.name in bound or record.name in opened or record.name in news:
-                self._look(record, promises.get(record.name) or Promise(mode="off"))
+                self._look(record, slos.get(record.name) or SLO(mode="off"))
 
-    def _look(self, record: DeploymentRecord, promise: Promise) -> None:
+    def _look(self, record: DeploymentRecord, slo: SLO) -> None:
         watched = self._watched.setdefault(record.name, _Watched())
         open_ones = self._store.decisions(record.name, states=OPEN)
         changes = self._store.changes(record.name)
@@ -125,14 +125,14 @@ class Policy:
             self._follow(open_ones, changes)
             return
         ended = max((c.ended or 0.0 for c in changes), default=0.0)
-        case = self._case(record, promise, watched, ended)
+        case = self._case(record, slo, watched, ended)
         open_ones = self._follow(open_ones, changes)
         if case is None:
             return
         now = self._clock()
         self._learn(record.name, watched, case, now)
         case = replace(case, learned=watched.learned or case.learned)
-        if promise.mode == "off" or not watched.knows:
+        if slo.mode == "off" or not watched.knows:
             return  # what nobody has measured is no ground for a decision
         found = alarms(case)
         if any(d.state == "watched" for d in open_ones):
@@ -142,12 +142,12 @@ class Policy:
         if any(d.state in ("proposed", "wanted") for d in open_ones):
             return
         self._decide(record, watched, case, found, ended, now)
-        if promise.mode == "auto" and not found and now - ended > promise.settle + SEEN:
+        if slo.mode == "auto" and not found and now - ended > slo.settle + SEEN:
             self._look_ahead(record.name, watched, case, now)
 
     # ------------------------------------------------------------ what is known
 
-    def _case(self, record: DeploymentRecord, promise: Promise, watched: _Watched, ended: float) -> Case | None:
+    def _case(self, record: DeploymentRecord, slo: SLO, watched: _Watched, ended: float) -> Case | None:
         """Put together what a decision is made on; None while too little was seen since the last change."""
         assert record.active_plan is not None
         now = self._clock()
@@ -162,7 +162,7 @@ class Policy:
             watched.knows = self._store.learned(record.name) is not None
         return Case(
             plan=plan,
-            promise=promise,
+            slo=slo,
             learned=watched.learned,
             seen=seen,
             newest=newest,
@@ -223,7 +223,7 @@ class Policy:
     # ------------------------------------------------------------ what was decided
 
     def _follow(self, decisions: Sequence[Decision], changes: Sequence[Change]) -> tuple[Decision, ...]:
-        """See what became of the wishes that decisions led to; give those of which more is to be heard."""
+        """See what became of the desired states that decisions led to; give those of which more is to be heard."""
         by_version = {c.version: c for c in changes}
         still: list[Decision] = []
         for one in decisions:
@@ -258,7 +258,7 @@ class Policy:
             rates = (one.data.get("measured") or {}).get("rates") or {}
             grown = total(case.newest.rates(case.plan)) > GROWN * max(1e-9, total(rates))
             hurry = grown and any(a.broken or a.expected for a in found)
-            if now - ended < case.promise.settle and not hurry:
+            if now - ended < case.slo.settle and not hurry:
                 continue
             outcome = judge(case, one.trigger, one.data)
             if outcome.verdict != "worse" or one.before is None or one.trigger == UNDO:
@@ -270,12 +270,12 @@ class Policy:
     def _undo(self, one: Decision, case: Case, text: str) -> None:
         """Want what ran before."""
         assert one.before is not None
-        data = {"promise": dump(case.promise), "measured": dump(case.shown()), "undoes": one.id}
+        data = {"slo": dump(case.slo), "measured": dump(case.shown()), "undoes": one.id}
         record = self._store.deployment(one.deployment)
         number = self._store.record_decision(
             self._holder,
             one.deployment,
-            mode=case.promise.mode,
+            mode=case.slo.mode,
             trigger=UNDO,
             why=f"decision {one.id} made it worse ({text}); what ran before comes back",
             state="proposed",
@@ -283,7 +283,7 @@ class Policy:
             before=record.active_plan,
             data=data,
         )
-        if case.promise.mode == "auto":
+        if case.slo.mode == "auto":
             self._want(number)
 
     def _keep_or_drop(
@@ -312,9 +312,7 @@ class Policy:
         now: float,
     ) -> None:
         rate = total(case.newest.rates(case.plan))
-        alarm = watched.timing.ripe(
-            case.promise, found, now=now, ended=ended, rate=rate, latency=case.measured().latency
-        )
+        alarm = watched.timing.ripe(case.slo, found, now=now, ended=ended, rate=rate, latency=case.measured().latency)
         if alarm is None:
             return
         choice = decide(case, alarm)
@@ -324,13 +322,13 @@ class Policy:
             return
         number = self._record(record, case, choice)
         watched.timing.disturbed()
-        if case.promise.mode == "auto":
+        if case.slo.mode == "auto":
             self._want(number)
 
     def _look_ahead(self, name: str, watched: _Watched, case: Case, now: float) -> None:
         """Let zones try, in calm, what is likely to be wanted in a hurry: each once."""
         idle = min((h.cores * (1 - h.load) for h in case.seen.hosts.values()), default=0.0)
-        used = strain(case.promise, replace(case.measured(), load={}))
+        used = strain(case.slo, replace(case.measured(), load={}))
         if now - watched.ahead_at < AHEAD or idle < ROOM or used > CALM:
             return
         watched.ahead_at = now
@@ -343,7 +341,7 @@ class Policy:
         return self._store.record_decision(
             self._holder,
             record.name,
-            mode=case.promise.mode,
+            mode=case.slo.mode,
             trigger=choice.alarm.trigger,
             why=choice.why,
             state="nothing" if choice.chosen is None else "proposed",

@@ -23,7 +23,7 @@ OPEN: frozenset[DecisionState] = frozenset({"proposed", "wanted", "watched"})
 
 @dataclass(frozen=True, kw_only=True)
 class DesiredState:
-    """One wish of an entrance: a version of what is wanted of a deployment."""
+    """One desired state of an entrance: a version of what is wanted of a deployment."""
 
     deployment: Annotated[str, Hidden]
     version: int
@@ -45,7 +45,7 @@ class DeploymentRecord:
 
     name: str
     version: int
-    """Of the newest wish."""
+    """Of the newest desired state."""
     observed_version: int
     """The newest version that was brought to an end, good or bad."""
     phase: Phase
@@ -127,7 +127,7 @@ class Decision:
     """A decision on a deployment that was made on what was measured.
 
     ``trigger``: the limit, ``forecast ...``, ``gain`` or ``undo``; ``why``: in a sentence. ``plan``: what it
-    is for, ``before``: what was in force; ``version``: of the wish that it led to. ``data``: the promise, the
+    is for, ``before``: what was in force; ``version``: of the desired state that it led to. ``data``: the SLO, the
     measurements, the alternatives with what was predicted of each. ``after``: what was measured when it was
     judged, with the verdict. Both are JSON-able.
     """

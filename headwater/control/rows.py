@@ -23,7 +23,7 @@ DAMAGED = "it was damaged, or written by another version of Headwater"
 
 
 def desired_state_of(row: Any) -> DesiredState:
-    """Read a wish."""
+    """Read a desired state."""
     options = json.loads(row.options)
     canary = options.get("canary")
     return DesiredState(
@@ -84,7 +84,7 @@ def add_desired_state(
     *,
     after: int | None = None,
 ) -> int:
-    """Store a wish and give its version; raise DeploymentError where the newest one is not ``after``."""
+    """Store a desired state and give its version; raise DeploymentError where the newest one is not ``after``."""
     now = time.time()
     record = connection.execute(select(t.deployments).where(t.deployments.c.name == name)).first()
     version = record.version + 1 if record else 1

@@ -57,7 +57,7 @@ class Snapshot(StoreReader):
                 found[name, at] = Sample(at=at, progress=load_json(Progress, text, what="a sample"))
         return found
 
-    def heard(self) -> tuple[tuple[str, str, float, str | None], ...]:
+    def heartbeat(self) -> tuple[tuple[str, str, float, str | None], ...]:
         """Give deployment, zone, time and error of what every zone last said."""
         column = t.reports.c
         query = select(column.deployment, column.zone, column.at, column.error)

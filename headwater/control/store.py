@@ -1,6 +1,6 @@
 """The store: what is wanted, what was done, what was seen. Reading below, writing above.
 
-Entrances only read, and write wishes. What the controller writes it writes under its lease, checked
+Entrances only read, and write desired states. What the controller writes it writes under its lease, checked
 in the same transaction: of two controllers, one at most acts on a store.
 """
 
@@ -55,8 +55,8 @@ __all__ = ["LeaseLost", "NoStore", "Store", "StoreReader"]
 class StoreReader(MemoryReader, SharingReader):
     """A store to look at. Made by ``open``, which refuses a place where there is none."""
 
-    def __init__(self, place: str | Path) -> None:
-        super().__init__(place)
+    def __init__(self, store_url: str | Path) -> None:
+        super().__init__(store_url)
         self._plans: dict[str, DeploymentPlan] = {}
         self._continua: dict[str, Continuum] = {}
 
@@ -109,7 +109,7 @@ class StoreReader(MemoryReader, SharingReader):
         record = self.find(name)
         return self.plan(record.active_plan) if record and record.active_plan else None
 
-    def wish(self, name: str, version: int | None = None) -> DesiredState:
+    def desired(self, name: str, version: int | None = None) -> DesiredState:
         """Give what is wanted of a deployment, now or in an older version."""
         version = self.deployment(name).version if version is None else version
         row = self._one(
@@ -122,7 +122,7 @@ class StoreReader(MemoryReader, SharingReader):
         return rows.desired_state_of(row)
 
     def desired_states(self, name: str) -> tuple[DesiredState, ...]:
-        """Give all wishes for a deployment, the oldest first."""
+        """Give all desired states for a deployment, the oldest first."""
         query = (
             select(t.desired_states).where(t.desired_states.c.deployment == name).order_by(t.desired_states.c.version)
         )
@@ -222,7 +222,7 @@ class Store(StoreReader, Memory, Sharing):
         canary: CanarySettings | None = None,
         after: int | None = None,
     ) -> int:
-        """Store a wish and give its version. The controller does the rest.
+        """Store a desired state and give its version. The controller does the rest.
 
         Raises DeploymentError where the newest version is not ``after``: somebody was quicker.
         """
@@ -248,7 +248,7 @@ class Store(StoreReader, Memory, Sharing):
     def begin_change(
         self,
         holder: str,
-        wish: DesiredState,
+        desired: DesiredState,
         plan: DeploymentPlan | None,
         steps: Sequence[Step],
         *,
@@ -258,24 +258,24 @@ class Store(StoreReader, Memory, Sharing):
         now = time.time()
         with self._acting(holder) as connection:
             plan_id = rows.keep_plan(connection, plan) if plan is not None else None
-            record = rows.record_of(connection, wish.deployment)
-            baseline = rows.baseline_of(connection, wish.deployment)
+            record = rows.record_of(connection, desired.deployment)
+            baseline = rows.baseline_of(connection, desired.deployment)
             made = connection.execute(
                 insert(t.changes).values(
-                    deployment=wish.deployment, version=wish.version, goal=wish.goal, plan=plan_id,
+                    deployment=desired.deployment, version=desired.version, goal=desired.goal, plan=plan_id,
                     before=record.active_plan, phase=phase, message="", baseline=baseline, begun=now,
                 )
             )  # fmt: skip
             assert made.inserted_primary_key is not None
             number = int(made.inserted_primary_key[0])
             rows.add_steps(connection, number, steps, first=0)
-            rows.set_phase(connection, wish.deployment, phase, "")
+            rows.set_phase(connection, desired.deployment, phase, "")
         return number
 
-    def refuse(self, holder: str, wish: DesiredState, plan: DeploymentPlan | None, message: str) -> None:
-        """Bring a wish to its end that cannot be carried out; nothing was touched."""
-        number = self.begin_change(holder, wish, plan, (), phase="checking")
-        change = next(c for c in self.changes(wish.deployment) if c.id == number)
+    def refuse(self, holder: str, desired: DesiredState, plan: DeploymentPlan | None, message: str) -> None:
+        """Bring a desired state to its end that cannot be carried out; nothing was touched."""
+        number = self.begin_change(holder, desired, plan, (), phase="checking")
+        change = next(c for c in self.changes(desired.deployment) if c.id == number)
         self.end_change(holder, change, "refused", phase="failed", message=message)
 
     def step_begun(

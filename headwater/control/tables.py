@@ -226,14 +226,14 @@ class NoStore(Missing):
     """There is no store where one was looked for."""
 
 
-def store_place(given: str | None) -> str:
+def resolved_url(given: str | None) -> str:
     """Give the path or URL of the store: as given, from the environment, or the usual one."""
     return given or os.environ.get(STORE) or str(HOME / "headwater.db")
 
 
-def url_of(place: str | Path) -> URL:
+def url_of(store_url: str | Path) -> URL:
     """Read a path or a database URL."""
-    given = str(place)
+    given = str(store_url)
     if "://" not in given:
         return URL.create("sqlite", database=given)
     try:

@@ -395,7 +395,7 @@ class Prediction:
     """What a deployment would cost, by the model: seconds, loads (share of a host's cores), bytes/s.
 
     ``at``: layers of locations that differ. ``bound``: the least AL of any placement; None where nobody
-    computed it. ``promise``: where a scheduler chose.
+    computed it. ``limit_check``: where a scheduler chose.
     """
 
     strategy: str
@@ -407,32 +407,32 @@ class Prediction:
     links: Mapping[str, LinkLoad]
     bound: Annotated[UnboundedOrNone, named("bound_s")]
     notes: tuple[str, ...] = ()
-    promise: LimitCheck | None = None
+    limit_check: LimitCheck | None = None
 
 
-def place(setting: Setting, wish: PlacementRequest) -> tuple[Deployment, Prediction]:
+def place(setting: Setting, request: PlacementRequest) -> tuple[Deployment, Prediction]:
     """Choose layers as wished.
 
     Raises PlacementError where a strategy finds no placement, with what is short. A scheduler always chooses:
-    where nothing keeps to the limits, ``Prediction.promise`` says so.
+    where nothing keeps to the limits, ``Prediction.limit_check`` says so.
     """
-    setting = replace(setting, beside=wish.beside)
+    setting = replace(setting, beside=request.beside)
     known = (ANNOTATED, *STRATEGIES, *SCHEDULERS)
-    if wish.strategy not in known:
+    if request.strategy not in known:
         raise PlacementError(
-            f"there is no strategy '{wish.strategy}'",
-            hint=suggestion(wish.strategy, known, "the strategies are"),
+            f"there is no strategy '{request.strategy}'",
+            hint=suggestion(request.strategy, known, "the strategies are"),
         )
-    if wish.strategy in SCHEDULERS:
-        return _scheduled(setting, wish)
-    if (wish.limits, wish.weights) != (Limits(), Weights()):
+    if request.strategy in SCHEDULERS:
+        return _scheduled(setting, request)
+    if (request.limits, request.weights) != (Limits(), Weights()):
         raise PlacementError(
-            f"strategy '{wish.strategy}' knows no limits and weights",
+            f"strategy '{request.strategy}' knows no limits and weights",
             hint=f"those that do are {', '.join(SCHEDULERS)}",
         )
-    if wish.strategy == ANNOTATED:
+    if request.strategy == ANNOTATED:
         return setting.marked, predict(setting, _marked(setting))
-    answer = _solved(setting, wish.strategy)
+    answer = _solved(setting, request.strategy)
     return setting.deployment(answer.placement), predict(setting, answer)
 
 
@@ -444,18 +444,18 @@ def _solved(setting: Setting, strategy: str) -> Answer:
     return replace(answer, placement=together, evaluation=evaluate(setting.problem, together))
 
 
-def _scheduled(setting: Setting, wish: PlacementRequest) -> tuple[Deployment, Prediction]:
+def _scheduled(setting: Setting, request: PlacementRequest) -> tuple[Deployment, Prediction]:
     setting = replace(setting, apart=True)
-    current = None if wish.running is None else running_placement(setting, wish.running)
-    found = decide(setting.problem, wish.strategy, wish.limits, current=current, weights=wish.weights)
-    promise = _promised(found, wish, current)
+    current = None if request.running is None else running_placement(setting, request.running)
+    found = decide(setting.problem, request.strategy, request.limits, current=current, weights=request.weights)
+    check = _limit_check(found, request, current)
     answer = Answer(
-        wish.strategy,
+        request.strategy,
         found.placement,
         evaluate(setting.problem, found.placement),
-        notes=[promise.missing] if promise.missing else [],
+        notes=[check.missing] if check.missing else [],
     )
-    return setting.deployment(found.placement), replace(predict(setting, answer), promise=promise)
+    return setting.deployment(found.placement), replace(predict(setting, answer), limit_check=check)
 
 
 def running_placement(setting: Setting, running: Deployment) -> Placement | None:
@@ -466,7 +466,7 @@ def running_placement(setting: Setting, running: Deployment) -> Placement | None
         return None  # no such operator, layer or host
 
 
-def _promised(found: Scheduled, wish: PlacementRequest, current: Placement | None) -> LimitCheck:
+def _limit_check(found: Scheduled, request: PlacementRequest, current: Placement | None) -> LimitCheck:
     measured, missing = found.decision.measured, ""
     changed = moved(current, found.placement)
     if not found.decision.kept:
@@ -477,7 +477,7 @@ def _promised(found: Scheduled, wish: PlacementRequest, current: Placement | Non
         cost=measured.cost,
         response=measured.worst,
         bandwidth=measured.bandwidth / 8,
-        limits=wish.limits,
+        limits=request.limits,
         kept=found.decision.kept,
         missing=missing,
         moved=changed,

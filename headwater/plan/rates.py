@@ -106,7 +106,7 @@ def _named(setting: Setting, source: str, location: str, where: str) -> list[int
 def replayed(
     setting: Setting,
     steps: Sequence[Mapping[int, float]],
-    wish: PlacementRequest,
+    request: PlacementRequest,
     *,
     forecast: str | None = None,
     observe: Callable[[int], None] = lambda step: None,
@@ -122,20 +122,20 @@ def replayed(
             observe(number)
             yield Step({name: rates})
 
-    if wish.strategy not in (ANNOTATED, *SCHEDULERS):
+    if request.strategy not in (ANNOTATED, *SCHEDULERS):
         raise PlacementError(
-            f"'{wish.strategy}' does not adapt to rates",
+            f"'{request.strategy}' does not adapt to rates",
             hint=f"simulate {', '.join((*SCHEDULERS, ANNOTATED))}",
         )
     setting = replace(setting, apart=True)
     marked = running_placement(setting, setting.marked)
-    name, among = setting.dataflow.name, tables(setting.problem, wish.weights)
-    if wish.strategy == ANNOTATED:
+    name, among = setting.dataflow.name, tables(setting.problem, request.weights)
+    if request.strategy == ANNOTATED:
         among = tuple(t for t in among if marked is not None and t.selection(marked) is not None)
         if not among:
             raise PlacementError("what the dataflow's marks say cannot run here", hint="simulate schedulers alone")
-    shared = Shared(name, among, wish.limits)
-    schedule = _stay if wish.strategy == ANNOTATED else SCHEDULERS[wish.strategy]
+    shared = Shared(name, among, request.limits)
+    schedule = _stay if request.strategy == ANNOTATED else SCHEDULERS[request.strategy]
     expect = None if forecast is None else find_forecast(forecast)
     running = {} if marked is None else {name: marked}
     choices = sum(len(branch.choices) for branch in among[0].branches)
@@ -151,14 +151,14 @@ def replayed_by_each(
     forecast: str | None = None,
     observe: Observe = lambda what, done, of: None,
 ) -> dict[str, tuple[Score, ...]]:
-    """Give what ``replayed`` gives, by the strategies of several wishes."""
+    """Give what ``replayed`` gives, by the strategies of several desired states."""
     found: dict[str, tuple[Score, ...]] = {}
-    for number, wish in enumerate(desired_states):
+    for number, request in enumerate(desired_states):
 
-        def look(step: int, name: str = wish.strategy, before: int = number * len(steps)) -> None:
+        def look(step: int, name: str = request.strategy, before: int = number * len(steps)) -> None:
             observe(name, before + step, len(desired_states) * len(steps))
 
-        found[wish.strategy] = replayed(setting, steps, wish, forecast=forecast, observe=look)
+        found[request.strategy] = replayed(setting, steps, request, forecast=forecast, observe=look)
     return found
 
 

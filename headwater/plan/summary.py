@@ -18,7 +18,7 @@ KINDS: tuple[Kind, ...] = ("move", "split", "fuse", "start", "stop", "change")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turn:
+class SummaryLine:
     """What happens to some units: those ``before``, those ``after`` in their place, and why."""
 
     kind: Kind
@@ -27,7 +27,7 @@ class Turn:
     reason: str = ""
 
 
-def turns(diff: PlanDiff) -> tuple[Turn, ...]:
+def change_summary(diff: PlanDiff) -> tuple[SummaryLine, ...]:
     """Say what becomes of units; those that are only fed anew, or stay, are left out."""
     reasons = {u.unit: u.reason for u in diff.units}
     actions = {u.unit: u.action for u in diff.units}
@@ -39,7 +39,7 @@ def turns(diff: PlanDiff) -> tuple[Turn, ...]:
         kind = _kind(old, new)
         reason = next((r for u in (*new, *old) if (r := reasons.get(u.id, ""))), "")
         found.append(
-            Turn(
+            SummaryLine(
                 kind=kind,
                 before=tuple(u.id for u in old),
                 after=tuple(u.id for u in new),

@@ -159,7 +159,7 @@ def status_view(status: Status) -> RenderableType:
         parts.append(Text(f"  {status.message}", style="yellow"))
     if status.controller is None:
         parts.append(Text("  nobody acts on the store: `headwater up` does", style="yellow"))
-    parts += _promised(status)
+    parts += _slo_lines(status)
     if status.units:
         parts.append(_unit_table(status.units))
     if status.links:
@@ -170,21 +170,21 @@ def status_view(status: Status) -> RenderableType:
     return Group(*parts)
 
 
-def _promised(status: Status) -> Iterator[Text]:
-    """Say whether the promise is kept, who decides, and which decisions are open."""
-    if status.promise is None:
+def _slo_lines(status: Status) -> Iterator[Text]:
+    """Say whether the SLO is kept, who decides, and which decisions are open."""
+    if status.slo is None:
         return
-    measured, most = status.measured, status.promise.max_latency
+    measured, most = status.measured, status.slo.max_latency
     said = ""
     if measured is not None and not math.isinf(most):
         said = f", latency {format_duration(measured.latency)} of at most {format_duration(most)}"
-    mode = f"; mode {status.promise.mode}"
+    mode = f"; mode {status.slo.mode}"
     if status.kept is None:
-        yield Text(f"  promise: not measured yet{mode}", style="dim")
+        yield Text(f"  SLO: not measured yet{mode}", style="dim")
     elif status.kept:
-        yield Text(f"  promise kept{said}{mode}", style="green")
+        yield Text(f"  SLO kept{said}{mode}", style="green")
     else:
-        yield Text(f"  promise broken: {'; '.join(status.broken)}{mode}", style="red")
+        yield Text(f"  SLO broken: {'; '.join(status.broken)}{mode}", style="red")
     for decision in status.decisions:
         ask = f": headwater approve {decision.id}" if decision.state == "proposed" else ""
         yield Text(f"  decision {decision.id} {decision.state}: {decision.why}{ask}", style="yellow")

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headwater.adapt.calibrate import Compared
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.app.deployments import clock
 from headwater.app.objectives import HostMetrics, LinkMetrics, Metrics, Moment, OperatorMetrics, UnitMetrics
 from headwater.control.memory import in_words
@@ -135,7 +135,7 @@ def decision_line(decision: Decision) -> str:
 
 
 def decision_view(decision: Decision) -> RenderableType:
-    """Show a decision: what was promised and measured, what could have been done, and what happened after."""
+    """Show a decision: the SLO and measured, what could have been done, and what happened after."""
     data = decision.data
     parts: list[RenderableType] = [
         Text(f"decision {decision.id} on {decision.deployment}: {decision.state}", style="bold"),
@@ -143,8 +143,8 @@ def decision_view(decision: Decision) -> RenderableType:
         Text(decision.why),
         Text(""),
     ]
-    if promised := _promise(data.get("promise")):
-        parts.append(Text(f"promised: {promised}"))
+    if words := _slo(data.get("slo") or data.get("promise")):  # as older versions stored it
+        parts.append(Text(f"SLO: {words}"))
     parts += [Text(f"{label}: {text}") for label, text in _measured(_mapping(data.get("measured")))]
     if rates := _rates(_mapping(_mapping(data.get("forecast")).get("rates"))):
         parts.append(Text(f"expected: {rates}"))
@@ -156,9 +156,9 @@ def decision_view(decision: Decision) -> RenderableType:
     return Group(*parts)
 
 
-def _promise(data: Any) -> str:
+def _slo(data: Any) -> str:
     try:
-        return in_words(load(Promise, data, what="a promise")) if isinstance(data, Mapping) else ""
+        return in_words(load(SLO, data, what="an SLO")) if isinstance(data, Mapping) else ""
     except HeadwaterError:
         return ""
 

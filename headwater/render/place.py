@@ -25,8 +25,8 @@ def prediction_view(found: Prediction) -> RenderableType:
         elsewhere = ", ".join(f"{operator} in {layer}" for operator, layer in own.items())
         parts.append(Text(f"  at {location}: {elsewhere}"))
     parts += [Text(""), Text(_summary(found))]
-    if found.promise is not None:
-        parts += promise_lines(found.promise)
+    if found.limit_check is not None:
+        parts += limit_lines(found.limit_check)
     paths = _table("Path", "Predicted latency")
     for path in found.paths:
         at = f" at {path.location}" if path.location else ""
@@ -45,14 +45,14 @@ def prediction_view(found: Prediction) -> RenderableType:
     return Group(*parts)
 
 
-def promise_lines(promise: LimitCheck) -> list[RenderableType]:
+def limit_lines(check: LimitCheck) -> list[RenderableType]:
     """Show what a scheduler's choice comes to beside its limits."""
-    limits = promise.limits
+    limits = check.limits
     rows = (
-        ("response time", _time(promise.response), limits.max_latency, format_duration(limits.max_latency)),
+        ("response time", _time(check.response), limits.max_latency, format_duration(limits.max_latency)),
         (
             "into the top layer",
-            f"{format_size(promise.bandwidth)}/s",
+            f"{format_size(check.bandwidth)}/s",
             limits.max_bandwidth,
             f"{format_size(limits.max_bandwidth / 8)}/s",
         ),
@@ -60,9 +60,9 @@ def promise_lines(promise: LimitCheck) -> list[RenderableType]:
     said = [
         f"{name} {value}" + ("" if math.isinf(limit) else f" of at most {most}") for name, value, limit, most in rows
     ]
-    said += [f"resource usage {promise.cost:.4g}"]
-    said += [f"{promise.moved} operators moved"] if promise.moved else []
-    return [Text("; ".join(said), style="" if promise.kept else "red")]
+    said += [f"resource usage {check.cost:.4g}"]
+    said += [f"{check.moved} operators moved"] if check.moved else []
+    return [Text("; ".join(said), style="" if check.kept else "red")]
 
 
 def _summary(found: Prediction) -> str:

@@ -71,9 +71,9 @@ def _figures(data: Mapping[str, Any]) -> Table:
 
 def _verdict(data: Mapping[str, Any]) -> Iterator[Text]:
     yield Text(data["why"], style="red" if data["current"]["breaks"] else "green")
-    mode = (data["promise"] or {}).get("mode")
+    mode = (data["slo"] or {}).get("mode")
     if mode is None:
-        yield Text("nothing is promised of it: only room on hosts counts, and nobody would change it")
+        yield Text("it has no SLO: only room on hosts counts, and nobody would change it")
     elif mode == "off":
         yield Text("its mode is off: nobody would change it")
 

@@ -56,8 +56,8 @@ class Asker:
 class Access:
     """Who may ask a server over a store; ``loopback``: whether it is reached from its own machine only."""
 
-    def __init__(self, place: str | None, *, loopback: bool = True) -> None:
-        self._place = place
+    def __init__(self, store_url: str | None, *, loopback: bool = True) -> None:
+        self._place = store_url
         self._loopback = loopback
 
     @property

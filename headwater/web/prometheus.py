@@ -38,10 +38,10 @@ def address(text: str, *, option: str = "--metrics") -> tuple[str, int]:
 
 
 @contextmanager
-def serving(place: str | None, host: str, port: int) -> Iterator[str]:
+def serving(store_url: str | None, host: str, port: int) -> Iterator[str]:
     """Serve /metrics of a store in the background, and give its address; port 0 takes a free one."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(StoreCollector(place))
+    registry.register(StoreCollector(store_url))
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
     except OSError as error:
@@ -62,8 +62,8 @@ def serving(place: str | None, host: str, port: int) -> Iterator[str]:
 class StoreCollector(Collector):
     """Gives what the store holds at a scrape; while it is away, nothing but that (``headwater_store_up``)."""
 
-    def __init__(self, place: str | None) -> None:
-        self._place = place
+    def __init__(self, store_url: str | None) -> None:
+        self._place = store_url
 
     def collect(self) -> Iterator[Metric]:
         """Give all families."""
@@ -128,18 +128,18 @@ def _deployment(to: _Families, status: Status, decided: Mapping[str, int]) -> No
         _link(to, name, link)
     for channel in whole.channels:
         _channel(to, name, channel)
-    if status.promise is not None:
-        limits = status.promise
+    if status.slo is not None:
+        limits = status.slo
         for of in ("max_latency", "max_bandwidth", "max_cost", "headroom"):
             value = getattr(limits, of)
             to.gauge(
-                "promise_limit",
-                "What was promised: seconds, bytes per second, resource usage, a share of cores.",
+                "slo_limit",
+                "What was SLO: seconds, bytes per second, resource usage, a share of cores.",
                 value if math.isfinite(value) else None,
                 deployment=name,
                 of=of,
             )
-        to.gauge("promise_kept", "Whether the limits are kept now.", status.kept, deployment=name)
+        to.gauge("slo_kept", "Whether the limits are kept now.", status.kept, deployment=name)
     for state, count in decided.items():
         to.gauge("decisions", "Decisions that are kept, by their state.", count, deployment=name, state=state)
 

@@ -46,12 +46,12 @@ def _is_plain(sink: JdbcSink) -> bool:
     return bare and sink.url.startswith(_PLAIN) and sink.driver is None and not sink.options
 
 
-def check_continuum(continuum: Continuum, place: str | None, *, known: Iterable[Zone] = (), trusted: bool) -> None:
+def check_continuum(continuum: Continuum, store_url: str | None, *, known: Iterable[Zone] = (), trusted: bool) -> None:
     """Raise Denied where a continuum names addresses that are neither known nor in a plan in force."""
     if trusted or not (named := {a: zone.name for zone in continuum.zones for a in _addresses(zone)}):
         return
     there = {a for zone in known for a in _addresses(zone)}
-    for plan in deployments.in_force(place).values():
+    for plan in deployments.in_force(store_url).values():
         there |= {a for zone in plan.continuum.zones for a in _addresses(zone)}
     for address, zone in named.items():
         if address not in there:

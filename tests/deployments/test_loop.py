@@ -1,4 +1,4 @@
-"""A promise is broken while a deployment runs: it is changed without a person, and the law holds."""
+"""An SLO is broken while a deployment runs: it is changed without a person, and the law holds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from secrets import token_hex
 import pytest
 
 import headwater as hw
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.app import deployments, objectives
 from headwater.continuum.model import Continuum
 from headwater.control.records import Decision
@@ -123,8 +123,8 @@ def test_a_limit_that_is_broken_moves_what_can_be_moved(tmp_path: Path, controll
         plan = planned(str(tmp_path / "in" / "{location}"))
         controller.carry_out(apply(plan, store), kill=False)
         wait_until_learned(tmp_path)
-        promise = Promise(mode="advise", max_bandwidth=LIMIT, headroom=0.0, settle=8.0)
-        objectives.set_promise(NAME, promise, store)
+        slo = SLO(mode="advise", max_bandwidth=LIMIT, headroom=0.0, settle=8.0)
+        objectives.set_slo(NAME, slo, store)
         found = decided(tmp_path, lambda d: d.state == "proposed")
         assert "max_bandwidth" in found.trigger
         assert found.data["measured"]["bandwidth_bytes_per_s"] > LIMIT
@@ -135,7 +135,7 @@ def test_a_limit_that_is_broken_moves_what_can_be_moved(tmp_path: Path, controll
         ended = decided(tmp_path, lambda d: d.id == found.id and d.state in ("kept", "undone"))
         assert ended.state == "kept" and ended.after is not None, ended
         assert ended.after["bandwidth_bytes_per_s"] < LIMIT
-        objectives.set_promise(NAME, Promise(mode="off"), store)
+        objectives.set_slo(NAME, SLO(mode="off"), store)
     finally:
         feed.end()
     controller.carry_out(deployments.stop(NAME, store, how="finish"), kill=False)

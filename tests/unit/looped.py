@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headwater.adapt.model import Costs, Facts
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.continuum.model import Continuum
 from headwater.control.policy import Policy
 from headwater.control.records import Decision
@@ -67,12 +67,12 @@ def planned(first_in_cloud: str, dataflow: Dataflow | None = None) -> Deployment
 
 
 class Loop:
-    """One deployment whose promise a policy is to keep."""
+    """One deployment whose SLO a policy is to keep."""
 
     def __init__(
         self,
         place: Path,
-        promise: Promise,
+        slo: SLO,
         *,
         first_in_cloud: str = "zones",
         costs: Costs | None = None,
@@ -92,7 +92,7 @@ class Loop:
         self._take_up()
         self._end()
         self.store.keep_profile("two", PROFILE)
-        self.store.set_promise("two", promise)
+        self.store.set_slo("two", slo)
 
     def clock(self) -> float:
         return BEGIN + self.world.now
@@ -101,12 +101,12 @@ class Loop:
         self.world.set_rates({"trips": {"nyc": rows}})
 
     def go(self, seconds: int) -> None:
-        """Let time pass, second by second, and count those in which the promise is broken."""
+        """Let time pass, second by second, and count those in which the SLO is broken."""
         for _ in range(seconds):
             self.world.go(1.0)
-            promise = self.store.promise("two")
-            assert promise is not None
-            self.broken += self.world.latency > promise.max_latency
+            slo = self.store.slo("two")
+            assert slo is not None
+            self.broken += self.world.latency > slo.max_latency
             self.store.report(HOLDER, self.clock(), samples={"two": self.world.progress()})
             self.policy.look()
             record = self.store.deployment("two")
@@ -128,11 +128,11 @@ class Loop:
         return True
 
     def _take_up(self) -> None:
-        wish = self.store.wish("two")
-        assert wish.plan is not None
+        desired = self.store.desired("two")
+        assert desired.plan is not None
         base = self.store.active_plan("two")
-        self._wanted = diff(base, self.store.plan(wish.plan), generation=wish.generation).wanted
-        self.store.begin_change(HOLDER, wish, self._wanted, (), phase="checking")
+        self._wanted = diff(base, self.store.plan(desired.plan), generation=desired.generation).wanted
+        self.store.begin_change(HOLDER, desired, self._wanted, (), phase="checking")
         self._until = self.world.now + self._change_s
 
     def _end(self) -> None:

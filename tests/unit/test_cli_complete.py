@@ -36,7 +36,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
     monkeypatch.delenv(deployments.STORE, raising=False)
-    place = deployments.store_place(None)
+    place = deployments.resolved_url(None)
     opened = Store(place)
     assert opened.hold("test", 60)
     for name in ("tiny", "tall"):
@@ -52,10 +52,10 @@ def begin(store: Store, name: str) -> None:
     """Put a plan in force, as the controller does when it begins a change."""
     from sqlalchemy import update
 
-    wish = store.wish(name)
+    desired = store.desired(name)
     with store._writing() as connection:
         connection.execute(
-            update(tables.deployments).where(tables.deployments.c.name == name).values(active_plan=wish.plan)
+            update(tables.deployments).where(tables.deployments.c.name == name).values(active_plan=desired.plan)
         )
 
 

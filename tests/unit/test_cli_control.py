@@ -80,7 +80,7 @@ def test_apply_shows_stores_and_waits() -> None:
         assert [u["action"] for u in data["units"]] == ["replace", "replace"]
         code, out, _ = invoke("apply", *tiny(above=2))
         assert code == 0 and "nothing to do" in out  # and nobody is asked
-        store = deployments.Store(deployments.store_place(None))
+        store = deployments.Store(deployments.resolved_url(None))
         assert zones.differences(store.active_plan("tiny"), "tiny") == [] and store.deployment("tiny").version == 2
         store.close()
 
@@ -156,7 +156,7 @@ def test_a_unit_is_spread_over_hosts_with_agents_of_their_own() -> None:
         now = zones.kept("tiny")
         assert {now[id_]["high"] for id_ in ("high.1of2@s1a", "high.2of2@s1b")} == {joined}
         assert now["high@S2"]["high"] == begun["high@S2"]
-        store = deployments.Store(deployments.store_place(None))
+        store = deployments.Store(deployments.resolved_url(None))
         assert zones.differences(store.active_plan("tiny"), "tiny") == []
         store.close()
         code, _, err = invoke("spread", "high@S2", "--over", "s1a", "--yes")
@@ -275,9 +275,9 @@ def test_explain_a_file() -> None:
 
 
 def test_the_store_comes_from_option_environment_or_habit(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert deployments.store_place(None) == str(Path(".headwater") / "headwater.db")
+    assert deployments.resolved_url(None) == str(Path(".headwater") / "headwater.db")
     monkeypatch.setenv(deployments.STORE, "other.db")
-    assert deployments.store_place(None) == "other.db" and deployments.store_place("x") == "x"
+    assert deployments.resolved_url(None) == "other.db" and deployments.resolved_url("x") == "x"
     invoke("apply", *tiny(), "--yes")
     assert Path("other.db").exists()
 

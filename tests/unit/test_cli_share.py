@@ -62,7 +62,7 @@ def test_dataflows_come_are_seen_and_go() -> None:
 
 
 def test_owners_are_set_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    deployments.Store(deployments.store_place(None)).close()
+    deployments.Store(deployments.resolved_url(None)).close()
     code, token, err = invoke("owner", "team-a", "--max-dataflows", "0", "--token")
     assert code == 0 and "shown this once" in err
     code, _, err = submit("one", "team-a")

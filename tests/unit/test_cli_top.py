@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.app import deployments, observe
 from headwater.app.view import View, ZoneSeen
 from headwater.cli.app import app
@@ -32,7 +32,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
     monkeypatch.delenv(deployments.STORE, raising=False)
-    opened = Store(deployments.store_place(None))
+    opened = Store(deployments.resolved_url(None))
     fill(opened, 20, 5)
     yield opened
     opened.close()
@@ -69,14 +69,14 @@ def test_once_shows_everything(store: Store) -> None:
     assert cores > 0 and row[8] == f"{cores:.2f}"
 
 
-def test_latency_stands_beside_what_is_promised(store: Store) -> None:
-    store.set_promise("d1", Promise(max_latency=0.001))
-    store.set_promise("d2", Promise(max_latency=3600.0))
+def test_latency_stands_beside_its_limit(store: Store) -> None:
+    store.set_slo("d1", SLO(max_latency=0.001))
+    store.set_slo("d2", SLO(max_latency=3600.0))
     lines = shown(Top(view=observe.look()))
-    promised = {line.split()[0]: line.split()[7] for line in lines if line[:3] in ("d0 ", "d1 ", "d2 ")}
-    assert promised == {"d0": "-", "d1": "1ms", "d2": "60min"}
-    assert any(line.startswith("d1: promise broken: max_latency") for line in lines)
-    assert not any(line.startswith("d2: promise broken") for line in lines)
+    has_slo = {line.split()[0]: line.split()[7] for line in lines if line[:3] in ("d0 ", "d1 ", "d2 ")}
+    assert has_slo == {"d0": "-", "d1": "1ms", "d2": "60min"}
+    assert any(line.startswith("d1: SLO broken: max_latency") for line in lines)
+    assert not any(line.startswith("d2: SLO broken") for line in lines)
 
 
 @pytest.mark.parametrize(("order", "column"), [("rate", 4), ("lag", 5), ("latency", 6), ("cores", 8)])
@@ -186,8 +186,8 @@ def test_what_was_seen_stays_when_the_store_is_gone(store: Store) -> None:
 
 def test_a_zone_that_is_silent_says_for_how_long(store: Store) -> None:
     view = observe.look()
-    zone = replace(view.zones[1], heard=view.at - 300.0, error="cannot be reached")
-    late = replace(view.zones[2], heard=view.at - 60.0)
+    zone = replace(view.zones[1], heartbeat=view.at - 300.0, error="cannot be reached")
+    late = replace(view.zones[2], heartbeat=view.at - 60.0)
     lines = shown(Top(view=replace(view, zones=(view.zones[0], zone, late))))
     assert next(x for x in lines if x.startswith(f"{zone.name} ")).endswith("silent for 5.0 min")
     assert next(x for x in lines if x.startswith(f"{late.name} ")).endswith("60 s ago")

@@ -1,4 +1,4 @@
-"""The controller against simulated zones: changes, failures, canaries, newer wishes, kills at every step."""
+"""The controller against simulated zones: changes, failures, canaries, newer desired states, kills at every step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.control import poller, tables
 from headwater.control.controller import WATCHED, Controller, holder_label
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
@@ -202,9 +202,9 @@ def test_each_poll_keeps_a_sample_of_the_zones_that_answered(site: Site) -> None
     site.zones.before = lambda call: _away(call) if call.node == "E1" else None
     usual = pytest.approx(5.0, abs=0.9)
     assert site.controller.poll() == usual
-    site.store.set_promise("f", Promise(mode="off"))
+    site.store.set_slo("f", SLO(mode="off"))
     assert site.controller.poll() == usual
-    site.store.set_promise("f", Promise(mode="advise"))
+    site.store.set_slo("f", SLO(mode="advise"))
     assert site.controller.poll() == WATCHED
     samples = site.store.samples("f")
     assert len(samples) == 3
@@ -345,7 +345,7 @@ def test_a_way_back_over_a_changed_form_loses_nothing(site: Site) -> None:
     assert calls_of(site.zones, "drained")[-2:] == ["drained AD@S2", "drained AD@S2"]
 
 
-# ---------------------------------------------------------------- newer wishes
+# ---------------------------------------------------------------- newer desired states
 
 
 def test_a_newer_wish_does_not_wait_for_a_change_that_is_stuck(site: Site) -> None:

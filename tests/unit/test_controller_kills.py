@@ -1,4 +1,4 @@
-"""A controller thrown away at every call and write, and newer wishes on top: it ends in what is wanted."""
+"""A controller thrown away at every call and write, and newer desired states on top: it ends in what is wanted."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_any_history_with_kills_and_newer_wishes(
         known = {u.id for p in (version.plan(), base) if p is not None for u in p.units}
         agreed = frozenset(data.draw(st.sets(st.sampled_from(sorted(everything & known)), max_size=1)))
         site.store.want("f", "run", version.plan(), reset_state=agreed)
-        far = data.draw(st.integers(0, 25))  # how far it comes before the next wish
+        far = data.draw(st.integers(0, 25))  # how far it comes before the next desired state
         for _ in range(far):
             site.now += site.controller.advance("f")
         if version is not history[-1] and data.draw(st.booleans()):

@@ -19,7 +19,9 @@ from headwater.web.dashboard.sessions import Sessions, Visitor
 
 
 def zone(name: str, *units: UnitSeen, parent: str | None = None) -> ZoneSeen:
-    return ZoneSeen(name=name, layer="edge", parent=parent, locations=(), hosts=(), units=units, heard=1.0, error=None)
+    return ZoneSeen(
+        name=name, layer="edge", parent=parent, locations=(), hosts=(), units=units, heartbeat=1.0, error=None
+    )
 
 
 def unit(name: str, **values: object) -> UnitSeen:

@@ -55,7 +55,7 @@ def test_a_proposal_is_shown_beside_what_runs(store: Store) -> None:
     other = build(plan.dataflow, plan.continuum, edit.split(plan, "low@E1.1", "watermark"))
     number = proposed(store, other)
     found = details.examine(number, store.where)
-    assert {t.kind for t in found.turns} == {"split"} and found.preview is not None and not found.gone
+    assert {t.kind for t in found.change_summary} == {"split"} and found.preview is not None and not found.gone
     edge = next(z for z in details.zones_of(found.preview) if z.zone == "E1.1")
     assert edge.before == ("low@E1.1",) and set(edge.after) == {"watermark@E1.1", "low@E1.1"}
     assert found.preview.shown().units

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, delete, event, insert, update
 
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.app import observe, pools
 from headwater.app.view import UnitSeen, View
 from headwater.control import tables as t
@@ -101,7 +101,7 @@ def test_what_a_zone_said_last_stays_and_says_why(store: Store) -> None:
     store.report(HOLDER, time.time(), samples={"d0": crowd_without})
     view = observe.look(store.where)
     zone_seen = next(z for z in view.zones if z.name == "E1.1")
-    assert zone_seen.error == "it cannot be reached" and zone_seen.heard
+    assert zone_seen.error == "it cannot be reached" and zone_seen.heartbeat
     silent = unit_of(view, "low@E1.1")
     assert silent.status == "running" and silent.rows_in_per_s is None  # known once, not measured now
     assert view.controller == HOLDER
@@ -113,12 +113,12 @@ def test_units_are_planned_before_zones_speak(store: Store) -> None:
     assert {u.status for u in view.units} == {"planned"} and view.deployments[0].rows_per_s is None
 
 
-def test_a_broken_promise_is_told(store: Store) -> None:
+def test_a_broken_slo_is_told(store: Store) -> None:
     crowd.fill(store, 12, 1)
-    store.set_promise("d0", Promise(max_latency=1000.0))
+    store.set_slo("d0", SLO(max_latency=1000.0))
     (one,) = observe.look(store.where).deployments
-    assert one.promised and one.broken == ()
-    store.set_promise("d0", Promise(max_latency=0.1))
+    assert one.has_slo and one.broken == ()
+    store.set_slo("d0", SLO(max_latency=0.1))
     (one,) = observe.look(store.where).deployments
     assert len(one.broken) == 1 and one.broken[0].startswith("max_latency: ")
 
@@ -132,7 +132,7 @@ def test_a_change_under_way_is_counted(store: Store) -> None:
     from headwater.plan.steps import Check
 
     steps = [Check(unit=u.id, plan=store.deployment("d0").active_plan or "") for u in plan.units[:2]]
-    number = store.begin_change(HOLDER, store.wish("d0"), None, steps, phase="stopping")
+    number = store.begin_change(HOLDER, store.desired("d0"), None, steps, phase="stopping")
     with store._writing() as connection:
         first = (t.journal.c.change == number) & (t.journal.c.number == 0)
         connection.execute(update(t.journal).where(first).values(state="done"))

@@ -1,4 +1,4 @@
-"""What the store keeps for decisions: samples, promises, profiles, decisions; older stores."""
+"""What the store keeps for decisions: samples, SLOs, profiles, decisions; older stores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import func, select
 
 from headwater.adapt.calibrate import Learned
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.control import tables as t
 from headwater.control.memory import APART, DECISIONS, DENSE, LASTING
 from headwater.control.sharing import OwnerLimits
@@ -56,8 +56,8 @@ def running(store: Store, plan=None) -> str:  # type: ignore[no-untyped-def] # a
     """Let a plan be in force; give its id."""
     store.hold("me", 600)
     store.want("f", "run", plan or FIRST.plan())
-    decided = diff(store.active_plan("f"), plan or FIRST.plan(), generation=store.wish("f").generation)
-    store.begin_change("me", store.wish("f"), decided.wanted, steps_of(decided), phase="checking")
+    decided = diff(store.active_plan("f"), plan or FIRST.plan(), generation=store.desired("f").generation)
+    store.begin_change("me", store.desired("f"), decided.wanted, steps_of(decided), phase="checking")
     change = store.change("f")
     assert change is not None
     store.step_begun("me", change, 0, {}, phase="changing")
@@ -109,17 +109,17 @@ def test_samples_are_bounded(store: Store) -> None:
     assert len(store.samples("f", most=100_000)) == len(kept) + 1  # thinned once a minute
 
 
-def test_promise_profile_and_what_was_learned(store: Store) -> None:
+def test_slo_profile_and_what_was_learned(store: Store) -> None:
     with pytest.raises(DeploymentError, match="no deployment 'f'"):
-        store.set_promise("f", Promise())
+        store.set_slo("f", SLO())
     running(store)
-    assert (store.promise("f"), store.profile("f"), store.learned("f")) == (None, None, None)
-    promise = Promise(mode="auto", max_latency=3.0, max_bandwidth=2e5)
-    store.set_promise("f", Promise())
-    store.set_promise("f", promise)
-    assert store.promise("f") == promise
+    assert (store.slo("f"), store.profile("f"), store.learned("f")) == (None, None, None)
+    slo = SLO(mode="auto", max_latency=3.0, max_bandwidth=2e5)
+    store.set_slo("f", SLO())
+    store.set_slo("f", slo)
+    assert store.slo("f") == slo
     assert store.events("f")[-1].text == (
-        "promised: latency up to 3s, up to 200kB/s into the top layer, headroom 20%; "
+        "SLO: latency up to 3s, up to 200kB/s into the top layer, headroom 20%; "
         "mode auto, gain 10%, cool-down 60s, settle 20s"
     )
     profile = Profile(dataflow="f", operators={"AD": OperatorProfile(cpu_s=1e-5)}, rates={"read": {"*": 9.0}})
@@ -141,8 +141,8 @@ def test_a_decision_is_wanted_watched_and_kept(store: Store) -> None:
     assert found.data == {"chosen": 0, "load": {"s1a (S1)": None}, "alternatives": [{"moved": 1}]}
     assert store.events("f")[-1].text == f"decision {number}: less is used: 12%: proposed"
     assert store.want_decided("me", number) == 2
-    wish = store.wish("f")
-    assert (wish.version, wish.goal, wish.plan) == (2, "run", found.plan)
+    desired = store.desired("f")
+    assert (desired.version, desired.goal, desired.plan) == (2, "run", found.plan)
     assert (store.decision(number).state, store.decision(number).version) == ("wanted", 2)
     with pytest.raises(DeploymentError, match="it is wanted and cannot be approved"):
         store.want_decided(None, number)
@@ -206,14 +206,14 @@ def test_what_is_forgotten_and_what_stays(store: Store) -> None:
     base = running(store)
     store.report("me", 1000.0, samples={"f": SEEN})
     store.report("me", 1000.0, samples={"g": SEEN})
-    store.set_promise("f", Promise())
+    store.set_slo("f", SLO())
     number = propose(store, base)
     store.want("f", "forget")
-    store.begin_change("me", store.wish("f"), None, (), phase="stopping")
+    store.begin_change("me", store.desired("f"), None, (), phase="stopping")
     change = store.change("f")
     assert change is not None
     store.end_change("me", change, "done", phase="stopped", unit_statuses={}, active_plan=None)
-    assert store.samples("f") == () and store.promise("f") is None
+    assert store.samples("f") == () and store.slo("f") is None
     assert store.decision(number).state == "expired"
     assert len(store.samples("g")) == 1
 
@@ -248,14 +248,14 @@ def test_an_older_store_gets_what_it_lacks(tmp_path: Path, opened, version: int)
 
 def upgraded(place: str | Path, opened, base: str) -> None:  # type: ignore[no-untyped-def]
     found = opened(place)
-    assert (found.deployment("f").active_plan, found.promise("f"), found.samples("f")) == (base, None, ())
+    assert (found.deployment("f").active_plan, found.slo("f"), found.samples("f")) == (base, None, ())
     assert found.pools() == found.owners() == ()
     with found._reading() as connection:
         assert connection.execute(select(t.meta.c.schema)).all() == [(t.SCHEMA,)]
         assert connection.execute(select(func.count()).select_from(t.desired_states)).scalar() == 1
     found.close()
     again = Store(place)
-    again.set_promise("f", Promise())
+    again.set_slo("f", SLO())
     again.close()
 
 

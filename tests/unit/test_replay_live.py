@@ -108,7 +108,7 @@ def zones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Zones]:
     monkeypatch.setenv(TOKEN_ENV, TOKEN)
     monkeypatch.delenv(deployments.STORE, raising=False)
     made = Zones(tmp_path)
-    store = Store(deployments.store_place(None))
+    store = Store(deployments.resolved_url(None))
     running(store, made.plan)
     made.start("E1")
     made.start("E2")

@@ -306,8 +306,8 @@ def test_the_way_that_costs_least_is_taken() -> None:
     (read,) = [o for o in pool.dataflow.order if o.startswith("a.") and not pool.dataflow[o].inputs]
     rates = Profile(dataflow="commons", rates={read: {"here": 200.0}})
     dear = Facts(profile=rates, costs=Costs(batch_cpu=0.2))
-    foretold = costs(found, dear)
-    assert foretold["queries beside what runs"] > foretold["outputs of what runs"]
+    predicted = costs(found, dear)
+    assert predicted["queries beside what runs"] > predicted["outputs of what runs"]
     assert cheapest(found, dear) is found[0]
     assert cheapest(found[1:], dear).how == "filters and projections of its own"
 

@@ -43,16 +43,16 @@ def flow(name: str, least: int = 1) -> Dataflow:
 def end(store: Store, *, outcome: str = "done") -> None:
     """Bring what is wanted of the pool to an end, as a controller would."""
     store.hold(HOLDER, 60.0)
-    wish = store.wish(pools.POOL)
-    plan = store.plan(wish.plan) if wish.plan else None
+    desired = store.desired(pools.POOL)
+    plan = store.plan(desired.plan) if desired.plan else None
     if outcome == "refused":
-        store.refuse(HOLDER, wish, plan, "no")
+        store.refuse(HOLDER, desired, plan, "no")
         return
-    store.begin_change(HOLDER, wish, plan, (), phase="checking" if plan else "stopping")
+    store.begin_change(HOLDER, desired, plan, (), phase="checking" if plan else "stopping")
     change = store.change(pools.POOL)
     assert change is not None
     store.end_change(
-        HOLDER, change, "done", phase="running" if plan else "stopped", active_plan=wish.plan if plan else None
+        HOLDER, change, "done", phase="running" if plan else "stopped", active_plan=desired.plan if plan else None
     )
 
 

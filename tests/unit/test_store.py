@@ -1,4 +1,4 @@
-"""The store: wishes, journal, lease, and what several that use it at once find."""
+"""The store: desired states, journal, lease, and what several that use it at once find."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_reader_sees_what_is_written(store: Store, tmp_path: Path) -> None:
     reader = StoreReader.open(tmp_path / "deep" / "store.db")
     assert reader.deployment("f").version == 1
     store.want("f", "stop")
-    assert reader.wish("f").goal == "stop"
+    assert reader.desired("f").goal == "stop"
     with pytest.raises(DeploymentError, match="no deployment 'g'") as caught:
         reader.deployment("g")
     assert "the deployments are: f" in str(caught.value)
@@ -116,16 +116,16 @@ def test_one_controller_at_a_time(store: Store, clock: Clock) -> None:
     clock.now += 0.2
     assert store.lease() is None and store.hold("two", 5.0, label="there") == 2
     assert store.lease() == Lease(holder="two", label="there", term=2, seconds=5.0)
-    wish = _wanted(store)
+    desired = _wanted(store)
     with pytest.raises(LeaseLost, match="two acts on this store"):
-        store.begin_change("one", wish, FIRST.plan(), (), phase="checking")
+        store.begin_change("one", desired, FIRST.plan(), (), phase="checking")
     assert store.change("f") is None
     store.release("one")  # not its own any more
     assert store.hold("one", 5.0) is None
     store.release("two")
     assert store.lease() is None
     with pytest.raises(LeaseLost):
-        store.begin_change("two", wish, FIRST.plan(), (), phase="checking")
+        store.begin_change("two", desired, FIRST.plan(), (), phase="checking")
     assert store.hold("one", 5.0) == 3  # no term comes again
 
 
@@ -150,15 +150,15 @@ def test_no_clock_of_another_machine_counts(tmp_path: Path, store: Store, clock:
 
 def _wanted(store: Store):  # type: ignore[no-untyped-def] # a Wish
     store.want("f", "run", FIRST.plan())
-    return store.wish("f")
+    return store.desired("f")
 
 
 def test_journal_and_standings(store: Store) -> None:
     store.hold("me", 60)
-    wish = _wanted(store)
+    desired = _wanted(store)
     decided = diff(None, FIRST.plan())
     steps = steps_of(decided)
-    number = store.begin_change("me", wish, decided.wanted, steps, phase="checking")
+    number = store.begin_change("me", desired, decided.wanted, steps, phase="checking")
     assert [e.step for e in store.journal(number)] == list(steps)
     change = store.change("f")
     assert change is not None and (change.id, change.before, change.baseline) == (number, None, None)

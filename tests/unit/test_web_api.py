@@ -70,7 +70,7 @@ def test_a_dataflow_is_planned_and_nothing_is_stored(client: Client) -> None:
         "weights": {"cpu": 1, "network": 0},
     }
     missed = client.ask("/plans", {"dataflow": document, "continuum": ZONES, **named}, 200)
-    assert missed["prediction"]["promise"]["kept"] is False and missed["warnings"]
+    assert missed["prediction"]["limit_check"]["kept"] is False and missed["warnings"]
 
 
 def test_zones_may_come_as_yaml_or_json(client: Client) -> None:
@@ -150,19 +150,19 @@ def test_operators_are_moved_and_units_split_and_fused(client: Client, tiny: dic
     assert client.ask(f"{of}/spread", {"unit": "out", "over": []}, 422)
 
 
-def test_promises_metrics_and_the_model(client: Client, tiny: dict[str, Any]) -> None:
+def test_slos_metrics_and_the_model(client: Client, tiny: dict[str, Any]) -> None:
     of = "/deployments/tiny"
-    assert client.see(f"{of}/promise") is None
-    set_ = client.patch(f"{of}/promise", json={"max_latency": 3.0, "mode": "auto"})
+    assert client.see(f"{of}/slo") is None
+    set_ = client.patch(f"{of}/slo", json={"max_latency": 3.0, "mode": "auto"})
     assert set_.status_code == 200 and set_.json()["max_latency"] == 3.0
-    changed = client.patch(f"{of}/promise", json={"max_latency": None, "headroom": 0.3}).json()
+    changed = client.patch(f"{of}/slo", json={"max_latency": None, "headroom": 0.3}).json()
     assert (changed["max_latency"], changed["headroom"], changed["mode"]) == (None, 0.3, "auto")
-    assert client.see(f"{of}/promise") == changed
+    assert client.see(f"{of}/slo") == changed
     assert client.see(f"{of}/metrics", params={"since_s": 60}).keys() >= {"units", "hosts", "course"}
     assert client.see(f"{of}/model").keys() == {"latency", "load", "bytes"}
     assert client.see(f"{of}/metrics", 422, params={"since_s": "inf"})
-    assert client.patch(f"{of}/promise", json={"headroom": 1}).status_code == 422
-    assert client.patch(f"{of}/promise", json={"gain": False}).status_code == 422
+    assert client.patch(f"{of}/slo", json={"headroom": 1}).status_code == 422
+    assert client.patch(f"{of}/slo", json={"gain": False}).status_code == 422
     mistyped = client.see(f"{of}/metrics", 422, params={"since": "5"})
     assert mistyped["where"] == "query.since" and "did you mean 'since_s'?" in mistyped["detail"]
     assert "it takes none" in client.see("/health", 422, params={"deep": "1"})["detail"]
@@ -199,7 +199,7 @@ def test_decisions_are_listed_shown_and_answered(client: Client, tiny: dict[str,
 
 def propose(above: int) -> int:
     """Record a decision as the controller does, under its lease."""
-    store = Store(deployments.store_place(None))
+    store = Store(deployments.resolved_url(None))
     base = store.active_plan("tiny")
     assert base is not None
     plan = build(Dataflow.from_data(flow(above=above)), base.continuum)
@@ -286,15 +286,15 @@ def test_all_is_seen_at_a_look(client: Client, tiny: dict[str, Any]) -> None:
 
 
 def test_what_happens_is_told_as_it_happens(client: Client) -> None:
-    heard: list[str] = []
+    heartbeat: list[str] = []
     begun = threading.Event()
 
     def listen() -> None:
-        with client.stream("GET", "/events", params={"seconds": 20, "deployment": "heard"}) as stream:
+        with client.stream("GET", "/events", params={"seconds": 20, "deployment": "heartbeat"}) as stream:
             assert stream.headers["content-type"].startswith("text/event-stream")
             for line in stream.iter_lines():
                 begun.set()
-                heard.append(line)
+                heartbeat.append(line)
                 if "outcome" in line or "done" in line:
                     return
 
@@ -302,13 +302,13 @@ def test_what_happens_is_told_as_it_happens(client: Client) -> None:
     thread.start()
     assert begun.wait(20)
     time.sleep(1.0)  # it has looked where the newest event is
-    applied(client, {**flow("L1"), "name": "heard"}, continuum=ZONES)
+    applied(client, {**flow("L1"), "name": "heartbeat"}, continuum=ZONES)
     applied(client, {**flow("L1"), "name": "unheard"}, continuum=ZONES)
     thread.join(30)
     assert not thread.is_alive()
-    told = [line for line in heard if line.startswith("data:")]
+    told = [line for line in heartbeat if line.startswith("data:")]
     assert told and all('"heard"' in line for line in told)
-    first = next(int(line[4:]) for line in heard if line.startswith("id: "))
+    first = next(int(line[4:]) for line in heartbeat if line.startswith("id: "))
     again = client.get("/events", params={"seconds": 1.5}, headers={"Last-Event-ID": str(first)}).text
     numbers = [int(line[4:]) for line in again.splitlines() if line.startswith("id: ")]
     assert numbers == sorted(numbers) and numbers[0] > first and '"unheard"' in again
@@ -317,7 +317,7 @@ def test_what_happens_is_told_as_it_happens(client: Client) -> None:
 
 def test_a_stream_says_when_the_store_is_gone(tmp_path: Path) -> None:
     with place(tmp_path), serving(None, "127.0.0.1", 0) as url, Client(url) as client:
-        store = Path(deployments.store_place(None))
+        store = Path(deployments.resolved_url(None))
         Store(str(store)).close()
         assert objectives.told(None) == (0, ())
         store.rename("elsewhere.db")

@@ -1,4 +1,4 @@
-"""What the OpenAPI document promises holds for whatever is asked, right or wrong: generated requests.
+"""What the OpenAPI document SLOs holds for whatever is asked, right or wrong: generated requests.
 
 The store has a deployment, decisions and a pool that requests can name, so that they get further than 404.
 """
@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.app import deployments, pools
 from headwater.control.store import Store
 from headwater.web.server import serving
@@ -70,13 +70,13 @@ PLACES: list[dict[str, Any]] = [
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """Give the URL of a server and an owner's token."""
     with place(tmp_path_factory.mktemp("contract")):
-        store = Store(deployments.store_place(None))
+        store = Store(deployments.resolved_url(None))
         base = running(store)
         for number in range(30):
             propose(store, base, f"reason {number}")
         for ago in range(20):
             store.report("me", time.time() - ago, samples={"f": SEEN})
-        store.set_promise("f", Promise())
+        store.set_slo("f", SLO())
         pools.submit(FIRST.flow().__class__.from_data({**FLOW, "name": "one"}), ACME, "a")
         store.close()
         with serving(None, "127.0.0.1", 0) as url:

@@ -16,7 +16,7 @@ import pytest
 
 import headwater as hw
 from headwater.app import pools
-from headwater.app.stores import store_place
+from headwater.app.stores import resolved_url
 from headwater.continuum.model import Continuum
 from headwater.control.sharing import ROLES, Role
 from headwater.control.store import Store
@@ -36,7 +36,7 @@ LEAST: dict[str, Role] = {
     "GET /deployments/{name}/explain": "viewer",
     "GET /deployments/{name}/metrics": "viewer",
     "GET /deployments/{name}/model": "viewer",
-    "GET /deployments/{name}/promise": "viewer",
+    "GET /deployments/{name}/slo": "viewer",
     "GET /deployments/{name}/dead-letters": "viewer",
     "POST /plans": "viewer",
     "POST /deployments": "operator",
@@ -46,7 +46,7 @@ LEAST: dict[str, Role] = {
     "POST /deployments/{name}/spread": "operator",
     "POST /deployments/{name}/stop": "operator",
     "POST /deployments/{name}/dead-letters/replay": "operator",
-    "PATCH /deployments/{name}/promise": "operator",
+    "PATCH /deployments/{name}/slo": "operator",
     "GET /decisions": "viewer",
     "GET /decisions/{number}": "viewer",
     "GET /decisions/{number}/plan": "viewer",
@@ -75,7 +75,7 @@ BODIES: dict[str, Any] = {
     "POST /deployments/{name}/split": {"unit": "a", "after_operator": "b"},
     "POST /deployments/{name}/fuse": {"first": "a", "second": "b"},
     "POST /deployments/{name}/spread": {"unit": "a", "over": ["b"]},
-    "PATCH /deployments/{name}/promise": {},
+    "PATCH /deployments/{name}/slo": {},
     "POST /deployments/{name}/dead-letters/replay": {"letters": [{"id": "0123456789abcdef"}]},
     "POST /pools/{pool}/dataflows": {"dataflow": "no", "continuum": ZONES},
     "PATCH /owners/{name}": {"role": "viewer"},
@@ -90,7 +90,7 @@ BODIES: dict[str, Any] = {
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
     with place(tmp_path), serving(None, "127.0.0.1", 0) as found:
-        Store(store_place(None)).close()
+        Store(resolved_url(None)).close()
         yield found
 
 

@@ -22,7 +22,7 @@ from tests.unit.served import V1, ZONES, Client, fetch, flow, place
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with place(tmp_path_factory.mktemp("problems")), serving(None, "127.0.0.1", 0) as found:
-        Store(deployments.store_place(None)).close()
+        Store(deployments.resolved_url(None)).close()
         yield found
 
 

@@ -73,13 +73,13 @@ def test_on_trial_it_listens_on_this_machine_only() -> None:
 def test_a_store_that_loses_its_tokens_is_closed_to_others() -> None:
     token("a")
     with serving(None, "0.0.0.0", 0) as url:
-        Path(deployments.store_place(None)).unlink()
-        Store(deployments.store_place(None)).close()
+        Path(deployments.resolved_url(None)).unlink()
+        Store(deployments.resolved_url(None)).close()
         assert ask(url.replace("0.0.0.0", "127.0.0.1")) == 401
 
 
 def test_it_ends_while_streams_are_followed() -> None:
-    Store(deployments.store_place(None)).close()
+    Store(deployments.resolved_url(None)).close()
     begun, ended = threading.Event(), threading.Event()
 
     def follow(url: str) -> None:

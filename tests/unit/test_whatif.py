@@ -13,7 +13,7 @@ import pytest
 
 from headwater.adapt.calibrate import Learned
 from headwater.adapt.model import Costs
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.app import deployments
 from headwater.app.whatif import Supposed, WhatIf, what_if
 from headwater.control import tables
@@ -27,7 +27,7 @@ from tests.unit.looped import BEGIN, HOLDER, PROFILE, Loop
 from tests.unit.test_cli_control import invoke
 from tests.unit.test_memory import running
 
-CALM = Promise(mode="auto", max_latency=8.0, headroom=0.1, settle=15.0, cool_down=30.0)
+CALM = SLO(mode="auto", max_latency=8.0, headroom=0.1, settle=15.0, cool_down=30.0)
 Begin = Callable[..., Loop]
 
 
@@ -37,9 +37,9 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
     monkeypatch.setenv(deployments.STORE, str(tmp_path / "store.db"))
     monkeypatch.setenv("COLUMNS", "200")
 
-    def make(promise: Promise = CALM, **more: object) -> Loop:
+    def make(slo: SLO = CALM, **more: object) -> Loop:
         monkeypatch.setattr("time.time", lambda: BEGIN)
-        loop = Loop(tmp_path, promise, **more)  # type: ignore[arg-type]
+        loop = Loop(tmp_path, slo, **more)  # type: ignore[arg-type]
         monkeypatch.setattr("time.time", loop.clock)
         return loop
 
@@ -145,7 +145,7 @@ def test_what_was_learned_before_a_stop_is_not_lost(begin: Begin) -> None:
     loop = begin()
     loop.go(60)
     loop.store.want("two", "stop")
-    loop.store.begin_change(HOLDER, loop.store.wish("two"), None, (), phase="stopping")
+    loop.store.begin_change(HOLDER, loop.store.desired("two"), None, (), phase="stopping")
     change = loop.store.change("two")
     assert change is not None
     loop.store.end_change(HOLDER, change, "done", phase="stopped", active_plan=loop.store.deployment("two").active_plan)
@@ -162,8 +162,8 @@ def test_a_deployment_that_never_ran_or_is_not_there_is_refused(begin: Begin) ->
         suppose(name="three")
 
 
-def test_without_a_promise_only_room_on_hosts_counts(begin: Begin) -> None:
-    begin(Promise(mode="off", headroom=0.1)).go(60)
+def test_without_an_slo_only_room_on_hosts_counts(begin: Begin) -> None:
+    begin(SLO(mode="off", headroom=0.1)).go(60)
     found = suppose("20x")
     assert [b.limit for b in found.choice.current.breaks] == ["headroom"]
     assert "its mode is off" in invoke("what-if", "two", "--rate", "20x")[1]
@@ -264,7 +264,7 @@ def test_it_is_shown(begin: Begin) -> None:
 
 
 def test_what_is_not_measured_is_said(begin: Begin) -> None:
-    loop = begin(Promise(mode="off"))
+    loop = begin(SLO(mode="off"))
     out = invoke("what-if", "two", "--rate", "trips=10")[1]
     assert "foretold by its profile" in out and "assumed: cost of 'result'" in out
     assert "no limit would be broken" in out and loop.decisions() == ()

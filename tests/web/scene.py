@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.app import deployments, running
 from headwater.control.store import Store
 from headwater.plan import edit
@@ -67,7 +67,7 @@ def propose(place: str, plan: DeploymentPlan) -> int:
     """Propose a plan as the controller would, which holds the lease and decides nothing by itself here."""
     store = Store(place)
     try:
-        store.set_promise("machines", Promise(mode="off", max_latency=2.0))
+        store.set_slo("machines", SLO(mode="off", max_latency=2.0))
         lease = store.lease()
         assert lease is not None
         return store.record_decision(

@@ -20,7 +20,7 @@ router = APIRouter(tags=["about"])
 def health(served: Here) -> Response:
     """Tell whether the store can be read, and whether a controller acts on it. Anybody may ask."""
     try:
-        with existing(served.place) as store:
+        with existing(served.store_url) as store:
             return answered(Health(status="ok", store=True, controller=store.lease() is not None))
     except NoStore:
         return answered(Health(status="ok", store=False, controller=False))
@@ -41,4 +41,4 @@ def me(asker: Viewer) -> Response:
 @router.get("/view", response_model=View, responses=responses())
 def view(served: Here, asker: Viewer) -> Response:
     """Look at everything at once: zones with hosts and units, links, deployments, pools, open decisions."""
-    return answered(look(served.place))
+    return answered(look(served.store_url))

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.app import deployments, objectives
 from headwater.app.client import Client, PlanRequest, Proposal, ProposalOutline
 from headwater.plan.edit import Edit, Fuse, Move, Split, Spread
@@ -20,8 +20,8 @@ from headwater.web.api.requests import (
     MoveForm,
     NamePath,
     PlanForm,
-    PromiseForm,
     ReplayForm,
+    SloForm,
     SplitForm,
     SpreadForm,
     StopForm,
@@ -46,7 +46,7 @@ _STORES: dict[str, Any] = {
 def plan(form: PlanForm, served: Here, asker: Viewer) -> Response:
     """Plan a dataflow: its units, what applying it would change, in which steps, and what is foretold."""
     with served.turn():
-        found = Client(served.place).propose(asked(served, form))
+        found = Client(served.store_url).propose(asked(served, form))
         _ = found.change
     return answered(found.shown())
 
@@ -55,7 +55,7 @@ def plan(form: PlanForm, served: Here, asker: Viewer) -> Response:
 def apply(form: ApplyForm, served: Here, asker: Operator) -> Response:
     """Store a dataflow's plan as what is wanted; 200 where it is in force already, and nothing is stored."""
     with served.turn():
-        found = Client(served.place).propose(asked(served, form))
+        found = Client(served.store_url).propose(asked(served, form))
     return _store(found, served, preview=False, after=form.after)
 
 
@@ -86,17 +86,18 @@ def spread(name: NamePath, form: SpreadForm, served: Here, asker: Operator) -> R
 @router.post("/deployments/{name}/stop", status_code=202, response_model=WantedVersion, responses=responses(409, 413))
 def stop(name: NamePath, served: Here, asker: Operator, form: StopForm | None = None) -> Response:
     """Stop a deployment at batch boundaries: its state stays, is deleted, or all input is used up first."""
-    version = deployments.stop(name, served.place, how=(form or StopForm()).how)
+    version = deployments.stop(name, served.store_url, how=(form or StopForm()).how)
     return answered(WantedVersion(deployment=name, wanted=version), 202)
 
 
-@router.patch("/deployments/{name}/promise", response_model=Promise, responses=responses(413))
-def promise(name: NamePath, form: PromiseForm, served: Here, asker: Operator) -> Response:
+@router.patch("/deployments/{name}/slo", response_model=SLO, responses=responses(413))
+@router.patch("/deployments/{name}/promise", include_in_schema=False)
+def slo(name: NamePath, form: SloForm, served: Here, asker: Operator) -> Response:
     """Say what a deployment is to keep to while it runs, and who changes it for that."""
     given = form.model_dump(exclude_unset=True)
     values: dict[str, Any] = {k: math.inf if v is None else v for k, v in given.items()}
-    found = replace(objectives.promise(name, served.place) or Promise(), **values)
-    objectives.set_promise(name, found, served.place)
+    found = replace(objectives.slo(name, served.store_url) or SLO(), **values)
+    objectives.set_slo(name, found, served.store_url)
     return answered(found)
 
 
@@ -109,7 +110,7 @@ def replay(name: NamePath, form: ReplayForm, served: Here, asker: Operator) -> R
         found = deployments.replay(
             name,
             [one.id for one in form.letters],
-            served.place,
+            served.store_url,
             records=records,
             force=form.force,
             home=served.home,
@@ -120,7 +121,7 @@ def replay(name: NamePath, form: ReplayForm, served: Here, asker: Operator) -> R
 
 def _edit(name: str, edit: Edit, form: EditForm, served: Served) -> Response:
     with served.turn():
-        found = Client(served.place).propose(PlanRequest(of=name, edits=(edit,)))
+        found = Client(served.store_url).propose(PlanRequest(of=name, edits=(edit,)))
     return _store(found, served, preview=form.preview, after=form.after)
 
 
@@ -128,6 +129,6 @@ def _store(found: Proposal, served: Served, *, preview: bool, after: int | None)
     name, change = found.plan.dataflow.name, found.change.shown()
     if preview or found.change.same:
         return answered(Stored(**vars(change), deployment=name, stored=False, wanted=None))
-    wanted = Client(served.place).apply(found, after=after)
+    wanted = Client(served.store_url).apply(found, after=after)
     stored = Stored(**vars(change), deployment=name, stored=True, wanted=wanted)
     return answered(stored, 202, headers={"Location": f"/api/v1/deployments/{name}"})

@@ -27,21 +27,21 @@ def every(
 ) -> Response:
     """List the newest decisions, the oldest first."""
     states = frozenset(state) if state else None
-    return answered(objectives.decisions(deployment, served.place, limit=limit, states=states))
+    return answered(objectives.decisions(deployment, served.store_url, limit=limit, states=states))
 
 
 @router.get("/{number}", response_model=Decision, responses=responses())
 def one(number: NumberPath, served: Here, asker: Viewer) -> Response:
     """Tell why it was decided so, what the alternatives were, and what became of it."""
-    return answered(objectives.decision(number, served.place))
+    return answered(objectives.decision(number, served.store_url))
 
 
 @router.get("/{number}/plan", response_model=ProposalOutline, responses=responses(409))
 def plan(number: NumberPath, served: Here, asker: Viewer) -> Response:
     """Show what a proposed decision would change."""
     with served.turn():
-        proposed = objectives.proposed(number, served.place)
-        client, request = Client(served.place), PlanRequest(of=None)
+        proposed = objectives.proposed(number, served.store_url)
+        client, request = Client(served.store_url), PlanRequest(of=None)
         found = Proposal(request=request, plan=proposed, preview=client.preview(proposed))
     return answered(found.shown())
 
@@ -49,13 +49,13 @@ def plan(number: NumberPath, served: Here, asker: Viewer) -> Response:
 @router.post("/{number}/approve", status_code=202, response_model=WantedVersion, responses=responses(409))
 def approve(number: NumberPath, served: Here, asker: Operator) -> Response:
     """Store what a decision proposes as what is wanted."""
-    version = objectives.approve(number, served.place)
-    name = objectives.decision(number, served.place).deployment
+    version = objectives.approve(number, served.store_url)
+    name = objectives.decision(number, served.store_url).deployment
     return answered(WantedVersion(deployment=name, wanted=version), 202)
 
 
 @router.post("/{number}/reject", response_model=Decision, responses=responses(409))
 def reject(number: NumberPath, served: Here, asker: Operator) -> Response:
     """Turn down what a decision proposes."""
-    objectives.reject(number, served.place)
-    return answered(objectives.decision(number, served.place))
+    objectives.reject(number, served.store_url)
+    return answered(objectives.decision(number, served.store_url))

@@ -31,9 +31,9 @@ PATIENCE = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """What a server serves: a store's ``place``, and this machine's agents below ``home``."""
+    """What a server serves: a store's ``store_url``, and this machine's agents below ``home``."""
 
-    place: str | None
+    store_url: str | None
     access: Access
     home: Path = HOME
     trust_code: bool = False
@@ -41,17 +41,17 @@ class Served:
     zones: tuple[Zone, ...] = ()
     """Those whose addresses are known from the start."""
     ends: threading.Event = field(default_factory=threading.Event)
-    turns: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(AT_ONCE))
+    change_summary: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(AT_ONCE))
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Wait for one's turn to compute what takes long; raise Unavailable where it does not come."""
-        if not self.turns.acquire(timeout=PATIENCE):
+        if not self.change_summary.acquire(timeout=PATIENCE):
             raise Unavailable("many plans are being made already", hint="ask again in a while")
         try:
             yield
         finally:
-            self.turns.release()
+            self.change_summary.release()
 
 
 def known_query(request: Request) -> None:
@@ -139,7 +139,7 @@ def named(
     Where it brings no zones, they are those of deployment ``of``, by default of the dataflow's own.
     """
     if isinstance(dataflow, str):
-        known = Client(served.place).stored(dataflow)
+        known = Client(served.store_url).stored(dataflow)
         flow, zones = known.dataflow, known.continuum if of is None else None
     else:
         flow = Dataflow.from_data(dataflow)
@@ -147,10 +147,10 @@ def named(
         zones = None
     if continuum is not None:
         zones = read_continuum(continuum)
-        trust.check_continuum(zones, served.place, known=served.zones, trusted=served.trust_code)
+        trust.check_continuum(zones, served.store_url, known=served.zones, trusted=served.trust_code)
     if zones is None:
         try:
-            zones = Client(served.place).stored(of or flow.name).continuum
+            zones = Client(served.store_url).stored(of or flow.name).continuum
         except Missing as error:
             raise ContinuumError(
                 f"'{of or flow.name}' is new, and no zones are given",

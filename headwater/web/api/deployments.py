@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from headwater.adapt.calibrate import Compared
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.app import deployments, objectives
 from headwater.app.client import Client
 from headwater.app.deployments import Explained, History
@@ -27,7 +27,7 @@ router = APIRouter(prefix="/deployments", tags=["deployments"])
 @router.get("", response_model=list[DeploymentSummary], responses=responses())
 def every(served: Here, asker: Viewer) -> Response:
     """List all deployments, and where each stands."""
-    with deployments.existing(served.place) as store:
+    with deployments.existing(served.store_url) as store:
         found = [
             DeploymentSummary(
                 name=r.name, phase=r.phase, version=r.version, observed_version=r.observed_version, plan=r.active_plan,
@@ -41,31 +41,31 @@ def every(served: Here, asker: Viewer) -> Response:
 @router.get("/{name}", response_model=Status, responses=responses())
 def one(name: NamePath, served: Here, asker: Viewer) -> Response:
     """Tell all there is to say of a deployment now."""
-    return answered(status(name, served.place)[0])
+    return answered(status(name, served.store_url)[0])
 
 
 @router.get("/{name}/plan", response_model=PlanOutline, responses=responses())
 def plan(name: NamePath, served: Here, asker: Viewer) -> Response:
     """Give the plan that is in force."""
-    return answered(outline(Client(served.place).in_force(name)))
+    return answered(outline(Client(served.store_url).in_force(name)))
 
 
 @router.get("/{name}/continuum", response_model=ContinuumAnswer, responses=responses())
 def continuum(name: NamePath, served: Here, asker: Viewer) -> Response:
     """Give the zones that a deployment was planned for."""
-    return answered(zones_data(Client(served.place).stored(name).continuum))
+    return answered(zones_data(Client(served.store_url).stored(name).continuum))
 
 
 @router.get("/{name}/history", response_model=History, responses=responses())
 def history(name: NamePath, served: Here, asker: Viewer) -> Response:
     """Tell what was wanted of a deployment, what became of it, and what happened."""
-    return answered(deployments.history(name, served.place))
+    return answered(deployments.history(name, served.store_url))
 
 
 @router.get("/{name}/explain", response_model=Explained | None, responses=responses())
 def explain(name: NamePath, served: Here, asker: Viewer) -> Response:
     """Say in words what the change under way does, or the last one did; null before the first."""
-    return answered(deployments.explain(name, served.place))
+    return answered(deployments.explain(name, served.store_url))
 
 
 @router.get("/{name}/metrics", response_model=Metrics, responses=responses())
@@ -76,19 +76,20 @@ def metrics(
     since_s: Annotated[float, Query(gt=0, le=86400, description="How far to look back.")] = 600.0,
 ) -> Response:
     """Tell what units and operators take, give and cost, how busy hosts and links are, and how it went."""
-    return answered(objectives.metrics(name, since_s, served.place))
+    return answered(objectives.metrics(name, since_s, served.store_url))
 
 
 @router.get("/{name}/model", response_model=dict[str, tuple[Compared, ...]], responses=responses())
 def model(name: NamePath, served: Here, asker: Viewer) -> Response:
     """Hold what the model says of a deployment against what is measured."""
-    return answered(objectives.compared(name, served.place))
+    return answered(objectives.compared(name, served.store_url))
 
 
-@router.get("/{name}/promise", response_model=Promise | None, responses=responses())
-def promise(name: NamePath, served: Here, asker: Viewer) -> Response:
-    """Tell what is promised of a deployment; null where nothing is."""
-    return answered(objectives.promise(name, served.place))
+@router.get("/{name}/slo", response_model=SLO | None, responses=responses())
+@router.get("/{name}/promise", include_in_schema=False)
+def slo(name: NamePath, served: Here, asker: Viewer) -> Response:
+    """Tell the SLO of a deployment; null where nothing is."""
+    return answered(objectives.slo(name, served.store_url))
 
 
 @router.get("/{name}/dead-letters", response_model=DeadLetters, responses=responses())
@@ -102,7 +103,7 @@ def dead_letters(
     unreached: list[str] = []
     letters = []
     with served.turn():
-        for letter in deployments.dead_letters(name, served.place, home=served.home, say=unreached.append):
+        for letter in deployments.dead_letters(name, served.store_url, home=served.home, say=unreached.append):
             letters.append(letter)
             if len(letters) >= limit:
                 break

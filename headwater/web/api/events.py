@@ -104,7 +104,7 @@ async def _stream(
         beat, looked, failed, last = time.monotonic(), -math.inf, "", b""
         while not served.ends.is_set() and (until is None or time.monotonic() < until):
             try:
-                after, found = await anyio.to_thread.run_sync(objectives.told, after, name, served.place)
+                after, found = await anyio.to_thread.run_sync(objectives.told, after, name, served.store_url)
                 if views and time.monotonic() - looked >= LOOKS:
                     looked = time.monotonic()
                     before, last = last, await anyio.to_thread.run_sync(_view, served)
@@ -140,7 +140,7 @@ def _is_known(served: Served, asker: Asker) -> bool:
 
 def _view(served: Served) -> bytes:
     """Look at everything; the moment is 0, so that nothing is sent while nothing is new."""
-    return dump_json(replace(look(served.place), at=0.0))
+    return dump_json(replace(look(served.store_url), at=0.0))
 
 
 def _told(event: Event) -> str:

@@ -26,7 +26,7 @@ OwnerQuery = Annotated[str | None, Query(pattern=NAME, description="On whose beh
 @router.get("/pools", response_model=list[PoolOutline], responses=responses())
 def every(served: Here, asker: Viewer) -> Response:
     """List what was submitted: whose it is, what it shares, where its results are."""
-    return answered([pool_outline(pool) for pool in pools.pools(served.place)])
+    return answered([pool_outline(pool) for pool in pools.pools(served.store_url)])
 
 
 @router.get("/pools/{pool}", response_model=PoolOutline, responses=responses())
@@ -39,7 +39,7 @@ def one(pool: PoolPath, served: Here, asker: Viewer) -> Response:
 def costs(pool: PoolPath, served: Here, asker: Viewer) -> Response:
     """Tell what a pool's dataflows cost, shared and alone; nothing while nothing is measured."""
     _pool(pool, served)
-    return answered(pools.costs(served.place).get(pool, ()))
+    return answered(pools.costs(served.store_url).get(pool, ()))
 
 
 @router.post("/pools/{pool}/dataflows", status_code=202, response_model=Joined, responses=responses(409, 413))
@@ -49,7 +49,7 @@ def submit(pool: PoolPath, form: SubmitForm, served: Here, asker: Owner) -> Resp
     continuum = form.continuum
     with served.turn():
         flow, zones = named(served, form.dataflow, continuum, of=pool)
-        found = pools.submit(flow, zones, owner, served.place, pool=pool, token=asker.token)
+        found = pools.submit(flow, zones, owner, served.store_url, pool=pool, token=asker.token)
     return answered(found, 202)
 
 
@@ -58,7 +58,7 @@ def written(pool: PoolPath, name: NamePath, served: Here, asker: Owner, owner: O
     """Give a dataflow as it was submitted, to its owner or whom that one lets read it."""
     _member(pool, name, served)
     who = as_owner(asker, owner)
-    return answered(pools.written(name, who, served.place, token=asker.token).to_data())
+    return answered(pools.written(name, who, served.store_url, token=asker.token).to_data())
 
 
 @router.delete(
@@ -72,20 +72,20 @@ def remove(pool: PoolPath, name: NamePath, served: Here, asker: Owner, owner: Ow
     _member(pool, name, served)
     who = as_owner(asker, owner)
     with served.turn():
-        return answered(pools.remove(name, who, served.place, token=asker.token), 202)
+        return answered(pools.remove(name, who, served.store_url, token=asker.token), 202)
 
 
 @router.post("/pools/{pool}/defragment", status_code=202, response_model=Joined, responses=responses(409))
 def defragment(pool: PoolPath, served: Here, asker: Operator) -> Response:
     """Put together again what coming and going has cut up: fewer queries, and all state is kept."""
     with served.turn():
-        return answered(pools.defragment(pool, served.place), 202)
+        return answered(pools.defragment(pool, served.store_url), 202)
 
 
 @router.get("/owners", response_model=list[OwnerRecord], responses=responses())
 def owners(served: Here, asker: Viewer) -> Response:
     """List owners of whom something is known: role, limits, and whether a token is needed."""
-    return answered(pools.owners(served.place))
+    return answered(pools.owners(served.store_url))
 
 
 @router.patch("/owners/{name}", response_model=OwnerRecord, responses=responses(409, 413))
@@ -96,9 +96,9 @@ def set_owner(name: OwnerPath, form: OwnerForm, served: Here, asker: Owner) -> R
     """
     given = form.model_dump(exclude_unset=True)
     role = given.pop("role", None)
-    limits = replace(pools.limits_of(name, served.place), **given)
-    pools.set_owner(name, served.place, limits=limits, role=role, shown=asker.token)
-    return answered(next(o for o in pools.owners(served.place) if o.name == name))
+    limits = replace(pools.limits_of(name, served.store_url), **given)
+    pools.set_owner(name, served.store_url, limits=limits, role=role, shown=asker.token)
+    return answered(next(o for o in pools.owners(served.store_url) if o.name == name))
 
 
 @router.put("/rights", status_code=204, responses=responses(413))
@@ -115,11 +115,11 @@ def revoke(form: RightForm, served: Here, asker: Owner) -> None:
 
 def _set_right(form: RightForm, served: Served, asker: Asker, *, given: bool) -> None:
     owner = as_owner(asker, form.owner)
-    pools.grant(owner, form.other, form.what, served.place, given=given, token=asker.token)
+    pools.grant(owner, form.other, form.what, served.store_url, given=given, token=asker.token)
 
 
 def _pool(name: str, served: Served) -> Pool:
-    found = pools.pools(served.place)
+    found = pools.pools(served.store_url)
     for pool in found:
         if pool.name == name:
             return pool

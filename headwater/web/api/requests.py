@@ -188,8 +188,8 @@ class StopForm(Form):
     how: Literal["stop", "forget", "finish"] = "stop"
 
 
-class PromiseForm(Form):
-    """What is to be promised from now on. What is left out stays as it is; null takes a limit away."""
+class SloForm(Form):
+    """The SLO from now on. What is left out stays as it is; null takes a limit away."""
 
     mode: Literal["off", "advise", "auto"] = "advise"
     max_latency: Positive | None = Field(default=None, description="Seconds, for 95 of 100 at every sink.")

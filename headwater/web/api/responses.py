@@ -65,7 +65,7 @@ class DeploymentSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Stored(ChangeOutline):
-    """What a wish changes. ``wanted``: the version to follow; null where nothing was stored."""
+    """What a desired state changes. ``wanted``: the version to follow; null where nothing was stored."""
 
     deployment: str
     stored: bool

@@ -41,5 +41,5 @@ def simulate(form: SimulationForm, served: Here, asker: Viewer) -> Response:
 def suppose(name: NamePath, form: WhatIfForm, served: Here, asker: Viewer) -> Response:
     """Foretell what a deployment would do at other rates and links, and what would be changed then."""
     with served.turn():
-        found = what_if(name, Supposed.read(form.rates, form.links), served.place)
+        found = what_if(name, Supposed.read(form.rates, form.links), served.store_url)
     return answered(found.shown())

@@ -64,7 +64,7 @@ def nodes(view: View, members: Sequence[MemberDetail], wanted: str) -> list[Node
         "#Waiting",
         "#Units",
         "#Dead letters",
-        "Promise",
+        "SLO",
     ]
     found: list[Node] = [
         table(head, (_row(d) for d in own), caption="Deployments")
@@ -93,12 +93,12 @@ def nodes(view: View, members: Sequence[MemberDetail], wanted: str) -> list[Node
 
 
 def _row(one: DeploymentSeen) -> Node:
-    if not one.promised:
-        promise: Node = node("span", "none", cls="hw-soft")
+    if not one.has_slo:
+        slo: Node = node("span", "none", cls="hw-soft")
     elif one.broken:
-        promise = node("span", "; ".join(one.broken), cls="hw-bad")
+        slo = node("span", "; ".join(one.broken), cls="hw-bad")
     else:
-        promise = tag("kept", "on")
+        slo = tag("kept", "on")
     done = f" {one.done} of {one.steps}" if one.busy and one.steps else ""
     return node(
         "tr",
@@ -109,7 +109,7 @@ def _row(one: DeploymentSeen) -> Node:
         node("td", words.count(one.lag), cls="n"),
         node("td", f"{one.running} of {one.units}", cls="n"),
         node("td", words.count(one.dead_letters), cls="n"),
-        node("td", promise),
+        node("td", slo),
         key=one.name,
     )
 

@@ -88,7 +88,7 @@ def head(name: str, one: DeploymentSeen | None, view: View) -> list[Node]:
     ]
     if one.message:
         found.append(node("p", one.message.replace("\n  -> ", " – "), cls="hw-bad"))
-    promise = "none" if not one.promised else "kept" if not one.broken else "broken"
+    slo = "none" if not one.has_slo else "kept" if not one.broken else "broken"
     found.append(
         node(
             "div",
@@ -99,7 +99,7 @@ def head(name: str, one: DeploymentSeen | None, view: View) -> list[Node]:
                     ("Rows waiting", words.count(one.lag)),
                     ("Units", f"{one.running} of {one.units}"),
                     ("Dead letters", words.count(one.dead_letters)),
-                    ("Promise", promise),
+                    ("SLO", slo),
                 ]
             ),
             cls="hw-big",
@@ -128,7 +128,7 @@ def options(seen: Course | None) -> dict[str, Any]:
     """Give the chart: rates above, latency below, over the same time; changes and decisions as lines."""
     course = seen.metrics.course if seen else ()
     since = seen.since if seen else 0.0
-    limit = seen.promise.max_latency if seen and seen.promise else math.inf
+    limit = seen.slo.max_latency if seen and seen.slo else math.inf
     rates = [[m.at * 1000, round(m.rows_per_s, 2)] for m in course]
     latency = [[m.at * 1000, None if m.latency_s is None else round(m.latency_s, 3)] for m in course]
     lines = list(_lines(seen)) if seen else []
@@ -148,9 +148,9 @@ def options(seen: Course | None) -> dict[str, Any]:
         [
             {
                 "yAxis": limit,
-                "name": "promised",
+                "name": "SLO",
                 "lineStyle": {"color": _RED, "type": "dashed"},
-                "label": {"formatter": "promised", "color": _RED, "position": "insideEndTop"},
+                "label": {"formatter": "SLO", "color": _RED, "position": "insideEndTop"},
             }
         ]
         if math.isfinite(limit)

@@ -31,8 +31,8 @@ class _Stamped:
 class ViewFeed:
     """Looks at a store as long as it is started; ``view`` is the newest, ``version`` counts them."""
 
-    def __init__(self, place: str | None, *, every: float = EVERY) -> None:
-        self._place = place
+    def __init__(self, store_url: str | None, *, every: float = EVERY) -> None:
+        self._place = store_url
         self._every = every
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None

@@ -129,7 +129,7 @@ def zone_nodes(zone: ZoneSeen, up: LinkSeen | None, now: float) -> list[Node]:
     found.append(
         facts(
             [
-                ("Heard of", words.ago(zone.heard, now)),
+                ("Heard of", words.ago(zone.heartbeat, now)),
                 ("Units", str(len(zone.units))),
                 ("Parent", zone.parent),
             ]

@@ -13,10 +13,10 @@ from nicegui import ui
 from headwater.app.deployments import HOME
 from headwater.web.access import Access
 from headwater.web.dashboard.dataflows import DataflowsPage
+from headwater.web.dashboard.deadletters import LettersPage
 from headwater.web.dashboard.deployment import DeploymentPage
 from headwater.web.dashboard.feed import ViewFeed
 from headwater.web.dashboard.frame import DashboardContext, Frame, opened
-from headwater.web.dashboard.letters import LettersPage
 from headwater.web.dashboard.mappage import MapPage
 from headwater.web.dashboard.proposals import ProposalPage, ProposalsPage
 from headwater.web.dashboard.sessions import Sessions
@@ -30,7 +30,7 @@ _ICON = (
 )
 
 
-def attach(app: FastAPI, place: str | None, access: Access | None, home: Path = HOME) -> None:
+def attach(app: FastAPI, store_url: str | None, access: Access | None, home: Path = HOME) -> None:
     """Add the dashboard of a store to a server, for whoever ``access`` lets in; None: for anybody.
 
     ``home``: where the agents of this machine are kept, which are asked for dead letters.
@@ -38,7 +38,7 @@ def attach(app: FastAPI, place: str | None, access: Access | None, home: Path = 
     To be called after all other routes were added: it answers to all addresses that are left. A process has
     one dashboard, the one that is added last.
     """
-    own = DashboardContext(store=place, access=access, sessions=Sessions(), feed=ViewFeed(place), home=home)
+    own = DashboardContext(store=store_url, access=access, sessions=Sessions(), feed=ViewFeed(store_url), home=home)
     attach_signin(app, own)
     _add_pages(own)
     inner = app.router.lifespan_context

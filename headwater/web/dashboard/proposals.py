@@ -10,11 +10,11 @@ from nicegui import ui
 
 from headwater.app import details, objectives
 from headwater.app.client import Preview
-from headwater.app.details import Examined, ZoneTurn
+from headwater.app.details import Examined, ZoneSummary
 from headwater.app.view import View
 from headwater.control.records import Decision
 from headwater.core.errors import HeadwaterError
-from headwater.plan.summary import Turn
+from headwater.plan.summary import SummaryLine
 from headwater.web.dashboard import words
 from headwater.web.dashboard.frame import Frame, address, trouble
 from headwater.web.dashboard.rich import Node, Rich, empty, link, node, table, tag
@@ -58,8 +58,8 @@ class ProposalsPage:
 def listed(decisions: Sequence[Decision]) -> list[Node]:
     """List decisions, those that wait for a person first."""
     if not decisions:
-        text = "Once a deployment has a promise, changes that would keep it are proposed here."
-        return [empty("Nothing was proposed yet", text, "headwater promise NAME --max-latency 2s --mode advise")]
+        text = "Once a deployment has an SLO, changes that would keep it are proposed here."
+        return [empty("Nothing was proposed yet", text, "headwater slo NAME --max-latency 2s --mode advise")]
     newest = sorted(decisions, key=lambda d: (d.state != "proposed", -d.id))[:SHOWN]
     rows = (
         node(
@@ -73,7 +73,7 @@ def listed(decisions: Sequence[Decision]) -> list[Node]:
         )
         for d in newest
     )
-    lead = "What was decided because of a promise. What is proposed waits for somebody to approve it."
+    lead = "What was decided because of an SLO. What is proposed waits for somebody to approve it."
     return [
         node("p", lead, cls="hw-lead"),
         table(["No.", "Dataflow", "State", "Why", "#At"], rows, caption="Decisions"),
@@ -166,11 +166,11 @@ def body(found: Examined) -> list[Node]:
         return [node("p", found.gone.replace("\n  -> ", " – "), cls="hw-bad"), *shown]
     if found.preview is None:
         return shown
-    turned, placed = change_nodes(found.preview, found.turns)
+    turned, placed = change_nodes(found.preview, found.change_summary)
     return [*turned, *shown, *placed]
 
 
-def change_nodes(preview: Preview, turned: Sequence[Turn]) -> tuple[list[Node], list[Node]]:
+def change_nodes(preview: Preview, turned: Sequence[SummaryLine]) -> tuple[list[Node], list[Node]]:
     """Tell what a change would do to units; and where all are before and after, step by step."""
     lines = (
         node(
@@ -200,7 +200,7 @@ def change_nodes(preview: Preview, turned: Sequence[Turn]) -> tuple[list[Node], 
     ]
 
 
-def _zone(zone: ZoneTurn) -> Node:
+def _zone(zone: ZoneSummary) -> Node:
     before, after = set(zone.before), set(zone.after)
 
     def units(own: Sequence[str], others: set[str], cls: str) -> Node:
@@ -232,7 +232,7 @@ def figures(data: Mapping[str, Any]) -> list[Node]:
         "#Fullest host",
         "#Into the top layer",
         "#Cost",
-        "Keeps the promise",
+        "Keeps the SLO",
     ]
     return [node("h2", "What is foretold"), table(head_, rows, caption="Predicted figures")]
 

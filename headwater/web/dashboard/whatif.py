@@ -12,7 +12,7 @@ from headwater.app.view import View
 from headwater.app.whatif import Supposed, WhatIf
 from headwater.core.errors import HeadwaterError
 from headwater.core.jsonform import dump
-from headwater.plan.summary import turns
+from headwater.plan.summary import change_summary
 from headwater.web.dashboard import words
 from headwater.web.dashboard.frame import Frame, nothing_yet, trouble
 from headwater.web.dashboard.proposals import change_nodes, figures
@@ -47,7 +47,7 @@ class WhatIfPage:
                 self._link.style("min-width: 150px")
                 self._bandwidth = ui.input("Bandwidth", placeholder="1Mbit/s").props(usual).style("width: 130px")
                 self._delay = ui.input("Delay", placeholder="40ms").props(usual).style("width: 110px")
-                ui.button("Foretell", on_click=self._foretell).props("unelevated color=primary")
+                ui.button("Foretell", on_click=self._predict).props("unelevated color=primary")
             self._rich = Rich()
         frame.on_view(self._show)
 
@@ -67,7 +67,7 @@ class WhatIfPage:
             self._zones = zones
             self._link.set_options(zones, value=self._link.value if self._link.value in zones else None)
 
-    async def _foretell(self) -> None:
+    async def _predict(self) -> None:
         self._rich.show(node("p", "Foretelling…", cls="hw-soft"))
         rates, links = self._supposed()
         name, place = str(self._of.value), self._frame.place.store
@@ -104,7 +104,7 @@ def nodes(found: WhatIf) -> list[Node]:
     head = ["", "#Latency p95", "#Fullest host", "#Into the top layer", "#Cost", "Limits"]
     shown += [table(head, rows, caption="Now, and as is supposed"), *_links(data)]
     if found.preview is not None:
-        turned, placed = change_nodes(found.preview, turns(found.preview.diff))
+        turned, placed = change_nodes(found.preview, change_summary(found.preview.diff))
         shown += [*turned, *placed]
     return [*shown, *figures(data)]
 

@@ -1,4 +1,4 @@
-"""Commands of the closed loop: promise, metrics, approve, reject. Thin, as ``headwater.cli`` is."""
+"""Commands of the closed loop: slo, metrics, approve, reject. Thin, as ``headwater.cli`` is."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwater.cli import complete
-from headwater.cli.control import Name, StorePlace, Wait, Yes, agree, show_change, tell_stored
+from headwater.cli.control import Name, StoreOption, Wait, Yes, agree, show_change, tell_stored
 from headwater.cli.out import Json, print_json, print_line, say
 from headwater.cli.signals import stopped_by_signals
 
 if TYPE_CHECKING:
-    from headwater.adapt.slo import Promise
+    from headwater.adapt.slo import SLO
     from headwater.app.objectives import Metrics
 
 Number = Annotated[
@@ -38,11 +38,12 @@ def _given(name: str, help_: str) -> Any:
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    for command in (promise, approve, reject, metrics):
+    for command in (slo, approve, reject, metrics):
         app.command()(command)
+    app.command("promise", hidden=True, deprecated=True)(slo)
 
 
-def promise(
+def slo(
     name: Name,
     max_latency: Annotated[
         str | None, _given("--max-latency", "For 95 of 100 at every sink, such as 3s; or none.")
@@ -62,7 +63,7 @@ def promise(
     mode: Annotated[
         ModeOf | None, _given("--mode", "off: nothing is decided; advise: you are asked; auto: it is done.")
     ] = None,
-    store: StorePlace = None,
+    store: StoreOption = None,
     as_json: Json = False,
 ) -> None:
     """Say what a deployment is to keep to while it runs, and who changes it for that; or show it.
@@ -86,26 +87,26 @@ def promise(
     given: dict[str, Any] = {k: read(text) for k, (text, read) in readers.items() if text is not None}
     if mode is not None:
         given["mode"] = mode.value
-    found = objectives.promise(name, store)
+    found = objectives.slo(name, store)
     if given:
         found = _changed(found, given)
-        objectives.set_promise(name, found, store)
+        objectives.set_slo(name, found, store)
     if as_json:
         print_json(found)
     else:
-        typer.echo(f"{name}: {in_words(found)}" if found else f"{name}: nothing was promised")
+        typer.echo(f"{name}: {in_words(found)}" if found else f"{name}: no SLO is set")
 
 
-def _changed(before: Promise | None, given: dict[str, Any]) -> Promise:
+def _changed(before: SLO | None, given: dict[str, Any]) -> SLO:
     from dataclasses import replace
 
-    from headwater.adapt.slo import Promise
+    from headwater.adapt.slo import SLO
 
-    return replace(before or Promise(), **given)
+    return replace(before or SLO(), **given)
 
 
 def approve(
-    number: Number, store: StorePlace = None, yes: Yes = False, wait: Wait = False, as_json: Json = False
+    number: Number, store: StoreOption = None, yes: Yes = False, wait: Wait = False, as_json: Json = False
 ) -> None:
     """Show what a decision proposes would change, and store it as what is wanted."""
     from headwater.app import objectives
@@ -120,7 +121,7 @@ def approve(
     tell_stored(client, plan, found, version, wait=wait, as_json=as_json)
 
 
-def reject(number: Number, store: StorePlace = None, as_json: Json = False) -> None:
+def reject(number: Number, store: StoreOption = None, as_json: Json = False) -> None:
     """Turn down what a decision proposes."""
     from headwater.app import objectives
 
@@ -135,7 +136,7 @@ def metrics(
     name: Name,
     since: Annotated[str, typer.Option("--since", help="How far to look back, up to 24h.")] = "10min",
     follow: Annotated[bool, typer.Option("--follow", help="Look again every second, until Ctrl-C.")] = False,
-    store: StorePlace = None,
+    store: StoreOption = None,
     as_json: Json = False,
 ) -> None:
     """Show what units and operators take, give and cost, how busy hosts and links are, and how it went."""

@@ -109,10 +109,10 @@ class LettersPage:
             self._about.show(node("p", f"It was not replayed: {one.reason}", cls="hw-bad", role="alert"))
 
 
-def read(name: str, place: str | None, home: Path) -> tuple[list[dict[str, Any]], list[str]]:
+def read(name: str, store_url: str | None, home: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Give the first dead letters of a deployment, and which zones could not be asked."""
     silent: list[str] = []
-    letters = list(islice(deployments.dead_letters(name, place, home=home, say=silent.append), READ))
+    letters = list(islice(deployments.dead_letters(name, store_url, home=home, say=silent.append), READ))
     return letters, silent
 
 

@@ -1,4 +1,4 @@
-"""Promises, metrics and decisions from the command line and over HTTP, by a store that a test fills."""
+"""SLOs, metrics and decisions from the command line and over HTTP, by a store that a test fills."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headwater.adapt.slo import Promise
+from headwater.adapt.slo import SLO
 from headwater.app import deployments, objectives, observe
 from headwater.app.client import Client, PlanRequest
 from headwater.control import tables
@@ -47,7 +47,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     monkeypatch.setenv("COLUMNS", "240")
     monkeypatch.setattr(observe, "RECENT", 600.0)  # a slow machine is no reason to fail
     monkeypatch.delenv(deployments.STORE, raising=False)
-    made = Store(deployments.store_place(None))
+    made = Store(deployments.resolved_url(None))
     yield made
     made.close()
 
@@ -117,7 +117,7 @@ OPTION = {
     "bandwidth_bytes_per_s": 20480.0, "cost": 0.125, "moved": 2, "keeps": True, "breaks": [], "why_not": "",
 }  # fmt: skip
 DATA = {
-    "promise": dump(Promise(mode="advise", max_latency=3.0)),
+    "slo": dump(SLO(mode="advise", max_latency=3.0)),
     "measured": {
         "latency_s": 4.2, "latency_p50_s": 1.0, "bandwidth_bytes_per_s": 1024.0, "cost": 0.5, "oldest_s": 3.0,
         "load": {"gw1 (E1)": 0.9}, "rates": {"read": {"L1": 100.0}},
@@ -139,18 +139,16 @@ def decided(store: Store, before: str | None, data: Any = DATA, **values: Any) -
     return store.record_decision("me", "f", before=before, data=data, **{"why": why, **given, **values})
 
 
-def test_a_promise_is_made_changed_and_lifted(store: Store) -> None:
-    assert invoke("promise", "f")[0] == 6  # no such deployment
+def test_an_slo_is_set_changed_and_lifted(store: Store) -> None:
+    assert invoke("slo", "f")[0] == 6  # no such deployment
     running(store)
-    assert invoke("promise", "f") == (0, "f: nothing was promised\n", "")
-    code, out, err = invoke("promise", "f", "--max-latency", "3s", "--max-bandwidth", "200kB/s", "--headroom", "25%")
+    assert invoke("slo", "f") == (0, "f: no SLO is set\n", "")
+    code, out, err = invoke("slo", "f", "--max-latency", "3s", "--max-bandwidth", "200kB/s", "--headroom", "25%")
     assert (code, err) == (0, "")
     assert out.startswith("f: latency up to 3s, up to 200kB/s into the top layer, headroom 25%; mode advise")
-    assert (
-        invoke("promise", "f", "--max-latency", "none", "--mode", "auto", "--gain", "0.05", "--max-cost", "2")[0] == 0
-    )
-    assert store.promise("f") == Promise(mode="auto", max_bandwidth=2e5, max_cost=2.0, headroom=0.25, gain=0.05)
-    data = json.loads(invoke("promise", "f", "--settle", "5s", "--cool-down", "2min", "--json")[1])
+    assert invoke("slo", "f", "--max-latency", "none", "--mode", "auto", "--gain", "0.05", "--max-cost", "2")[0] == 0
+    assert store.slo("f") == SLO(mode="auto", max_bandwidth=2e5, max_cost=2.0, headroom=0.25, gain=0.05)
+    data = json.loads(invoke("slo", "f", "--settle", "5s", "--cool-down", "2min", "--json")[1])
     assert (data["settle"], data["cool_down"], data["max_latency"], data["max_bandwidth"]) == (
         5,
         120,
@@ -161,8 +159,8 @@ def test_a_promise_is_made_changed_and_lifted(store: Store) -> None:
         (("--max-latency", "soon"), 3), (("--headroom", "lots"), 2), (("--headroom", "120%"), 4),
         (("--max-cost", "x"), 2), (("--max-latency", "0s"), 4), (("--mode", "on"), 2), (("--gain", "nan"), 2),
     ):  # fmt: skip
-        assert invoke("promise", "f", *wrong)[0] == code, wrong
-    assert store.promise("f").settle == 5.0  # type: ignore[union-attr]
+        assert invoke("slo", "f", *wrong)[0] == code, wrong
+    assert store.slo("f").settle == 5.0  # type: ignore[union-attr]
 
 
 def test_apply_keeps_the_profile(store: Store) -> None:
@@ -182,18 +180,18 @@ def test_apply_keeps_the_profile(store: Store) -> None:
         assert store.profile("tiny") == kept and store.deployment("tiny").version == 2
 
 
-def test_status_tells_of_the_promise(store: Store) -> None:
+def test_status_tells_of_the_slo(store: Store) -> None:
     base = measured(store)
     data = json.loads(invoke("status", "f", "--json")[1])
-    assert (data["promise"], data["kept"], data["decisions"]) == (None, None, [])
-    store.set_promise("f", Promise(max_latency=3.0))
+    assert (data["slo"], data["kept"], data["decisions"]) == (None, None, [])
+    store.set_slo("f", SLO(max_latency=3.0))
     out = invoke("status", "f")[1]
-    assert "promise kept, latency 1.5s of at most 3s; mode advise" in out and "1.5s" in out
-    store.set_promise("f", Promise(max_latency=1.0, mode="auto"))
+    assert "SLO kept, latency 1.5s of at most 3s; mode advise" in out and "1.5s" in out
+    store.set_slo("f", SLO(max_latency=1.0, mode="auto"))
     number = decided(store, base)
     decided(store, base, state="nothing", plan=None)
     out = invoke("status", "f")[1]
-    assert "promise broken: max_latency: 1.5 s > 1 s; mode auto" in out
+    assert "SLO broken: max_latency: 1.5 s > 1 s; mode auto" in out
     assert f"decision {number} proposed: max_latency: 4.2 s > 3 s" in out and f"headwater approve {number}" in out
     data = json.loads(invoke("status", "f", "--json")[1])
     assert (data["kept"], data["broken"]) == (False, ["max_latency: 1.5 s > 1 s"])
@@ -203,10 +201,10 @@ def test_status_tells_of_the_promise(store: Store) -> None:
 
 def test_what_is_not_measured_is_not_called_kept(store: Store) -> None:
     running(store)
-    store.set_promise("f", Promise(max_latency=3.0))
+    store.set_slo("f", SLO(max_latency=3.0))
     for second in (1, 2):
         store.report("me", time.time() - 3600 + second, samples={"f": seen(second)})
-    assert "promise: not measured yet; mode advise" in invoke("status", "f")[1]
+    assert "SLO: not measured yet; mode advise" in invoke("status", "f")[1]
     assert json.loads(invoke("status", "f", "--json")[1])["kept"] is None
 
 
@@ -251,7 +249,7 @@ def test_a_decision_is_explained(store: Store) -> None:
     assert code == 0
     for text in (
         f"decision {number} on f: proposed", "because of max_latency",
-        "promised: latency up to 3s, headroom 20%",
+        "SLO: latency up to 3s, headroom 20%",
         "measured: latency p95 4.2s, p50 1s; the oldest row waits for 3s; 1KiB/s into the top layer",
         "loads: gw1 (E1) 90%", "rates: read at L1 100 rows/s", "links bear: S1-C1 1MB/s",
         "expected: read at L1 250 rows/s",
@@ -291,7 +289,7 @@ def test_a_decision_is_explained(store: Store) -> None:
     [
         {},
         {
-            "promise": {"mode": "?"},
+            "slo": {"mode": "?"},
             "measured": 3,
             "alternatives": [{}, None, "x"],
             "chosen": 7,
@@ -361,7 +359,7 @@ def scrape(url: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 def test_a_scrape_gives_what_zones_said_last(store: Store) -> None:
     base = measured(store)
-    store.set_promise("f", Promise(max_latency=1.0, max_bandwidth=2e5))
+    store.set_slo("f", SLO(max_latency=1.0, max_bandwidth=2e5))
     decided(store, base)
     decided(store, base)
     with serving(None, "127.0.0.1", 0) as url:
@@ -385,8 +383,8 @@ def test_a_scrape_gives_what_zones_said_last(store: Store) -> None:
         assert value("link_bytes_total", link="S1-C1") == 50_000 and value("link_up", link="S1-C1") == 1
         assert value("link_capacity_bytes_per_second", link="S1-C1") == 1e6
         assert value("channel_unread_bytes", channel="FP@E1") == 200
-        assert value("promise_limit", of="max_latency") == 1 and value("promise_kept") == 0
-        assert ("headwater_promise_limit", frozenset({("deployment", "f"), ("of", "max_cost")})) not in found
+        assert value("slo_limit", of="max_latency") == 1 and value("slo_kept") == 0
+        assert ("headwater_slo_limit", frozenset({("deployment", "f"), ("of", "max_cost")})) not in found
         assert value("decisions", state="proposed") == 2
         assert 0 <= value("zone_report_age_seconds", zone="C1") < 600 and value("zone_up", zone="C1") == 1
         assert found["headwater_store_up", frozenset()] == 1

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from headwater.cli import complete
-from headwater.cli.control import Home, StorePlace
+from headwater.cli.control import Home, StoreOption
 from headwater.cli.out import print_line, say
 
 Replay = Annotated[
@@ -55,7 +55,7 @@ def deadletters(
     replay_from: From = None,
     record: Record = None,
     force: Force = False,
-    store: StorePlace = None,
+    store: StoreOption = None,
     home: Home = Path(".headwater"),
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
