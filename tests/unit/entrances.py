@@ -246,18 +246,23 @@ class Python:
     def submit(self, asked: Asked, pool: str, store: Path) -> Document | Refused | None:
         zones = asked.request.continuum
         assert zones is not None
-        try:
-            live_share.submit(asked.flow, zones, OWNER, str(store), pool=pool)
-        except HeadwaterError as error:
-            return refusal(error)
-        return wanted(store, pool)
+        return self._pooled(
+            lambda: live_share.submit(asked.flow, zones, OWNER, str(store), pool=pool), pool, store
+        )
 
     def remove(self, name: str, pool: str, store: Path) -> Document | Refused | None:
-        try:
-            live_share.remove(name, OWNER, str(store))
-        except HeadwaterError as error:
-            return refusal(error)
-        return wanted(store, pool)
+        return self._pooled(lambda: live_share.remove(name, OWNER, str(store)), pool, store)
+
+    @staticmethod
+    def _pooled(act: Callable[[], object], pool: str, store: Path) -> Document | Refused | None:
+        with mock.patch.object(live_share, "_want", wraps=live_share._want) as want:
+            try:
+                act()
+            except HeadwaterError as error:
+                return refusal(error)
+        found, (_, decided, *_) = wanted(store, pool), want.call_args.args
+        assert found == (None if decided is None else to_document(decided))  # of all ways the cheapest
+        return found
 
     def _apply(self, request: PlanRequest, store: Path) -> Outcome:
         found = self.propose(request, store)

@@ -29,7 +29,7 @@ from headwater.plan.place import ANNOTATED
 from headwater.profile import OperatorProfile, Profile
 from headwater.requirement import Requirement
 from tests.unit import entrances as ways
-from tests.unit.changes import versions
+from tests.unit.changes import FIRST, versions
 from tests.unit.entrances import Asked, Refused, Stored
 from tests.unit.test_plan import dataflows, paper
 
@@ -128,7 +128,7 @@ def drawn_edit(data: st.DataObject, plan: DeploymentPlan) -> Edit:
     """Draw an edit of a plan that may well be possible."""
     unit = data.draw(st.sampled_from(plan.units))
     continuum = plan.continuum
-    kind = data.draw(st.sampled_from((Move, Spread, Spread, Split, Split, Fuse, Fuse)))
+    kind = data.draw(st.sampled_from((Move, Move, Spread, Split, Fuse)))
     if kind is Spread:
         hosts = [host.name for host in continuum.zone(unit.zone).hosts]
         over = data.draw(st.lists(st.sampled_from(hosts), min_size=1, unique=True))
@@ -144,7 +144,7 @@ def drawn_edit(data: st.DataObject, plan: DeploymentPlan) -> Edit:
     return Move(
         operator=data.draw(st.sampled_from(plan.dataflow.order)),
         to=data.draw(st.sampled_from(places)),
-        at=data.draw(st.sampled_from((None, *plan.locations))),
+        at=data.draw(st.sampled_from((*plan.locations, None))),
     )
 
 
@@ -227,6 +227,18 @@ def check_edited(world: World, name: str, edit: Edit, store: Path, new: Iterator
     return shown
 
 
+def came_of(shown: Proposal | None) -> str:
+    return "refused" if shown is None else "nothing new" if shown.change.same else "done"
+
+
+def check_settled(shown: Proposal | None, store: Path, zones: SimulatedNodes) -> None:
+    """Let what was stored be carried out, and check that it is what was shown."""
+    if came_of(shown) == "done":
+        assert shown is not None
+        plan = ways.settle(store, shown.plan.dataflow.name, zones)
+        assert to_document(plan) == to_document(shown.change.diff.wanted)
+
+
 def check_case(world: World, one: Asked, data: st.DataObject, edits: int) -> None:
     with tempfile.TemporaryDirectory(dir=world.directory) as place:
         new = (Path(place) / f"{n}.db" for n in itertools.count())
@@ -239,8 +251,8 @@ def check_case(world: World, one: Asked, data: st.DataObject, edits: int) -> Non
             by_run = ways.CommandLine(Path(place)).run(one)
             assert by_run == ways.outline(shown.plan)
         event(f"strategy {one.strategy}")
-        plan = ways.settle(store, name, zones)
-        assert to_document(plan) == to_document(shown.change.diff.wanted)
+        check_settled(shown, store, zones)
+        plan = shown.change.diff.wanted
         for _ in range(edits):
             if data.draw(st.sampled_from((False, False, False, True))):
                 # The same dataflow, placed anew.
@@ -252,10 +264,9 @@ def check_case(world: World, one: Asked, data: st.DataObject, edits: int) -> Non
             else:
                 edit = drawn_edit(data, plan)
                 shown, what = check_edited(world, name, edit, store, new), type(edit).__name__
-            event(f"{what}: {'refused' if shown is None else 'nothing new' if shown.change.same else 'done'}")
-            if shown is not None and not shown.change.same:
-                plan = ways.settle(store, name, zones)
-                assert to_document(plan) == to_document(shown.change.diff.wanted)
+            event(f"{what}: {came_of(shown)}")
+            check_settled(shown, store, zones)
+            plan = plan if shown is None else shown.change.diff.wanted
 
 
 USUAL = settings(deadline=None, phases=NOT_SHRUNK, suppress_health_check=[HealthCheck.too_slow])
@@ -272,6 +283,77 @@ def test_all_entrances_give_one_plan(world: World, one: Asked, data: st.DataObje
 @given(one=asked(), data=st.data())
 def test_all_entrances_give_one_plan_in_many_cases(world: World, one: Asked, data: st.DataObject) -> None:
     check_case(world, one, data, edits=3)
+
+
+ZONES: dict[str, Any] = {
+    "name": "fixed",
+    "layers": ["edge", "site", "cloud"],
+    "zones": {
+        "C1": {"layer": "cloud", "hosts": {"c1": {"n_cpu": 8}, "c2": {"n_cpu": 8}}},
+        "S1": {
+            "layer": "site",
+            "parent": "C1",
+            "hosts": {"s1": {"n_cpu": 4, "at": "local"}, "s2": {"n_cpu": 4, "gpu": True, "at": "local"}},
+        },
+        "E1": {"layer": "edge", "parent": "S1", "locations": ["L1"], "hosts": {"e1": {"n_cpu": 2}}},
+        "E2": {"layer": "edge", "parent": "S1", "locations": ["L2"], "hosts": {"e2": {"n_cpu": 2}}},
+    },
+}
+EDITS: tuple[tuple[Edit, str], ...] = (
+    (Move(operator="FP", to="site", at="L1"), "done"),
+    (Move(operator="ML", to="c2"), "done"),
+    (Spread(unit="AD", over=("s2",)), "done"),
+    (Spread(unit="AD@s2", over=("s2",)), "nothing new"),
+    (Split(unit="out", after="ML"), "done"),
+    (Fuse(first="ML", second="out"), "done"),
+    (Fuse(first="AD", second="out"), "refused"),
+    (Fuse(first="AD", second="out", to="cloud"), "done"),
+    (Move(operator="nobody", to="site"), "refused"),
+)
+
+
+def fixed(**changes: Any) -> Dataflow:
+    flow: Dataflow = replace(FIRST, locations=("L1", "L2"), **changes).flow()
+    return flow
+
+
+COSTS = OperatorProfile(cpu_s=1e-3, selectivity=0.5, bytes_out=40)
+OPTIONS: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"known": True}, "done"),
+    ({"known": True}, "nothing new"),
+    ({"flow": fixed(size="2 minutes")}, "refused"),
+    ({"flow": fixed(size="2 minutes"), "reset": ("AD.1of2@s1", "AD.2of2@s2")}, "done"),
+    ({"flow": fixed(size="2 minutes", above=1), "canary": 1}, "done"),
+    (
+        {
+            "flow": fixed(size="2 minutes", above=1),
+            "strategy": "tsoo_exact",
+            "max_latency": 5.0,
+            "max_bandwidth": 80,
+            "weights": (0.0, 1.0),
+            "profile": Profile(dataflow="f", rates={"read": {"*": 9.0}}, operators={"FP": COSTS}),
+            "compare": True,
+        },
+        "done",
+    ),
+)
+
+
+def test_each_option_comes_through(world: World, tmp_path: Path) -> None:
+    """What hypothesis may not draw: each kind of edit with all it takes, and each option of ``apply``."""
+    new = (tmp_path / f"{n}.db" for n in itertools.count())
+    store, zones = ways.copied(world.empty, next(new)), SimulatedNodes()
+    first = Asked(flow=fixed(), zones=ZONES)
+    assert came_of(check_applied(world, first, store, new)) == "done"
+    ways.settle(store, "f", zones)
+    for edit, expected in EDITS:
+        shown = check_edited(world, "f", edit, store, new)
+        assert came_of(shown) == expected, edit
+        check_settled(shown, store, zones)
+    for options, expected in OPTIONS:
+        shown = check_applied(world, replace(first, **options), store, new)
+        assert came_of(shown) == expected, options
+        check_settled(shown, store, zones)
 
 
 # ---------------------------------------------------------------- pools
@@ -309,9 +391,8 @@ def check_pool(world: World, members: list[Asked], data: st.DataObject) -> None:
             plan = ways.settle(store, "p", zones)
             edit = drawn_edit(data, plan)
             shown = check_edited(world, "p", edit, store, new)
-            event(f"{type(edit).__name__}: {'refused' if shown is None else 'done'}")
-            if shown is not None and not shown.change.same:
-                assert to_document(ways.settle(store, "p", zones)) == to_document(shown.change.diff.wanted)
+            event(f"{type(edit).__name__}: {came_of(shown)}")
+            check_settled(shown, store, zones)
         if there:
             name = data.draw(st.sampled_from(there))
             found = [way.remove(name, "p", ways.copied(store, next(new))) for way in each]
