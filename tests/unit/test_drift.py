@@ -147,8 +147,10 @@ def test_a_change_under_way_is_not_disturbed(site: Site) -> None:
 
 
 def test_an_answer_of_before_a_change_is_not_acted_on(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node has told of the former units; until that is looked at, others run in their place."""
+    """The node has told that a unit does not run; until that is looked at, another runs in its place."""
     site.apply(FIRST)
+    one = spec(site.running(), "AD@S1")
+    behind(site, one).stop(one)
     answered = threading.Event()
     report = SimulatedNode.report
 
