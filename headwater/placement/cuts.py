@@ -28,7 +28,7 @@ class TreeBranch:
 def branches(problem: Problem, *, most: int = 100_000) -> tuple[TreeBranch, ...]:
     """Give each source's branch. Operators need a list of hosts that they may run on.
 
-    Raises PlacementError where a branch has more than ``most`` choices.
+    Raises PlacementError where a branch has no choice, or more than ``most``.
     """
     application = problem.application
     fed: list[set[int]] = [set() for _ in application.operators]
@@ -44,6 +44,11 @@ def branches(problem: Problem, *, most: int = 100_000) -> tuple[TreeBranch, ...]
             raise PlacementError(
                 f"there are more than {most:,} ways to cut what '{name}' feeds",
                 hint="cut at fewer places: fewer layers, or fewer parallel branches of operators",
+            )
+        if not choices:
+            raise PlacementError(
+                f"what '{application.operators[source].name}' feeds could run nowhere: data goes up only",
+                hint="see what its operators require, and which layers have such hosts",
             )
         found.append(TreeBranch(source, own, choices))
     return tuple(found)

@@ -99,7 +99,7 @@ def _added(
         measured = {c.channel: c for c in seen.channels}
         return _flow(place, channel, [measured.get(c.id) for c in now])
     links = channel.links
-    source = _source_of(running, channel.operator)
+    source = _source_of(wanted, channel.operator)  # the operator may be new
     if source is None:
         return ChannelFlow(channel=place, links=links)
     units = {u.unit: u.rows_per_s for u in seen.units}

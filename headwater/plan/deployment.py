@@ -47,7 +47,7 @@ class Placement:
         return isinstance(other, Placement) and self._hosts == other._hosts
 
     def __hash__(self) -> int:
-        return hash(tuple((o, tuple(own.items())) for o, own in sorted(self._hosts.items())))
+        return hash(tuple((o, tuple(sorted(own.items()))) for o, own in sorted(self._hosts.items())))
 
     def __repr__(self) -> str:
         return f"Placement({self._hosts!r})"
@@ -63,17 +63,20 @@ class Placement:
     # ------------------------------------------------------------ JSON
 
     def to_data(self) -> list[dict[str, list[str]]]:
-        """Give the placement as JSON-able data: operators that run on the same hosts stand together."""
-        found: dict[tuple[HostNames, tuple[str, ...]], list[str]] = {}
-        for operator, own in self._hosts.items():
+        """Give the placement as JSON-able data: operators that run on the same hosts stand together.
+
+        Equal placements give the same, in whichever order they were put together.
+        """
+        found: dict[tuple[tuple[str, ...], HostNames], list[str]] = {}
+        for operator, own in sorted(self._hosts.items()):
             together: dict[HostNames, list[str]] = {}
-            for location, hosts in own.items():
+            for location, hosts in sorted(own.items()):
                 together.setdefault(hosts, []).append(location)
             for hosts, locations in together.items():
-                found.setdefault((hosts, tuple(locations)), []).append(operator)
+                found.setdefault((tuple(locations), hosts), []).append(operator)
         return [
             {"operators": operators, "locations": list(locations), "hosts": list(hosts)}
-            for (hosts, locations), operators in found.items()
+            for (locations, hosts), operators in sorted(found.items())
         ]
 
     @classmethod

@@ -18,14 +18,16 @@ zones:
 """)
 
 
-def planned(first_in_cloud: str) -> DeploymentPlan:
+def planned(first_in_cloud: str, *, more: bool = False) -> DeploymentPlan:
     builder = hw.flow("f", locations=["L1"])
     read = builder.read.json("/in", "id bigint, ts timestamp, v double").named("read")
     some = read.with_watermark("ts", "1 second").where("v > 0").named("some")
     counted = some.group_by(hw.window("ts", "1 minute")).agg(n="count(*)").named("counted")
     counted.write.memory("out")
+    if more:
+        some.where("v > 9").named("high").to_layer("cloud").write.memory("list")
     flow = builder.build()
-    above = flow.order[flow.order.index(first_in_cloud) :]
+    above = [o for o in flow.order[flow.order.index(first_in_cloud) :] if o != "high"]
     layers = {**marked_layers(flow, CONTINUUM), **dict.fromkeys(above, "cloud")}
     return build(flow, CONTINUUM, in_layers(flow, CONTINUUM, layers))
 
@@ -64,3 +66,9 @@ def test_rows_behind_an_aggregate_are_not_foretold() -> None:
 
 def test_the_same_cuts_cost_nothing() -> None:
     assert cut_cost(planned("out"), planned("out"), Progress(seconds=1.0)).words() == []
+
+
+def test_a_channel_of_a_new_operator_costs_at_most_what_is_read() -> None:
+    before, after = planned("counted"), planned("counted", more=True)
+    added = {f.channel: f.rows_per_s for f in cut_cost(before, after, seen(before)).added}
+    assert added["high@E1 -> C1"] == 90.0

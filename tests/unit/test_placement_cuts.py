@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -80,6 +81,14 @@ def test_what_several_sources_lead_to_is_in_no_branch() -> None:
     streams[joined, sink] = 1.0
     both = Problem(found.topology, Application(operators, streams))
     assert trunks(both, inside(both)) == ({joined: 2, sink: 2},)
+
+
+def test_where_data_would_have_to_go_down_nothing_is_placed() -> None:
+    found = problem([(0, 1)], fogs=1)
+    source, first, second, sink = found.application.operators
+    apart = (source, replace(first, hosts=frozenset({1})), replace(second, hosts=frozenset({0})), sink)
+    with pytest.raises(PlacementError, match="could run nowhere: data goes up only"):
+        branches(Problem(found.topology, Application(apart, found.application.streams)))
 
 
 def test_too_many_ways_are_refused() -> None:

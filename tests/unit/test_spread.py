@@ -21,7 +21,7 @@ from headwater.dataflow.stream import Stream
 from headwater.plan import edit
 from headwater.plan.build import annotated, build
 from headwater.plan.diff import PlanDiff, diff
-from headwater.plan.document import from_document, to_document
+from headwater.plan.document import from_document, plan_id, to_document
 from headwater.plan.edit import Edit, Fuse, Move, Split, Spread
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.order import steps_of
@@ -246,7 +246,8 @@ zones:
 def check_plan(plan: DeploymentPlan) -> None:
     """Check that each row has one way, to hosts that may run what is there."""
     flow, continuum = plan.dataflow, plan.continuum
-    assert from_document(json.loads(json.dumps(to_document(plan)))) == plan
+    again = from_document(json.loads(json.dumps(to_document(plan))))
+    assert again == plan and plan_id(again) == plan_id(plan)  # standings name it by its id
     order = [u.id for u in plan.units]
     assert len({*order, *(c.id for c in plan.channels)}) == len(order) + len(plan.channels)
     assert all(order.index(c.producer) < order.index(r) for c in plan.channels for r in c.consumers)
