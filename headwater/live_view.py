@@ -6,7 +6,6 @@ was read once is not read again while it is the same.
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import time
@@ -14,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
-from hashlib import sha256
 from typing import Any
 
 from headwater.adapt.keeping import Figures, breaks
@@ -165,11 +163,9 @@ class _Memory:
         if document is None:
             return None
         found = outline(document)
-        text = json.dumps(found.continuum, sort_keys=True)
-        key = sha256(text.encode()).hexdigest()
-        if key not in self.continua:
-            self.continua[key] = Continuum.from_data(found.continuum)
-        continuum = self.continua[key]
+        if found.continuum not in self.continua:
+            self.continua[found.continuum] = store.continuum(found.continuum)
+        continuum = self.continua[found.continuum]
         self.plans[id_] = _Planned(found.units, continuum, {z.name: z.layer for z in continuum.zones})
         if len(self.plans) > PLANS:
             self.plans.popitem(last=False)

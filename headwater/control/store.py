@@ -88,13 +88,14 @@ class StoreReader(MemoryReader, SharingReader):
                 raise Missing(f"no plan {id_[:12]}", where=self.where, hint="the store was damaged")
             document = json.loads(row.document)
             if isinstance(document.get("continuum"), str):
-                document["continuum"] = self._continuum(document["continuum"])
+                document["continuum"] = self.continuum(document["continuum"])
             found = self._plans[id_] = from_document(document)
             while len(self._plans) > PLANS:
                 self._plans.pop(next(iter(self._plans)), None)
         return found
 
-    def _continuum(self, id_: str) -> Continuum:
+    def continuum(self, id_: str) -> Continuum:
+        """Give a stored continuum, which many plans may share."""
         found = self._continua.get(id_)
         if found is None:
             row = self._one(select(t.continua.c.document).where(t.continua.c.id == id_))

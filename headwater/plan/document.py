@@ -114,17 +114,17 @@ def _ids(parts: Any) -> Counter[str]:
 
 @dataclass(frozen=True)
 class Outline:
-    """What a document tells at once: the units by id, and the continuum's data."""
+    """What a stored document tells at once: the units by id, and the continuum by its content."""
 
     units: tuple[str, ...]
-    continuum: Mapping[str, Any]
+    continuum: str
     operators: tuple[str, ...]
 
 
 def outline(data: Mapping[str, Any]) -> Outline:
     """Read the outline of a stored document, which was checked when it was made."""
     units = tuple(_UNIT.validate_python(unit).id for unit in data["units"])
-    return Outline(units, data["continuum"], tuple(data["tags"]))
+    return Outline(units, str(data["continuum"]), tuple(data["tags"]))
 
 
 _UNIT: TypeAdapter[Unit] = TypeAdapter(Unit)
