@@ -253,6 +253,8 @@ class Watch(threading.Thread):
         now = time.monotonic()
         with self._lock:
             seen = self.units.setdefault(unit.unit, Seen())
+            if unit.batch < 0:
+                return  # its query is just being started
             if unit.batch != seen.batch or (unit.run and unit.run != seen.run):
                 seen.gap = max(seen.gap, now - seen.since)
                 seen.since, seen.batch = now, unit.batch

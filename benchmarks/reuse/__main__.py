@@ -29,8 +29,8 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the tasks that run, step by step")
     options = parser.parse_args()
     if options.quick:
-        options.settle, options.measure = min(options.settle, 20.0), min(options.measure, 3.0)
-        options.steps = options.steps or 3
+        options.settle, options.measure = min(options.settle, 10.0), min(options.measure, 3.0)
+        options.steps, options.every = options.steps or 3, max(options.every, 3)
     facts = common.facts(quick=options.quick)
     found: dict[str, Any] = {}
     if options.only != "live":
