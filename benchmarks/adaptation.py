@@ -4,8 +4,8 @@ StrIoT's taxi query runs on an edge and a cloud zone, each with an agent and a S
 that rank the routes are fused with those at the edge, cut off again and put into the cloud, and moved as a
 unit of their own, all under a steady feed. Event time runs ``SPEED`` times faster than the clock, so that a
 window closes every half second. In the end the sink is held against one Spark batch run. After it, one plain
-Spark query with the same operators is stopped and started again under such a feed. ``--quick`` leaves that
-and the migration out, and takes more than a minute on two cores all the same.
+Spark query with the same operators is stopped and started again under such a feed. ``--quick`` does each of
+these once; it takes some minutes on two cores all the same.
 
     python -m benchmarks.adaptation --json FILE
 """
@@ -39,7 +39,7 @@ from examples.taxi import generate
 from headwater.app import deployments
 from headwater.app.client import Client
 from headwater.channels.filelog import FileLog
-from headwater.continuum.model import Continuum
+from headwater.continuum.model.model import Continuum
 from headwater.control.records import JournalEntry
 from headwater.control.store import StoreReader
 from headwater.plan.build import build, in_layers, marked_layers
@@ -232,8 +232,6 @@ def changes(trial: Trial, options: argparse.Namespace, say: Callable[[str], None
     for _ in range(repeats):
         yield change("fusion", together)
         yield change("fission", apart)
-    if options.quick:
-        return
     change("", low)
     for n in range(repeats):
         yield change("migration", high if n % 2 == 0 else low)
@@ -355,7 +353,7 @@ def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
     finally:
         feed.end()
         trial.end()
-    plain = [] if options.no_plain or options.quick else restarts(place / "plain", options)
+    plain = [] if options.no_plain else restarts(place / "plain", options)
     batch = LocalEndpoint.start(place / "batch", cores=2, memory_mb=1500, python_path=(str(common.ROOT),))
     try:
         dataflow = planned(place, "routes").dataflow

@@ -46,7 +46,7 @@ from headwater.spark.profiling import cpu_seconds
 
 TAXI = Path(__file__).resolve().parent.parent / "examples" / "taxi" / "continuum.yaml"
 FILES = 4  # of the bulk
-TRICKLE, SMALL = 10, 500  # small files that come one by one, and the rows of each
+TRICKLE, QUICK_TRICKLE, SMALL = 10, 3, 500  # small files that come one by one, and the rows of each
 LOOK, EVERY = 1.0, 5  # seconds between two looks of an agent; looks between two at the queries
 BEGIN = np.datetime64("2026-01-01T00:00:00", "s")
 ONE = """
@@ -134,13 +134,12 @@ KINDS = {
 }
 
 
-def write_input(kind: Kind, store: Path, rows: int, *, text: bool) -> None:
+def write_input(kind: Kind, store: Path, rows: int, *, trickle: int, text: bool) -> None:
     """Write a kind's rows: some to begin with, most in a few files, and a trickle of small ones."""
     store.mkdir()
-    small = TRICKLE * SMALL
-    table = kind.make(rows + SMALL + small, np.random.default_rng(1))
+    table = kind.make(rows + SMALL + trickle * SMALL, np.random.default_rng(1))
     bulk = [SMALL + n * rows // FILES for n in range(FILES + 1)]
-    cuts = [0, *bulk, *(bulk[-1] + n * SMALL for n in range(1, TRICKLE + 1))]
+    cuts = [0, *bulk, *(bulk[-1] + n * SMALL for n in range(1, trickle + 1))]
     for n, (first, last) in enumerate(itertools.pairwise(cuts)):
         part, file = table.slice(first, last - first), store / f"{n:03d}.{'csv' if text else 'parquet'}"
         if text:
@@ -225,10 +224,12 @@ def look_ms(endpoint: LocalEndpoint) -> float:
     return common.middle(took, 2)
 
 
-def compared(endpoint: LocalEndpoint, name: str, place: Path, rows: int, repeats: int) -> dict[str, Any]:
+def compared(
+    endpoint: LocalEndpoint, name: str, place: Path, *, rows: int, trickle: int, repeats: int
+) -> dict[str, Any]:
     """Run a dataflow with and without measuring, in turn, the one that begins changing."""
     kind, store = KINDS[name], place / name
-    write_input(kind, store, rows, text=name != "explode")
+    write_input(kind, store, rows, trickle=trickle, text=name != "explode")
     runs: dict[bool, list[Run]] = {False: [], True: []}
     for turn in range(-1, repeats):
         for measure in (True, False) if turn % 2 else (False, True):
@@ -266,14 +267,20 @@ def main() -> int:
     parser.add_argument("--only", choices=list(KINDS), help="one of the dataflows")
     options = parser.parse_args()
     facts = common.facts(quick=options.quick)
-    rows = options.rows or (100_000 if options.quick else 2_000_000)
+    rows = options.rows or (50_000 if options.quick else 2_000_000)
     place = Path(tempfile.mkdtemp(prefix="headwater-measuring-"))
     partitions = {"spark.sql.shuffle.partitions": str(facts["machine"]["cores"])}
     endpoint = None
     try:
         endpoint = LocalEndpoint.start(place / "spark", memory_mb=3072, extra_conf=partitions, quick=False)
-        names = [options.only] if options.only else ["explode"] if options.quick else list(KINDS)
-        found = {n: compared(endpoint, n, place, rows, common.repeats_of(options)) for n in names}
+        names = [options.only] if options.only else list(KINDS)
+        found = {
+            name: compared(
+                endpoint, name, place, rows=rows, trickle=QUICK_TRICKLE if options.quick else TRICKLE,
+                repeats=common.repeats_of(options),
+            )
+            for name in names
+        }  # fmt: skip
         look = look_ms(endpoint)
     finally:
         if endpoint is not None:

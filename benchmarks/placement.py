@@ -31,7 +31,8 @@ from headwater.testing import generate
 STRATEGIES = ("cloud_only", "tcep", "aels", "aels_rp", "aels_rp_la", "local_search", "optimal")
 MILLION = (1000, 1000, 999)
 """Clouds, sites, hosts of a site."""
-QUICK = ((10, 10, 10), (100, 100, 100), MILLION)
+QUICK = ((10, 10, 10), (100, 100, 100), (10, 500, 500), MILLION)
+"""One of each class of networks."""
 GRAPHS = common.ROOT.parent / "shared" / "workloads" / "placement_graphs"
 MOST = 50
 """Operators."""

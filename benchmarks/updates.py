@@ -35,7 +35,7 @@ from headwater.agent.agents import AgentClient
 from headwater.app.loading import load_dataflow
 from headwater.channels.flight import FlightLog
 from headwater.channels.wire import TOKEN_ENV, Credentials, Wire
-from headwater.continuum.model import Continuum
+from headwater.continuum.model.model import Continuum
 from headwater.control.store import StoreReader
 from headwater.core.errors import HeadwaterError
 from headwater.core.metrics import UnitProgress
@@ -253,6 +253,8 @@ class Watch(threading.Thread):
         now = time.monotonic()
         with self._lock:
             seen = self.units.setdefault(unit.unit, Seen())
+            if unit.batch < 0:
+                return  # its query is just being started
             if unit.batch != seen.batch or (unit.run and unit.run != seen.run):
                 seen.gap = max(seen.gap, now - seen.since)
                 seen.since, seen.batch = now, unit.batch
