@@ -327,12 +327,19 @@ class Continuum:
 
     def covered(self, name: str) -> tuple[str, ...]:
         """Return the locations the zone lists and those its children cover, in the order of `locations`."""
-        zone = self.zone(name)
-        return tuple(
-            location
-            for location in self.locations
-            if location in zone.locations or self.covering(zone.layer, location) == zone
-        )
+        return self._covered.get(self.zone(name).name, ())
+
+    @cached_property
+    def _covered(self) -> Mapping[str, tuple[str, ...]]:
+        """The locations of each zone that covers any: each location is carried up its path once."""
+        found: dict[str, list[str]] = {}
+        for location, lowest in self._lowest.items():
+            layers: set[str] = set()
+            for zone in (lowest, *self.ancestors(lowest.name)):
+                if zone.layer not in layers or location in zone.locations:
+                    found.setdefault(zone.name, []).append(location)
+                layers.add(zone.layer)
+        return {name: tuple(covered) for name, covered in found.items()}
 
     def eligible_hosts(self, zone: str, requirement: Requirement) -> tuple[Host, ...]:
         """Return the hosts of the zone that satisfy the requirement."""
