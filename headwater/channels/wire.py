@@ -21,7 +21,7 @@ from headwater.core import errors
 from headwater.core.errors import ChannelError, DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
 
 TOKEN_ENV = "HEADWATER_TOKEN"
-PROTOCOL = 2
+PROTOCOL = 3
 """Of the requests between controllers and agents; both sides need the same."""
 CA_ENV = "HEADWATER_CA"
 ASK_SECONDS = 10.0
