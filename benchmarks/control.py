@@ -222,7 +222,7 @@ def _live(many: Continuum, count: int, scratch: Path, *, repeats: int, quick: bo
         names = [node for node in world.nodes if node != "C1"]
         world.hung = frozenset(names[HANGS // 2 :: HANGS])
         answering = [node for name, node in world.nodes.items() if name not in world.hung]
-        _until_asked(answering, 3)  # the first rounds find the nodes that hang
+        _until_asked(answering, 2)  # the first round finds the nodes that hang
         begins = _changes(store, world, many, places, 2 if quick else 5 * repeats)
         _until(lambda: all(r.observed_version == r.version for r in store.deployments()))
         took = _rounds(answering, 1 if quick else 3)
