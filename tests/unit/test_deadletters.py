@@ -141,7 +141,7 @@ def test_places_cost_one_reading_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     lines = [f"{i % 1000},bad" for i in range(200_000)]
     path.write_text("\n".join(lines))
-    locator = Locator()
+    locator = Locator(seconds=600.0)
     assert [p.line for r in lines if (p := locator.locate(r, str(path)))] == list(range(1, len(lines) + 1))
     assert Locator(seconds=0).locate(lines[0], str(path)) is None
 

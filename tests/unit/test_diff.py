@@ -118,7 +118,7 @@ def test_readers_at_different_places_are_levelled_before_they_become_one() -> No
 
 def test_a_location_more() -> None:
     decided = between(FIRST, replace(FIRST, locations=("L1", "L2", "L4", "L5")))
-    assert actions(decided) == {"FP@E5": "start none", "AD@S2": "feed kept"}
+    assert actions(decided) == {"FP@E5": "start none", "AD@S2": "update_inputs kept"}
     zones, unit_statuses = SimulatedNodes(), unit_statuses_of(FIRST.plan())
     carry_out(steps_of(diff(None, FIRST.plan())), zones, diff(None, FIRST.plan()), {})
     begin = len(calls_of(zones))
@@ -128,7 +128,7 @@ def test_a_location_more() -> None:
 
 def test_a_location_less() -> None:
     decided = between(FIRST, replace(FIRST, locations=("L1", "L4")))
-    assert actions(decided) == {"FP@E2": "stop none", "AD@S1": "feed kept"}
+    assert actions(decided) == {"FP@E2": "stop none", "AD@S1": "update_inputs kept"}
     assert [f"{s.kind} {s.unit}" for s in steps_of(decided) if not isinstance(s, Watch)] == [
         "stop FP@E2", "feed AD@S1", "forget FP@E2",
     ]  # fmt: skip
@@ -213,7 +213,7 @@ def test_a_second_input_makes_another_query_of_a_unit_without_state() -> None:
     decided = diff(plan("L1"), plan("L1", "L2"))
     assert actions(decided) == {"low@E2": "start none", "mid@S1": "replace none"}
     assert "event time" in next(u.reason for u in decided.changed if u.unit == "mid@S1")
-    assert actions(diff(plan("L1", "L2"), plan("L1", "L2", "L3")))["mid@S1"] == "feed none"
+    assert actions(diff(plan("L1", "L2"), plan("L1", "L2", "L3")))["mid@S1"] == "update_inputs none"
 
 
 SCHEMA_TS = "ts timestamp, v double"
@@ -394,7 +394,7 @@ def test_state_of_two_zones_becomes_one_and_is_divided_again() -> None:
     up = diff(FIRST.plan(), lifted)
     ((share,),) = [c.shares for c in up.transfers]
     assert ([d.unit for d in share.source_units], share.by, share.part) == (["AD@S1", "AD@S2"], None, None)
-    assert actions(up)["AD@S1"] == "stop carried"
+    assert actions(up)["AD@S1"] == "stop transferred"
     down = diff(up.wanted, FIRST.plan())
     assert {c.unit: (share.by, share.values, share.part) for c in down.transfers for share in c.shares} == {
         "AD@S1": ("location", ("L1", "L2"), None),

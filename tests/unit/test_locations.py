@@ -267,8 +267,8 @@ def test_state_of_a_location_joins_that_of_another_and_leaves_it_again() -> None
     )
     there = diff(apart, joined)
     assert actions(there) == {
-        "clean@E1": "start none", "out@C1": "replace carried", "count@E1": "stop carried",
-        "count@C1": "stop carried",
+        "clean@E1": "start none", "out@C1": "replace transferred", "count@E1": "stop transferred",
+        "count@C1": "stop transferred",
     }  # fmt: skip
     transfer = transfers(there)["out@C1"]
     assert {s.operator: [d.unit for d in s.source_units] for s in transfer.shares} == {
@@ -290,8 +290,8 @@ def test_a_unit_that_gets_a_location_more_is_replaced_with_its_state() -> None:
     one, two = (deployed(flow, dict.fromkeys(at, up("fold", "count"))) for at in (("L2",), ("L1", "L2")))
     there = diff(one, two)
     assert actions(there) == {
-        "clean@E1": "start none", "count@C1": "replace carried", "out@C1": "feed none",
-        "count@E1": "stop carried",
+        "clean@E1": "start none", "count@C1": "replace transferred", "out@C1": "update_inputs none",
+        "count@E1": "stop transferred",
     }  # fmt: skip
     (change,) = [u for u in there.units if u.unit == "count@C1"]
     assert change.reason == "it takes over L1; it goes on from count@E1"
@@ -302,7 +302,7 @@ def test_a_unit_that_gets_a_location_more_is_replaced_with_its_state() -> None:
     assert there.wanted.unit("count@C1").tag != one.unit("count@C1").tag
     back = diff(there.wanted, one)
     assert actions(back) == {
-        "count@E1": "start carried", "count@C1": "replace carried", "out@C1": "feed none",
+        "count@E1": "start transferred", "count@C1": "replace transferred", "out@C1": "update_inputs none",
         "clean@E1": "stop none",
     }  # fmt: skip
     assert [(s.by, s.values) for s in transfers(back)["count@C1"].shares] == [("location", ("L2",))] * 2

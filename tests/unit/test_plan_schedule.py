@@ -63,7 +63,7 @@ def test_each_location_is_cut_where_it_is_best_there() -> None:
     deployment, prediction = place(found, exact(max_latency=1.0))
     plan = planned(deployment)
     assert plan.layer("valid", "L1") == "edge" and plan.layer("valid", "L2") == "cloud"
-    assert prediction.slo is not None and prediction.slo.kept and prediction.slo.response <= 1.0
+    assert prediction.limit_check is not None and prediction.limit_check.kept and prediction.limit_check.response <= 1.0
     where = {(u.zone, u.locations) for u in plan.units if "valid" in u.operators}
     assert where == {("E1", ("L1",)), ("C1", ("L2",))}
     without = planned(place(found, exact())[0])
@@ -98,11 +98,11 @@ def test_what_runs_is_moved_only_where_it_pays() -> None:
     found = setting(plant(), heavy(50.0), STRONG_AND_WEAK)
     first, _ = place(found, exact(max_latency=3.0))
     again, prediction = place(found, replace(exact(max_latency=3.0), running=first))
-    assert (again, prediction.slo and prediction.slo.moved) == (first, 0)
+    assert (again, prediction.limit_check and prediction.limit_check.moved) == (first, 0)
     layers = {**planned(first).layers, "valid": "cloud", "late": "edge", "means": "cloud"}
     other = in_layers(plant(), STRONG_AND_WEAK, layers)
     _, prediction = place(found, replace(exact(max_latency=3.0), running=other))
-    assert prediction.slo is not None and prediction.slo.moved
+    assert prediction.limit_check is not None and prediction.limit_check.moved
     # Another dataflow under that name: nothing of it can stay.
     strange = Deployment(frozenset(), Placement({"nothing": {"L1": ("big",)}}))
     assert place(found, replace(exact(max_latency=3.0), running=strange))[0] == first
@@ -135,12 +135,12 @@ def test_other_dataflows_take_their_part() -> None:
 def test_a_limit_that_nothing_keeps_to_is_named() -> None:
     found = setting(plant(), measured(100.0), STRONG_AND_WEAK)
     _, prediction = place(found, exact(max_latency=0.1))
-    slo = prediction.slo
+    slo = prediction.limit_check
     assert slo is not None and not slo.kept
     assert "least bad" in slo.missing and "max_latency" in slo.missing
     assert slo.missing in prediction.notes
     _, prediction = place(found, replace(exact(max_latency=0.1), running=found.marked))
-    assert prediction.slo is not None and "what runs stays" in prediction.slo.missing
+    assert prediction.limit_check is not None and "what runs stays" in prediction.limit_check.missing
     assert prediction.layers == planned(found.marked).layers
     with pytest.raises(PlacementError, match="knows no limits"):
         place(found, PlacementRequest(strategy="optimal", limits=Limits(max_latency=1.0)))
@@ -253,7 +253,7 @@ def test_plan_keeps_to_limits_and_compares(files: list[str]) -> None:
     for word in ("Placed by tsoo_exact", "of at most 2s", "resource usage", "fog_only", "optimal"):
         assert word in " ".join(shown.output.split())
     told = json.loads(CliRunner().invoke(app, ["plan", *files, *options, "--json"]).output)
-    slo = told["prediction"]["slo"]
+    slo = told["prediction"]["limit_check"]
     assert slo["kept"] and slo["response_s"] <= slo["max_latency_s"] == 2.0
     assert slo["max_bandwidth_bytes_per_s"] == 125e6
     assert set(told["strategies"]) >= set(SCHEDULERS)
@@ -324,5 +324,5 @@ def test_simulate_draws(files: list[str], tmp_path: Path) -> None:
 def test_schedulers_are_asked_for_like_any_strategy(tmp_path: Path) -> None:
     asked = PlanRequest(dataflow=plant(), continuum=CONTINUUM, strategy="fog_only")
     proposal = Client(str(tmp_path / "none.db")).propose(asked)
-    assert proposal.prediction is not None and proposal.prediction.slo is not None
+    assert proposal.prediction is not None and proposal.prediction.limit_check is not None
     assert proposal.plan.layers["means"] == "edge"
