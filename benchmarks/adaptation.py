@@ -4,8 +4,8 @@ StrIoT's taxi query runs on an edge and a cloud zone, each with an agent and a S
 that rank the routes are fused with those at the edge, cut off again and put into the cloud, and moved as a
 unit of their own, all under a steady feed. Event time runs ``SPEED`` times faster than the clock, so that a
 window closes every half second. In the end the sink is held against one Spark batch run. After it, one plain
-Spark query with the same operators is stopped and started again under such a feed. ``--quick`` leaves that
-and the migration out, and takes more than a minute on two cores all the same.
+Spark query with the same operators is stopped and started again under such a feed. ``--quick`` does each of
+these once; it takes some minutes on two cores all the same.
 
     python -m benchmarks.adaptation --json FILE
 """
@@ -36,16 +36,17 @@ import pyarrow as pa
 from benchmarks import common
 from examples.taxi import flow as taxi
 from examples.taxi import generate
-from headwater import live
-from headwater.continuum import Continuum
+from headwater.app import deployments
+from headwater.app.client import Client
+from headwater.channels.filelog import FileLog
+from headwater.continuum.model.model import Continuum
 from headwater.control.records import JournalEntry
 from headwater.control.store import StoreReader
-from headwater.plan.build import build, marked_layers
-from headwater.plan.deployment import Deployment, Edge
+from headwater.plan.build import build, in_layers, marked_layers
+from headwater.plan.deployment import Edge
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import Stop
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare
 
 CONTINUUM = Continuum.from_text("""
@@ -71,7 +72,7 @@ def planned(place: Path, first_in_cloud: str, *cuts: Edge) -> DeploymentPlan:
     layers = dict(marked_layers(dataflow, CONTINUUM))
     at = dataflow.order.index(first_in_cloud)
     layers |= dict.fromkeys(dataflow.order[:at], "edge") | dict.fromkeys(dataflow.order[at:], "cloud")
-    return build(dataflow, CONTINUUM, Deployment(layers, frozenset(cuts)))
+    return build(dataflow, CONTINUUM, in_layers(dataflow, CONTINUUM, layers, cuts=frozenset(cuts)))
 
 
 class Feed(threading.Thread):
@@ -149,11 +150,11 @@ class Trial:
         """Wait until a version is in force; give the journal of the change."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            (now,) = live.status(NAME, self.store)
-            if now.deployment.dealt >= version:
+            (now,) = deployments.status(NAME, self.store)
+            if now.observed_version >= version:
                 if now.change is None or now.change.outcome != "done":
                     raise SystemExit(f"the change failed: {now.change}")
-                return list(live.explain(NAME, self.store)[2])
+                return list(deployments.explain(NAME, self.store)[2])
             if time.monotonic() > deadline:
                 raise SystemExit(f"the change does not come to its end: {now}")
             time.sleep(0.05)
@@ -162,7 +163,7 @@ class Trial:
         """End the controller, the agents, their units and Sparks."""
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(60)
-        live.down(self.place)
+        deployments.down(self.place)
 
 
 @dataclass(frozen=True)
@@ -195,9 +196,7 @@ class Change:
     journal: Sequence[JournalEntry]
 
 
-def judge(
-    change: Change, moments: Sequence[float], lags: Sequence[float], calm: float
-) -> tuple[float, float]:
+def judge(change: Change, moments: Sequence[float], lags: Sequence[float], calm: float) -> tuple[float, float]:
     """Give the longest time without output around a change, and the time until lag is as before.
 
     ``moments`` are those of outputs in order, ``lags`` the seconds from a window's last trip to its output.
@@ -218,12 +217,13 @@ def changes(trial: Trial, options: argparse.Namespace, say: Callable[[str], None
     apart, together = planned(trial.place, "routes"), planned(trial.place, after_ranking())
     low = planned(trial.place, after_ranking(), ("end_in_range", "routes"))
     high = planned(trial.place, "routes", ("top_routes", after_ranking()))
-    trial.carry_out(live.apply(apart, trial.store))
+    trial.carry_out(common.want(apart, trial.store))
     time.sleep(4 * calm)
 
     def change(kind: str, plan: DeploymentPlan) -> Change:
+        proposal = common.proposal(plan, trial.store)
         begun = time.time()
-        journal = trial.carry_out(live.apply(plan, trial.store))
+        journal = trial.carry_out(Client(trial.store).apply(proposal))
         made = Change(kind, begun, time.time(), journal)
         time.sleep(2 * calm)
         say(f"{kind}: {told(made)}")
@@ -232,8 +232,6 @@ def changes(trial: Trial, options: argparse.Namespace, say: Callable[[str], None
     for _ in range(repeats):
         yield change("fusion", together)
         yield change("fission", apart)
-    if options.quick:
-        return
     change("", low)
     for n in range(repeats):
         yield change("migration", high if n % 2 == 0 else low)
@@ -257,7 +255,7 @@ def told(change: Change) -> str:
     words = []
     for entry in change.journal[stops[0] if stops else 0 :]:
         if entry.begun and entry.ended:
-            words.append(f"{entry.step.kind} {entry.step.zone} {entry.ended - entry.begun:.2f}")
+            words.append(f"{entry.step.kind} {entry.step.node} {entry.ended - entry.begun:.2f}")
     return ", ".join(words)
 
 
@@ -350,12 +348,12 @@ def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
         made = list(changes(trial, options, say))
         feed.end()
         with closing(StoreReader.open(trial.store)):
-            trial.carry_out(live.stop(NAME, trial.store, how="finish"))
+            trial.carry_out(deployments.stop(NAME, trial.store, how="finish"))
         seen, got = outputs(place)
     finally:
         feed.end()
         trial.end()
-    plain = [] if options.no_plain or options.quick else restarts(place / "plain", options)
+    plain = [] if options.no_plain else restarts(place / "plain", options)
     batch = LocalEndpoint.start(place / "batch", cores=2, memory_mb=1500, python_path=(str(common.ROOT),))
     try:
         dataflow = planned(place, "routes").dataflow

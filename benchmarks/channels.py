@@ -25,10 +25,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import common
-from headwater.errors import Unavailable
-from headwater.runtime.broker import LocalBroker, local_broker
-from headwater.runtime.channels.open import open_log
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.channels.open import open_log
+from headwater.core.errors import Unavailable
+from headwater.spark.broker import LocalBroker, local_broker
+from headwater.spark.endpoint import LocalEndpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,16 +73,14 @@ class Bench:
         self._count += 1
         members = self.place / f"members-{self._count}.json"
         members.write_text(json.dumps({"writers": {"w": spec}}))
-        reader = (
-            self.session.readStream.name("log").format("headwater_channel").option("members", str(members))
-        )
-        return reader.option("reader", f"r{self._count}").option("schema", SCHEMA).load()  # type: ignore[return-value]
+        reader = self.session.readStream.name("log").format("headwater_channel").option("members", str(members))
+        return reader.option("reader", f"r{self._count}").option("schema", SCHEMA).load()
 
     def sink(self, frame: DataFrame, spec: dict[str, Any], **trigger: Any) -> Any:
         """Start the query that writes a stream into a log."""
         self._count += 1
         kind = {"filelog": "filelog", "kafka": "kafkalog"}[spec["kind"]]
-        config = {"epoch": 1, "outlets": [{**spec, "kind": kind, "lineage": str(self._count)}]}
+        config = {"epoch": 1, "sink_writers": [{**spec, "kind": kind, "lineage": str(self._count)}]}
         writer = frame.writeStream.format("headwater_sink").option("config", json.dumps(config))
         writer = writer.option("checkpointLocation", str(self.place / f"checkpoint-{self._count}"))
         return writer.trigger(**(trigger or {"processingTime": TRIGGER})).start()
@@ -92,7 +90,7 @@ class Bench:
         source = self.place / f"rows-{rows}"
         stream = self.session.readStream.name("rows").schema(SCHEMA).option("maxFilesPerTrigger", 10)
         begun = time.monotonic()
-        finish(self.sink(stream.parquet(str(source)), spec, availableNow=True))  # type: ignore[arg-type]
+        finish(self.sink(stream.parquet(str(source)), spec, availableNow=True))
         seconds = time.monotonic() - begun
         check("written", open_log(spec).stats().rows, rows)
         return seconds
@@ -132,7 +130,7 @@ class Bench:
         for entry in last.entries(0, last.latest()):
             table = pa.Table.from_batches(last.read(entry.seq, entry.seq + 1))
             arrived.append(table.column("i").to_numpy())
-            newest = float(table.column("born").to_numpy().max())
+            newest = float(table.column("ingested").to_numpy().max())
             if newest >= begun:
                 found.append(entry.written - newest)
         check("over two hops", len(np.unique(np.concatenate(arrived))), sent * HOP_ROWS)
@@ -153,12 +151,12 @@ def check(what: str, found: int, wanted: int) -> None:
         sys.exit(f"{found} rows {what} instead of {wanted}")
 
 
-def rows_of(first: int, count: int, born: float) -> pa.Table:
+def rows_of(first: int, count: int, ingested: float) -> pa.Table:
     """Make rows that do not compress to nothing."""
     i = np.arange(first, first + count, dtype="int64")
     value = np.sin(i * 12.9898) * 43758.5453
     names = pa.array([f"sensor-{n % 97}" for n in range(count)])
-    return pa.table({"i": i, "born": np.full(count, born), "value": value, "name": names})
+    return pa.table({"i": i, "ingested": np.full(count, ingested), "value": value, "name": names})
 
 
 def write_files(directory: Path, rows: int) -> None:

@@ -10,7 +10,11 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headwater.app.client import Proposal
+    from headwater.plan.model import DeploymentPlan
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -20,9 +24,7 @@ def arguments(description: str, *, repeats: int) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="a small form, under a minute")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to this file")
-    parser.add_argument(
-        "--repeats", type=int, metavar="N", help=f"runs of each variant (default {repeats}; quick: 1)"
-    )
+    parser.add_argument("--repeats", type=int, metavar="N", help=f"runs of each variant (default {repeats}; quick: 1)")
     parser.set_defaults(usual_repeats=repeats)
     return parser
 
@@ -58,6 +60,21 @@ def commit() -> str:
         return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):
         return "unknown"
+
+
+def proposal(plan: DeploymentPlan, store: str) -> Proposal:
+    """Hold a plan against what a store has; the client of that store can apply what this gives."""
+    from headwater.app.client import Client, PlanRequest
+
+    request = PlanRequest(dataflow=plan.dataflow, continuum=plan.continuum, decided=plan.deployment)
+    return Client(store).propose(request)
+
+
+def want(plan: DeploymentPlan, store: str) -> int:
+    """Store that a plan is wanted; give the version of that desired state."""
+    from headwater.app.client import Client
+
+    return Client(store).apply(proposal(plan, store))
 
 
 def middle(values: Sequence[float], digits: int = 3) -> float:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SIZES = {"small": (10, 5), "large": (500, 200)}
 """Zones and dataflows."""
-_PAINTED = "() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 0)))"
+_PAINTED = "() => new SLO(done => requestAnimationFrame(() => setTimeout(done, 0)))"
 _READY = "zones => document.querySelector(`.hw-map[data-zones='${zones}']`) !== null"
 _UPDATED = "before => Number(document.querySelector('.hw-map').dataset.updates || 0) > before"
 _WAIT = 60_000
@@ -79,9 +79,7 @@ def measure(driver: Playwright, place: Path, size: str, repeats: int, updates: i
                         time.sleep(draw.uniform(0.5, 1.5))
                         before = int(page.locator(".hw-map").get_attribute("data-updates") or 0)
                         tells = draw.sample(plans, many)
-                        crowd.tell(
-                            store, tells, 2000.0 + 10 * (n * updates + k) + many / 1000, at=time.time()
-                        )
+                        crowd.tell(store, tells, 2000.0 + 10 * (n * updates + k) + many / 1000, at=time.time())
                         begun = time.monotonic()
                         own.append(_seconds_until(page, _UPDATED, before, begun))
                         drawn.append(float(page.locator(".hw-map").get_attribute("data-ms") or 0))

@@ -33,20 +33,20 @@ import pyarrow.parquet as pq
 import headwater as hw
 from benchmarks import common
 from examples.taxi.flow import taxi
+from headwater.app.local import LocalRun
+from headwater.core.metrics import Progress
 from headwater.demo.flow import CONTINUUM as ACME
 from headwater.demo.flow import acme
-from headwater.metrics import Progress
+from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
-from headwater.app.local import LocalRun
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.hosts import Meter
-from headwater.runtime.profiling import cpu_seconds
-from headwater.runtime.settings import UnitSettings
+from headwater.spark.endpoint import LocalEndpoint
+from headwater.spark.hosts import Meter
+from headwater.spark.profiling import cpu_seconds
 
 TAXI = Path(__file__).resolve().parent.parent / "examples" / "taxi" / "continuum.yaml"
 FILES = 4  # of the bulk
-TRICKLE, SMALL = 10, 500  # small files that come one by one, and the rows of each
+TRICKLE, QUICK_TRICKLE, SMALL = 10, 3, 500  # small files that come one by one, and the rows of each
 LOOK, EVERY = 1.0, 5  # seconds between two looks of an agent; looks between two at the queries
 BEGIN = np.datetime64("2026-01-01T00:00:00", "s")
 ONE = """
@@ -55,6 +55,8 @@ layers: [edge]
 zones:
   E1: {layer: edge, locations: [L1]}
 """
+HOST = hw.Continuum.from_text(ONE).root.hosts[0]
+"""What this machine is called by a meter; what it measures does not depend on it."""
 
 
 # ---------------------------------------------------------------- the dataflows and what they read
@@ -64,13 +66,11 @@ def trips(rows: int, rng: np.random.Generator) -> pa.Table:
     """Make taxi trips in the order of their ends, over two hours, most of them within the grid."""
     end = np.sort(rng.integers(0, 7200, rows))
     spots = rng.normal((-73.98, 40.75), 0.05, (30, 2)).round(6)
-    spot = {}
+    spot: dict[str, np.ndarray] = {}
     for event in ("pickup", "dropoff"):
         where = spots[rng.integers(0, len(spots), rows)]
         spot |= {f"{event}_longitude": where[:, 0], f"{event}_latitude": where[:, 1]}
-    money = {
-        name: rng.integers(0, 50, rows) for name in ("fare_amount", "surcharge", "mta_tax", "tip_amount")
-    }
+    money = {name: rng.integers(0, 50, rows) for name in ("fare_amount", "surcharge", "mta_tax", "tip_amount")}
     return pa.table(
         {
             "medallion": rng.integers(0, 10_000, rows),
@@ -93,9 +93,7 @@ def readings(rows: int, rng: np.random.Generator) -> pa.Table:
     """Make readings of fifty machines over four days; some are not plausible."""
     at = np.arange(rows) * (4 * 86_400) // rows
     machine = np.char.add("m", (np.arange(rows) % 50).astype(str))
-    return pa.table(
-        {"machine": machine, "ts": _text(at), "temperature": rng.uniform(-60, 150, rows).round(3)}
-    )
+    return pa.table({"machine": machine, "ts": _text(at), "temperature": rng.uniform(-60, 150, rows).round(3)})
 
 
 def numbers(rows: int, rng: np.random.Generator) -> pa.Table:
@@ -136,13 +134,12 @@ KINDS = {
 }
 
 
-def write_input(kind: Kind, store: Path, rows: int, *, text: bool) -> None:
+def write_input(kind: Kind, store: Path, rows: int, *, trickle: int, text: bool) -> None:
     """Write a kind's rows: some to begin with, most in a few files, and a trickle of small ones."""
     store.mkdir()
-    small = TRICKLE * SMALL
-    table = kind.make(rows + SMALL + small, np.random.default_rng(1))
+    table = kind.make(rows + SMALL + trickle * SMALL, np.random.default_rng(1))
     bulk = [SMALL + n * rows // FILES for n in range(FILES + 1)]
-    cuts = [0, *bulk, *(bulk[-1] + n * SMALL for n in range(1, TRICKLE + 1))]
+    cuts = [0, *bulk, *(bulk[-1] + n * SMALL for n in range(1, trickle + 1))]
     for n, (first, last) in enumerate(itertools.pairwise(cuts)):
         part, file = table.slice(first, last - first), store / f"{n:03d}.{'csv' if text else 'parquet'}"
         if text:
@@ -186,7 +183,7 @@ def run(endpoint: LocalEndpoint, kind: Kind, store: Path, directory: Path, *, me
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _taken(deployment: Deployment, place: Path, batches: list[list[Path]]) -> tuple[float, float]:
+def _taken(deployment: LocalRun, place: Path, batches: list[list[Path]]) -> tuple[float, float]:
     """Give files to a deployment, batch after batch; tell in what time they were through."""
     cpu, begun = cpu_seconds() + time.process_time(), time.monotonic()
     for files in batches:
@@ -197,8 +194,8 @@ def _taken(deployment: Deployment, place: Path, batches: list[list[Path]]) -> tu
 
 
 @contextlib.contextmanager
-def _looked_at(deployment: Deployment, endpoint: LocalEndpoint) -> Iterator[None]:
-    stop, meter = threading.Event(), Meter("host", "zone", endpoint)
+def _looked_at(deployment: LocalRun, endpoint: LocalEndpoint) -> Iterator[None]:
+    stop, meter = threading.Event(), Meter(HOST, endpoint)
 
     def look() -> None:
         for turn in itertools.count(1):
@@ -219,7 +216,7 @@ def _looked_at(deployment: Deployment, endpoint: LocalEndpoint) -> Iterator[None
 
 def look_ms(endpoint: LocalEndpoint) -> float:
     """Measure a look at the processes of a Spark, in milliseconds."""
-    meter, took = Meter("host", "zone", endpoint), []
+    meter, took = Meter(HOST, endpoint), []
     for _ in range(20):
         begun = time.perf_counter()
         meter.look()
@@ -227,10 +224,12 @@ def look_ms(endpoint: LocalEndpoint) -> float:
     return common.middle(took, 2)
 
 
-def compared(endpoint: LocalEndpoint, name: str, place: Path, rows: int, repeats: int) -> dict[str, Any]:
+def compared(
+    endpoint: LocalEndpoint, name: str, place: Path, *, rows: int, trickle: int, repeats: int
+) -> dict[str, Any]:
     """Run a dataflow with and without measuring, in turn, the one that begins changing."""
     kind, store = KINDS[name], place / name
-    write_input(kind, store, rows, text=name != "explode")
+    write_input(kind, store, rows, trickle=trickle, text=name != "explode")
     runs: dict[bool, list[Run]] = {False: [], True: []}
     for turn in range(-1, repeats):
         for measure in (True, False) if turn % 2 else (False, True):
@@ -268,14 +267,20 @@ def main() -> int:
     parser.add_argument("--only", choices=list(KINDS), help="one of the dataflows")
     options = parser.parse_args()
     facts = common.facts(quick=options.quick)
-    rows = options.rows or (100_000 if options.quick else 2_000_000)
+    rows = options.rows or (50_000 if options.quick else 2_000_000)
     place = Path(tempfile.mkdtemp(prefix="headwater-measuring-"))
     partitions = {"spark.sql.shuffle.partitions": str(facts["machine"]["cores"])}
     endpoint = None
     try:
         endpoint = LocalEndpoint.start(place / "spark", memory_mb=3072, extra_conf=partitions, quick=False)
-        names = [options.only] if options.only else ["explode"] if options.quick else list(KINDS)
-        found = {n: compared(endpoint, n, place, rows, common.repeats_of(options)) for n in names}
+        names = [options.only] if options.only else list(KINDS)
+        found = {
+            name: compared(
+                endpoint, name, place, rows=rows, trickle=QUICK_TRICKLE if options.quick else TRICKLE,
+                repeats=common.repeats_of(options),
+            )
+            for name in names
+        }  # fmt: skip
         look = look_ms(endpoint)
     finally:
         if endpoint is not None:

@@ -30,12 +30,12 @@ import pyarrow.parquet as pq
 import headwater as hw
 from benchmarks import common, pipeline
 from benchmarks.pipeline import COLLATZ, SIZE, STEPS, Averages, check, results
+from headwater.app.local import LocalRun
+from headwater.channels.filelog import FileLog
+from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build, one_unit
 from headwater.plan.model import DeploymentPlan
-from headwater.runtime.channels.filelog import FileLog
-from headwater.app.local import LocalRun
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.settings import UnitSettings
+from headwater.spark.endpoint import LocalEndpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -230,8 +230,8 @@ def feed(directory: str, stop: Event) -> None:
     while not stop.is_set():
         time.sleep(max(0.0, due - time.time()))
         now = time.time()
-        born = now - EVERY * (1 - np.arange(1, per_file + 1) / per_file)
-        table = pa.table({"i": np.arange(count, count + per_file, dtype="int64"), "born": born})
+        ingested = now - EVERY * (1 - np.arange(1, per_file + 1) / per_file)
+        table = pa.table({"i": np.arange(count, count + per_file, dtype="int64"), "ingested": ingested})
         scratch = Path(directory) / f".{count:012d}"
         pq.write_table(table, scratch)
         scratch.rename(Path(directory) / f"{count:012d}.parquet")
@@ -252,9 +252,7 @@ def latency(endpoint: LocalEndpoint, place: Path, *, seconds: float, trigger: st
     source = place / f"feed-{trigger.replace(' ', '')}"
     source.mkdir()
     plan = two_hops(source)
-    deployment = LocalRun(
-        plan, place / f"twohops-{trigger.replace(' ', '')}", endpoint, UnitSettings(trigger=trigger)
-    )
+    deployment = LocalRun(plan, place / f"twohops-{trigger.replace(' ', '')}", endpoint, UnitSettings(trigger=trigger))
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     feeder = context.Process(target=feed, args=(str(source), stop), daemon=True)
@@ -269,13 +267,14 @@ def latency(endpoint: LocalEndpoint, place: Path, *, seconds: float, trigger: st
         stop.set()
         feeder.join(10)
         deployment.stop()
-    (writer,) = (unit for unit in plan.units if "arrived" in unit.outputs)
-    log = FileLog(deployment.layout.sink("arrived", plan.tags["arrived"], writer))
+    ran = deployment.plan
+    (writer,) = (unit for unit in ran.units if "arrived" in unit.outputs)
+    log = FileLog(deployment.layout.sink("arrived", ran.tags["arrived"], writer))
     samples, rows = [], 0
     for entry in log.entries(log.earliest(), log.latest()):
         if begun <= entry.written <= ended and entry.rows:
-            born = [b.column("born").to_numpy().max() for b in log.read(entry.seq, entry.seq + 1)]
-            samples.append(entry.written - float(max(born)))
+            ingested = [b.column("ingested").to_numpy().max() for b in log.read(entry.seq, entry.seq + 1)]
+            samples.append(entry.written - float(max(ingested)))
             rows += entry.rows
     if not samples:
         sys.exit("latency: nothing arrived in the cloud")

@@ -44,7 +44,7 @@ class Averages(StatefulProcessor):
     def handleInputRows(  # noqa: N802 (PySpark's name)
         self,
         key: Any,
-        rows: Iterator[pd.DataFrame],
+        rows: Iterator[pd.DataFrame],  # type: ignore[override]  # it is never given rows
         timerValues: Any,  # noqa: N803 (PySpark's name)
     ) -> Iterator[pd.DataFrame]:
         import numpy as np

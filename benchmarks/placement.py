@@ -20,17 +20,19 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import common
-from headwater.placement import Application, Problem, Topology, generate, solve
+from headwater.placement import Application, Problem, Topology, solve
 from headwater.placement.cost import evaluate, shortages
 from headwater.placement.index import Index
 from headwater.placement.problem import Stream
 from headwater.placement.solve import choose
 from headwater.placement.why import Unplaceable
+from headwater.testing import generate
 
 STRATEGIES = ("cloud_only", "tcep", "aels", "aels_rp", "aels_rp_la", "local_search", "optimal")
 MILLION = (1000, 1000, 999)
 """Clouds, sites, hosts of a site."""
-QUICK = ((10, 10, 10), (100, 100, 100), MILLION)
+QUICK = ((10, 10, 10), (100, 100, 100), (10, 500, 500), MILLION)
+"""One of each class of networks."""
 GRAPHS = common.ROOT.parent / "shared" / "workloads" / "placement_graphs"
 MOST = 50
 """Operators."""
@@ -95,7 +97,8 @@ def _solved(problem: Problem, case: Mapping[str, Any], index_ms: float) -> Itera
             "operators": len(problem.application),
             "index_ms": round(index_ms, 3),
         }
-        found, times = None, []
+        found = None
+        times: list[float] = []
         while len(times) < RUNS and sum(times) < LONG_MS:
             # What is derived once for a problem is no part of a strategy's time, nor is the collector's turn.
             fresh = Problem(problem.topology, problem.application)
@@ -233,9 +236,7 @@ def plot(found: Sequence[Mapping[str, Any]], file: Path) -> None:
             gaps = [_gap([r for r in own if r["hosts"] == h]) for h in hosts]
             axes[0][column].plot(hosts, times, marker=".", label=strategy)
             axes[1][column].plot(hosts, [100 * (g or 0.0) for g in gaps], marker=".", label=strategy)
-        axes[0][column].set(
-            title=f"units '{preset}'", xscale="log", yscale="log", ylabel="ms to place (median)"
-        )
+        axes[0][column].set(title=f"units '{preset}'", xscale="log", yscale="log", ylabel="ms to place (median)")
         axes[1][column].set(xlabel="hosts", ylabel="AL over the bound, % (mean)")
     axes[0][0].legend()
     figure.tight_layout()

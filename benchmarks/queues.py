@@ -19,17 +19,18 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import common
-from headwater.placement import Answer, Application, Problem, generate, solve
+from headwater.placement import Answer, Application, Problem, solve
 from headwater.placement.cost import transfer_time
-from headwater.placement.simulation import Simulated, World, simulate
+from headwater.testing import generate
+from headwater.testing.queues import QueueResult, QueueWorld, simulate
 
-WORLDS: Mapping[str, World] = {
-    "as the model": World(),
-    "hosts and links shared": World(shared=True),
-    "steady sources": World(steady=True),
-    "fixed service times": World(fixed=True),
-    "windows release together": World(windows=True),
-    "all of these": World(shared=True, steady=True, fixed=True, windows=True),
+WORLDS: Mapping[str, QueueWorld] = {
+    "as the model": QueueWorld(),
+    "hosts and links shared": QueueWorld(shared=True),
+    "steady sources": QueueWorld(steady=True),
+    "fixed service times": QueueWorld(fixed=True),
+    "windows release together": QueueWorld(windows=True),
+    "all of these": QueueWorld(shared=True, steady=True, fixed=True, windows=True),
 }
 STRATEGIES = ("optimal", "aels_rp_la", "aels")
 
@@ -54,7 +55,7 @@ def rows(seeds: int, seconds: float) -> Iterator[dict[str, Any]]:
                     }
 
 
-def _compared(problem: Problem, answer: Answer, seen: Simulated) -> dict[str, float]:
+def _compared(problem: Problem, answer: Answer, seen: QueueResult) -> dict[str, float]:
     """Give AL, its queues and its windows as modelled and seen, of all that events came to in that time."""
     application, cost = problem.application, answer.evaluation
     silent = tuple(replace(operator, size=0.0) for operator in application.operators)

@@ -19,14 +19,15 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import common
-from headwater.placement import Problem, fog
-from headwater.placement.cutnumbers import Load
+from headwater.placement import Problem
+from headwater.placement.cutnumbers import CutLoad
 from headwater.placement.cuts import branches
 from headwater.placement.exact import tsoo_exact
-from headwater.placement.fog import APP_1, APP_2, DEVICES, Cloud, Split
 from headwater.placement.replay import Score, Shared, Step, replay
 from headwater.placement.schedule import SCHEDULERS, decide, tables
 from headwater.placement.situation import Limits, Situation
+from headwater.testing import fog
+from headwater.testing.fog import APP_1, APP_2, DEVICES, Cloud, Split
 
 APPS = (APP_1, APP_2)
 MB = 8e6  # bits
@@ -130,9 +131,7 @@ def overall(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         reference = {_case(r): r for r in own if r["scheduler"] == "atsoo_h"}
         for scheduler in SCHEDULERS:
             group = [r for r in own if r["scheduler"] == scheduler]
-            both = [
-                (r, reference[_case(r)]) for r in group if r["success"] and reference[_case(r)]["success"]
-            ]
+            both = [(r, reference[_case(r)]) for r in group if r["success"] and reference[_case(r)]["success"]]
             times = [r["decision_ms"] for r in group]
             told.append(
                 {
@@ -164,7 +163,7 @@ def against_all(problems: int) -> dict[str, int]:
         topology = fog.fog(seed=seed, nodes=3, cloud="vm")
         problem = Problem(topology, fog.application(app, counts, seed=seed + 2))
         (table,) = tables(problem)
-        situation = Situation(table, Load.of(problem), LIMITS, compiled=True)
+        situation = Situation(table, CutLoad.of(problem), LIMITS, compiled=True)
         found = tsoo_exact(situation)
         least = np.inf
         for choices in np.ndindex(*(len(b.choices) for b in branches(problem))):
@@ -240,8 +239,7 @@ def main() -> None:
     options = parser.parse_args()
     known = common.facts(quick=options.quick)
     warm_up()
-    settings = ("vm",) if options.quick else tuple(SETTINGS)
-    found = list(rows(common.repeats_of(options), 1 if options.quick else NETWORKS, settings))
+    found = list(rows(common.repeats_of(options), 1 if options.quick else NETWORKS, tuple(SETTINGS)))
     levels, told = by_level(found), overall(found)
     show(told, levels, Console())
     checked = against_all(2 if options.quick else 66)

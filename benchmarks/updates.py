@@ -24,21 +24,24 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from benchmarks import common
-from headwater.continuum import Continuum
+from headwater.agent.agents import AgentClient
+from headwater.app.loading import load_dataflow
+from headwater.channels.flight import FlightLog
+from headwater.channels.wire import TOKEN_ENV, Credentials, Wire
+from headwater.continuum.model.model import Continuum
 from headwater.control.store import StoreReader
-from headwater.errors import HeadwaterError
-from headwater.loading import load_dataflow
-from headwater.metrics import UnitProgress
-from headwater.runtime.agents import AgentClient
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.ports import free_ports
-from headwater.runtime.wire import TOKEN_ENV, Credentials, Wire
+from headwater.core.errors import HeadwaterError
+from headwater.core.metrics import UnitProgress
+from headwater.disk.layout import sink_name
+from headwater.disk.ports import free_ports
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import Link, batch_result, compare
 
 PARENTS = {"C1": None, "S1": "C1", "S2": "C1", "E1": "S1", "E2": "S1", "E4": "S2", "E5": "S2"}
@@ -110,10 +113,14 @@ class World:
                 if process.poll() is not None and not self._closing.is_set():
                     self._start(name)
 
-    def client(self, zone: str) -> AgentClient:
+    def wire(self, zone: str) -> Wire:
         """Give a way to a zone that no cut link is in."""
-        wire = Wire(f"127.0.0.1:{self._ports[zone]}", Credentials(self.environment[TOKEN_ENV]))
-        return AgentClient(zone, lambda: wire, {})
+        return Wire(f"127.0.0.1:{self._ports[zone]}", Credentials(self.environment[TOKEN_ENV]))
+
+    def client(self, zone: str) -> AgentClient:
+        """Give what asks a zone, by such a way."""
+        wire = self.wire(zone)
+        return AgentClient(zone, lambda call, body, seconds: wire.ask(call, body, seconds=seconds))
 
     def kill(self, name: str) -> None:
         """SIGKILL an agent or the controller."""
@@ -246,6 +253,8 @@ class Watch(threading.Thread):
         now = time.monotonic()
         with self._lock:
             seen = self.units.setdefault(unit.unit, Seen())
+            if unit.batch < 0:
+                return  # its query is just being started
             if unit.batch != seen.batch or (unit.run and unit.run != seen.run):
                 seen.gap = max(seen.gap, now - seen.since)
                 seen.since, seen.batch = now, unit.batch
@@ -294,9 +303,7 @@ def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     everywhere = ["L1", "L2", "L4", "L5"]
 
-    def event(
-        name: str, act: Callable[[], None], expected: set[str], affected: set[str] | None = None
-    ) -> None:
+    def event(name: str, act: Callable[[], None], expected: set[str], affected: set[str] | None = None) -> None:
         before = watch.snapshot()
         act()
         settle(watch)
@@ -304,9 +311,7 @@ def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
         others = set(before) - set(restarted) - (affected or set())
         gap = round(watch.longest(others), 2)
         events.append({"event": name, "restarted": restarted, "expected": sorted(expected), "max_gap_s": gap})
-        print(
-            f"{name}: restarted {', '.join(restarted) or 'none'}; longest gap elsewhere {gap} s", flush=True
-        )
+        print(f"{name}: restarted {', '.join(restarted) or 'none'}; longest gap elsewhere {gap} s", flush=True)
 
     try:
         world.start()
@@ -336,10 +341,10 @@ def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
         for zone in zones:
             # Its own units run on, but nobody can see them meanwhile.
             own = {u for u in watch.snapshot() if u.endswith(f"@{zone}")}
-            event(f"kill -9 agent {zone}", lambda zone=zone: world.kill(zone), set(), own)
+            event(f"kill -9 agent {zone}", partial(world.kill, zone), set(), own)
         for zone in zones:
             own = {u for u in watch.snapshot() if u.endswith(f"@{zone}")}
-            event(f"kill -9 Spark {zone}", lambda zone=zone: world.kill_spark(zone), own)
+            event(f"kill -9 Spark {zone}", partial(world.kill_spark, zone), own)
         feed.end()
         world.command("stop", NAME, "--finish", "--wait")
         watch.end()
@@ -374,9 +379,10 @@ def settle(watch: Watch) -> None:
 def verdicts(world: World) -> pa.Table:
     """Read the sink in the cloud, where the plan in force has it."""
     with closing(StoreReader.open(world.store)) as store:
-        plan = store.base(NAME)
+        plan = store.active_plan(NAME)
     assert plan is not None
-    log = world.client("C1").sink(plan, "verdicts@C1", "verdicts")
+    name = sink_name("verdicts", plan.tags["verdicts"], plan.unit("verdicts@C1"))
+    log = FlightLog(world.wire("C1"), f"{NAME}/sinks/{name}")
     return pa.Table.from_batches(list(log.read(log.earliest(), log.latest())))
 
 

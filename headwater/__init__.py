@@ -9,21 +9,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headwater.continuum import Continuum
+    from headwater.continuum.model import Continuum
+    from headwater.core.errors import HeadwaterError
     from headwater.dataflow.builder import flow
     from headwater.dataflow.graph import Dataflow
     from headwater.dataflow.stateful import session_window, window
     from headwater.dataflow.stream import Stream
-    from headwater.errors import HeadwaterError
 
 __version__ = "0.1.0"
 
 __all__ = ["Continuum", "Dataflow", "HeadwaterError", "Stream", "flow", "session_window", "window"]
 
 _HOMES = {
-    "Continuum": "headwater.continuum",
+    "Continuum": "headwater.continuum.model",
     "Dataflow": "headwater.dataflow.graph",
-    "HeadwaterError": "headwater.errors",
+    "HeadwaterError": "headwater.core.errors",
     "Stream": "headwater.dataflow.stream",
     "flow": "headwater.dataflow.builder",
     "session_window": "headwater.dataflow.stateful",

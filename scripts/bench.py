@@ -32,11 +32,7 @@ def main() -> int:
         ok = status == 0 and result.exists()
         if not ok:
             failed.append(name)
-        outcome = (
-            f"-> {result.relative_to(ROOT)}"
-            if ok
-            else f"FAILED (exit {status}, result file: {result.exists()})"
-        )
+        outcome = f"-> {result.relative_to(ROOT)}" if ok else f"FAILED (exit {status}, result file: {result.exists()})"
         print(f"== {name}: {time.monotonic() - began:.0f} s {outcome}", flush=True)
     return 1 if failed else 0
 

@@ -111,9 +111,7 @@ def check_modules(prose: str) -> Iterator[tuple[int, str]]:
 def check_targets(text: str, targets: set[str]) -> Iterator[tuple[int, str]]:
     """Yield (line, problem) for each ``make TARGET`` that the Makefile lacks."""
     spans = [(m[1], m.start(1)) for m in CODE_SPAN.finditer(prose_of(text))]
-    spans += [
-        (m[4], m.start(4)) for m in FENCE.finditer(text) if m[3] in ("bash", "sh", "shell", "console", "")
-    ]
+    spans += [(m[4], m.start(4)) for m in FENCE.finditer(text) if m[3] in ("bash", "sh", "shell", "console", "")]
     for code, start in spans:
         for match in MAKE.finditer(code):
             if match[1] not in targets:
@@ -167,9 +165,7 @@ def check_doctests(path: Path, blocks: list[Block]) -> Iterator[tuple[int, str]]
     runner = doctest.DocTestRunner(optionflags=flags, verbose=False)
     namespace: dict[str, object] = {"__name__": "__main__"}
     for block in blocks:
-        test = doctest.DocTestParser().get_doctest(
-            block.code, namespace, path.name, str(path), block.line - 1
-        )
+        test = doctest.DocTestParser().get_doctest(block.code, namespace, path.name, str(path), block.line - 1)
         report: list[str] = []
         if runner.run(test, out=report.append, clear_globs=False).failed:
             yield block.line, "the example gives something else:\n" + "".join(report)

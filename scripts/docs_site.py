@@ -63,9 +63,7 @@ def with_formulas(page: str) -> str:
 # ---------------------------------------------------------------- the command line
 
 
-def _commands(
-    command: Any, context: Any, path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+def _commands(command: Any, context: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
     """Give all commands below one: path, command, context."""
     for name, below in command.commands.items():
         if below.hidden:
@@ -97,9 +95,7 @@ def cli_reference() -> str:
         rows = [r for p in command.params if (r := p.get_help_record(context)) is not None]
         rows += [("--help", "Show the help of this command.")]
         parts.append(
-            "\n".join(
-                ["| argument, option | |", "|---|---|", *(f"| `{_cell(a)}` | {_cell(b)} |" for a, b in rows)]
-            )
+            "\n".join(["| argument, option | |", "|---|---|", *(f"| `{_cell(a)}` | {_cell(b)} |" for a, b in rows)])
         )
     return "\n\n".join(parts)
 
@@ -114,7 +110,8 @@ def _cell(text: str) -> str:
 
 def exit_codes() -> str:
     """List the exit codes that the command line tells of, and the errors that lead to each."""
-    from headwater import cli, errors
+    from headwater import cli
+    from headwater.core import errors
 
     told = re.findall(r"(?:^|[:;])\s*(\d+) ([^;]+?)(?=;|\.?$)", str(cli.app.info.epilog))
     if len(told) < 2:
@@ -137,7 +134,7 @@ def exit_codes() -> str:
 
 def errors_reference() -> str:
     """List the errors: what each means, and whether it may go away by itself."""
-    from headwater import errors
+    from headwater.core import errors
 
     lines = ["| error | meaning | may go away by itself |", "|---|---|---|"]
     for name, value in vars(errors).items():

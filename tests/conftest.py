@@ -15,8 +15,8 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headwater.runtime.broker import LocalBroker
-    from headwater.runtime.endpoint import LocalEndpoint
+    from headwater.spark.broker import LocalBroker
+    from headwater.spark.endpoint import LocalEndpoint
 
 CONF = {"spark.sql.shuffle.partitions": "1"}
 
@@ -39,12 +39,10 @@ def free_port() -> int:
 
 def start_endpoint(directory: Path) -> LocalEndpoint:
     """Start a zone's Spark as the tests want it."""
-    from headwater.runtime.endpoint import LocalEndpoint
+    from headwater.spark.endpoint import LocalEndpoint
 
     root = str(Path(__file__).resolve().parent.parent)
-    return LocalEndpoint.start(
-        directory, cores=2, memory_mb=1536, extra_conf=CONF, python_path=(root,), quick=True
-    )
+    return LocalEndpoint.start(directory, cores=2, memory_mb=1536, extra_conf=CONF, python_path=(root,), quick=True)
 
 
 @pytest.fixture(scope="session")
@@ -67,8 +65,8 @@ def spark(endpoint: LocalEndpoint) -> SparkSession:
 def running_broker(directory: Path, **options: Any) -> Iterator[LocalBroker]:
     """Run a real broker; skip where none can be had, or fail where tests may not be skipped."""
     pytest.importorskip("confluent_kafka")
-    from headwater.errors import Unavailable
-    from headwater.runtime.broker import local_broker
+    from headwater.core.errors import Unavailable
+    from headwater.spark.broker import local_broker
 
     with contextlib.ExitStack() as stack:
         try:

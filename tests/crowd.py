@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from dataclasses import replace
@@ -10,13 +9,20 @@ from dataclasses import replace
 from sqlalchemy import insert, update
 
 import headwater as hw
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.control import tables as t
-from headwater.control.memory import lean
 from headwater.control.rows import keep_plan
 from headwater.control.store import Store
+from headwater.core.jsonform import dump_json
+from headwater.core.metrics import (
+    HostProgress,
+    Latency,
+    LinkProgress,
+    OperatorProgress,
+    Progress,
+    UnitProgress,
+)
 from headwater.dataflow.graph import Dataflow
-from headwater.metrics import HostProgress, Latency, LinkProgress, OperatorProgress, Progress, UnitProgress
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
 
@@ -77,9 +83,7 @@ def said(plan: DeploymentPlan, seconds: float, seed: int = 0) -> Progress:
                 cpu_s=seconds * 0.1,
                 run="1",
                 began=seconds,
-                operators=tuple(
-                    OperatorProgress(operator=o, rows_in=rows, rows_out=rows) for o in unit.operators
-                ),
+                operators=tuple(OperatorProgress(operator=o, rows_in=rows, rows_out=rows) for o in unit.operators),
                 latency=Latency(p50=0.4, p95=draw.uniform(0.5, 2), rows=100, over_s=10.0),
                 state_rows=40,
                 state_bytes=4000,
@@ -95,16 +99,12 @@ def said(plan: DeploymentPlan, seconds: float, seed: int = 0) -> Progress:
         if found.link is not None:
             speed = draw.uniform(1e3, 1e6)
             links.append(
-                LinkProgress(
-                    link=found.link.name, bytes=int(speed * seconds), up=True, delay_s=0.01, bytes_per_s=speed
-                )
+                LinkProgress(link=found.link.name, bytes=int(speed * seconds), up=True, delay_s=0.01, bytes_per_s=speed)
             )
     return Progress(seconds=seconds, units=tuple(units), links=tuple(links), hosts=tuple(hosts))
 
 
-def fill(
-    store: Store, zones: int, dataflows: int, *, each: int = 3, samples: int = 4
-) -> list[DeploymentPlan]:
+def fill(store: Store, zones: int, dataflows: int, *, each: int = 3, samples: int = 4) -> list[DeploymentPlan]:
     """Put dataflows into a store, each over a few locations, with their zones' newest words."""
     world = continuum(zones)
     places = list(world.locations)
@@ -121,15 +121,15 @@ def fill(
                 insert(t.deployments).values(
                     name=plan.dataflow.name,
                     version=1,
-                    dealt=1,
+                    observed_version=1,
                     phase="running",
-                    base=id_,
+                    active_plan=id_,
                     message="",
                     updated=now,
                 )
             )
             connection.execute(
-                insert(t.wishes).values(
+                insert(t.desired_states).values(
                     deployment=plan.dataflow.name, version=1, goal="run", plan=id_, options="{}", at=now
                 )
             )
@@ -143,11 +143,11 @@ def tell(store: Store, plans: list[DeploymentPlan], seconds: float, *, at: float
     samples, reports = [], []
     for n, plan in enumerate(plans):
         name, whole = plan.dataflow.name, said(plan, seconds, n)
-        samples.append({"deployment": name, "at": at, "progress": json.dumps(lean(whole))})
+        samples.append({"deployment": name, "at": at, "progress": dump_json(whole, lean=True).decode()})
         for zone in dict.fromkeys(u.zone for u in plan.units):
             own = Progress(seconds=seconds, units=tuple(u for u in whole.units if u.zone == zone))
             own = replace(own, hosts=tuple(h for h in whole.hosts if h.zone == zone))
-            values = {"at": at, "progress": json.dumps(own.to_data()), "error": None}
+            values = {"at": at, "progress": dump_json(own).decode(), "error": None}
             reports.append({"deployment": name, "zone": zone, **values})
     with store._writing() as connection:
         connection.execute(insert(t.samples), samples)

@@ -42,8 +42,8 @@ from benchmarks.flowunits.workload import (
 )
 from benchmarks.flowunits.zones import Zones
 from benchmarks.netlab import Lab
-from headwater.continuum import Continuum
-from headwater.errors import HeadwaterError, RuntimeFailure
+from headwater.continuum.model import Continuum
+from headwater.core.errors import HeadwaterError, RuntimeFailure
 
 VARIANTS: dict[str, Callable[[Lab, Path], Variant]] = {"headwater": Zones, "stretched": Stretched}
 BANDWIDTHS = ("unlimited", "1gbit", "100mbit", "10mbit")
@@ -141,9 +141,7 @@ class NotDeployed(RuntimeFailure):
     """A variant did not get as far as its first cell: no other cell can do better."""
 
 
-def run_variant(
-    trial: Trial, wanted: list[Cell], found: Found, *, repeats: int, note: Callable[[], None]
-) -> None:
+def run_variant(trial: Trial, wanted: list[Cell], found: Found, *, repeats: int, note: Callable[[], None]) -> None:
     """Go through the cells, and `note` after each run; after a failure the next cell begins anew."""
     try:
         for cell in wanted:
@@ -204,16 +202,12 @@ def table(result: dict[str, Any]) -> str:
 def parser() -> argparse.ArgumentParser:
     """Make the command line's parser."""
     made = common.arguments("One Spark stretched over zones beside Headwater", repeats=3)
-    made.add_argument(
-        "--rows", type=int, metavar="N", help=f"events a run (default {ROWS}; quick {QUICK_ROWS})"
-    )
+    made.add_argument("--rows", type=int, metavar="N", help=f"events a run (default {ROWS}; quick {QUICK_ROWS})")
     made.add_argument("--cells", type=cells, metavar="LIST", help="such as 10mbit/0,unlimited/100")
     made.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
     made.add_argument("--limit", type=float, default=600, metavar="SECONDS", help="of one run (default 600)")
     made.add_argument("--keep", type=Path, metavar="DIR", help="work in DIR and keep it, for its logs")
-    made.add_argument(
-        "--heatmap", type=Path, metavar="PNG", help="draw the result, such as docs/flowunits.png"
-    )
+    made.add_argument("--heatmap", type=Path, metavar="PNG", help="draw the result, such as docs/flowunits.png")
     return made
 
 
@@ -248,9 +242,7 @@ def main() -> int:
                 found[name] = Found()
 
                 def make(times: int, name: str = name) -> Variant:
-                    return VARIANTS[name](
-                        lab, (place / (name if times == 1 else f"{name}-{times}")).resolve()
-                    )
+                    return VARIANTS[name](lab, (place / (name if times == 1 else f"{name}-{times}")).resolve())
 
                 trial = Trial(lab, make, rows, options.limit)
                 try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.flowunits.workload import bits
-from headwater.errors import HeadwaterError, RuntimeFailure, Unavailable
+from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
 
 
 def grid(result: Mapping[str, Any], key: str) -> tuple[list[str], list[int], list[list[float | None]]]:
@@ -32,9 +32,7 @@ def draw(result: Mapping[str, Any], file: Path) -> None:
         from matplotlib.figure import Figure
         from matplotlib.patheffects import withStroke
     except ImportError:
-        raise Unavailable(
-            "matplotlib is missing", where="heat map", hint='pip install "headwater[bench]"'
-        ) from None
+        raise Unavailable("matplotlib is missing", where="heat map", hint='pip install "headwater[bench]"') from None
     ratios = any(cell.get("ratio") is not None for cell in result["cells"])
     bandwidths, delays, values = grid(result, "ratio" if ratios else "stretched_s")
     known = [v for row in values for v in row if v is not None]
@@ -43,9 +41,7 @@ def draw(result: Mapping[str, Any], file: Path) -> None:
     figure = Figure(figsize=(1.6 + 1.3 * len(bandwidths), 1.6 + 0.9 * len(delays)), layout="constrained")
     axes = figure.add_subplot()
     shown = [[float("nan") if v is None else v for v in row] for row in values]
-    axes.imshow(
-        shown, cmap="viridis", aspect="auto", norm=LogNorm(min(known), max(*known, min(known) * 1.01))
-    )
+    axes.imshow(shown, cmap="viridis", aspect="auto", norm=LogNorm(min(known), max(*known, min(known) * 1.01)))
     axes.set_xticks(range(len(bandwidths)), bandwidths)
     axes.set_yticks(range(len(delays)), [f"{d} ms" for d in delays])
     axes.set_xlabel("bandwidth of each link")

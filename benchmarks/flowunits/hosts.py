@@ -19,8 +19,8 @@ from typing import Any
 from benchmarks.common import ROOT
 from benchmarks.flowunits.workload import CORES, EDGES
 from benchmarks.netlab import Lab
-from headwater.errors import RuntimeFailure
-from headwater.runtime.endpoint import find_java
+from headwater.core.errors import RuntimeFailure
+from headwater.spark.endpoint import find_java
 
 _TAIL = 15
 
@@ -126,6 +126,4 @@ class Hosts:
         for log in sorted(self.place.glob(f"*/{name}*.log"))[:1]:
             with contextlib.suppress(OSError):
                 tail = log.read_text(errors="replace").splitlines()[-_TAIL:]
-        return RuntimeFailure(
-            "\n".join([what, *tail]), where=self.variant, hint="keep the logs with --keep DIR"
-        )
+        return RuntimeFailure("\n".join([what, *tail]), where=self.variant, hint="keep the logs with --keep DIR")

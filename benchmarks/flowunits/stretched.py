@@ -23,7 +23,7 @@ from benchmarks.flowunits.hosts import Hosts
 from benchmarks.flowunits.stretched_query import Settings
 from benchmarks.flowunits.workload import BATCH_ROWS, CLOUD, CORES, EDGES, TRIGGER, Burst
 from benchmarks.netlab import Lab
-from headwater.runtime.endpoint import KEEP_COMPILED, STREAMING_CONF
+from headwater.spark.endpoint import KEEP_COMPILED, STREAMING_CONF
 
 # Every zone has a network of its own, so the same ports serve all.
 MASTER_PORT, STORAGE_PORT, EVENTS_PORT = 7077, 9870, 7070

@@ -69,9 +69,7 @@ class EventReader(DataSourceStreamReader):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         with ThreadPoolExecutor(len(self.servers)) as pool:  # as far away as the farthest, not all in a row
             newest = dict(
-                zip(
-                    self.servers, pool.map(lambda at: _client.newest(*at), self.servers.values()), strict=True
-                )
+                zip(self.servers, pool.map(lambda at: _client.newest(*at), self.servers.values()), strict=True)
             )
         return {name: min(count, start[name] + self.max_rows) for name, count in newest.items()}
 

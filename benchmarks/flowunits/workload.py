@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 
 from benchmarks import pipeline
 from benchmarks.netlab import Lab
-from headwater.errors import RuntimeFailure
-from headwater.quantity import parse_bandwidth
+from headwater.core.errors import RuntimeFailure
+from headwater.core.quantity import parse_bandwidth
 
 # Location of each edge zone. One host a zone; the paper has two machines in its one site.
 EDGES = {"E1": "L1", "E2": "L2", "E3": "L3", "E4": "L4"}
@@ -33,9 +33,7 @@ CLOUD = "C1"
 # the scheduler of the kernel, so the ratios shrink and their order stays.
 CORES = {**dict.fromkeys(EDGES, 1), **dict.fromkeys(SITES, 2), CLOUD: 4}
 UNIT = 300  # rows of a location that fill whole windows: every third, ten keys, ten to a window
-BATCH_ROWS = (
-    500_000  # of one location in one batch, at most, in every variant: few batches favour the baseline
-)
+BATCH_ROWS = 500_000  # of one location in one batch, at most, in every variant: few batches favour the baseline
 TRIGGER = "0 seconds"  # in every variant: the next batch as soon as there is input
 _POLL = 0.02
 _SETTLE = 1.0  # within which a result too many would show up

@@ -21,11 +21,11 @@ from benchmarks.flowunits.flow import FILE_ROWS, flow
 from benchmarks.flowunits.hosts import Hosts
 from benchmarks.flowunits.workload import BATCH_ROWS, CLOUD, CORES, EDGES, TRIGGER, Burst, continuum_text
 from benchmarks.netlab import Lab
+from headwater.agent.agents import running_agent
+from headwater.channels.wire import TOKEN_ENV
+from headwater.core.errors import RuntimeFailure
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import RuntimeFailure
-from headwater.runtime.agents import running_agent
-from headwater.runtime.endpoint import end_stale
-from headwater.runtime.wire import TOKEN_ENV
+from headwater.spark.endpoint import end_stale
 
 AGENT_PORT = 7400
 HEAP_MB = 700
@@ -74,9 +74,7 @@ class Zones:
         (cloud / "flow.json").write_text(self.dataflow.to_json())
         (cloud / "continuum.yaml").write_text(continuum_text(self.addresses))
         store = ["--store", str(cloud / "headwater.db")]
-        self._headwater(
-            CLOUD, "controller", ["up", "--listen", "none", *store, "--home", str(cloud / "home")]
-        )
+        self._headwater(CLOUD, "controller", ["up", "--listen", "none", *store, "--home", str(cloud / "home")])
         wanted = ["flow.json", "--continuum", "continuum.yaml", *store, "--yes", "--wait"]
         self._hosts.finish(self._headwater(CLOUD, "apply", ["apply", *wanted]), _APPLY_SECONDS)
 

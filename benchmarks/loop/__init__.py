@@ -1,1 +1,1 @@
-"""A deployment that keeps its promise by itself, against placements that stay, while the world changes."""
+"""A deployment that keeps its SLO by itself, against placements that stay, while the world changes."""

@@ -1,8 +1,8 @@
-"""How long a promise is broken while rates, a link and a host change, with and without the closed loop.
+"""How long an SLO is broken while rates, a link and a host change, with and without the closed loop.
 
 An edge with one core and a cloud zone with another are joined by a link of 100 Mbit/s. Trips come at 100,
 800, 2,000 and again 100 a second; then the link drops to 1 Mbit/s, then another job takes half of the edge's
-core. What is promised is that a window's result is there ``--max-latency`` seconds after its last trip. Each
+core. the SLO is that a window's result is there ``--max-latency`` seconds after its last trip. Each
 placement that stays runs through the same course as the one that adapts itself; the best of them is found
 afterwards. In the end every sink is held against one Spark batch run.
 
@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,15 @@ from benchmarks.loop import workload
 from benchmarks.loop.workload import CUTS, LOCATION, NAME, Feed, Phase, flow, phases, spans_out
 from benchmarks.loop.zones import CLOUD, Zones, continuum
 from benchmarks.netlab import Lab
-from headwater import live, live_loop, service
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import SLO
+from headwater.app import deployments, objectives, running
+from headwater.channels.filelog import FileLog
 from headwater.control.store import Store
-from headwater.plan.build import build, marked_layers
-from headwater.plan.deployment import Deployment
+from headwater.core.jsonform import dump
+from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.model import DeploymentPlan
-from headwater.profile import Profile
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.plan.profile import Profile
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare
 
 ALL_EDGE, ALL_CLOUD, AUTO = "all_edge", "all_cloud", "auto"
@@ -57,7 +58,7 @@ def planned(dataflow: Any, addresses: dict[str, str], first_in_cloud: str) -> De
     zones = continuum(addresses)
     at = dataflow.order.index(first_in_cloud)
     layers = {o: "edge" if n < at else "cloud" for n, o in enumerate(dataflow.order)}
-    return build(dataflow, zones, Deployment({**marked_layers(dataflow, zones), **layers}))
+    return build(dataflow, zones, in_layers(dataflow, zones, {**marked_layers(dataflow, zones), **layers}))
 
 
 @dataclass
@@ -104,24 +105,24 @@ class Trial:
         try:
             zones.begin()
             plan = planned(self._dataflow, zones.addresses, first_in_cloud)
-            zones.carry_out(live.apply(plan, zones.store))
+            zones.carry_out(common.want(plan, zones.store))
             feed.start()
-            self._promise("off")
+            self._slo("off")
             for phase in course:
                 if phase.name == "calm" and policy == AUTO:
-                    self._promise("auto")
+                    self._slo("auto")
                 begun[phase.name] = time.time()
                 self._enter(phase, feed)
                 self._pass(phase, errors)
             ended = time.time()
             feed.rate = 0
-            self._promise("off")
+            self._slo("off")
             feed.end()
             self._wait_until_calm()
-            versions = [w.version for w in live.history(NAME, zones.store).wishes]
-            zones.carry_out(live.stop(NAME, zones.store, how="finish"))
+            versions = [w.version for w in deployments.history(NAME, zones.store).desired_states]
+            zones.carry_out(deployments.stop(NAME, zones.store, how="finish"))
             due, got = self._outputs(feed)
-            decisions = [d.to_data() for d in live_loop.decisions(NAME, zones.store)]
+            decisions = dump(objectives.decisions(NAME, zones.store))
         except BaseException:
             if self._spark is not None:
                 self._spark.result().stop()
@@ -146,18 +147,18 @@ class Trial:
             rows_in=feed.rows,
         )
 
-    def _promise(self, mode: Any) -> None:
+    def _slo(self, mode: Any) -> None:
         store = Store(self._zones.store)
         try:
             store.keep_profile(NAME, self._profile)
-            promise = Promise(
+            slo = SLO(
                 mode=mode,
                 max_latency=self._options.max_latency,
                 headroom=self._options.headroom,
                 settle=_SETTLE,
                 cool_down=60.0,
             )
-            store.set_promise(NAME, promise)
+            store.set_slo(NAME, slo)
         finally:
             store.close()
 
@@ -175,27 +176,28 @@ class Trial:
         ends = time.monotonic() + phase.seconds
         while (left := ends - time.monotonic()) > 0:
             time.sleep(min(5.0, left))
-            for event in live.history(NAME, self._zones.store).events[self._told :]:
+            for event in deployments.history(NAME, self._zones.store).events[self._told :]:
                 self._told += 1
                 if self._options.steps:
                     self._say(f"    {time.strftime('%H:%M:%S', time.localtime(event.at))} {event.text}")
             if left < phase.seconds / 3 + 5.0:
-                for kind, found in live_loop.compared(NAME, self._zones.store).items():
+                for kind, found in objectives.compared(NAME, self._zones.store).items():
                     errors[kind] += [c.error for c in found]
         self._stolen[phase.name] = stolen(begun, psutil.cpu_times())
 
     def _wait_until_calm(self) -> None:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
-            (now,) = live.status(NAME, self._zones.store)
-            if now.deployment.phase == "running" and now.deployment.dealt == now.deployment.version:
+            (now,) = deployments.status(NAME, self._zones.store)
+            if now.phase == "running" and now.observed_version == now.version:
                 return
             time.sleep(0.2)
 
     def _outputs(self, feed: Feed) -> tuple[list[tuple[float, float]], pa.Table]:
         """Read the sink: for each window when its trips were all there and when its last row came."""
         (directory,) = (self._place / CLOUD / "deployments" / NAME / "sinks").iterdir()
-        log, came, batches = FileLog(directory), {}, []
+        log, batches = FileLog(directory), []
+        came: dict[datetime, float] = {}
         for entry in range(log.earliest(), log.latest()):
             at = (directory / "log" / f"{entry:012d}").stat().st_mtime
             for batch in log.read(entry, entry + 1):
@@ -251,7 +253,7 @@ def tuned(place: Path) -> tuple[int, Profile]:
         print(f"{passes} passes: {each:.0f} µs", flush=True)
         passes = max(1, round(passes * _WORK_US / each))
     samples = {"trips": {LOCATION: str(place / LOCATION)}}
-    profile = service.profile(flow(str(place), passes), samples, cores=1, memory_mb=1000, repeats=3)
+    profile = running.profile(flow(str(place), passes), samples, cores=1, memory_mb=1000, repeats=3)
     return passes, profile.model_copy(update={"rates": {}})
 
 
@@ -301,9 +303,7 @@ def result_of(runs: Sequence[Run]) -> dict[str, Any]:
     ]
     if static:
         best = min(static, key=lambda r: r.total)
-        rows.append(
-            {**next(x for x in rows if x["policy"] == best.policy), "policy": "static_best", "decisions": []}
-        )
+        rows.append({**next(x for x in rows if x["policy"] == best.policy), "policy": "static_best", "decisions": []})
     own = [r for r in runs if r.policy == AUTO] or list(runs)
     errors = {
         kind: round(statistics.median(found), 3) if found else None
@@ -318,8 +318,8 @@ def main() -> None:
     parser = common.arguments(__doc__.splitlines()[0], repeats=1)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each phase")
     parser.add_argument("--warm", type=float, default=180.0, help="seconds in which Java warms up")
-    parser.add_argument("--max-latency", type=float, default=10.0, help="what is promised")
-    parser.add_argument("--headroom", type=float, default=0.1, help="what is promised")
+    parser.add_argument("--max-latency", type=float, default=10.0, help="the SLO")
+    parser.add_argument("--headroom", type=float, default=0.1, help="the SLO")
     parser.add_argument("--only", help=f"some of {AUTO},{','.join(STATIC)}")
     parser.add_argument("--tuned", type=Path, metavar="FILE", help="keep there what tuning found, or use it")
     parser.add_argument("--steps", action="store_true", help="show what happens")

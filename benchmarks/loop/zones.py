@@ -12,12 +12,12 @@ from typing import Any
 
 from benchmarks.common import ROOT
 from benchmarks.netlab import Lab
-from headwater import live
-from headwater.continuum import Continuum
-from headwater.errors import RuntimeFailure
-from headwater.runtime.agents import running_agent
-from headwater.runtime.endpoint import end_stale, find_java
-from headwater.runtime.wire import TOKEN_ENV
+from headwater.agent.agents import running_agent
+from headwater.app import deployments
+from headwater.channels.wire import TOKEN_ENV
+from headwater.continuum.model import Continuum
+from headwater.core.errors import RuntimeFailure
+from headwater.spark.endpoint import end_stale, find_java
 
 EDGE, CLOUD = "kerb", "cloud"
 CORES = {EDGE: 0, CLOUD: 1}  # the core of each zone's processes
@@ -67,6 +67,7 @@ class Zones:
         self.addresses = {zone: f"{lab.address(zone)}:{_PORT}" for zone in CORES}
         self._token = secrets.token_urlsafe(24)
         self._job: subprocess.Popen[Any] | None = None
+        self._started: list[subprocess.Popen[Any]] = []
         self.widen()
 
     def begin(self) -> None:
@@ -91,8 +92,8 @@ class Zones:
         """Wait until a version is in force."""
         deadline = time.monotonic() + _PATIENCE
         while True:
-            found = live.status(None, self.store)
-            if found and found[0].deployment.dealt >= version:
+            found = deployments.status(None, self.store)
+            if found and found[0].observed_version >= version:
                 change = found[0].change
                 if change is None or change.outcome != "done":
                     raise RuntimeFailure(f"the change failed: {change and change.message}")
@@ -115,21 +116,17 @@ class Zones:
 
     def end(self) -> None:
         """End all that was started."""
-        for process in [p for p in (self._job, *self._processes[::-1]) if p is not None]:
+        for process in [p for p in (self._job, *self._started[::-1]) if p is not None]:
             self.lab.end(process)
         for zone in CORES:
             for record in self._agent(zone).glob("spark/*/server.json"):
                 end_stale(record.parent)
 
-    @property
-    def _processes(self) -> list[subprocess.Popen[Any]]:
-        return self.__dict__.setdefault("_started", [])
-
     def _agent(self, zone: str) -> Path:
         return self.place / zone
 
     def _start(self, zone: str, name: str, words: list[str]) -> None:
-        self._processes.append(self._popen(zone, name, [sys.executable, "-m", "headwater", *words]))
+        self._started.append(self._popen(zone, name, [sys.executable, "-m", "headwater", *words]))
 
     def _popen(self, zone: str, name: str, command: list[str]) -> subprocess.Popen[Any]:
         self.place.mkdir(parents=True, exist_ok=True)

@@ -12,8 +12,8 @@ from types import FrameType
 from benchmarks.netlab import namespaces
 from benchmarks.netlab.check import check, table
 from benchmarks.netlab.lab import Lab
-from headwater.continuum import Continuum
-from headwater.errors import HeadwaterError
+from headwater.continuum.model import Continuum
+from headwater.core.errors import HeadwaterError
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -13,8 +13,8 @@ from typing import IO, Any
 
 from benchmarks.netlab.lab import Lab
 from benchmarks.netlab.namespaces import LabError
-from headwater.continuum import Continuum
-from headwater.quantity import format_bandwidth
+from headwater.continuum.model import Continuum
+from headwater.core.quantity import format_bandwidth
 
 CONTINUUM = """
 name: check

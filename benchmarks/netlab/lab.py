@@ -17,7 +17,7 @@ from typing import IO, Any
 from benchmarks.netlab import links, namespaces
 from benchmarks.netlab.namespaces import LabError
 from benchmarks.netlab.topology import LinkNet, Topology, plan
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 
 _READY_SECONDS = 20.0
 _STOP_SECONDS = 5.0
@@ -103,9 +103,7 @@ class Lab:
             names = ", ".join(self._links)
             raise LabError(f"no link of {lower!r}", hint=f"links are named by their child: {names}") from None
 
-    def set_link(
-        self, lower: str, *, bandwidth: float | str | None = KEEP, delay: float | str = KEEP
-    ) -> None:
+    def set_link(self, lower: str, *, bandwidth: float | str | None = KEEP, delay: float | str = KEEP) -> None:
         """Give a link another bandwidth (bit/s, None: unlimited) or delay (seconds, one way)."""
         link = self.link(lower)
         if not isinstance(bandwidth, str):
@@ -169,9 +167,7 @@ class Lab:
         command = ["ip", "netns", "exec", self._namespace(zone)]
         if hide:
             # `ip netns exec` gives the process a mount namespace of its own, which ends with it.
-            mounts = (
-                'while [ "$1" != -- ]; do mount -t tmpfs -o ro,size=4k none "$1" || exit 125; shift; done'
-            )
+            mounts = 'while [ "$1" != -- ]; do mount -t tmpfs -o ro,size=4k none "$1" || exit 125; shift; done'
             command += ["sh", "-c", f'{mounts}; shift; exec "$@"', "sh", *map(str, hide), "--"]
         process: subprocess.Popen[Any] = subprocess.Popen(
             [*command, *argv],
@@ -232,9 +228,7 @@ class Lab:
         forwarder = self._forwarders.get(link.lower)
         if forwarder is not None:
             if forwarder.poll() is not None or forwarder.stdin is None:
-                raise LabError(
-                    f"the forwarder of link {link.lower}-{link.upper} has ended", hint="start the lab again"
-                )
+                raise LabError(f"the forwarder of link {link.lower}-{link.upper} has ended", hint="start the lab again")
             forwarder.stdin.write(f"{link.delay}\n")
             forwarder.stdin.flush()
             return

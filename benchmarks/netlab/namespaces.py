@@ -13,12 +13,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.netlab.topology import PREFIX, owner
-from headwater.errors import HeadwaterError, Unavailable
+from headwater.core.errors import HeadwaterError, Unavailable
 
 SECONDS = 20.0  # no command of iproute2 takes longer, unless something is very wrong
-_INSTALL = (
-    "install iproute2 (Debian, Ubuntu: apt-get install iproute2; Fedora: dnf install iproute iproute-tc)"
-)
+_INSTALL = "install iproute2 (Debian, Ubuntu: apt-get install iproute2; Fedora: dnf install iproute iproute-tc)"
 
 
 class LabError(HeadwaterError):
@@ -47,9 +45,7 @@ def run(command: Sequence[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        raise LabError(
-            f"`{' '.join(command)}` does not end", hint="the kernel may be stuck; look at dmesg"
-        ) from None
+        raise LabError(f"`{' '.join(command)}` does not end", hint="the kernel may be stuck; look at dmesg") from None
     if done.returncode != 0:
         raise LabError(
             f"`{' '.join(command)}` failed: {(done.stderr or done.stdout).strip() or 'no message'}",

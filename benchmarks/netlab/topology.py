@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from itertools import pairwise
 
-from headwater.continuum import Continuum
-from headwater.errors import ContinuumError
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ContinuumError
 
 PREFIX = "hwlab-"
 _ZONES = IPv4Address("10.77.0.0")

@@ -28,13 +28,16 @@ def main() -> None:
     parser.add_argument("--trigger", default="2 seconds", help="between two batches")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the tasks that run, step by step")
     options = parser.parse_args()
+    if options.quick:
+        options.settle, options.measure = min(options.settle, 10.0), min(options.measure, 3.0)
+        options.steps, options.every = options.steps or 3, max(options.every, 3)
     facts = common.facts(quick=options.quick)
     found: dict[str, Any] = {}
     if options.only != "live":
         found |= logical.result(quick=options.quick)
         if options.plot:
             logical.plot(found["logical"], options.plot)
-    if options.only == "live" or (options.only is None and not options.quick):
+    if options.only != "logical":
         kinds = tuple(cast(Trace, k) for k in options.traces.split(","))
         place = Path(tempfile.mkdtemp(prefix="headwater-reuse-"))
         try:

@@ -16,15 +16,16 @@ from typing import Any
 
 import psutil
 
+from benchmarks import common
 from benchmarks.reuse.city import LOCATION, Feed, dataflow
 from benchmarks.reuse.workloads import Trace, trace, workload
-from headwater import live, live_share
-from headwater.continuum import Continuum
+from headwater.app import deployments, pools
+from headwater.continuum.model import Continuum
+from headwater.core.errors import HeadwaterError, Unavailable
+from headwater.core.metrics import UnitProgress
+from headwater.core.quantity import parse_duration
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import HeadwaterError, Unavailable
-from headwater.metrics import UnitProgress
 from headwater.plan.build import build
-from headwater.quantity import parse_duration
 
 RATE = 10.0  # packs a second of each stream
 ZONE = "cloud"
@@ -61,7 +62,7 @@ class City:
 
     def _control(self, trigger: str) -> None:
         with (self.place / "up.log").open("a") as log:
-            live.up(
+            deployments.up(
                 self.store,
                 home=self.place / "home",
                 options=("--trigger", trigger),
@@ -74,20 +75,18 @@ class City:
         begun = time.monotonic()
         if what == "submit":
             if self._reuse:
-                found = self._when_calm(
-                    lambda: live_share.submit(self.flows[name], continuum(), "city", self.store)
-                )
-                self._wait(live_share.POOL, found.version)
+                found = self._when_calm(lambda: pools.submit(self.flows[name], continuum(), "city", self.store))
+                self._wait(pools.POOL, found.version)
             else:
-                self._wait(name, live.apply(build(self.flows[name], continuum()), self.store))
+                self._wait(name, common.want(build(self.flows[name], continuum()), self.store))
         elif self._reuse:
-            found = self._when_calm(lambda: live_share.remove(name, "city", self.store))
-            self._wait(live_share.POOL, found.version)
+            found = self._when_calm(lambda: pools.remove(name, "city", self.store))
+            self._wait(pools.POOL, found.version)
         else:
-            self._wait(name, live.stop(name, self.store, how="forget"))
+            self._wait(name, deployments.stop(name, self.store, how="forget"))
         return time.monotonic() - begun
 
-    def _when_calm(self, do: Callable[[], live_share.Joined]) -> live_share.Joined:
+    def _when_calm(self, do: Callable[[], pools.Joined]) -> pools.Joined:
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
@@ -100,9 +99,9 @@ class City:
     def _wait(self, name: str, version: int) -> None:
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
-            with live.existing(self.store) as store:
+            with deployments.existing(self.store) as store:
                 record = store.find(name)
-                if record is not None and record.dealt >= version:
+                if record is not None and record.observed_version >= version:
                     last = store.changes(name)[-1]
                     if last.outcome != "done":
                         raise RuntimeError(f"{name}: {last.outcome}: {last.message}")
@@ -113,9 +112,9 @@ class City:
     def counts(self) -> dict[str, int]:
         """Count what is deployed: tasks, queries, channels."""
         tasks = queries = channels = 0
-        with live.existing(self.store) as store:
+        with deployments.existing(self.store) as store:
             for record in store.deployments():
-                plan = store.base(record.name) if record.phase == "running" else None
+                plan = store.active_plan(record.name) if record.phase == "running" else None
                 if plan is not None:
                     tasks += len(plan.dataflow.operators)
                     queries += len(plan.units)
@@ -135,7 +134,7 @@ class City:
 
     def _units(self) -> list[UnitProgress]:
         """Give what is known of all units that run."""
-        with live.existing(self.store) as store:
+        with deployments.existing(self.store) as store:
             return [
                 unit
                 for record in store.deployments()
@@ -174,7 +173,7 @@ class City:
         self.feed.end()
         self._over.set()
         self._controller.join(60)
-        live.down(self.place / "home")
+        deployments.down(self.place / "home")
 
 
 def _cpu(processes: list[psutil.Process]) -> dict[psutil.Process, float]:

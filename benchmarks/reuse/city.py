@@ -94,7 +94,7 @@ def _alike(stream: Stream) -> Stream:
 
 def _tree() -> Any:
     """Fit a small decision tree to made-up readings; always the same."""
-    from sklearn.tree import DecisionTreeClassifier
+    from sklearn.tree import DecisionTreeClassifier  # type: ignore[import-untyped]
 
     drawn = random.Random(1)
     rows = [[drawn.uniform(0, 100)] for _ in range(200)]
@@ -126,9 +126,7 @@ _TASKS: Mapping[str, Callable[[Stream, dict[str, Any], str, Path], Any]] = {
     ),
     "DistinctApproxCount": lambda s, c, source, place: iot.distinct_count(s, buckets=c["buckets_log2"]),
     "SecondOrderMoment": lambda s, c, source, place: iot.second_moment(s, tracked=c["max_items"]),
-    "LinearRegressionPredict": lambda s, c, source, place: iot.predict_linear(
-        s, LinearModel(), features=("value",)
-    ),
+    "LinearRegressionPredict": lambda s, c, source, place: iot.predict_linear(s, LinearModel(), features=("value",)),
     "DecisionTreeClassify": lambda s, c, source, place: iot.classify_tree(s, _tree(), features=("value",)),
     "MultiLinePlot": lambda s, c, source, place: iot.plot_lines(s, size=c["tuples"]),
     "MQTTPublish": lambda s, c, source, place: s.write.json(str(place / "out" / "messages")),
@@ -172,9 +170,7 @@ class Feed(threading.Thread):
 
     def _pack(self, name: str, at: float) -> dict[str, Any]:
         draw = self._drawn
-        entries: list[dict[str, Any]] = [
-            {"n": "source", "u": "string", "sv": f"device-{draw.randrange(DEVICES)}"}
-        ]
+        entries: list[dict[str, Any]] = [{"n": "source", "u": "string", "sv": f"device-{draw.randrange(DEVICES)}"}]
         for field, (low, high) in FIELDS[name].items():
             value = draw.uniform(low, high) * (10 if draw.random() < _BAD else 1)
             entries.append({"n": field, "u": "", "v": f"{value:.2f}"})

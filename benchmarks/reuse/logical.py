@@ -50,9 +50,7 @@ def plot(logical: Sequence[dict[str, Any]], file: Path) -> None:
     from matplotlib import pyplot
 
     names = list(dict.fromkeys(one["workload"] for one in logical))
-    figure, axes = pyplot.subplots(
-        len(names), len(TRACES), figsize=(4 * len(TRACES), 2.7 * len(names)), squeeze=False
-    )
+    figure, axes = pyplot.subplots(len(names), len(TRACES), figsize=(4 * len(TRACES), 2.7 * len(names)), squeeze=False)
     for one in logical:
         axis = axes[names.index(one["workload"])][TRACES.index(one["trace"])]
         for place, label in ((0, "default"), (1, "reuse")):

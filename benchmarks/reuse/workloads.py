@@ -17,7 +17,7 @@ from typing import Any, Literal
 import networkx as nx
 
 from benchmarks.common import ROOT
-from headwater.reuse.commons import Shape
+from headwater.reuse.commons import OperatorShape
 
 Trace = Literal["SEQ", "RW1", "RW2"]
 TRACES: tuple[Trace, ...] = ("SEQ", "RW1", "RW2")
@@ -68,7 +68,7 @@ def _edges(data: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple((e[0], e[1]) if isinstance(e, list) else (e["from"], e["to"]) for e in data["edges"])
 
 
-def shape(graph: Graph, *, name: str | None = None, salt: str = "") -> Shape:
+def shape(graph: Graph, *, name: str | None = None, salt: str = "") -> OperatorShape:
     """Give a graph by its tasks' keys: type, configuration, all that leads to them; ``salt``: of sources."""
     keys: dict[str, str] = {}
     inputs: dict[str, tuple[str, ...]] = {}
@@ -79,7 +79,7 @@ def shape(graph: Graph, *, name: str | None = None, salt: str = "") -> Shape:
         keys[task] = hashlib.sha256(content.encode()).hexdigest()
         inputs[keys[task]] = tuple(parents)
     fed = {p for p, _ in graph.edges}
-    return Shape(name or graph.name, inputs, frozenset(keys[t] for t in graph.tasks if t not in fed))
+    return OperatorShape(name or graph.name, inputs, frozenset(keys[t] for t in graph.tasks if t not in fed))
 
 
 def trace(name: str, kind: Trace, names: list[str]) -> Iterator[tuple[Literal["submit", "remove"], str]]:

@@ -188,9 +188,7 @@ def _cells(source: random.Random, *, end: str) -> _Weighted:
             cells.add(cell)
     noise = {cell: source.random() * 60 for cell in sorted(cells)}
     ranked = sorted(noise, key=lambda cell: (cell[0] - row) ** 2 + (cell[1] - column) ** 2 + noise[cell])
-    return _Weighted(
-        tuple(ranked), tuple(accumulate(_share(shares, rank) for rank in range(1, len(ranked) + 1)))
-    )
+    return _Weighted(tuple(ranked), tuple(accumulate(_share(shares, rank) for rank in range(1, len(ranked) + 1))))
 
 
 def _share(shares: dict[int, float], rank: int) -> float:
@@ -249,9 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.write(f"{line}\n")
         return 0
     per_file = -(-given.rows // given.files) if given.files else given.per_file or 10_000
-    for path in write_files(
-        given.out, given.rows, seed=given.seed, late=given.late, bad=given.bad, per_file=per_file
-    ):
+    for path in write_files(given.out, given.rows, seed=given.seed, late=given.late, bad=given.bad, per_file=per_file):
         print(path)
     return 0
 

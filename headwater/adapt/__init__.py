@@ -1,1 +1,1 @@
-"""When a deployment is to be changed by itself: what was promised, what is measured, what is better. Pure."""
+"""When a deployment is to be changed by itself: the SLO, what is measured, what is better. Pure."""

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from pydantic import computed_field
 
 from headwater.adapt.model import Costs, Facts, HostKey, Predicted, host_of, predict, rows_of, stateful_of
 from headwater.adapt.window import Window
+from headwater.core.jsonform import Unbounded
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sources import Source
 from headwater.placement.queueing import Floats
 from headwater.plan.model import DeploymentPlan, Unit
-from headwater.profile import Known, OperatorProfile, Profile
+from headwater.plan.profile import Known, OperatorProfile, Profile
 
 _WEIGHT = 0.5
 """Of a new measurement beside what was known."""
@@ -72,33 +74,13 @@ class Learned:
     costs: Costs = field(default_factory=Costs)
     seen: tuple[Observation, ...] = ()
 
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data; ``from_data`` gives it back."""
-        return {
-            "profile": self.profile.model_dump(exclude_none=True),
-            "costs": self.costs.to_data(),
-            "seen": [asdict(o) for o in self.seen],
-        }
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Learned:
-        """Read what ``to_data`` gave."""
-        known = {f.name for f in fields(Observation)}
-        return cls(
-            profile=Profile.model_validate(data["profile"]),
-            costs=Costs.from_data(data["costs"]),
-            seen=tuple(Observation(**{k: v for k, v in o.items() if k in known}) for o in data["seen"]),
-        )
-
 
 def learn(before: Learned, plan: DeploymentPlan, seen: Window) -> Learned:
     """Take a window in: what operators give, what batches and rows cost."""
     profile = _measured(narrowed(before.profile, plan.dataflow), plan, seen)
     facts = facts_of(replace(before, profile=profile), plan, seen)
     observed = [
-        o
-        for unit in plan.units
-        if unit.id in seen.units and (o := _observation(plan, unit, seen, facts)) is not None
+        o for unit in plan.units if unit.id in seen.units and (o := _observation(plan, unit, seen, facts)) is not None
     ]
     if not observed:
         return replace(before, profile=profile)
@@ -112,8 +94,8 @@ def learn(before: Learned, plan: DeploymentPlan, seen: Window) -> Learned:
 
 def _stretched(learned: Learned, plan: DeploymentPlan, seen: Window) -> float:
     """Give by what waits are to be multiplied, so that predictions come near to what was measured."""
-    foretold = predict(plan, facts_of(learned, plan, seen))
-    pairs = compared(plan, foretold, seen)["latency"]
+    predicted = predict(plan, facts_of(learned, plan, seen))
+    pairs = compared(plan, predicted, seen)["latency"]
     factors = [c.measured / c.predicted for c in pairs if 0 < c.predicted < math.inf and c.measured > 0]
     if not factors:
         return learned.costs.latency
@@ -225,10 +207,7 @@ def _observation(plan: DeploymentPlan, unit: Unit, seen: Window, facts: Facts) -
         batches=rates.batches,
         stateful=stateful_of(plan, unit),
         speed=max(0.05, 1.0 - beside / seen.hosts[key].cores),
-        work={
-            o: _counted(rates.operators, o, taken[unit.id, o]) * known.operator(o).cpu_s
-            for o in unit.operators
-        },
+        work={o: _counted(rates.operators, o, taken[unit.id, o]) * known.operator(o).cpu_s for o in unit.operators},
     )
 
 
@@ -238,15 +217,11 @@ def _counted(operators: Mapping[str, Any], name: str, otherwise: float) -> float
     return otherwise if found is None or found.rows_in is None else float(found.rows_in)
 
 
-def _fitted(
-    costs: Costs, plan: DeploymentPlan, observed: Sequence[Observation], kept: Sequence[Observation]
-) -> Costs:
+def _fitted(costs: Costs, plan: DeploymentPlan, observed: Sequence[Observation], kept: Sequence[Observation]) -> Costs:
     """Fit cores first, then batch times by what rows cost then."""
     names = sorted({name for o in kept for name in o.work})
     believed = [costs.batch_cpu, costs.state_cpu, *(costs.row.get(n, 1.0) for n in names)]
-    table = np.array(
-        [[o.batches, o.batches * o.stateful, *(o.work.get(n, 0.0) for n in names)] for o in kept]
-    )
+    table = np.array([[o.batches, o.batches * o.stateful, *(o.work.get(n, 0.0) for n in names)] for o in kept])
     weights = np.sqrt([o.weight for o in kept])
     cpu = np.array([o.cpu for o in kept])
     found = _ridge(table * weights[:, None], cpu * weights, np.array(believed))
@@ -296,18 +271,14 @@ class Compared:
     """What was predicted and what was measured: seconds, shares of a host's cores, bytes/s."""
 
     what: str
-    predicted: float
-    measured: float
+    predicted: Unbounded
+    measured: Unbounded
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
-    def error(self) -> float:
+    def error(self) -> Unbounded:
         """The difference as a share of what was measured."""
         return abs(self.predicted - self.measured) / max(abs(self.measured), 1e-9)
-
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data."""
-        finite = {k: v if math.isfinite(v) else None for k, v in asdict(self).items() if k != "what"}
-        return {"what": self.what, **finite, "error": self.error if math.isfinite(self.error) else None}
 
 
 def compared(plan: DeploymentPlan, predicted: Predicted, seen: Window) -> dict[str, tuple[Compared, ...]]:

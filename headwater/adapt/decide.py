@@ -15,13 +15,14 @@ from functools import cached_property
 from typing import Any, Literal
 
 from headwater.adapt.calibrate import Learned, facts_of
+from headwater.adapt.compliance import Figures, breaks, measured, sink_units, strain
 from headwater.adapt.evaluate import BatchModel, disagreement
-from headwater.adapt.keeping import Figures, breaks, measured, sink_units, strain
 from headwater.adapt.model import Facts, HostKey, predict
-from headwater.adapt.options import Option, Options, name_of
-from headwater.adapt.promise import Promise
+from headwater.adapt.options import Alternative, Option, Options, name_of
+from headwater.adapt.slo import SLO
 from headwater.adapt.window import Window
-from headwater.errors import HeadwaterError
+from headwater.core.errors import HeadwaterError
+from headwater.core.jsonform import dump
 from headwater.placement.exact import Exactness
 from headwater.plan.diff import diff
 from headwater.plan.model import DeploymentPlan
@@ -46,6 +47,23 @@ LEAST_GAIN = 0.005
 """Of RU, which is 1 where all is used of what there is: no change is made for less."""
 _ALIKE = 1.25
 """By what factor rates, links and hosts may differ and count as what they were."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredCase:
+    """What was measured of a deployment: seconds, bytes/s into the top layer, shares of hosts, rows/s.
+
+    ``others``: what else takes of each host. ``capacity``: bytes/s of links, where it is known.
+    """
+
+    latency_s: float | None
+    latency_p50_s: float | None
+    oldest_s: float
+    bandwidth_bytes_per_s: float
+    load: Mapping[str, float]
+    others: Mapping[str, float]
+    rates: Rates
+    capacity: Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -79,7 +97,7 @@ class Case:
     """
 
     plan: DeploymentPlan
-    promise: Promise
+    slo: SLO
     learned: Learned
     seen: Window
     newest: Window
@@ -104,9 +122,7 @@ class Case:
 
     def options(self, facts: Facts) -> Options:
         """Give what could run, if ``facts`` were so; loads that nothing explains stay where they are."""
-        return Options(
-            self.plan, self.promise, facts, beside=self.beside, unexplained=self._unexplained, within=SPARE
-        )
+        return Options(self.plan, self.slo, facts, beside=self.beside, unexplained=self._unexplained, within=SPARE)
 
     @cached_property
     def _unexplained(self) -> Mapping[HostKey, float]:
@@ -118,7 +134,7 @@ class Case:
         return {key: share for key, share in more.items() if share > 0}
 
     def measured(self) -> Figures:
-        """Give what the promise is about, as it was measured."""
+        """Give what the SLO is about, as it was measured."""
         return measured(self.plan, self.seen, self.newest)
 
     def foreseen(self) -> Figures:
@@ -144,20 +160,20 @@ class Case:
     def _totals(self) -> tuple[float, float]:
         return total(self.newest.rates(self.plan)), total(self.seen.rates(self.plan))
 
-    def to_data(self) -> dict[str, Any]:
-        """Give what was measured as JSON-able data."""
+    def shown(self) -> MeasuredCase:
+        """Give what was measured, as decisions record it."""
         found = self.measured()
         p50, p95 = self.seen.latency(self.sinks)
-        return {
-            "latency_s": p95,
-            "latency_p50_s": p50,
-            "oldest_s": self.newest.oldest(),
-            "bandwidth_bytes_per_s": found.bandwidth,
-            "load": dict(found.load),
-            "others": {f"{host} ({zone})": h.others for (zone, host), h in self.seen.hosts.items()},
-            "rates": self.newest.rates(self.plan),
-            "capacity": {name: x.now.capacity for name, x in self.seen.links.items()},
-        }
+        return MeasuredCase(
+            latency_s=p95,
+            latency_p50_s=p50,
+            oldest_s=self.newest.oldest(),
+            bandwidth_bytes_per_s=found.bandwidth,
+            load=found.load,
+            others={f"{host} ({zone})": h.others for (zone, host), h in self.seen.hosts.items()},
+            rates=self.newest.rates(self.plan),
+            capacity={name: x.now.capacity for name, x in self.seen.links.items()},
+        )
 
 
 GAIN = "gain"
@@ -202,9 +218,9 @@ def alarms(case: Case) -> tuple[Alarm, ...]:
     measured = case.measured()
     if case.falls:
         measured = replace(measured, load={})  # it was that of more rows
-    found = [Alarm(b.limit, b.text) for b in breaks(case.promise, measured)]
+    found = [Alarm(b.limit, b.text) for b in breaks(case.slo, measured)]
     known = {a.trigger for a in found}
-    for b in breaks(case.promise, replace(case.foreseen(), load={})):
+    for b in breaks(case.slo, replace(case.foreseen(), load={})):
         if b.limit not in known:
             text = f"{b.text} is expected: it rises by {case.rising:.2g} s each second"
             found.append(Alarm(_EXPECTED + b.limit, text))
@@ -229,29 +245,41 @@ class Choice:
     others: tuple[Option, ...]
     chosen: Option | None
 
-    def to_data(self, case: Case) -> dict[str, Any]:
-        """Give it as JSON-able data, as decisions are recorded."""
-        return {
-            "promise": case.promise.to_data(),
-            "measured": case.to_data(),
-            "forecast": None if case.expected is None else {"rates": case.expected},
-            "current": self.current.to_data(),
-            "alternatives": [o.to_data() for o in self.others],
-            "chosen": None if self.chosen is None else self.others.index(self.chosen),
-        }
+    def recorded(self, case: Case) -> Recorded:
+        """Give it as decisions record it."""
+        return Recorded(
+            slo=case.slo,
+            measured=case.shown(),
+            forecast=None if case.expected is None else {"rates": case.expected},
+            current=self.current.shown(),
+            alternatives=tuple(o.shown() for o in self.others),
+            chosen=None if self.chosen is None else self.others.index(self.chosen),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What a decision was made on: ``chosen`` counts the alternatives, None where none is better."""
+
+    slo: SLO
+    measured: MeasuredCase
+    forecast: Mapping[str, Rates] | None
+    current: Alternative
+    alternatives: tuple[Alternative, ...]
+    chosen: int | None
 
 
 def decide(case: Case, alarm: Alarm, facts: Facts | None = None) -> Choice:
     """Look for something better, for a reason; ``facts`` stand in for what is so now."""
     options = case.options(facts or case.facts())
     current = options.current
-    strained = strain(case.promise, current.figures)
+    strained = strain(case.slo, current.figures)
     if facts is None:
-        strained = max(strained, strain(case.promise, case.foreseen()))
+        strained = max(strained, strain(case.slo, case.foreseen()))
     others = [_judged(case, o, facts) for o in options.others()]
     chosen: Option | None = None
     able = [o for o in others if not o.why_not]
-    for wanted in _best_first(case.promise, alarm, current, able, strained=strained):
+    for wanted in _best_first(case.slo, alarm, current, able, strained=strained):
         refused = _refused(case.plan, wanted.plan)
         if not refused:
             chosen = wanted
@@ -264,18 +292,16 @@ def decide(case: Case, alarm: Alarm, facts: Facts | None = None) -> Choice:
     return Choice(alarm, why, current, told, chosen)
 
 
-def _best_first(
-    promise: Promise, alarm: Alarm, current: Option, able: Sequence[Option], *, strained: float
-) -> list[Option]:
+def _best_first(slo: SLO, alarm: Alarm, current: Option, able: Sequence[Option], *, strained: float) -> list[Option]:
     """Give the options that are worth a change, the best first; ``strained``: what runs now."""
     keeping = sorted((o for o in able if o.keeps), key=lambda o: (_price(o), o.figures.latency))
     if alarm.trigger == GAIN:
-        least = max(LEAST_GAIN, promise.gain * current.figures.cost)
+        least = max(LEAST_GAIN, slo.gain * current.figures.cost)
         return [o for o in keeping if _price(o) <= current.figures.cost - least]
     if keeping:
         most = _price(keeping[0]) + LEAST_GAIN
-        return sorted(keeping, key=lambda o: (max(_price(o), most), strain(promise, o.figures)))
-    nearer = [(s, o) for o in able if (s := strain(promise, o.figures)) < NEARER * strained]
+        return sorted(keeping, key=lambda o: (max(_price(o), most), strain(slo, o.figures)))
+    nearer = [(s, o) for o in able if (s := strain(slo, o.figures)) < NEARER * strained]
     same = min((s for s, _ in nearer), default=0.0) * _SAME_STRAIN
     # Batches get longer where there is much to do, and cost less: what rows take tells more.
     nearer.sort(key=lambda x: (max(x[0], same), max(x[1].work.values(), default=0.0)))
@@ -332,7 +358,7 @@ def _told(case: Case, alarm: Alarm, option: Option, chosen: Option | None) -> Op
     if option.breaks:
         return replace(option, why_not="; ".join(b.text for b in option.breaks))
     if chosen is None:
-        return replace(option, why_not=f"it does not cost {case.promise.gain:.0%} less, or not enough to pay")
+        return replace(option, why_not=f"it does not cost {case.slo.gain:.0%} less, or not enough to pay")
     if alarm.trigger != GAIN and _price(option) <= _price(chosen) + LEAST_GAIN:
         return replace(option, why_not=f"'{chosen.name}' costs as much and leaves more room")
     return replace(option, why_not=f"'{chosen.name}' costs less, with what it moves")
@@ -364,7 +390,7 @@ def _figures(known: Mapping[str, Any]) -> Figures:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Judgement:
     """What became of a change."""
 
     verdict: Verdict
@@ -372,7 +398,7 @@ class Outcome:
     data: Mapping[str, Any]
 
 
-def judge(case: Case, trigger: str, decided: Mapping[str, Any]) -> Outcome:
+def judge(case: Case, trigger: str, decided: Mapping[str, Any]) -> Judgement:
     """Hold what is measured after a change against what its decision (its data) knew of the time before.
 
     Worse is what breaks a limit that was kept, or breaks one by more than before, while there is no more to
@@ -380,13 +406,13 @@ def judge(case: Case, trigger: str, decided: Mapping[str, Any]) -> Outcome:
     what came of it was still to be seen.
     """
     found = case.measured()
-    now = strain(case.promise, found)
+    now = strain(case.slo, found)
     before, stayed = decided.get("measured") or {}, decided.get("current") or {}
-    was = max(strain(case.promise, _figures(known)) for known in (before, stayed))
+    was = max(strain(case.slo, _figures(known)) for known in (before, stayed))
     if stayed and stayed.get("latency_s") is None:
         was = math.inf
     more_to_do = total(case.newest.rates(case.plan)) > _ALIKE * max(1e-9, total(before.get("rates") or {}))
-    broken = breaks(case.promise, found)
+    broken = breaks(case.slo, found)
     verdict: Verdict = "as good"
     if now > 1.0 and now > 1.1 * was and not more_to_do:
         verdict = "worse"
@@ -394,10 +420,10 @@ def judge(case: Case, trigger: str, decided: Mapping[str, Any]) -> Outcome:
         verdict = "better"
     text = "; ".join(b.text for b in broken) or "all limits are kept"
     data = {
-        **{k: v for k, v in case.to_data().items() if k != "capacity"},
+        **{k: v for k, v in dump(case.shown()).items() if k != "capacity"},
         "verdict": verdict,
         "text": text,
         "strain_before": was if math.isfinite(was) else None,
         "strain": now,
     }
-    return Outcome(verdict, text, data)
+    return Judgement(verdict, text, data)

@@ -10,15 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from headwater.adapt.model import Facts, Predicted, predict
-from headwater.errors import PlacementError
+from headwater.core.errors import PlacementError
+from headwater.core.jsonform import UnboundedOrNone, named
+from headwater.core.quantity import format_duration
 from headwater.placement.cost import evaluate
 from headwater.placement.response import response
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.place import Setting
-from headwater.quantity import format_duration
 
 BATCH = "batch"
 APART = 2.0
@@ -33,12 +34,7 @@ class Estimate:
     """
 
     model: str
-    latency: float | None
-
-    def to_data(self) -> dict[str, object]:
-        """Give it as JSON-able data; what would never end is None."""
-        known = self.latency is not None and math.isfinite(self.latency)
-        return {"model": self.model, "latency_s": self.latency if known else None}
+    latency: Annotated[UnboundedOrNone, named("latency_s")]
 
 
 class Evaluator(Protocol):

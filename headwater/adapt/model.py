@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
 
-from headwater.continuum import Host
+from headwater.continuum.model import Host
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.dataflow.stateful import Aggregate, CountWindow, Join, Scan
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.plan.onepass import one_pass
-from headwater.profile import Known, Profile
+from headwater.plan.profile import Known, Profile
 
 HostKey = tuple[str, str]
 """Zone and name of a host."""
@@ -53,16 +52,6 @@ class Costs:
     own: Mapping[str, float] = field(default_factory=dict)
     own_cpu: Mapping[str, float] = field(default_factory=dict)
     latency: float = 1.0
-
-    def to_data(self) -> dict[str, Any]:
-        """Give them as JSON-able data; ``from_data`` gives them back."""
-        return asdict(self)
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Costs:
-        """Read what ``to_data`` gave; what is not known here is left out."""
-        known = {f.name for f in fields(cls)}
-        return cls(**{k: v for k, v in data.items() if k in known})
 
     def fixed(self, plan: DeploymentPlan, unit: Unit) -> float:
         """Give the seconds of a unit's batch without rows."""
@@ -194,16 +183,13 @@ class _Prediction:
         links = self._links()
         reaches = self._reaches(units, links)
         ends = [
-            reaches[u.id]
-            for u in self._plan.units
-            if any(isinstance(self._plan.dataflow[o], Sink) for o in u.outputs)
+            reaches[u.id] for u in self._plan.units if any(isinstance(self._plan.dataflow[o], Sink) for o in u.outputs)
         ]
         top = self._plan.continuum.layers[-1].name
         into_top = {
             x.name
             for x in self._plan.continuum.links
-            if self._plan.continuum.zone(x.upper).layer == top
-            and self._plan.continuum.zone(x.lower).layer != top
+            if self._plan.continuum.zone(x.upper).layer == top and self._plan.continuum.zone(x.lower).layer != top
         }
         return Predicted(
             p50=max((p50 for p50, _ in ends), default=0.0),
@@ -315,10 +301,7 @@ class _Prediction:
                 most + own.period + own.batch_s + extra,
             )
         times = self._facts.costs.latency
-        return {
-            id_: (m * times, min(most, m + _TAIL * math.sqrt(v)) * times)
-            for id_, (m, v, most) in found.items()
-        }
+        return {id_: (m * times, min(most, m + _TAIL * math.sqrt(v)) * times) for id_, (m, v, most) in found.items()}
 
     def _over(self, channel: Channel, links: Mapping[str, float], period: float) -> tuple[float, float]:
         """Give the mean seconds that a batch's rows take over a channel's links, and the most."""
@@ -345,6 +328,5 @@ def _entrances(plan: DeploymentPlan, unit: Unit) -> list[str]:
     return [
         id_
         for id_ in unit.operators
-        if isinstance(plan.dataflow[id_], Source)
-        or any(i not in unit.operators for i in plan.dataflow[id_].inputs)
+        if isinstance(plan.dataflow[id_], Source) or any(i not in unit.operators for i in plan.dataflow[id_].inputs)
     ]

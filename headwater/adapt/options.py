@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any
 
+from headwater.adapt.compliance import Break, Figures, breaks
 from headwater.adapt.evaluate import (
     BATCH,
     BatchModel,
@@ -22,20 +22,20 @@ from headwater.adapt.evaluate import (
     SharedHosts,
     disagreement,
 )
-from headwater.adapt.keeping import Break, Figures, breaks
 from headwater.adapt.model import Facts, HostKey, Predicted
-from headwater.adapt.promise import Promise
-from headwater.continuum import Host
-from headwater.errors import HeadwaterError, PlacementError
+from headwater.adapt.slo import SLO
+from headwater.continuum.model import Host
+from headwater.core.errors import HeadwaterError, PlacementError
+from headwater.core.jsonform import UnboundedOrNone
 from headwater.placement.problem import moved
 from headwater.placement.situation import Limits
 from headwater.placement.usage import resource_usage
 from headwater.plan.build import build
-from headwater.plan.deployment import Deployment
+from headwater.plan.deployment import Deployment, Edge
 from headwater.plan.edit import Edit, Fuse, Move, Split, Spread, edited
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.place import Beside, Setting, Wish, place
-from headwater.profile import Known, Profile
+from headwater.plan.place import Beside, PlacementRequest, Setting, place
+from headwater.plan.profile import Known, Profile
 
 _EACH_LOCATION = 8
 """Locations up to which moves for each by itself are looked at; schedulers decide on more."""
@@ -55,6 +55,27 @@ def capability(host: Host, name: str) -> float:
     """Give a number that a host offers; 0 where it says nothing."""
     value = host.capabilities.get(name, 0)
     return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternative:
+    """An option as decisions record it. ``decided`` names its cuts and its placement by their content."""
+
+    name: str
+    layers: Mapping[str, str]
+    at: Mapping[str, Mapping[str, str]]
+    cuts: tuple[Edge, ...]
+    decided: str
+    models: tuple[Estimate, ...]
+    disagreement: str
+    latency_s: UnboundedOrNone
+    bandwidth_bytes_per_s: float
+    cost: float
+    load: Mapping[str, float]
+    moved: int
+    keeps: bool
+    breaks: tuple[str, ...]
+    why_not: str
 
 
 @dataclass(frozen=True)
@@ -84,22 +105,25 @@ class Option:
         """Tell whether it would keep to all limits."""
         return not self.breaks
 
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data; what would never end is None."""
-        return {
-            "name": self.name,
-            "layers": dict(self.plan.layers),
-            "at": {x: dict(own) for x, own in self.plan.layers_at.items()},
-            "cuts": sorted(list(c) for c in self.deployment.cuts),
-            "decided": name_of(self.deployment),
-            "models": [e.to_data() for e in self.estimates],
-            "disagreement": disagreement(self.estimates, BatchModel(_NO_FACTS)),
-            **self.figures.to_data(),
-            "moved": self.moved,
-            "keeps": self.keeps,
-            "breaks": [b.text for b in self.breaks],
-            "why_not": self.why_not,
-        }
+    def shown(self) -> Alternative:
+        """Give it as decisions record it."""
+        return Alternative(
+            name=self.name,
+            layers=self.plan.layers,
+            at=self.plan.layers_at,
+            cuts=tuple(sorted(self.deployment.cuts)),
+            decided=name_of(self.deployment),
+            models=self.estimates,
+            disagreement=disagreement(self.estimates, BatchModel(_NO_FACTS)),
+            latency_s=self.figures.latency,
+            bandwidth_bytes_per_s=self.figures.bandwidth,
+            cost=self.figures.cost,
+            load=self.figures.load,
+            moved=self.moved,
+            keeps=self.keeps,
+            breaks=tuple(b.text for b in self.breaks),
+            why_not=self.why_not,
+        )
 
 
 Work = frozenset[tuple[str, str, tuple[str, ...]]]
@@ -121,14 +145,14 @@ class Options:
     def __init__(
         self,
         plan: DeploymentPlan,
-        promise: Promise,
+        slo: SLO,
         facts: Facts,
         *,
         beside: tuple[Beside, ...] = (),
         unexplained: Mapping[HostKey, float],
         within: float,
     ) -> None:
-        self._plan, self._promise = plan, promise
+        self._plan, self._slo = plan, slo
         self._model = BatchModel(facts)
         self._within = within
         self._unexplained = unexplained
@@ -171,9 +195,9 @@ class Options:
             except HeadwaterError:
                 continue
         try:
-            limits = Limits(max_bandwidth=self._promise.max_bandwidth * 8 * self._within)
-            wish = Wish(strategy=_SCHEDULER, limits=limits, running=self._plan.deployment)
-            found = replace(place(self._setting, wish)[0], cuts=self._plan.deployment.cuts)
+            limits = Limits(max_bandwidth=self._slo.max_bandwidth * 8 * self._within)
+            request = PlacementRequest(strategy=_SCHEDULER, limits=limits, running=self._plan.deployment)
+            found = replace(place(self._setting, request)[0], cuts=self._plan.deployment.cuts)
             yield f"by {_SCHEDULER}", found, 0
         except PlacementError:
             return
@@ -271,15 +295,14 @@ class Options:
             figures,
             self._shares(predicted.work),
             max(changed, touched),
-            breaks(self._promise, figures, within=within),
+            breaks(self._slo, figures, within=within),
             (Estimate(BATCH, predicted.p95), *(model.estimate(plan) for model in self._models)),
         )
 
     def _shares(self, of: Mapping[HostKey, float]) -> dict[str, float]:
         """Name hosts, and add what nothing explains."""
         return {
-            f"{host} ({zone})": share + self._unexplained.get((zone, host), 0.0)
-            for (zone, host), share in of.items()
+            f"{host} ({zone})": share + self._unexplained.get((zone, host), 0.0) for (zone, host), share in of.items()
         }
 
     def _cost(self, deployment: Deployment) -> tuple[float, int]:

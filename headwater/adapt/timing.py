@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import linear_regression
 
 from headwater.adapt.decide import GAIN, Alarm
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import SLO
 
 _HOLD: Mapping[str, float] = {"expected": 2.0, "headroom": 15.0, GAIN: 15.0}
 """Seconds that a reason has to last; a limit that is broken 1."""
@@ -50,7 +50,7 @@ class Timing:
 
     def ripe(
         self,
-        promise: Promise,
+        slo: SLO,
         found: Sequence[Alarm],
         *,
         now: float,
@@ -63,28 +63,28 @@ class Timing:
         ``ended``: when the last change was done. ``rate``: all rows/s. ``latency``: as it is measured.
         """
         rising = self._seen(now, ended, rate, latency)
-        gain = Alarm(GAIN, f"another placement costs at least {promise.gain:.0%} less")
+        gain = Alarm(GAIN, f"another placement costs at least {slo.gain:.0%} less")
         there = [*found, *([] if found else [gain])]
         names = {a.trigger for a in there}
         self._since = {name: at for name, at in self._since.items() if name in names}
-        fresh = now - ended < promise.settle and rate <= GROWN * self._rate_then
+        fresh = now - ended < slo.settle and rate <= GROWN * self._rate_then
         ripe = None
         for alarm in there:
             since = self._since.setdefault(alarm.trigger, now)
             kind = "expected" if alarm.expected else alarm.trigger
             lasts = now - since >= _HOLD.get(kind, _BROKEN) and not fresh and not rising
-            if ripe is None and lasts and self._is_due(alarm, promise, now, ended):
+            if ripe is None and lasts and self._is_due(alarm, slo, now, ended):
                 ripe = alarm
         return ripe
 
-    def _is_due(self, alarm: Alarm, promise: Promise, now: float, ended: float) -> bool:
+    def _is_due(self, alarm: Alarm, slo: SLO, now: float, ended: float) -> bool:
         if alarm.trigger == "max_latency" and self._mends():
             return False
-        if alarm.trigger == GAIN and now - ended < promise.cool_down:
+        if alarm.trigger == GAIN and now - ended < slo.cool_down:
             return False
         last, rate = self._nothing.get(alarm.limit, (-math.inf, 0.0))
         grown = alarm.trigger != GAIN and (self._rate or 0.0) > rate * _MORE
-        return grown or now - last >= (promise.cool_down if alarm.trigger == GAIN else _AGAIN)
+        return grown or now - last >= (slo.cool_down if alarm.trigger == GAIN else _AGAIN)
 
     def _seen(self, now: float, ended: float, rate: float, latency: float) -> bool:
         """Take a look in; tell whether rates rise: a decision would be made on too few of them."""

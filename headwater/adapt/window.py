@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol, TypeVar
 
+from headwater.core.metrics import ChannelProgress, HostProgress, LinkProgress, Progress, UnitProgress
 from headwater.dataflow.sources import Source
-from headwater.metrics import ChannelProgress, HostProgress, LinkProgress, Progress, UnitProgress
 from headwater.plan.model import DeploymentPlan
 
 TRIGGER = 0.5
@@ -21,7 +21,7 @@ _IDLE = 2.5
 """Seconds without a batch, where nothing waits, after which no rows come."""
 
 
-class Seen(Protocol):
+class Observed(Protocol):
     """All that zones said at a time (seconds since 1970)."""
 
     @property
@@ -149,7 +149,7 @@ class Window:
         return max((u.now.trigger_s or TRIGGER for u in self.units.values()), default=TRIGGER)
 
 
-def window(samples: Sequence[Seen], seconds: float | None = None) -> Window | None:
+def window(samples: Sequence[Observed], seconds: float | None = None) -> Window | None:
     """See the newest ``seconds`` of samples (oldest first), or all; None while there are not two of them."""
     every = samples
     if samples and seconds is not None:
@@ -181,10 +181,7 @@ def window(samples: Sequence[Seen], seconds: float | None = None) -> Window | No
             )
             for id_, seen in channels.items()
         },
-        {
-            id_: LinkRates(bytes=_grown(x.bytes for x in seen) / span, now=seen[-1])
-            for id_, seen in links.items()
-        },
+        {id_: LinkRates(bytes=_grown(x.bytes for x in seen) / span, now=seen[-1]) for id_, seen in links.items()},
     )
 
 
@@ -193,7 +190,7 @@ _K = TypeVar("_K")
 
 
 def _series(
-    samples: Sequence[Seen], of: Callable[[Progress], Iterable[_T]], key: Callable[[_T], _K]
+    samples: Sequence[Observed], of: Callable[[Progress], Iterable[_T]], key: Callable[[_T], _K]
 ) -> dict[_K, list[_T]]:
     """Line up what each thing that is still there said from sample to sample."""
     found: dict[_K, list[_T]] = {key(one): [] for one in of(samples[-1].progress)}

@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
-from headwater.continuum import Continuum
+from headwater.app.stores import existing, resolved_url
+from headwater.continuum.model import Continuum
 from headwater.control.lifecycle import BUSY
-from headwater.control.records import Wish, whole
+from headwater.control.records import DesiredState, whole
 from headwater.control.store import NoStore, Store, StoreReader
+from headwater.core.errors import DeploymentError, HeadwaterError, Missing, PlacementError
+from headwater.core.metrics import Observe
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import DeploymentError, HeadwaterError, Missing, PlacementError
-from headwater.metrics import Observe
 from headwater.placement.situation import Limits
 from headwater.placement.usage import Weights
-from headwater.places import existing, store_place
 from headwater.plan import build as planning
 from headwater.plan.cutcost import CutCost, cut_cost
 from headwater.plan.deployment import Deployment
-from headwater.plan.diff import PlanDiff, diff
+from headwater.plan.diff import DiffOutline, PlanDiff, diff
 from headwater.plan.document import plan_id
 from headwater.plan.edit import Edit, edited
 from headwater.plan.explain import explain
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import steps_to
-from headwater.plan.place import ANNOTATED, Prediction, Setting, place
-from headwater.plan.place import Wish as PlacementWish
+from headwater.plan.outline import PlanOutline, outline
+from headwater.plan.place import ANNOTATED, PlacementRequest, Prediction, Setting, place
+from headwater.plan.profile import Known, Profile
 from headwater.plan.steps import CanarySettings, Step
-from headwater.profile import Known, Profile
 from headwater.reuse.pool import Pool
 
 Shape = Literal["annotated", "one-unit", "unit-per-operator"]
@@ -73,6 +73,37 @@ class PlanRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChangeOutline(DiffOutline):
+    """What applying a plan would change, as of a version, and its steps in words."""
+
+    version: int
+    steps: tuple[str, ...]
+    cost: CutCost | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoPlacement:
+    """Why a strategy finds no placement."""
+
+    failed: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProposalOutline(PlanOutline):
+    """A plan that can be applied, what that would change, and what is predicted of it.
+
+    ``same``: it is in force already, and nothing is to do; ``busy``: a change is under way, which it would
+    take the place of. These and ``change`` are null where it cannot be applied beside what runs.
+    """
+
+    change: ChangeOutline | None
+    same: bool | None
+    busy: bool | None
+    prediction: Prediction | None
+    strategies: Mapping[str, Prediction | NoPlacement]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Preview:
     """What applying a plan would do, as of ``version`` of its deployment (0: there is none yet)."""
 
@@ -94,10 +125,9 @@ class Preview:
             lines.append("a change is under way: this one takes its place between two of its steps")
         return lines
 
-    def to_data(self) -> dict[str, Any]:
-        """Give the preview as JSON-able data."""
-        cost = self.cost.to_data() if self.cost else None
-        return {"version": self.version, **self.diff.to_data(), "steps": self.words, "cost": cost}
+    def shown(self) -> ChangeOutline:
+        """Give it as it is shown."""
+        return ChangeOutline(**vars(self.diff.shown()), version=self.version, steps=tuple(self.words), cost=self.cost)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,30 +152,27 @@ class Proposal:
             raise self.refused
         return self.preview
 
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data."""
-        data = {**self.plan.to_data()}
-        if self.preview is not None:
-            data |= {
-                "change": self.preview.to_data(),
-                "same": self.preview.same,
-                "busy": self.preview.busy,
-            }
-        if self.prediction is not None:
-            data["prediction"] = self.prediction.to_data()
-        if self.others:
-            data["strategies"] = {
-                name: {"failed": str(found)} if isinstance(found, HeadwaterError) else found.to_data()
+    def shown(self) -> ProposalOutline:
+        """Give it as it is shown."""
+        change = self.preview
+        return ProposalOutline(
+            **vars(outline(self.plan)),
+            change=None if change is None else change.shown(),
+            same=None if change is None else change.same,
+            busy=None if change is None else change.busy,
+            prediction=self.prediction,
+            strategies={
+                name: NoPlacement(failed=str(found)) if isinstance(found, HeadwaterError) else found
                 for name, found in self.others.items()
-            }
-        return data
+            },
+        )
 
 
 class Client:
     """A store, by path or URL, as whoever plans and changes deployments sees it; nothing is kept open."""
 
-    def __init__(self, place: str | None = None) -> None:
-        self.place = place
+    def __init__(self, store_url: str | None = None) -> None:
+        self.store_url = store_url
 
     def propose(self, request: PlanRequest, *, observe: Observe = lambda what, done, of: None) -> Proposal:
         """Plan what is asked for; raise what is wrong with it.
@@ -154,7 +181,7 @@ class Client:
         strategy that is compared.
         """
         try:
-            with existing(self.place) as store:
+            with existing(self.store_url) as store:
                 return _proposed(request, store, observe)
         except NoStore:
             return _proposed(request, None, observe)
@@ -162,14 +189,14 @@ class Client:
     def preview(self, plan: DeploymentPlan) -> Preview:
         """Say what applying a plan that is there would do, such as a decision's; raise what is refused."""
         try:
-            with existing(self.place) as store:
+            with existing(self.store_url) as store:
                 return preview(plan, store)
         except NoStore:
             return preview(plan, None)
 
     def stored(self, reference: str) -> DeploymentPlan:
         """Give the newest plan that is wanted of a deployment, by its name, or any plan by its id."""
-        with existing(self.place) as store:
+        with existing(self.store_url) as store:
             if store.find(reference) is None:
                 try:
                     return store.plan(reference)
@@ -187,9 +214,9 @@ class Client:
 
     def in_force(self, name: str) -> DeploymentPlan:
         """Give the plan whose names and epochs hold; raise Missing where there is none (yet, or any more)."""
-        with existing(self.place) as store:
+        with existing(self.store_url) as store:
             store.deployment(name)
-            found = store.base(name)
+            found = store.active_plan(name)
         if found is None:
             raise Missing(
                 "no plan is in force",
@@ -200,7 +227,7 @@ class Client:
 
     def only(self) -> str:
         """Name the only deployment there is; raise DeploymentError where there is another number of them."""
-        with existing(self.place) as store:
+        with existing(self.store_url) as store:
             names = [record.name for record in store.deployments()]
             if len(names) != 1:
                 raise DeploymentError(
@@ -213,7 +240,7 @@ class Client:
     def holds(self, name: str) -> bool:
         """Tell whether there is a store that holds a deployment of this name."""
         try:
-            with existing(self.place) as store:
+            with existing(self.store_url) as store:
                 return store.find(name) is not None
         except NoStore:
             return False
@@ -227,7 +254,7 @@ class Client:
         name, shown = proposal.plan.dataflow.name, proposal.change
         request = proposal.request
         after = shown.version if after is None else after
-        with closing(Store(store_place(self.place))) as store:
+        with closing(Store(resolved_url(self.store_url))) as store:
             if request.pool is not None:
                 return store.keep_pool(request.pool, proposal.plan, after=after)
             version = store.want(
@@ -257,30 +284,26 @@ def _proposed(request: PlanRequest, store: StoreReader | None, observe: Observe)
     strategy = request.strategy or (ANNOTATED if request.compare else None)
     if strategy is not None:
         setting = _setting(dataflow, continuum, request.profiles.get(dataflow.name))
-        wish = _wish(request, dataflow.name, strategy, running)
+        placing = _placement_request(request, dataflow.name, strategy, running)
         if request.compare:
-            others = compare(setting, wish, observe=observe)
-        decided, prediction = place(setting, wish)
+            others = compare(setting, placing, observe=observe)
+        decided, prediction = place(setting, placing)
     else:
         decided = _decided(request, dataflow, continuum, base)
     pooled = request.pool is not None or (base is not None and base.pooled)
     plan = planning.build(dataflow, continuum, decided, pooled=pooled)
     for edit in request.edits:
         plan = planning.build(dataflow, continuum, edited(plan, edit), pooled=pooled)
-    if prediction is not None and prediction.promise is not None and prediction.promise.missing:
-        plan = replace(plan, warnings=(*plan.warnings, prediction.promise.missing))
+    if prediction is not None and prediction.limit_check is not None and prediction.limit_check.missing:
+        plan = replace(plan, warnings=(*plan.warnings, prediction.limit_check.missing))
     try:
         shown = preview(plan, store, reset_state=request.reset_state, canary=request.canary)
     except HeadwaterError as error:
-        return Proposal(
-            request=request, plan=plan, preview=None, prediction=prediction, others=others, refused=error
-        )
+        return Proposal(request=request, plan=plan, preview=None, prediction=prediction, others=others, refused=error)
     return Proposal(request=request, plan=plan, preview=shown, prediction=prediction, others=others)
 
 
-def _decided(
-    request: PlanRequest, dataflow: Dataflow, continuum: Continuum, base: DeploymentPlan | None
-) -> Deployment:
+def _decided(request: PlanRequest, dataflow: Dataflow, continuum: Continuum, base: DeploymentPlan | None) -> Deployment:
     if request.decided is not None:
         return request.decided
     if base is not None and request.dataflow is None and request.continuum is None:
@@ -296,12 +319,12 @@ def _decided(
 def _newest(store: StoreReader, name: str) -> DeploymentPlan | None:
     """Give the newest plan that is wanted of a deployment."""
     record = store.deployment(name)
-    wanted = next((w.plan for w in reversed(store.wishes(name)) if w.plan), record.base)
+    wanted = next((w.plan for w in reversed(store.desired_states(name)) if w.plan), record.active_plan)
     return store.plan(wanted) if wanted is not None else None
 
 
 def _in_force(store: StoreReader) -> dict[str, DeploymentPlan]:
-    found = {r.name: store.base(r.name) for r in store.deployments() if r.phase != "stopped"}
+    found = {r.name: store.active_plan(r.name) for r in store.deployments() if r.phase != "stopped"}
     return {name: plan for name, plan in found.items() if plan is not None}
 
 
@@ -310,10 +333,10 @@ def _setting(dataflow: Dataflow, continuum: Continuum, profile: Profile | None) 
     return Setting(dataflow, continuum, layers, Known(dataflow, profile))
 
 
-def _wish(
+def _placement_request(
     request: PlanRequest, name: str, strategy: str, running: Mapping[str, DeploymentPlan]
-) -> PlacementWish:
-    return PlacementWish(
+) -> PlacementRequest:
+    return PlacementRequest(
         strategy=strategy,
         limits=request.limits,
         weights=request.weights,
@@ -323,7 +346,7 @@ def _wish(
 
 
 def compare(
-    setting: Setting, wish: PlacementWish, *, observe: Observe = lambda what, done, of: None
+    setting: Setting, request: PlacementRequest, *, observe: Observe = lambda what, done, of: None
 ) -> dict[str, Prediction | HeadwaterError]:
     """Predict what each strategy's placement would cost, or say why it finds none.
 
@@ -333,12 +356,12 @@ def compare(
     from headwater.placement import STRATEGIES
     from headwater.placement.schedule import SCHEDULERS
 
-    wishes = {name: PlacementWish(strategy=name, beside=wish.beside) for name in (ANNOTATED, *STRATEGIES)}
-    if wish.strategy in SCHEDULERS:
-        wishes |= {name: replace(wish, strategy=name) for name in SCHEDULERS}
+    requests = {name: PlacementRequest(strategy=name, beside=request.beside) for name in (ANNOTATED, *STRATEGIES)}
+    if request.strategy in SCHEDULERS:
+        requests |= {name: replace(request, strategy=name) for name in SCHEDULERS}
     found: dict[str, Prediction | HeadwaterError] = {}
-    for name, one in wishes.items():
-        observe(name, len(found), len(wishes))
+    for name, one in requests.items():
+        observe(name, len(found), len(requests))
         try:
             found[name] = place(setting, one)[1]
         except HeadwaterError as error:
@@ -360,11 +383,11 @@ def preview(
         decided = diff(None, plan, reset_state=reset_state)
         steps = steps_to(decided, {}, {}, canary=canary)
         return Preview(diff=decided, steps=steps, version=0, busy=False, same=False)
-    base, standings = store.base(name), store.standings(name)
-    next_one = Wish(deployment=name, version=record.version + 1, goal="run", plan=None)
+    base, unit_statuses = store.active_plan(name), store.unit_statuses(name)
+    next_one = DesiredState(deployment=name, version=record.version + 1, goal="run", plan=None)
     decided = diff(base, plan, reset_state=reset_state, generation=next_one.generation)
-    steps = steps_to(decided, standings, store.plans_of(standings), canary=canary)
-    same = not steps and record.phase == "running" and plan_id(decided.wanted) == record.base
+    steps = steps_to(decided, unit_statuses, store.plans_of(unit_statuses), canary=canary)
+    same = not steps and record.phase == "running" and plan_id(decided.wanted) == record.active_plan
     return Preview(
         diff=decided,
         steps=steps,

@@ -17,34 +17,35 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwater.continuum import Node
+from headwater.agent.agent import Agent
+from headwater.agent.agents import AgentClient
+from headwater.agent.tasks import NodeTasks
+from headwater.channels.filelog import FileLog
+from headwater.channels.wire import Credentials
+from headwater.connectors.deadletters import read_dead_letters
+from headwater.continuum.model import Node
 from headwater.control.calls import Calls
 from headwater.control.controller import Controller
 from headwater.control.executor import Executor
 from headwater.control.store import Store
+from headwater.core.errors import DeploymentError, SparkStumbled, Unavailable
+from headwater.core.jsonform import dump_json
+from headwater.core.metrics import Progress
 from headwater.dataflow import sources
 from headwater.dataflow.sinks import ConsoleSink, MemorySink
-from headwater.errors import DeploymentError, SparkStumbled, Unavailable
-from headwater.metrics import Progress
+from headwater.disk.durable import read_note, write_atomically
+from headwater.disk.layout import Layout
+from headwater.disk.settings import UnitSettings
 from headwater.plan.document import inherit
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.port import TakeStamp
 from headwater.plan.spec import UnitSpec, spec_of
-from headwater.runtime.agent import Agent
-from headwater.runtime.agents import AgentClient
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.deadletters import read_dead_letters
-from headwater.runtime.durable import read_note, write_atomically
-from headwater.runtime.layout import Layout
-from headwater.runtime.settings import UnitSettings
-from headwater.runtime.sparks import Sparks
-from headwater.runtime.tasks import Deployed
-from headwater.runtime.wire import Credentials
+from headwater.spark.sparks import Sparks
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headwater.runtime.endpoint import Endpoint
+    from headwater.spark.endpoint import Endpoint
 
 STORE = "run.db"
 """The store of a run, in its directory."""
@@ -102,7 +103,7 @@ class LocalRun:
         self._stumbles: dict[str, int] = {}
         self._mending = threading.Lock()
         self._acting = threading.Lock()
-        self._deployed: Deployed | None = None
+        self._deployed: NodeTasks | None = None
 
     # ------------------------------------------------------------ life
 
@@ -120,16 +121,16 @@ class LocalRun:
             self._refuse_finished(store)
             self._resume()
             self._act(store, "run", reset_state=reset_state)
-            base = store.base(self.name)
+            base = store.active_plan(self.name)
             assert base is not None
             self.plan = base
         self._deployed = self._agent.deployed(self.name)
 
     def _refuse_finished(self, store: Store) -> None:
         record = store.find(self.name)
-        if record is None or record.version != record.dealt or record.base is None:
+        if record is None or record.version != record.observed_version or record.active_plan is None:
             return
-        if store.wish(self.name).goal == "finish" and record.phase == "stopped":
+        if store.desired(self.name).goal == "finish" and record.phase == "stopped":
             raise DeploymentError(
                 "this deployment has finished: its input had ended and its windows are closed",
                 where=str(self.layout.root),
@@ -168,7 +169,7 @@ class LocalRun:
             try:
                 plan = self.plan if goal == "run" else None
                 version = store.want(self.name, goal, plan, reset_state=reset_state)
-                while (record := store.deployment(self.name)).dealt < version:
+                while (record := store.deployment(self.name)).observed_version < version:
                     wait = controller.advance(self.name)
                     if not going_on():
                         return False
@@ -294,9 +295,7 @@ class LocalRun:
 
         operator = self.plan.dataflow[sink]
         if not isinstance(operator, (MemorySink, ConsoleSink)):
-            raise DeploymentError(
-                f"'{sink}' is not a memory or console sink", hint="read its files or table instead"
-            )
+            raise DeploymentError(f"'{sink}' is not a memory or console sink", hint="read its files or table instead")
         batches = []
         for log in self._sink_logs(sink):
             batches += list(log.read(log.earliest(), log.latest()))
@@ -361,9 +360,7 @@ def take_over(plan: DeploymentPlan, layout: Layout, store: Store) -> None:
             hint="begin anew with --fresh",
         ) from error
     if keys != dict(plan.dataflow.keys) or units.keys() != {u.id for u in plan.units}:
-        changed = sorted(
-            o for o in keys | dict(plan.dataflow.keys) if keys.get(o) != plan.dataflow.keys.get(o)
-        )
+        changed = sorted(o for o in keys | dict(plan.dataflow.keys) if keys.get(o) != plan.dataflow.keys.get(o))
         what = f"changed: {', '.join(changed[:5])}" if changed else "the same operators, placed otherwise"
         raise DeploymentError(
             f"the directory holds a deployment of another plan, by an older version ({what})",
@@ -379,10 +376,8 @@ def take_over(plan: DeploymentPlan, layout: Layout, store: Store) -> None:
     tasks = []
     for unit in named.units:
         spec = spec_of(named, unit.id)
-        write_atomically(layout.root / "specs" / f"{spec.digest}.json", json.dumps(spec.to_data()))
-        tasks.append(
-            {"unit": spec.id, "digest": spec.digest, "wanted": "finished" if finished else "stopped"}
-        )
+        write_atomically(layout.root / "specs" / f"{spec.digest}.json", dump_json(spec).decode())
+        tasks.append({"unit": spec.id, "digest": spec.digest, "wanted": "finished" if finished else "stopped"})
     write_atomically(layout.root / "tasks.json", json.dumps({"tasks": tasks}))
     store.adopt(named, finished=finished)
     layout.plan.rename(layout.plan.with_suffix(".json.old"))

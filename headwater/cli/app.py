@@ -15,20 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headwater.cli import (
-    broker,
-    control,
-    edit,
-    exits,
-    letters,
-    look,
-    plan,
-    promise,
-    share,
-    simulate,
-    top,
-    whatif,
-)
+from headwater.cli import broker, control, deadletters, edit, exits, look, plan, share, simulate, slo, top, whatif
 from headwater.cli import place as placing
 from headwater.cli.bars import Bar
 from headwater.cli.control import ContinuumFile, Flow, Reset
@@ -36,14 +23,14 @@ from headwater.cli.out import Json, print_json, print_line, say
 from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
 from headwater.cli.signals import STOPS, on_signals
 from headwater.cli.zone import Delivery, WhenFull, zone
-from headwater.errors import HeadwaterError, RuntimeFailure
+from headwater.core.errors import HeadwaterError, RuntimeFailure
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from rich.live import Live
 
-    from headwater.metrics import Progress
-    from headwater.service import LoadedDataflow, Outcome, RunSettings
+    from headwater.app.running import LoadedDataflow, RunOutcome, RunSettings
+    from headwater.core.metrics import Progress
 
 PLAIN_EVERY = 5.0  # seconds between two lines where no terminal shows a table
 
@@ -77,9 +64,9 @@ plan.register(app)
 control.register(app)
 look.register(app)
 edit.register(app)
-letters.register(app)
+deadletters.register(app)
 placing.register(app)
-promise.register(app)
+slo.register(app)
 share.register(app)
 simulate.register(app)
 top.register(app)
@@ -118,19 +105,19 @@ def run(
     reset_state: Reset = None,
 ) -> None:
     """Run a dataflow, or go on where it was stopped; an edited one goes on with its state."""
-    from headwater import service
+    from headwater.app import running
     from headwater.app.client import Client
     from headwater.app.local import STORE
-    from headwater.quantity import parse_duration, parse_heap, parse_size
+    from headwater.core.quantity import parse_duration, parse_heap, parse_size
 
     parse_duration(trigger)
     memory_mb, buffer = parse_heap(memory), parse_size(max_buffer)
-    loaded = service.load_dataflow(flow)
-    service.check_trust(loaded, trust_code=trust_code)
-    place = directory or service.default_directory(loaded.dataflow.name)
+    loaded = running.load_dataflow(flow)
+    running.check_trust(loaded, trust_code=trust_code)
+    place = directory or running.default_directory(loaded.dataflow.name)
     request = placing.requested(
         loaded.dataflow,
-        service.load_continuum(continuum),
+        running.load_continuum(continuum),
         strategy=strategy,
         profile=profile,
         max_latency=max_latency,
@@ -142,7 +129,7 @@ def run(
     planned = proposal.plan
     if not fresh:
         _ = proposal.change
-    settings = service.RunSettings(
+    settings = running.RunSettings(
         directory=place,
         reset_state=request.reset_state,
         until_drained=until_drained,
@@ -162,7 +149,7 @@ def run(
         say("starting Spark")
     with stopping(settings.directory) as stop, Screen(loaded.dataflow.name, as_json=as_json) as screen:
         screen.wait("starting Spark")
-        outcome = service.run(planned, settings, stop=stop, observe=screen.show, show_rows=screen.rows)
+        outcome = running.run(planned, settings, stop=stop, observe=screen.show, show_rows=screen.rows)
     if not as_json:
         _tell_end(outcome, loaded, settings)
 
@@ -191,19 +178,11 @@ def demo(
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Where to run it.", show_default="a temporary directory")
     ] = None,
-    seconds: Annotated[
-        float, typer.Option("--seconds", help="How long new input keeps coming.", min=0)
-    ] = 20.0,
-    days: Annotated[
-        float | None, typer.Option(help="Length of the series.", min=1, show_default="60")
-    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", help="How long new input keeps coming.", min=0)] = 20.0,
+    days: Annotated[float | None, typer.Option(help="Length of the series.", min=1, show_default="60")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the generated readings.")] = 2,
-    nab: Annotated[
-        Path | None, typer.Option(help="NAB's machine-temperature CSV instead.", show_default=False)
-    ] = None,
-    labels: Annotated[
-        Path | None, typer.Option(help="NAB's combined_windows.json.", show_default=False)
-    ] = None,
+    nab: Annotated[Path | None, typer.Option(help="NAB's machine-temperature CSV instead.", show_default=False)] = None,
+    labels: Annotated[Path | None, typer.Option(help="NAB's combined_windows.json.", show_default=False)] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary directory.")] = False,
 ) -> None:
     """Run the Acme example over three layers and five locations, and check it against one batch run."""
@@ -217,9 +196,7 @@ def demo(
             say(f"Acme on five edge zones, two sites and one cloud (in {place})")
         with Screen("acme", as_json=False, quiet=as_json) as screen:
             screen.wait("starting Spark")
-            summary = run_demo(
-                settings, place, stop=stop, observe=screen.show, say=screen.say, wait=screen.wait
-            )
+            summary = run_demo(settings, place, stop=stop, observe=screen.show, say=screen.say, wait=screen.wait)
     if summary is None:
         say("stopped")
         raise typer.Exit(130)
@@ -282,7 +259,7 @@ class Screen:
         if self._bar:
             self._clear()
         if self._json:
-            print_line(progress.to_data())
+            print_line(progress)
         elif sys.stdout.isatty():
             from rich.live import Live
 
@@ -345,9 +322,9 @@ class stopping:  # noqa: N801 (reads as a statement: `with stopping(...) as stop
             os.write(2, b"\nstopping at the next batch boundary (Ctrl-C again: at once)\n")
             return
         os.write(2, b"\nended at once; the next run repeats the batches that were cut off\n")
-        from headwater import service
+        from headwater.app import running
 
-        service.end_spark(self._directory)
+        running.end_spark(self._directory)
         os._exit(130)
 
 
@@ -375,7 +352,7 @@ class scratch:  # noqa: N801 (reads as a statement)
             say(f"kept in {self._path}")
 
 
-def _tell_end(outcome: Outcome, loaded: LoadedDataflow, settings: RunSettings) -> None:
+def _tell_end(outcome: RunOutcome, loaded: LoadedDataflow, settings: RunSettings) -> None:
     if outcome.drained:
         say(f"all input is used up, after {outcome.seconds:.0f} s")
         return

@@ -23,29 +23,29 @@ def start(
     as_json: Json = False,
 ) -> None:
     """Start a broker that goes on when this command has ended."""
-    from headwater import service
+    from headwater.app import running
 
     if not as_json:
         say("starting Kafka (its jars are fetched the first time)")
     with Bar("starting Kafka"):
-        found = service.start_broker(directory, port=port)
+        found = running.start_broker(directory, port=port)
     _show(found, as_json, "runs at")
 
 
 @app.command()
 def stop(directory: Directory = DIRECTORY, as_json: Json = False) -> None:
     """End the broker; its data stays."""
-    from headwater import service
+    from headwater.app import running
 
-    _show(service.stop_broker(directory), as_json, "was stopped at")
+    _show(running.stop_broker(directory), as_json, "was stopped at")
 
 
 @app.command()
 def status(directory: Directory = DIRECTORY, as_json: Json = False) -> None:
     """Say whether the broker runs, and where."""
-    from headwater import service
+    from headwater.app import running
 
-    _show(service.broker_status(directory), as_json, "runs at")
+    _show(running.broker_status(directory), as_json, "runs at")
 
 
 def _show(found: dict[str, Any], as_json: bool, verb: str) -> None:

@@ -29,9 +29,9 @@ def _known(kind: Kind, ctx: typer.Context, incomplete: str) -> list[str]:
     """Ask the store that the line names; with ``--of``, for one deployment's plan alone."""
     try:
         from headwater.control.names import names
-        from headwater.control.tables import store_place
+        from headwater.control.tables import resolved_url
 
-        place = store_place(ctx.params.get("store"))
+        place = resolved_url(ctx.params.get("store"))
         return _beginning(names(kind, place, of=ctx.params.get("of")), incomplete)
     except Exception:  # whatever it is: somebody is typing
         return []

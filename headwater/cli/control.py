@@ -20,17 +20,15 @@ from headwater.cli.signals import stopped_by_signals
 
 if TYPE_CHECKING:
     from headwater.app.client import Client, Preview, Proposal
-    from headwater.continuum import Continuum
+    from headwater.app.view import Status
+    from headwater.continuum.model import Continuum
     from headwater.dataflow.graph import Dataflow
-    from headwater.live import Status
     from headwater.plan.model import DeploymentPlan
     from headwater.plan.steps import CanarySettings
 
 Flow = Annotated[str, typer.Argument(help="flow.py, flow.py:name or flow.json", show_default=False)]
-ContinuumFile = Annotated[
-    Path, typer.Option("--continuum", "-c", help="The zones, as YAML.", show_default=False)
-]
-StorePlace = Annotated[
+ContinuumFile = Annotated[Path, typer.Option("--continuum", "-c", help="The zones, as YAML.", show_default=False)]
+StoreOption = Annotated[
     str | None,
     typer.Option(
         "--store",
@@ -57,13 +55,9 @@ Reset = Annotated[
 ]
 Canary = Annotated[
     str | None,
-    typer.Option(
-        "--canary", help="Zone by zone, and so long a look after each, such as 60s.", show_default=False
-    ),
+    typer.Option("--canary", help="Zone by zone, and so long a look after each, such as 60s.", show_default=False),
 ]
-Factor = Annotated[
-    float, typer.Option("--factor", help="By how much dead letters and late rows may grow.", min=0)
-]
+Factor = Annotated[float, typer.Option("--factor", help="By how much dead letters and late rows may grow.", min=0)]
 Trust = Annotated[bool, typer.Option("--trust-code", help="Run the pickled functions of a JSON dataflow.")]
 
 
@@ -76,7 +70,7 @@ def register(app: typer.Typer) -> None:
 def apply(
     flow: Flow,
     continuum: ContinuumFile,
-    store: StorePlace = None,
+    store: StoreOption = None,
     yes: Yes = False,
     canary: Canary = None,
     factor: Factor = 2.0,
@@ -111,7 +105,7 @@ def apply(
 
 def propose(client: Client, proposal: Proposal, yes: bool, *, wait: bool, as_json: bool) -> None:
     """Show what a proposal would change, ask, store it as what is wanted, and perhaps follow it."""
-    from headwater import live
+    from headwater.app import deployments
 
     found, plan = proposal.change, proposal.plan
     name = plan.dataflow.name
@@ -119,9 +113,9 @@ def propose(client: Client, proposal: Proposal, yes: bool, *, wait: bool, as_jso
         show_change(plan, found)
     if found.same:
         if (profile := proposal.request.profiles.get(name)) is not None:
-            live.keep_profile(name, profile, client.place)
+            deployments.keep_profile(name, profile, client.store_url)
         if as_json:
-            print_json({**found.to_data(), "stored": False})
+            print_json({**vars(found.shown()), "stored": False})
         return
     agree(yes, as_json=as_json)
     version = client.apply(proposal)
@@ -141,26 +135,24 @@ def tell_stored(
     """Say that a version is wanted, and perhaps follow it."""
     name = plan.dataflow.name
     if as_json:
-        print_json({**found.to_data(), "stored": True, "version": version})
+        print_json({**vars(found.shown()), "stored": True, "version": version})
     else:
         say(f"{name}: version {version} is wanted")
     if wait:
-        follow(name, version, client.place, quiet=as_json)
+        follow(name, version, client.store_url, quiet=as_json)
 
 
 def stop(
     name: Name,
-    store: StorePlace = None,
+    store: StoreOption = None,
     forget: Annotated[bool, typer.Option("--forget", help="Delete its state and channels, too.")] = False,
-    finish: Annotated[
-        bool, typer.Option("--finish", help="Use up all input and close windows first.")
-    ] = False,
+    finish: Annotated[bool, typer.Option("--finish", help="Use up all input and close windows first.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before deleting.")] = False,
     wait: Wait = False,
     as_json: Json = False,
 ) -> None:
     """Stop a deployment at batch boundaries; its state stays, and `apply` goes on with it."""
-    from headwater import live
+    from headwater.app import deployments
 
     if forget and finish:
         raise typer.BadParameter("--forget and --finish exclude each other")
@@ -168,7 +160,7 @@ def stop(
         say("nothing was stored")
         raise typer.Exit(1)
     goal: Literal["stop", "forget", "finish"] = "forget" if forget else "finish" if finish else "stop"
-    version = live.stop(name, store, how=goal)
+    version = deployments.stop(name, store, how=goal)
     if as_json:
         print_json({"name": name, "version": version, "goal": goal})
     else:
@@ -182,7 +174,7 @@ def up(
         Path | None,
         typer.Option("--continuum", "-c", help="Zones to open at once.", show_default="as they are needed"),
     ] = None,
-    store: StorePlace = None,
+    store: StoreOption = None,
     home: Home = Path(".headwater"),
     quick: Annotated[
         bool, typer.Option("--quick", help="Agents started here: Spark starts sooner, runs slower.")
@@ -209,9 +201,9 @@ def up(
     While nobody has a token (`headwater owner NAME --token`), REST API and dashboard are on trial: who is on
     this machine may do all, and nobody else reaches them.
     """
-    from headwater import live, service
+    from headwater.app import deployments, running
 
-    known = service.load_continuum(continuum) if continuum else None
+    known = running.load_continuum(continuum) if continuum else None
     nodes, zones = (known.nodes, known.zones) if known else ((), ())
     options = ("--quick",) if quick else ()
     stop = stopped_by_signals()
@@ -224,22 +216,22 @@ def up(
 
     with contextlib.ExitStack() as stack:
         if metrics is not None:
-            from headwater.prometheus import address, serving
+            from headwater.web.prometheus import address, serving
 
             host, port = address(metrics)
             tell(f"metrics at {stack.enter_context(serving(store, host, port))}")
         url = stack.enter_context(served(listen, store, home, say=tell, trust_code=trust_code, zones=zones))
         if url is not None:
             tell(f"dashboard at {url}, REST API at {url}/api/v1")
-        live.up(store, home=home, options=options, nodes=nodes, stop=stop, say=tell)
+        deployments.up(store, home=home, options=options, nodes=nodes, stop=stop, say=tell)
     tell("stopped; all units run on")
 
 
 def down(home: Home = Path(".headwater"), as_json: Json = False) -> None:
     """End the zones' agents on this machine, with their units and Sparks; their state stays."""
-    from headwater import live
+    from headwater.app import deployments
 
-    ended = live.down(home)
+    ended = deployments.down(home)
     if as_json:
         print_json({"ended": ended})
     else:
@@ -251,16 +243,16 @@ def down(home: Home = Path(".headwater"), as_json: Json = False) -> None:
 
 def loaded(flow: str, continuum: Path, *, trust_code: bool) -> tuple[Dataflow, Continuum]:
     """Load a dataflow that may run here, and a continuum."""
-    from headwater import service
+    from headwater.app import running
 
-    found = service.load_dataflow(flow)
-    service.check_trust(found, trust_code=trust_code)
-    return found.dataflow, service.load_continuum(continuum)
+    found = running.load_dataflow(flow)
+    running.check_trust(found, trust_code=trust_code)
+    return found.dataflow, running.load_continuum(continuum)
 
 
 def canary_of(text: str | None, factor: float) -> CanarySettings | None:
+    from headwater.core.quantity import parse_duration
     from headwater.plan.steps import CanarySettings
-    from headwater.quantity import parse_duration
 
     return CanarySettings(seconds=parse_duration(text), factor=factor) if text else None
 
@@ -289,14 +281,15 @@ def _is_terminal() -> bool:
 
 def follow(name: str, version: int, store: str | None, *, quiet: bool) -> None:
     """Follow a version to its end, with a bar on a terminal."""
-    from headwater import live
+    from headwater.app import deployments
 
     with Bar(f"{name}: version {version}") as bar:
 
         def observe(now: Status) -> None:
-            bar.at(now.done, total=now.steps or None, what=f"{name}: {now.deployment.phase}")
+            done, steps = (now.change.done, now.change.steps) if now.change else (0, 0)
+            bar.at(done, total=steps or None, what=f"{name}: {now.phase}")
 
         tell = (lambda text: None) if quiet else bar.say
-        ended = live.follow(name, version, store, stop=stopped_by_signals(), observe=observe, say=tell)
+        ended = deployments.follow(name, version, store, stop=stopped_by_signals(), observe=observe, say=tell)
     if ended is None:
         say("not waited for; the controller goes on")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater.cli import complete
-from headwater.cli.control import StorePlace, Wait, Yes, propose
+from headwater.cli.control import StoreOption, Wait, Yes, propose
 from headwater.cli.out import Json
 
 if TYPE_CHECKING:
@@ -24,9 +24,7 @@ Of = Annotated[
 ]
 Unit = Annotated[
     str,
-    typer.Argument(
-        help="A unit, with or without its zone.", show_default=False, autocompletion=complete.units
-    ),
+    typer.Argument(help="A unit, with or without its zone.", show_default=False, autocompletion=complete.units),
 ]
 Layer = Annotated[
     str | None,
@@ -69,7 +67,7 @@ def move(
         ),
     ] = None,
     of: Of = None,
-    store: StorePlace = None,
+    store: StoreOption = None,
     yes: Yes = False,
     wait: Wait = False,
     as_json: Json = False,
@@ -87,13 +85,11 @@ def fuse(
     first: Unit,
     second: Annotated[
         str,
-        typer.Argument(
-            help="One that it feeds, or is fed by.", show_default=False, autocompletion=complete.units
-        ),
+        typer.Argument(help="One that it feeds, or is fed by.", show_default=False, autocompletion=complete.units),
     ],
     to: Layer = None,
     of: Of = None,
-    store: StorePlace = None,
+    store: StoreOption = None,
     yes: Yes = False,
     wait: Wait = False,
     as_json: Json = False,
@@ -116,7 +112,7 @@ def split(
         ),
     ],
     of: Of = None,
-    store: StorePlace = None,
+    store: StoreOption = None,
     yes: Yes = False,
     wait: Wait = False,
     as_json: Json = False,
@@ -134,7 +130,7 @@ def spread(
         typer.Option("--over", help="Hosts of its zone, with commas between; one: it runs there alone."),
     ],
     of: Of = None,
-    store: StorePlace = None,
+    store: StoreOption = None,
     yes: Yes = False,
     wait: Wait = False,
     as_json: Json = False,

@@ -14,7 +14,7 @@ from headwater.cli.control import (
     Factor,
     Name,
     Reset,
-    StorePlace,
+    StoreOption,
     canary_of,
     loaded,
 )
@@ -22,7 +22,7 @@ from headwater.cli.out import Json, print_json, print_line, say
 from headwater.cli.signals import stopped_by_signals
 
 if TYPE_CHECKING:
-    from headwater.live import Status
+    from headwater.app.view import Status
 
 
 def register(app: typer.Typer) -> None:
@@ -36,23 +36,19 @@ def status(
         str | None,
         typer.Argument(help="The dataflow's name.", show_default="all", autocompletion=complete.deployments),
     ] = None,
-    store: StorePlace = None,
+    store: StoreOption = None,
     as_json: Json = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="Look again every second, until Ctrl-C; JSON is a line each.")
     ] = False,
-    model: Annotated[
-        bool, typer.Option("--model", help="Hold what was predicted against what is measured.")
-    ] = False,
-    costs: Annotated[
-        bool, typer.Option("--costs", help="What shared dataflows cost, shared and alone.")
-    ] = False,
+    model: Annotated[bool, typer.Option("--model", help="Hold what was predicted against what is measured.")] = False,
+    costs: Annotated[bool, typer.Option("--costs", help="What shared dataflows cost, shared and alone.")] = False,
 ) -> None:
     """Show what deployments do: phase, steps of a change, units with rows and lag."""
     from rich.console import Console, Group
     from rich.live import Live
 
-    from headwater import live
+    from headwater.app import observe
     from headwater.render.deployment import status_view
 
     if model or costs:
@@ -61,12 +57,12 @@ def status(
         return
 
     def show() -> tuple[Status, ...]:
-        return live.status(name, store)
+        return observe.status(name, store)
 
     if not watch:
         found = show()
         if as_json:
-            print_json(found[0].to_data() if name else [s.to_data() for s in found])
+            print_json(found[0] if name else found)
         else:
             Console(highlight=False).print(Group(*(status_view(s) for s in found)))
             if not found:
@@ -75,7 +71,7 @@ def status(
     stop = stopped_by_signals()
     if as_json:
         while not stop.is_set():
-            print_line([s.to_data() for s in show()])
+            print_line(show())
             stop.wait(1.0)
         return
     with Live(auto_refresh=False) as screen:
@@ -88,17 +84,13 @@ def _show_model(name: str | None, store: str | None, *, as_json: bool) -> None:
     """Show for each deployment what the model says of it and how far that is off."""
     from rich.console import Console
 
-    from headwater import live, live_loop
+    from headwater.app import objectives, observe
     from headwater.render.loop import model_view
 
-    names = [name] if name else [s.deployment.name for s in live.status(None, store)]
-    found = {one: live_loop.compared(one, store) for one in names}
+    names = [name] if name else [s.name for s in observe.status(None, store)]
+    found = {one: objectives.compared(one, store) for one in names}
     if as_json:
-        data = {
-            one: {kind: [c.to_data() for c in pairs] for kind, pairs in kinds.items()}
-            for one, kinds in found.items()
-        }
-        print_json(data[name] if name else data)
+        print_json(found[name] if name else found)
         return
     for one, kinds in found.items():
         Console(highlight=False).print(model_view(one, kinds))
@@ -108,12 +100,12 @@ def _show_costs(name: str | None, store: str | None, *, as_json: bool) -> None:
     """Show for each pool of dataflows who pays for what."""
     from rich.console import Console
 
-    from headwater import live_share
+    from headwater.app import pools
     from headwater.render.share import costs_view
 
-    found = {pool: own for pool, own in live_share.costs(store).items() if name in (None, pool)}
+    found = {pool: own for pool, own in pools.costs(store).items() if name in (None, pool)}
     if as_json:
-        print_json({pool: [a.to_data() for a in own] for pool, own in found.items()})
+        print_json(found)
         return
     for pool, own in found.items():
         Console(highlight=False).print(costs_view(pool, own))
@@ -121,27 +113,27 @@ def _show_costs(name: str | None, store: str | None, *, as_json: bool) -> None:
         say("nothing is shared, or nothing was measured yet")
 
 
-def history(name: Name, store: StorePlace = None, as_json: Json = False) -> None:
+def history(name: Name, store: StoreOption = None, as_json: Json = False) -> None:
     """List what was wanted of a deployment, what became of it, and what happened."""
-    from headwater import live
+    from headwater.app import deployments
     from headwater.render.loop import decision_line
 
-    found = live.history(name, store)
+    found = deployments.history(name, store)
     if as_json:
-        print_json(found.to_data())
+        print_json(found)
         return
     outcomes = {c.version: c for c in found.changes}
-    for wish in found.wishes:
-        change = outcomes.get(wish.version)
-        newest = wish.version == found.wishes[-1].version
+    for request in found.desired_states:
+        change = outcomes.get(request.version)
+        newest = request.version == found.desired_states[-1].version
         ended = (change.outcome or change.phase) if change else "wanted" if newest else "superseded"
-        typer.echo(f"{live.clock(wish.at)}  version {wish.version}: {wish.goal}, {ended}")
+        typer.echo(f"{deployments.clock(request.at)}  version {request.version}: {request.goal}, {ended}")
         if change is not None and change.message:
             typer.echo(f"{'':21}{change.message.splitlines()[0]}")
     for decision in found.decisions:
-        typer.echo(f"{live.clock(decision.at)}  {decision_line(decision)}")
+        typer.echo(f"{deployments.clock(decision.at)}  {decision_line(decision)}")
     for event in found.events:
-        typer.echo(f"{live.clock(event.at)}  {event.text.splitlines()[0]}")
+        typer.echo(f"{deployments.clock(event.at)}  {event.text.splitlines()[0]}")
 
 
 def explain(
@@ -156,14 +148,14 @@ def explain(
     continuum: Annotated[
         Path | None, typer.Option("--continuum", "-c", help="The zones; for a file.", show_default=False)
     ] = None,
-    store: StorePlace = None,
+    store: StoreOption = None,
     canary: Canary = None,
     factor: Factor = 2.0,
     reset_state: Reset = None,
     as_json: Json = False,
 ) -> None:
     """Say in words what applying a dataflow would do, what the last change did, or why it was decided."""
-    from headwater import live
+    from headwater.app import deployments
     from headwater.app.client import Client, PlanRequest
 
     client = Client(store)
@@ -177,36 +169,35 @@ def explain(
         )
         shown = client.propose(request).change
         if as_json:
-            print_json(shown.to_data())
+            print_json(shown.shown())
         else:
             _numbered(shown.words)
         return
     if subject.isdecimal() and not client.holds(subject):
         _explain_decision(int(subject), store, as_json=as_json)
         return
-    change, lines, journal = live.explain(subject, store)
+    change = deployments.explain(subject, store)
     if as_json:
-        print_json(live.change_data(change, lines, journal) if change else None)
+        print_json(change)
     elif change is None:
         typer.echo("it is wanted, and not begun yet")
     else:
-        done = sum(e.state == "done" for e in journal)
         typer.echo(f"version {change.version}: {change.outcome or change.phase}")
-        typer.echo(f"{done} of {len(journal)} steps done")
-        _numbered(lines)
-        for line in live.measured(journal):
+        typer.echo(f"{change.done} of {len(change.steps)} steps done")
+        _numbered(change.words)
+        for line in change.measured:
             typer.echo(line)
 
 
 def _explain_decision(number: int, store: str | None, *, as_json: bool) -> None:
     from rich.console import Console
 
-    from headwater import live_loop
+    from headwater.app import objectives
     from headwater.render.loop import decision_view
 
-    found = live_loop.decision(number, store)
+    found = objectives.decision(number, store)
     if as_json:
-        print_json(found.to_data())
+        print_json(found)
     else:
         Console(highlight=False).print(decision_view(found))
 

@@ -7,17 +7,19 @@ from typing import Annotated
 
 import typer
 
+from headwater.core.jsonform import dump
+
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output and nothing else.")]
 
 
 def print_json(data: object) -> None:
-    """Print one document, for eyes, too."""
-    typer.echo(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+    """Print a value as one document, for eyes, too."""
+    typer.echo(json.dumps(dump(data), indent=2, ensure_ascii=False))
 
 
 def print_line(data: object) -> None:
-    """Print one of several documents: a line each."""
-    typer.echo(json.dumps(data, ensure_ascii=False, default=str))
+    """Print a value as one of several documents: a line each."""
+    typer.echo(json.dumps(dump(data), ensure_ascii=False))
 
 
 def say(text: str) -> None:

@@ -15,12 +15,12 @@ from headwater.cli.out import say
 
 if TYPE_CHECKING:
     from headwater.app.client import PlanRequest
-    from headwater.continuum import Continuum
+    from headwater.continuum.model import Continuum
     from headwater.dataflow.graph import Dataflow
     from headwater.placement.situation import Limits
     from headwater.placement.usage import Weights
-    from headwater.profile import Profile
-    from headwater.runtime.profiling import Seen
+    from headwater.plan.profile import Profile
+    from headwater.spark.profiling import ProfiledOperator
 
 Strategy = Annotated[
     str | None,
@@ -52,9 +52,7 @@ MaxBandwidth = Annotated[
 ]
 WeightsOf = Annotated[
     str | None,
-    typer.Option(
-        "--weights", help="What hosts and network count in the cost.", show_default="cpu=0.5,network=0.5"
-    ),
+    typer.Option("--weights", help="What hosts and network count in the cost.", show_default="cpu=0.5,network=0.5"),
 ]
 
 
@@ -81,9 +79,7 @@ def profile(
             show_default="by the sample's event times",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the profile is written.")] = Path(
-        "profile.json"
-    ),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the profile is written.")] = Path("profile.json"),
     cores: Annotated[int | None, typer.Option(help="Cores for Spark.", min=1, show_default="all")] = None,
     memory: Annotated[str, typer.Option(help="Heap of Spark, such as 1g or 512m.")] = "1g",
     repeats: Annotated[int, typer.Option(help="Runs of each operator; the median counts.", min=1)] = 3,
@@ -93,25 +89,25 @@ def profile(
     as_json: Annotated[bool, typer.Option("--json", help="The profile on standard output, too.")] = False,
 ) -> None:
     """Measure on Spark what each operator costs, gives and keeps, over a sample; write it for --profile."""
-    from headwater import service
-    from headwater.quantity import parse_heap
+    from headwater.app import running
+    from headwater.core.quantity import parse_heap
 
     memory_mb = parse_heap(memory)
-    loaded = service.load_dataflow(flow)
-    service.check_trust(loaded, trust_code=trust_code)
+    loaded = running.load_dataflow(flow)
+    running.check_trust(loaded, trust_code=trust_code)
     dataflow = loaded.dataflow
     given = {name: {"*": value} for name, value in _rates(dataflow, rate or ()).items()}
     count = 0
     with Bar("starting Spark", total=len(dataflow.operators)) as bar:
 
-        def observe(seen: Seen) -> None:
+        def observe(seen: ProfiledOperator) -> None:
             nonlocal count
             cost = "too few to tell" if seen.cpu_s is None else f"{seen.cpu_s * 1e6:.2f} µs of a core each"
             bar.say(f"{seen.operator}: {seen.rows_in:,} rows in, {seen.rows_out:,} out, {cost}")
             count += 1
             bar.at(count, what="measuring")
 
-        found = service.profile(
+        found = running.profile(
             dataflow,
             _samples(dataflow, sample or ()),
             cores=cores,
@@ -144,10 +140,7 @@ def _samples(dataflow: Dataflow, given: Sequence[str]) -> dict[str, dict[str, st
         found[name] = path
     every = dataflow.locations or ("sample",)
     places = {name: every if "{location}" in path else every[:1] for name, path in found.items()}
-    return {
-        name: {place: path.replace("{location}", place) for place in places[name]}
-        for name, path in found.items()
-    }
+    return {name: {place: path.replace("{location}", place) for place in places[name]} for name, path in found.items()}
 
 
 def _rates(dataflow: Dataflow, given: Sequence[str]) -> dict[str, float]:
@@ -197,8 +190,8 @@ def requested(
 
 def read_limits(max_latency: str | None, max_bandwidth: str | None) -> Limits:
     """Read --max-latency and --max-bandwidth."""
+    from headwater.core.quantity import parse_bandwidth, parse_duration
     from headwater.placement.situation import Limits
-    from headwater.quantity import parse_bandwidth, parse_duration
 
     return Limits(
         max_latency=math.inf if max_latency is None else parse_duration(max_latency),
@@ -226,9 +219,9 @@ def read_weights(text: str | None) -> Weights:
 
 def read_profiles(files: Sequence[Path] | None, name: str) -> dict[str, Profile]:
     """Read --profile: by the dataflow it was measured for; a single one is that of dataflow ``name``."""
-    from headwater import service
+    from headwater.app import running
 
-    found = [service.read_profile(file) for file in files or ()]
+    found = [running.read_profile(file) for file in files or ()]
     if len(found) == 1:
         return {name: found[0]}
     named = {profile.dataflow or name: profile for profile in found}

@@ -13,12 +13,13 @@ import typer
 
 from headwater.cli import place as placing
 from headwater.cli.bars import Bar
-from headwater.cli.control import ContinuumFile, Flow, StorePlace
+from headwater.cli.control import ContinuumFile, Flow, StoreOption
 from headwater.cli.files import changes
 from headwater.cli.out import Json, print_json, print_line
 from headwater.cli.place import Compare, MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
 from headwater.cli.signals import stopped_by_signals
-from headwater.errors import ErrorList, HeadwaterError
+from headwater.core.errors import ErrorList, HeadwaterError
+from headwater.core.jsonform import dump
 
 if TYPE_CHECKING:
     from headwater.app.client import Proposal, Shape
@@ -59,26 +60,20 @@ def plan(
     continuum: ContinuumFile,
     as_json: Json = False,
     one_unit: Annotated[bool, typer.Option("--one-unit", help="All in the root zone.")] = False,
-    unit_per_operator: Annotated[
-        bool, typer.Option("--unit-per-operator", help="Cut between all operators.")
-    ] = False,
+    unit_per_operator: Annotated[bool, typer.Option("--unit-per-operator", help="Cut between all operators.")] = False,
     strategy: Strategy = None,
     profile: ProfileFiles = None,
     max_latency: MaxLatency = None,
     max_bandwidth: MaxBandwidth = None,
     weights: WeightsOf = None,
     compare: Compare = False,
-    store: StorePlace = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Plan again whenever a file changes, until Ctrl-C.")
-    ] = False,
+    store: StoreOption = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Plan again whenever a file changes, until Ctrl-C.")] = False,
 ) -> None:
     """Show which units run in which zones, what crosses each link, and what applying it would change."""
     predict = strategy is not None or compare or bool(profile)
     if one_unit + unit_per_operator + predict > 1:
-        raise typer.BadParameter(
-            "--one-unit, --unit-per-operator and --strategy (with its options) exclude each other"
-        )
+        raise typer.BadParameter("--one-unit, --unit-per-operator and --strategy (with its options) exclude each other")
     asked = _Asked(
         flow=flow,
         continuum=continuum,
@@ -96,7 +91,7 @@ def plan(
         return
     found = _plan(asked)
     if as_json:
-        print_json(found.to_data())
+        print_json(found.shown())
     else:
         _show(found)
     if found.refused is not None and asked.shape == "annotated":
@@ -104,13 +99,13 @@ def plan(
 
 
 def _plan(asked: _Asked) -> Proposal:
-    from headwater import service
+    from headwater.app import running
     from headwater.app.client import Client
 
-    loaded = service.load_dataflow(asked.flow)
+    loaded = running.load_dataflow(asked.flow)
     request = placing.requested(
         loaded.dataflow,
-        service.load_continuum(asked.continuum),
+        running.load_continuum(asked.continuum),
         strategy=asked.strategy,
         profile=asked.profile,
         max_latency=asked.max_latency,
@@ -162,7 +157,7 @@ def _watch(asked: _Asked, *, as_json: bool) -> None:
             continue
         differs = None if last is None else _difference(last, found.plan)
         if as_json:
-            data: dict[str, Any] = {"at": time.time(), "changed": names, **found.to_data()}
+            data: dict[str, Any] = {"at": time.time(), "changed": names, **dump(found.shown())}
             refused = {"refused": _error_data(found.refused)} if found.refused else {}
             print_line({**data, **_difference_data(differs), **refused})
         else:
@@ -185,12 +180,10 @@ def _difference(last: DeploymentPlan, now: DeploymentPlan) -> PlanDiff | Headwat
 def _difference_data(differs: PlanDiff | HeadwaterError | None) -> dict[str, Any]:
     if isinstance(differs, HeadwaterError):
         return {"differs": None, "cannot_follow": _error_data(differs)}
-    return {"differs": differs and differs.to_data()}
+    return {"differs": differs and differs.shown()}
 
 
-def _show_again(
-    found: Proposal, differs: PlanDiff | HeadwaterError | None, changed: list[str], *, first: bool
-) -> None:
+def _show_again(found: Proposal, differs: PlanDiff | HeadwaterError | None, changed: list[str], *, first: bool) -> None:
     from rich.console import Console
 
     from headwater.render.deployment import change_view, print_error
@@ -217,7 +210,7 @@ def _show_heading(changed: list[str]) -> None:
     from rich.console import Console
     from rich.rule import Rule
 
-    from headwater.live import clock
+    from headwater.app.deployments import clock
 
     what = f"{', '.join(changed)} changed" if changed else "planned; waiting for files to change"
     Console(highlight=False).print(Rule(f"{clock(time.time())}  {what}", align="left"))
@@ -237,7 +230,4 @@ def _show_error(error: HeadwaterError, changed: list[str], *, as_json: bool) -> 
 
 def _error_data(error: HeadwaterError) -> list[dict[str, Any]]:
     members = error.errors if isinstance(error, ErrorList) else (error,)
-    return [
-        {"what": one.what, "where": one.where, "hint": one.hint, "exit_code": one.exit_code}
-        for one in members
-    ]
+    return [{"what": one.what, "where": one.where, "hint": one.hint, "exit_code": one.exit_code} for one in members]

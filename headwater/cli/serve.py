@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from headwater.continuum import Zone
+    from headwater.continuum.model import Zone
 
 LISTEN = "127.0.0.1:8470"
 """Where they are, unless something else is said."""
@@ -48,8 +48,8 @@ def served(
     """Serve them, and give the URL; None where they are not wanted, or not installed and nobody asks."""
     from importlib.util import find_spec
 
-    from headwater.errors import Unavailable
-    from headwater.prometheus import address
+    from headwater.core.errors import Unavailable
+    from headwater.web.prometheus import address
 
     missing = [name for name in NEEDED if find_spec(name) is None]
     if listen == "none" or (missing and listen is None):

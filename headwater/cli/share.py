@@ -11,7 +11,7 @@ from headwater.cli import complete
 from headwater.cli.control import (
     ContinuumFile,
     Flow,
-    StorePlace,
+    StoreOption,
     Trust,
     Wait,
     follow,
@@ -19,7 +19,7 @@ from headwater.cli.control import (
 from headwater.cli.out import Json, print_json, say
 
 if TYPE_CHECKING:
-    from headwater.live_share import Joined
+    from headwater.app.pools import Joined
 
 OwnerName = Annotated[
     str,
@@ -61,7 +61,7 @@ def submit(
     continuum: ContinuumFile,
     owner: OwnerName,
     pool: PoolName = "commons",
-    store: StorePlace = None,
+    store: StoreOption = None,
     trust_code: Trust = False,
     wait: Wait = False,
     as_json: Json = False,
@@ -70,12 +70,12 @@ def submit(
 
     An owner with a token shows it in HEADWATER_OWNER_TOKEN.
     """
-    from headwater import live_share, service
+    from headwater.app import pools, running
 
-    loaded = service.load_dataflow(flow)
-    service.check_trust(loaded, trust_code=trust_code)
-    zones = service.load_continuum(continuum)
-    found = live_share.submit(loaded.dataflow, zones, owner, store, pool=pool)
+    loaded = running.load_dataflow(flow)
+    running.check_trust(loaded, trust_code=trust_code)
+    zones = running.load_continuum(continuum)
+    found = pools.submit(loaded.dataflow, zones, owner, store, pool=pool)
     if found.cores and not as_json:
         for how, cores in found.cores.items():
             say(f"{'->' if how == found.how else '  '} {how}: {cores:.2f} cores foretold")
@@ -89,32 +89,32 @@ def submit(
 
 
 def remove(
-    name: Submitted, owner: OwnerName, store: StorePlace = None, wait: Wait = False, as_json: Json = False
+    name: Submitted, owner: OwnerName, store: StoreOption = None, wait: Wait = False, as_json: Json = False
 ) -> None:
     """Take a dataflow out that was submitted, with what nobody else needs; the others go on."""
-    from headwater import live_share
+    from headwater.app import pools
 
-    found = live_share.remove(name, owner, store)
+    found = pools.remove(name, owner, store)
     words = f"{name}: {len(found.new)} operators end, {len(found.reused)} run on for others"
     _told(found, words, store, wait=wait, as_json=as_json)
 
 
 def defragment(
     pool: Annotated[str, typer.Argument(help="The pool.", autocompletion=complete.pools)] = "commons",
-    store: StorePlace = None,
+    store: StoreOption = None,
     wait: Wait = False,
     as_json: Json = False,
 ) -> None:
     """Put together again what coming and going has cut up: fewer queries, and all state is kept."""
-    from headwater import live_share
+    from headwater.app import pools
 
-    found = live_share.defragment(pool, store)
+    found = pools.defragment(pool, store)
     _told(found, f"{pool} is put together", store, wait=wait, as_json=as_json)
 
 
 def _told(found: Joined, words: str, store: str | None, *, wait: bool, as_json: bool) -> None:
     if as_json:
-        print_json(found.to_data())
+        print_json(found)
     else:
         before, after = found.queries
         say(f"{words}; {before} queries become {after}")
@@ -123,20 +123,20 @@ def _told(found: Joined, words: str, store: str | None, *, wait: bool, as_json: 
         follow(found.pool, found.version, store, quiet=as_json)
 
 
-def shared(store: StorePlace = None, as_json: Json = False) -> None:
+def shared(store: StoreOption = None, as_json: Json = False) -> None:
     """List what was submitted: whose it is, what it shares, and where its results are."""
     from rich.console import Console
 
-    from headwater import live_share
-    from headwater.render.share import pool_data, pool_view
+    from headwater.app import pools
+    from headwater.render.share import pool_view
 
-    found = live_share.pools(store)
+    found = [pools.pool_outline(pool) for pool in pools.pools(store)]
     if as_json:
-        print_json([pool_data(pool) for pool in found])
+        print_json(found)
         return
     for pool in found:
         Console(highlight=False).print(pool_view(pool))
-    if not any(pool.submissions for pool in found):
+    if not any(pool.dataflows for pool in found):
         say("nothing was submitted")
 
 
@@ -146,26 +146,18 @@ def owner(
         typer.Argument(help="The owner.", show_default="all", autocompletion=complete.owners),
     ] = None,
     max_dataflows: Annotated[int | None, typer.Option(min=0, help="Dataflows at most.")] = None,
-    max_operators: Annotated[
-        int | None, typer.Option(min=0, help="Operators at most, shared or not.")
-    ] = None,
-    max_cores: Annotated[
-        float | None, typer.Option(min=0, help="Cores at which no more dataflows are taken.")
-    ] = None,
+    max_operators: Annotated[int | None, typer.Option(min=0, help="Operators at most, shared or not.")] = None,
+    max_cores: Annotated[float | None, typer.Option(min=0, help="Cores at which no more dataflows are taken.")] = None,
     no_limits: Annotated[bool, typer.Option("--no-limits", help="Take all limits away.")] = False,
     role: Annotated[
         RoleOf | None,
-        typer.Option(
-            "--role", help="viewer: looks; operator: changes deployments, too; owner: submits, too."
-        ),
+        typer.Option("--role", help="viewer: looks; operator: changes deployments, too; owner: submits, too."),
     ] = None,
     token: Annotated[bool, typer.Option("--token", help="Make a token, and ask for it from now on.")] = False,
     grant: Annotated[RightOf | None, typer.Option("--grant", help="Let --to do this.")] = None,
     revoke: Annotated[RightOf | None, typer.Option("--revoke", help="Let --to do this no longer.")] = None,
-    to: Annotated[
-        str | None, typer.Option("--to", help="Another owner.", autocompletion=complete.owners)
-    ] = None,
-    store: StorePlace = None,
+    to: Annotated[str | None, typer.Option("--to", help="Another owner.", autocompletion=complete.owners)] = None,
+    store: StoreOption = None,
     as_json: Json = False,
 ) -> None:
     """Show owners, or set what one may run and do, and whom one lets read or remove one's dataflows.
@@ -174,13 +166,13 @@ def owner(
     """
     from dataclasses import asdict, replace
 
-    from headwater import live_share
-    from headwater.control.sharing import Limits
+    from headwater.app import pools
+    from headwater.control.sharing import OwnerLimits
 
     if name is None:
-        found = live_share.owners(store)
+        found = pools.owners(store)
         if as_json:
-            print_json([asdict(o) for o in found])
+            print_json(found)
         for one in () if as_json else found:
             words = [f"{k} {v:g}" for k, v in asdict(one.limits).items() if v is not None]
             guarded = "token" if one.guarded else "no token"
@@ -189,14 +181,14 @@ def owner(
     if (grant or revoke) and not to:
         raise typer.BadParameter("to whom? give --to OWNER")
     if grant:
-        live_share.grant(name, str(to), grant.value, store)
+        pools.grant(name, str(to), grant.value, store)
     if revoke:
-        live_share.grant(name, str(to), revoke.value, store, given=False)
-    limits = Limits() if no_limits else live_share.limits_of(name, store)
+        pools.grant(name, str(to), revoke.value, store, given=False)
+    limits = OwnerLimits() if no_limits else pools.limits_of(name, store)
     given: dict[str, Any] = {"dataflows": max_dataflows, "operators": max_operators, "cores": max_cores}
     limits = replace(limits, **{k: v for k, v in given.items() if v is not None})
     changed = no_limits or any(v is not None for v in given.values())
-    made = live_share.set_owner(
+    made = pools.set_owner(
         name,
         store,
         limits=limits if changed else None,
@@ -204,8 +196,8 @@ def owner(
         token=token,
     )
     if as_json:
-        now = role.value if role is not None else live_share.role_of(name, store)
-        print_json({"name": name, "role": now, "limits": asdict(limits), "token": made})
+        now = role.value if role is not None else pools.role_of(name, store)
+        print_json({"name": name, "role": now, "limits": limits, "token": made})
     elif made is not None:
         typer.echo(made)
         say("shown this once: keep it, and set HEADWATER_OWNER_TOKEN to it")

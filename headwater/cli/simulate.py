@@ -13,6 +13,7 @@ from headwater.cli.bars import Bar
 from headwater.cli.control import ContinuumFile, Flow
 from headwater.cli.out import Json, print_json
 from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, WeightsOf
+from headwater.placement.replay import simulated
 
 TraceFile = Annotated[
     Path, typer.Option("--trace", help="Rates as CSV: time,source,location,rate.", show_default=False)
@@ -49,37 +50,35 @@ def simulate(
             autocompletion=complete.forecasts,
         ),
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw it as PNG, too.", show_default=False)
-    ] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw it as PNG, too.", show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
     """Replay a trace of rates: how would schedulers keep to limits, at what cost, with how many changes?"""
     from rich.console import Console
 
-    from headwater import service
-    from headwater.plan.place import Wish
+    from headwater.app import running
+    from headwater.plan.place import PlacementRequest
 
     names = list(dict.fromkeys(name.strip() for name in strategy.split(",")))
     limits, counted = placing.read_limits(max_latency, max_bandwidth), placing.read_weights(weights)
-    wishes = [Wish(strategy=name, limits=limits, weights=counted) for name in names]
-    loaded = service.load_dataflow(flow)
+    desired_states = [PlacementRequest(strategy=name, limits=limits, weights=counted) for name in names]
+    loaded = running.load_dataflow(flow)
     name = loaded.dataflow.name
     with Bar("simulating") as bar:
-        found = service.simulate(
+        found = running.simulate(
             loaded.dataflow,
-            service.load_continuum(continuum),
+            running.load_continuum(continuum),
             trace,
-            wishes,
+            desired_states,
             profile=placing.read_profiles(profile, name).get(name),
             forecast=forecast,
             observe=lambda one, done, of: bar.at(done, total=of, what=f"simulating {one}"),
         )
-    from headwater.render.simulate import draw, simulation_data, simulation_view
+    from headwater.render.simulate import draw, simulation_view
 
     if plot is not None:
         draw(found, plot, limits)
     if as_json:
-        print_json(simulation_data(found))
+        print_json(simulated(found))
     else:
         Console(highlight=False).print(simulation_view(found, limits))

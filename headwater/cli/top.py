@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.control import StorePlace
+from headwater.cli.control import StoreOption
 from headwater.cli.out import print_json, print_line
 from headwater.cli.signals import stopped_by_signals
 
 if TYPE_CHECKING:
-    from headwater.live_seen import View
+    from headwater.app.view import View
     from headwater.render.top import Order
 
 
@@ -45,29 +45,29 @@ def top(
     ] = None,
     every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two looks.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Look once.")] = False,
-    store: StorePlace = None,
+    store: StoreOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="JSON alone: one document with --once, else a line for each look.")
     ] = False,
 ) -> None:
     """Show deployments, zones and links, and how busy they are: live, until q or Ctrl-C."""
-    from headwater import live_view
+    from headwater.app import observe
 
     if once:
-        found = live_view.look(store)
+        found = observe.look(store)
         if as_json:
-            print_json(found.to_data())
+            print_json(found)
         else:
             _print(found, sort.value, rows)
         return
     stop = stopped_by_signals()
-    views = live_view.watch(store, every=every, stop=stop)
+    views = observe.watch(store, every=every, stop=stop)
     if not as_json and sys.stdout.isatty():
         _screen(views, sort.value, rows, stop)
         return
     for view in views:
         if as_json:
-            print_line(view.to_data())
+            print_line(view)
         else:
             _print(view, sort.value, rows)
 
@@ -92,9 +92,7 @@ def _screen(views: Iterable[View], order: Order, rows: int | None, stop: threadi
     typed = sys.stdin.isatty()
     seen: list[View] = []
     with contextlib.ExitStack() as stack:
-        screen = stack.enter_context(
-            Live(console=console, auto_refresh=False, screen=True, vertical_overflow="crop")
-        )
+        screen = stack.enter_context(Live(console=console, auto_refresh=False, screen=True, vertical_overflow="crop"))
 
         def show() -> None:
             for view in seen:

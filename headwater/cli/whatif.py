@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from headwater.cli.control import Name, StorePlace
+from headwater.cli.control import Name, StoreOption
 from headwater.cli.out import Json, print_json
+from headwater.core.jsonform import dump
 
 Rates = Annotated[
     list[str] | None,
@@ -33,18 +34,19 @@ def register(app: typer.Typer) -> None:
 
 
 def what_if(
-    name: Name, rate: Rates = None, link: Links = None, store: StorePlace = None, as_json: Json = False
+    name: Name, rate: Rates = None, link: Links = None, store: StoreOption = None, as_json: Json = False
 ) -> None:
     """Foretell what a deployment would do at other rates or links, and what would be changed then.
 
-    Nothing is touched. It is foretold from what was measured last, by the model that promises are kept by.
+    Nothing is touched. It is foretold from what was measured last, by the model that SLOs are kept by.
     """
     from rich.console import Console
 
-    from headwater import live_whatif
+    from headwater.app import whatif
     from headwater.render.whatif import what_if_view
 
-    found = live_whatif.what_if(name, live_whatif.Supposed.read(rate or (), link or ()), store).to_data()
+    supposed = whatif.Supposed.read(rate or (), link or ())
+    found = dump(whatif.what_if(name, supposed, store).shown())
     if as_json:
         print_json(found)
     else:

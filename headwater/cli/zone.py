@@ -16,10 +16,10 @@ import typer
 from headwater.cli import complete
 from headwater.cli.out import print_line
 from headwater.cli.signals import STOPS, on_signals
-from headwater.errors import DeploymentError
+from headwater.core.errors import DeploymentError
 
 if TYPE_CHECKING:
-    from headwater.requirement import Capabilities
+    from headwater.core.requirement import Capabilities
 
 _CLOSE_SECONDS = 5.0
 
@@ -55,15 +55,9 @@ def zone(
         Path | None, typer.Option(help="Certificate (PEM); with it all traffic is TLS.", show_default=False)
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).", show_default=False)] = None,
-    cores: Annotated[
-        int | None, typer.Option(help="Cores for Spark.", min=1, show_default="the host's n_cpu")
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="Heap of Spark.", show_default="half the host's memory")
-    ] = None,
-    packages: Annotated[
-        str, typer.Option(help="Maven coordinates that its Spark needs, separated by commas.")
-    ] = "",
+    cores: Annotated[int | None, typer.Option(help="Cores for Spark.", min=1, show_default="the host's n_cpu")] = None,
+    memory: Annotated[str | None, typer.Option(help="Heap of Spark.", show_default="half the host's memory")] = None,
+    packages: Annotated[str, typer.Option(help="Maven coordinates that its Spark needs, separated by commas.")] = "",
     quick: Annotated[
         bool, typer.Option("--quick", help="Less processor time to start Spark, less throughput later.")
     ] = False,
@@ -91,9 +85,7 @@ def zone(
     ] = None,
     stand_in: Annotated[
         bool,
-        typer.Option(
-            "--stand-in", help="Offer whatever the plan counts on: this machine stands in for others."
-        ),
+        typer.Option("--stand-in", help="Offer whatever the plan counts on: this machine stands in for others."),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Where it listens as JSON on standard output, in a line.")
@@ -107,13 +99,13 @@ def zone(
     """
     import logging
 
-    from headwater.quantity import parse_duration, parse_heap, parse_size
-    from headwater.runtime.agent import Agent
-    from headwater.runtime.durable import write_atomically
-    from headwater.runtime.logserver import LogServer
-    from headwater.runtime.settings import ChannelSettings, UnitSettings
-    from headwater.runtime.sparks import Sparks
-    from headwater.runtime.wire import Credentials
+    from headwater.agent.agent import Agent
+    from headwater.channels.logserver import LogServer
+    from headwater.channels.wire import Credentials
+    from headwater.core.quantity import parse_duration, parse_heap, parse_size
+    from headwater.disk.durable import write_atomically
+    from headwater.disk.settings import ChannelSettings, UnitSettings
+    from headwater.spark.sparks import Sparks
 
     if (tls_cert is None) != (tls_key is None):
         raise typer.BadParameter("--tls-cert and --tls-key go together")
@@ -129,9 +121,7 @@ def zone(
         packages=tuple(p for p in packages.split(",") if p),
     )
     parse_duration(trigger)
-    channel = ChannelSettings(
-        max_bytes=parse_size(max_buffer), when_full=when_full.value, delivery=delivery.value
-    )
+    channel = ChannelSettings(max_bytes=parse_size(max_buffer), when_full=when_full.value, delivery=delivery.value)
     settings = UnitSettings(trigger=trigger, channel=channel, state_store=state_store)
     if stand_in and offer:
         raise typer.BadParameter("--offer and --stand-in exclude each other")
@@ -139,9 +129,7 @@ def zone(
     agent = Agent(name, directory, credentials, sparks, settings, offers=offers)
     pair = (tls_cert.read_text(), tls_key.read_text()) if tls_cert and tls_key else None
     with _only_agent(directory):
-        server = LogServer(
-            listen, token=credentials.token, find=agent.find_log, actions=agent.actions(), tls=pair
-        )
+        server = LogServer(listen, token=credentials.token, find=agent.find_log, actions=agent.actions(), tls=pair)
         host = listen.rpartition(":")[0]
         address = f"{'grpc+tls://' if pair else ''}{host}:{server.port}"
         agent.begin()
@@ -176,7 +164,7 @@ def offers_of(given: Sequence[str]) -> Capabilities:
     """Give what this host offers: its cores and memory as measured, and what is said."""
     import psutil
 
-    from headwater.requirement import Capabilities, Requirement
+    from headwater.core.requirement import Capabilities, Requirement
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     found: dict[str, object] = {"n_cpu": cores, "memory": psutil.virtual_memory().total}

@@ -2,7 +2,7 @@
 
 Whatever it knows is in the store. After a kill at any moment the next one goes on at the first step
 that is not marked done; checks, rehearsals and starts of several nodes are carried out at once. A newer
-wish is taken up between two steps, wherever units stand then; so no change that is stuck keeps a later
+desired state is taken up between two steps, wherever units stand then; so no change that is stuck keeps a later
 one waiting. Deployments go on side by side: a node that does not answer delays what needs it.
 """
 
@@ -18,37 +18,37 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from headwater.continuum import Node
+from headwater.continuum.model import Node
 from headwater.control.calls import Calls
 from headwater.control.executor import Attempt, Executor
 from headwater.control.lifecycle import Phase
 from headwater.control.policy import Policy
 from headwater.control.poller import Drift, Key, Poller
 from headwater.control.ports import Ports
-from headwater.control.records import Change, DeploymentRecord, JournalEntry, Wish
+from headwater.control.records import Change, DeploymentRecord, DesiredState, JournalEntry
 from headwater.control.stamps import Stamps
 from headwater.control.store import LeaseLost, Store
-from headwater.errors import Fenced, HeadwaterError, RuntimeFailure, Unavailable
+from headwater.core.errors import Fenced, HeadwaterError, RuntimeFailure, Unavailable
 from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import finishing, steps_to, stopping
 from headwater.plan.port import OpenNode, Stamp
+from headwater.plan.rollback import stranded, way_back
 from headwater.plan.spec import spec_of
 from headwater.plan.steps import (
     Check,
     Incarnation,
     Plans,
-    Rehearse,
+    Preflight,
     Step,
-    Survey,
     Switch,
+    WarmUp,
     begun,
     done,
     settled,
     side_by_side,
 )
-from headwater.plan.wayback import stranded, way_back
 
 TRY_SECONDS = 120.0
 """After which a rehearsal ahead is given up."""
@@ -71,7 +71,7 @@ class _Acting:
     names: set[str] = field(default_factory=set)
     due: dict[str, float] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
-    """The newest wish that was looked at."""
+    """The newest desired state that was looked at."""
     woken: threading.Condition = field(default_factory=threading.Condition)
 
 
@@ -182,15 +182,15 @@ class Controller:
         self._store.release(self._holder)
 
     def _keep_lease(self, stop: threading.Event) -> None:
-        heard = time.monotonic()
+        heartbeat = time.monotonic()
         while not stop.is_set() and not self._lost.wait(self._lease / 3):
             asked = time.monotonic()
             try:
                 if not self.hold():
                     self._lose()
-                heard = asked
+                heartbeat = asked
             except HeadwaterError:
-                if time.monotonic() - heard > self._lease:
+                if time.monotonic() - heartbeat > self._lease:
                     self._lose()
 
     def _lose(self) -> None:
@@ -226,13 +226,13 @@ class Controller:
         """
         try:
             record = self._store.deployment(name)
-            base = self._store.plan(record.base) if record.base else None
+            base = self._store.plan(record.active_plan) if record.active_plan else None
             decided = diff(base, plan)
-            standings = self._store.standings(name)
-            plans = {**self._store.plans_of(standings), plan_id(decided.wanted): decided.wanted}
-            steps = steps_to(decided, standings, plans)
+            unit_statuses = self._store.unit_statuses(name)
+            plans = {**self._store.plans_of(unit_statuses), plan_id(decided.wanted): decided.wanted}
+            steps = steps_to(decided, unit_statuses, plans)
             executor, deadline = self._make(self._ports), time.monotonic() + TRY_SECONDS
-            for step in (s for s in steps if isinstance(s, Check | Survey | Rehearse)):
+            for step in (s for s in steps if isinstance(s, Check | Preflight | WarmUp)):
                 while not (attempt := executor.attempt(step, plans[step.plan])).done:
                     if time.monotonic() > deadline or self._lost.wait(attempt.wait):
                         return False
@@ -319,7 +319,7 @@ class Controller:
     def _advance(self, name: str) -> float:
         record, change = self._store.deployment(name), self._store.change(name)
         if change is None:
-            if record.dealt < record.version:
+            if record.observed_version < record.version:
                 self._take_up(record)
                 return 0.0
             return IDLE
@@ -335,29 +335,29 @@ class Controller:
         return self._executors[name]
 
     def _take_up(self, record: DeploymentRecord) -> None:
-        """Decide what a wish means from where units stand, and journal it."""
-        wish = self._store.wish(record.name)
-        plan = self._store.plan(wish.plan) if wish.plan else None
+        """Decide what a desired state means from where units stand, and journal it."""
+        desired = self._store.desired(record.name)
+        plan = self._store.plan(desired.plan) if desired.plan else None
         try:
-            plan, steps, phase = self._decide(record, wish, plan)
+            plan, steps, phase = self._decide(record, desired, plan)
         except HeadwaterError as error:
-            self._store.refuse(self._holder, wish, plan, f"refused, nothing was changed: {error}")
+            self._store.refuse(self._holder, desired, plan, f"refused, nothing was changed: {error}")
             return
-        self._store.begin_change(self._holder, wish, plan, steps, phase=phase)
+        self._store.begin_change(self._holder, desired, plan, steps, phase=phase)
 
     def _decide(
-        self, record: DeploymentRecord, wish: Wish, plan: DeploymentPlan | None
+        self, record: DeploymentRecord, desired: DesiredState, plan: DeploymentPlan | None
     ) -> tuple[DeploymentPlan | None, tuple[Step, ...], Phase]:
-        standings = self._store.standings(record.name)
-        plans = self._store.plans_of(standings)
-        if wish.goal == "run":
+        unit_statuses = self._store.unit_statuses(record.name)
+        plans = self._store.plans_of(unit_statuses)
+        if desired.goal == "run":
             assert plan is not None
-            base = self._store.plan(record.base) if record.base else None
-            decided = diff(base, plan, reset_state=wish.reset_state, generation=wish.generation)
-            return decided.wanted, steps_to(decided, standings, plans, canary=wish.canary), "checking"
-        if wish.goal == "finish":
-            return None, finishing(standings, plans), "stopping"
-        return None, stopping(standings, plans, forget=wish.goal == "forget"), "stopping"
+            base = self._store.plan(record.active_plan) if record.active_plan else None
+            decided = diff(base, plan, reset_state=desired.reset_state, generation=desired.generation)
+            return decided.wanted, steps_to(decided, unit_statuses, plans, canary=desired.canary), "checking"
+        if desired.goal == "finish":
+            return None, finishing(unit_statuses, plans), "stopping"
+        return None, stopping(unit_statuses, plans, forget=desired.goal == "forget"), "stopping"
 
     def _go_on(self, change: Change) -> float:
         entries = self._store.next_steps(change.id)
@@ -367,11 +367,11 @@ class Controller:
         entries = tuple(entries[n] for n in side_by_side([e.step for e in entries]))
         plans = {id_: self._store.plan(id_) for id_ in {e.step.plan for e in entries}}
         change = replace(change, phase=self._phase(change, entries[0].step))
-        standings = self._store.standings(change.deployment)
+        unit_statuses = self._store.unit_statuses(change.deployment)
         for entry in entries:
             if entry.state == "todo":
-                standings = begun(entry.step, standings, plans[entry.step.plan])
-                self._store.step_begun(self._holder, change, entry.number, standings, phase=change.phase)
+                unit_statuses = begun(entry.step, unit_statuses, plans[entry.step.plan])
+                self._store.step_begun(self._holder, change, entry.number, unit_statuses, phase=change.phase)
         waits: list[float] = []
         failed: tuple[Step, HeadwaterError] | None = None
         for entry, outcome in self._attempts(change, entries, plans):
@@ -382,8 +382,8 @@ class Controller:
                     self._store.step_waits(self._holder, change, entry.number, outcome.note)
                 waits.append(outcome.wait)
             else:
-                standings = done(entry.step, standings, plans[entry.step.plan])
-                self._store.step_done(self._holder, change, entry.number, standings, note=outcome.note)
+                unit_statuses = done(entry.step, unit_statuses, plans[entry.step.plan])
+                self._store.step_done(self._holder, change, entry.number, unit_statuses, note=outcome.note)
         if failed is not None:
             self._fail(change, *failed)
             return 0.0
@@ -433,7 +433,7 @@ class Controller:
     def _phase(self, change: Change, step: Step) -> Phase:
         """Give the phase of a change while one of its steps is carried out.
 
-        Until the switch of a hand-over the plan of before counts: a newer wish starts from it.
+        Until the switch of a hand-over the plan of before counts: a newer desired state starts from it.
         """
         if change.goal != "run":
             return "stopping"
@@ -441,7 +441,7 @@ class Controller:
             return change.phase
         if isinstance(step, Switch):
             return "changing"
-        if isinstance(step, Check | Survey | Rehearse) and change.phase == "checking":
+        if isinstance(step, Check | Preflight | WarmUp) and change.phase == "checking":
             return "checking"
         hands_over = any(isinstance(e.step, Switch) for e in self._store.journal(change.id))
         return "handing_over" if hands_over else "changing"
@@ -451,8 +451,8 @@ class Controller:
     def _end(self, change: Change) -> None:
         """All steps are done."""
         name, end = change.deployment, self._store.end_change
-        standings = self._store.standings(name)
-        base = self._store.deployment(name).base
+        unit_statuses = self._store.unit_statuses(name)
+        base = self._store.deployment(name).active_plan
         self._poller.moved(name)
         self._just_ended.add(name)
         match change.goal:
@@ -466,17 +466,25 @@ class Controller:
                     "rolled back" if back else "done",
                     phase="running",
                     message=change.message if back else "",
-                    standings=settled(standings, plan),
-                    base=change.plan,
+                    unit_statuses=settled(unit_statuses, plan),
+                    active_plan=change.plan,
                 )
                 self._store.clear_reports(self._holder, name, frozenset(u.node for u in plan.units))
             case "forget":
-                end(self._holder, change, "done", phase="stopped", message="deleted", standings={}, base=None)
+                end(
+                    self._holder,
+                    change,
+                    "done",
+                    phase="stopped",
+                    message="deleted",
+                    unit_statuses={},
+                    active_plan=None,
+                )
                 self._store.clear_reports(self._holder, name, frozenset())
             case "finish":
-                end(self._holder, change, "done", phase="stopped", message="all input is used up", base=base)
+                end(self._holder, change, "done", phase="stopped", message="all input is used up", active_plan=base)
             case "stop":
-                end(self._holder, change, "done", phase="stopped", base=base)
+                end(self._holder, change, "done", phase="stopped", active_plan=base)
         self._changed.set()
 
     def _fail(self, change: Change, step: Step, error: HeadwaterError) -> None:
@@ -486,7 +494,7 @@ class Controller:
             self._end_failed(change, f"nothing was stopped or started: {error}")
         elif change.phase == "handing_over":
             self._turn_back(change, str(error))
-        elif change.phase != "changing" or self._store.wish(change.deployment, change.version).canary is None:
+        elif change.phase != "changing" or self._store.desired(change.deployment, change.version).canary is None:
             self._end_failed(change, str(error))
         else:
             self._turn_back(change, str(error))
@@ -502,18 +510,18 @@ class Controller:
             return
         assert change.plan is not None
         before, failed = self._store.plan(change.before), self._store.plan(change.plan)
-        standings = self._store.standings(change.deployment)
+        unit_statuses = self._store.unit_statuses(change.deployment)
         started = change.phase != "handing_over"
-        if started and (lost := stranded(before, failed, standings)):
+        if started and (lost := stranded(before, failed, unit_statuses)):
             self._end_failed(
                 change,
                 f"{why}\nnot rolled back: the rows in {', '.join(lost)} can only be read by units of the new "
                 "plan; correct it and apply it again",
             )
             return
-        back = way_back(before, failed, standings)
-        plans = {**self._store.plans_of(standings), plan_id(failed): failed}
-        steps = [s for s in steps_to(back, standings, plans) if not isinstance(s, Check | Rehearse)]
+        back = way_back(before, failed, unit_statuses)
+        plans = {**self._store.plans_of(unit_statuses), plan_id(failed): failed}
+        steps = [s for s in steps_to(back, unit_statuses, plans) if not isinstance(s, Check | WarmUp)]
         self._store.turn_back(self._holder, change, back.wanted, steps, why)
 
     # ------------------------------------------------------------ looking
@@ -538,8 +546,8 @@ class Controller:
 
     def _watched(self) -> set[str]:
         """Name the deployments that decisions are made on."""
-        promised = {name for name, promise in self._store.promises().items() if promise.mode != "off"}
-        return promised & self._store.standing(running=True)
+        has_slo = {name for name, slo in self._store.slos().items() if slo.mode != "off"}
+        return has_slo & self._store.unit_status(running=True)
 
     def _drifted(self, drift: Drift) -> None:
         """Begin to put right what a node has otherwise than it stands, unless the deployment is acted on."""
@@ -566,18 +574,18 @@ class Controller:
         """
         name, key = drift.deployment, drift.key
         record = self._store.deployment(name)
-        if record.version > record.dealt:
+        if record.version > record.observed_version:
             return IDLE  # a change is under way, which leads from wherever units stand
-        standings = self._store.standings(name)
-        plans = self._store.plans_of(standings)
+        unit_statuses = self._store.unit_statuses(name)
+        plans = self._store.plans_of(unit_statuses)
         port = self._ports.to(key[0], self._described(plans, key))
         told = drift.report.units.get(name, {})
         for which, wanted in told.items():
-            stood = standings.get(which)
+            stood = unit_statuses.get(which)
             if wanted == "running" and (stood is None or not stood.runs):
                 port.end(name, which[0])
                 self._store.tell(name, f"drift: {which[0]} ran on {key[1]} although it is stopped; ended")
-        for which, stood in standings.items():
+        for which, stood in unit_statuses.items():
             plan = plans[stood.plan]
             if not stood.runs or plan.unit(which[0]).node != key[1] or told.get(which) == "running":
                 continue

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, and_, insert, select, update
 from headwater.control import tables as t
 from headwater.control.migrate import bring_up_to_date
 from headwater.control.records import Lease
-from headwater.errors import DeploymentError
+from headwater.core.errors import DeploymentError
 
 CONTROLLER = "controller"
 
@@ -23,20 +23,20 @@ class LeaseLost(DeploymentError):
     """Another controller acts on the store."""
 
 
-class Reader:
+class DatabaseReader:
     """A store to look at. Made by ``open``, which refuses a place where there is none."""
 
-    def __init__(self, place: str | Path) -> None:
-        self._url = t.url_of(place)
+    def __init__(self, store_url: str | Path) -> None:
+        self._url = t.url_of(store_url)
         self._engine = t.open_engine(self._url)
 
     @classmethod
-    def open(cls, place: str | Path) -> Self:
+    def open(cls, store_url: str | Path) -> Self:
         """Open a store that is there; one of an older version gets the tables it lacks."""
-        url = t.url_of(place)
+        url = t.url_of(store_url)
         if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
             raise t.NoStore("no store here", where=t.shown(url), hint="`headwater apply` makes one")
-        store = cls(place)
+        store = cls(store_url)
         with store._reading() as connection:
             older = t.is_older(connection, where=store.where)
         if older:
@@ -78,12 +78,12 @@ class Reader:
         return Lease(holder=row.holder, label=row.label, term=row.term, seconds=row.seconds)
 
 
-class Writer(Reader):
+class DatabaseWriter(DatabaseReader):
     """A store to write to; made where there is none."""
 
-    def __init__(self, place: str | Path) -> None:
-        super().__init__(place)
-        self._heard: tuple[tuple[int, int], float] | None = None
+    def __init__(self, store_url: str | Path) -> None:
+        super().__init__(store_url)
+        self._heartbeat: tuple[tuple[int, int], float] | None = None
         """The heartbeat of another's lease that was seen last, and when it was seen first."""
         if self._url.get_backend_name() == "sqlite" and self._url.database:
             Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
@@ -119,9 +119,9 @@ class Writer(Reader):
     def _is_silent(self, row: Any) -> bool:
         """Tell whether a lease has had no heartbeat for its seconds, since it was first seen as it is."""
         beat, now = (row.term, row.beat), time.monotonic()
-        if self._heard is None or self._heard[0] != beat:
-            self._heard = (beat, now)
-        return bool(now - self._heard[1] >= row.seconds)
+        if self._heartbeat is None or self._heartbeat[0] != beat:
+            self._heartbeat = (beat, now)
+        return bool(now - self._heartbeat[1] >= row.seconds)
 
     def release(self, holder: str) -> None:
         """Give the lease back, so that the next controller need not wait; its term stays used."""

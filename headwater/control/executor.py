@@ -11,26 +11,26 @@ from dataclasses import dataclass
 from headwater.control import health
 from headwater.control.calls import Calls
 from headwater.control.ports import Ports
-from headwater.errors import HeadwaterError
-from headwater.metrics import Progress
+from headwater.core.errors import HeadwaterError
+from headwater.core.metrics import Progress
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.port import NodePort
 from headwater.plan.spec import UnitSpec, spec_of
 from headwater.plan.steps import (
     Check,
     Drain,
-    Feed,
     Finish,
     Forget,
     Load,
+    Preflight,
     Prepare,
-    Rehearse,
     Save,
     Start,
     Step,
     Stop,
-    Survey,
     Switch,
+    UpdateInputs,
+    WarmUp,
     Watch,
 )
 
@@ -111,9 +111,7 @@ class Executor:
             self._trying.pop(step, None)
         return attempt
 
-    def _tried(
-        self, step: Step, plan: DeploymentPlan, trying: _Trying, baseline: Progress | None
-    ) -> Attempt | None:
+    def _tried(self, step: Step, plan: DeploymentPlan, trying: _Trying, baseline: Progress | None) -> Attempt | None:
         """Give what came of an attempt; None while the node has not answered."""
         if isinstance(step, Switch):
             return Attempt(done=True)  # the store's affair
@@ -145,9 +143,7 @@ class Executor:
         """Forget the steps that were being tried: others take their place, and what comes late is refused."""
         self._trying.clear()
 
-    def _attempt(
-        self, step: Step, plan: DeploymentPlan, trying: _Trying, baseline: Progress | None
-    ) -> Attempt:
+    def _attempt(self, step: Step, plan: DeploymentPlan, trying: _Trying, baseline: Progress | None) -> Attempt:
         if isinstance(step, Watch):
             return self._watch(step, plan, trying, baseline)
         port, spec = self._ports.of(plan, step.node), spec_of(plan, step.unit)
@@ -158,21 +154,21 @@ class Executor:
                 port.prepare(spec, joining=step.joining)
             case Start():
                 port.start(spec)
-            case Feed():
-                port.feed(spec)
+            case UpdateInputs():
+                port.update_inputs(spec)
             case Stop():
                 port.stop(spec, clean=step.clean)
             case Drain():
                 return self._drain(step, spec, port)
-            case Survey():
-                port.survey(spec)
-            case Rehearse():
-                port.rehearse(spec, step.carry, step.saved)
+            case Preflight():
+                port.preflight(spec)
+            case WarmUp():
+                port.warm_up(spec, step.transfer, step.saved)
             case Save():
                 kept, sent = port.save(spec)
                 return Attempt(done=True, note=f"{kept} bytes of state, {sent} of them sent now")
             case Load():
-                port.load(spec, step.carry, step.saved)
+                port.load(spec, step.transfer, step.saved)
             case Finish():
                 if not port.finish(spec):
                     return self._later(f"{step.unit} has input left")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headwater.metrics import Progress, UnitProgress
+from headwater.core.metrics import Progress, UnitProgress
 from headwater.plan.steps import Watch
 
 TOLERATED = 0.001

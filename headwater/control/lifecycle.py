@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from headwater.errors import DeploymentError
+from headwater.core.errors import DeploymentError
 
 Phase = Literal[
     "wanted",
@@ -33,16 +33,14 @@ WAYS: Mapping[Phase, frozenset[Phase]] = {
     "running": frozenset({"wanted"}),
     # A canary did worse than before, or state could not be handed over: back to the plan that ran.
     "rolling_back": frozenset({"running", "failed", "wanted"}),
-    # Something cannot be done; whatever runs goes on running, and a newer wish is waited for.
+    # Something cannot be done; whatever runs goes on running, and a newer desired state is waited for.
     "failed": frozenset({"wanted"}),
     "stopping": frozenset({"stopped", "failed", "wanted"}),
     "stopped": frozenset({"wanted"}),
 }
-"""From each phase to those that may follow. A newer wish leads from anywhere to ``wanted``."""
+"""From each phase to those that may follow. A newer desired state leads from anywhere to ``wanted``."""
 
-BUSY: frozenset[Phase] = frozenset(
-    {"wanted", "checking", "handing_over", "changing", "rolling_back", "stopping"}
-)
+BUSY: frozenset[Phase] = frozenset({"wanted", "checking", "handing_over", "changing", "rolling_back", "stopping"})
 """Phases in which the controller has something to do."""
 
 

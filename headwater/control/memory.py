@@ -1,4 +1,4 @@
-"""What the store keeps for decisions on deployments: samples, promises, profiles, and what was decided.
+"""What the store keeps for decisions on deployments: samples, SLOs, profiles, and what was decided.
 
 Samples are bounded: all of the last quarter of an hour, one a minute of the day before, none older. Of
 decisions the newest thousand of a deployment are kept, also when it is forgotten; all else goes with it.
@@ -9,23 +9,24 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from sqlalchemy import BigInteger, Connection, and_, cast, delete, func, insert, select, update
 
-from headwater.adapt.promise import Mode, Promise
+from headwater.adapt.calibrate import Learned
+from headwater.adapt.slo import SLO, Mode
 from headwater.control import rows
 from headwater.control import tables as t
-from headwater.control.database import Reader, Writer
+from headwater.control.database import DatabaseReader, DatabaseWriter
 from headwater.control.records import OPEN, Decision, DecisionState, Sample
-from headwater.errors import DeploymentError, Missing
-from headwater.metrics import Progress
+from headwater.core.errors import DeploymentError, Missing
+from headwater.core.jsonform import dump, dump_json, load, load_json
+from headwater.core.metrics import Progress
+from headwater.core.quantity import format_duration, format_size
 from headwater.plan.model import DeploymentPlan
-from headwater.profile import Profile
-from headwater.quantity import format_duration, format_size
+from headwater.plan.profile import Profile
 
 DENSE = 15 * 60.0
 """Seconds for which all samples are kept."""
@@ -37,7 +38,7 @@ DECISIONS = 1000
 """Decisions that are kept of a deployment."""
 
 
-class MemoryReader(Reader):
+class MemoryReader(DatabaseReader):
     """What is kept of deployments, to look at."""
 
     def samples(
@@ -51,24 +52,29 @@ class MemoryReader(Reader):
         query = select(column.at, column.progress).where(and_(*mine)).order_by(column.at.desc()).limit(most)
         return tuple(Sample(at=at, progress=_progress(text)) for at, text in reversed(self._all(query)))
 
-    def promises(self) -> dict[str, Promise]:
-        """Give what is promised, by deployment."""
-        own = select(t.memory.c.deployment, t.memory.c.document).where(t.memory.c.what == "promise")
-        return {name: Promise.from_data(json.loads(text)) for name, text in self._all(own)}
+    def slos(self) -> dict[str, SLO]:
+        """Give the SLOs by deployment."""
+        own = select(t.memory.c.deployment, t.memory.c.document).where(t.memory.c.what == "slo")
+        return {name: load_json(SLO, text, what="an SLO") for name, text in self._all(own)}
 
-    def promise(self, name: str) -> Promise | None:
-        """Give what was promised of a deployment."""
-        found = self._document(name, "promise")
-        return None if found is None else Promise.from_data(found)
+    def slo(self, name: str) -> SLO | None:
+        """Give the SLO of a deployment."""
+        found = self._document(name, "slo")
+        return None if found is None else load(SLO, found, what="an SLO")
 
     def profile(self, name: str) -> Profile | None:
         """Give the profile that its newest plan was applied with."""
         found = self._document(name, "profile")
         return None if found is None else Profile.model_validate(found)
 
-    def learned(self, name: str) -> dict[str, Any] | None:
+    def learned(self, name: str) -> Learned | None:
         """Give what was learned of a deployment while it ran."""
-        return self._document(name, "learned")
+        found = self._document(name, "learned")
+        return None if found is None else load(Learned, found, what="what was learned")
+
+    def known(self, name: str) -> Learned:
+        """Give what was learned of a deployment, or what its profile says before that."""
+        return self.learned(name) or Learned(profile=self.profile(name) or Profile(dataflow=name))
 
     def decisions(
         self,
@@ -107,24 +113,24 @@ class MemoryReader(Reader):
         return None if row is None else json.loads(row.document)
 
 
-class Memory(MemoryReader, Writer):
+class Memory(MemoryReader, DatabaseWriter):
     """What is kept of deployments, to write to."""
 
-    def set_promise(self, name: str, promise: Promise) -> None:
-        """Keep what is promised of a deployment, which has to be there."""
+    def set_slo(self, name: str, slo: SLO) -> None:
+        """Keep the SLO of a deployment, which has to be there."""
         with self._writing() as connection:
-            _put(connection, name, "promise", promise.to_data(), where=self.where)
-            rows.tell(connection, name, f"promised: {in_words(promise)}")
+            _put(connection, name, "slo", dump(slo), where=self.where)
+            rows.tell(connection, name, f"SLO: {in_words(slo)}")
 
     def keep_profile(self, name: str, profile: Profile) -> None:
         """Keep what its operators were measured to cost before it ran."""
         with self._writing() as connection:
             _put(connection, name, "profile", profile.model_dump(exclude_none=True), where=self.where)
 
-    def keep_learned(self, holder: str, name: str, data: Mapping[str, Any]) -> None:
+    def keep_learned(self, holder: str, name: str, learned: Learned) -> None:
         """Keep what was learned while it ran."""
         with self._acting(holder) as connection:
-            _put(connection, name, "learned", data, where=self.where)
+            _put(connection, name, "learned", dump(learned), where=self.where)
 
     def record_decision(
         self,
@@ -145,7 +151,7 @@ class Memory(MemoryReader, Writer):
             made = connection.execute(
                 insert(t.decisions).values(
                     deployment=deployment, at=now, updated=now, mode=mode, trigger=trigger, why=why,
-                    state=state, before=before, data=_json(data),
+                    state=state, before=before, data=dump_json(data).decode(),
                     plan=rows.keep_plan(connection, plan) if plan is not None else None,
                 )
             )  # fmt: skip
@@ -160,13 +166,13 @@ class Memory(MemoryReader, Writer):
         return number
 
     def want_decided(self, holder: str | None, decision_id: int) -> int:
-        """Store the wish for a proposed decision's plan, and give its version; without holder, a person's.
+        """Store the desired state for a proposed decision's plan, and give its version; without holder, a person's.
 
         Raises DeploymentError where it is not proposed, or where something else runs or is wanted by now.
         """
         with self._writing_as(holder) as connection:
             decision = _find(connection, decision_id, self.where)
-            version = rows.add_wish(
+            version = rows.add_desired_state(
                 connection, decision.deployment, "run", _proposed(connection, decision), {}
             )
             _settle(connection, decision, "wanted", version=version)
@@ -200,7 +206,7 @@ def keep_sample(connection: Connection, deployment: str, at: float, progress: Pr
     last = connection.execute(select(func.max(column.at)).where(column.deployment == deployment)).scalar()
     key = and_(column.deployment == deployment, column.at == at)
     connection.execute(delete(t.samples).where(key))
-    text = json.dumps(lean(progress), separators=(",", ":"))
+    text = dump_json(progress, lean=True).decode()
     connection.execute(insert(t.samples).values(deployment=deployment, at=at, progress=text))
     if last is None or last // APART != at // APART:
         _thin(connection, deployment, at)
@@ -214,51 +220,26 @@ def drop_memory(connection: Connection, name: str) -> None:
     connection.execute(update(t.decisions).where(still).values(state="expired", updated=time.time()))
 
 
-def in_words(promise: Promise) -> str:
-    """Say what is promised, in a line.
+def in_words(slo: SLO) -> str:
+    """Say the SLO, in a line.
 
-    >>> in_words(Promise(mode="auto", max_latency=3.0))
+    >>> in_words(SLO(mode="auto", max_latency=3.0))
     'latency up to 3s, headroom 20%; mode auto, gain 10%, cool-down 60s, settle 20s'
     """
     limits = []
-    if math.isfinite(promise.max_latency):
-        limits.append(f"latency up to {format_duration(promise.max_latency)}")
-    if math.isfinite(promise.max_bandwidth):
-        limits.append(f"up to {format_size(promise.max_bandwidth)}/s into the top layer")
-    if math.isfinite(promise.max_cost):
-        limits.append(f"cost up to {promise.max_cost:g}")
-    limits.append(f"headroom {promise.headroom * 100:g}%")
-    calm = f"gain {promise.gain * 100:g}%, cool-down {format_duration(promise.cool_down)}"
-    return f"{', '.join(limits)}; mode {promise.mode}, {calm}, settle {format_duration(promise.settle)}"
-
-
-def lean(value: Any) -> Any:
-    """Give a value of data classes as JSON-able data, without what is as its class has it anyway.
-
-    >>> lean(Progress(seconds=1.0))
-    {'seconds': 1.0}
-    """
-    if is_dataclass(value) and not isinstance(value, type):
-        found = {f.name: (f.default, getattr(value, f.name)) for f in fields(value)}
-        return {name: lean(own) for name, (usual, own) in found.items() if usual is MISSING or own != usual}
-    return [lean(own) for own in value] if isinstance(value, tuple) else value
+    if math.isfinite(slo.max_latency):
+        limits.append(f"latency up to {format_duration(slo.max_latency)}")
+    if math.isfinite(slo.max_bandwidth):
+        limits.append(f"up to {format_size(slo.max_bandwidth)}/s into the top layer")
+    if math.isfinite(slo.max_cost):
+        limits.append(f"cost up to {slo.max_cost:g}")
+    limits.append(f"headroom {slo.headroom * 100:g}%")
+    calm = f"gain {slo.gain * 100:g}%, cool-down {format_duration(slo.cool_down)}"
+    return f"{', '.join(limits)}; mode {slo.mode}, {calm}, settle {format_duration(slo.settle)}"
 
 
 def _progress(text: str) -> Progress:
-    return Progress.from_data({"units": (), "links": (), "channels": (), **json.loads(text)})
-
-
-def _json(data: Mapping[str, Any]) -> str:
-    return json.dumps(_plain(data), separators=(",", ":"))
-
-
-def _plain(value: Any) -> Any:
-    """Give a value as JSON has it: numbers without end are null."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(own) for name, own in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(own) for own in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return load_json(Progress, text, what="a sample")
 
 
 def _put(connection: Connection, name: str, what: str, data: Mapping[str, Any], *, where: str) -> None:
@@ -269,7 +250,7 @@ def _put(connection: Connection, name: str, what: str, data: Mapping[str, Any], 
     own = and_(t.memory.c.deployment == name, t.memory.c.what == what)
     connection.execute(delete(t.memory).where(own))
     connection.execute(
-        insert(t.memory).values(deployment=name, what=what, document=_json(data), updated=time.time())
+        insert(t.memory).values(deployment=name, what=what, document=dump_json(data).decode(), updated=time.time())
     )
 
 
@@ -288,9 +269,9 @@ def _proposed(connection: Connection, decision: Decision) -> str:
     if decision.state != "proposed" or decision.plan is None:
         raise _unfit(decision, "approved")
     record = rows.record_of(connection, decision.deployment)
-    wish = and_(t.wishes.c.deployment == decision.deployment, t.wishes.c.version == record.version)
-    goal = connection.execute(select(t.wishes.c.goal).where(wish)).scalar()
-    if record.base != decision.before or record.version != record.dealt or goal != "run":
+    desired = and_(t.desired_states.c.deployment == decision.deployment, t.desired_states.c.version == record.version)
+    goal = connection.execute(select(t.desired_states.c.goal).where(desired)).scalar()
+    if record.active_plan != decision.before or record.version != record.observed_version or goal != "run":
         raise DeploymentError(
             "what it was decided on is not in force any more",
             where=f"decision {decision.id}",
@@ -324,7 +305,7 @@ def _settle(
 ) -> None:
     values: dict[str, Any] = {"state": state, "updated": time.time()}
     if after is not None:
-        values["after"] = _json(after)
+        values["after"] = dump_json(after).decode()
     if version is not None:
         values["version"] = version
     connection.execute(update(t.decisions).where(t.decisions.c.id == decision.id).values(**values))

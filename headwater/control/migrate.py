@@ -13,13 +13,13 @@ from typing import Any
 from sqlalchemy import Connection, Table, delete, func, insert, inspect, select, update
 
 from headwater.control import tables as t
-from headwater.errors import DeploymentError, HeadwaterError
+from headwater.core.errors import DeploymentError, HeadwaterError
 from headwater.plan.document import FORMAT, digest, stored_parts
 from headwater.plan.upgrade import upgraded
 
 _REFERENCES: tuple[tuple[Table, str], ...] = (
-    (t.deployments, "base"),
-    (t.wishes, "plan"),
+    (t.deployments, "active_plan"),
+    (t.desired_states, "plan"),
     (t.changes, "plan"),
     (t.changes, "before"),
     (t.units, "plan"),
@@ -33,6 +33,8 @@ def bring_up_to_date(connection: Connection, *, where: str) -> None:
     older = inspect(connection).has_table(t.meta.name) and t.is_older(connection, where=where)
     t.create_tables(connection, where=where)
     if older:
+        what = t.memory.c.what
+        connection.execute(update(t.memory).where(what == "promise").values(what="slo"))
         _upgrade_plans(connection)
 
 
@@ -60,12 +62,12 @@ def _needed(connection: Connection) -> dict[str, str]:
     """Give the plans that something stands by or is to come to, each with the deployment."""
     found: dict[str, str] = {}
     for query in (
-        select(t.deployments.c.base, t.deployments.c.name),
+        select(t.deployments.c.active_plan, t.deployments.c.name),
         select(t.units.c.plan, t.units.c.deployment),
         select(t.changes.c.plan, t.changes.c.deployment).where(t.changes.c.ended.is_(None)),
-        select(t.wishes.c.plan, t.wishes.c.deployment)
-        .join(t.deployments, t.deployments.c.name == t.wishes.c.deployment)
-        .where(t.wishes.c.version == t.deployments.c.version),
+        select(t.desired_states.c.plan, t.desired_states.c.deployment)
+        .join(t.deployments, t.deployments.c.name == t.desired_states.c.deployment)
+        .where(t.desired_states.c.version == t.deployments.c.version),
     ):
         found |= {plan: f"deployment '{name}'" for plan, name in connection.execute(query) if plan}
     return found

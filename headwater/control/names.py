@@ -29,12 +29,11 @@ Kind = Literal[
     "units",
 ]
 _IN_PLANS: Mapping[str, Callable[[Mapping[str, Any]], Iterable[str]]] = {
-    "zones": lambda plan: plan["continuum"]["zones"],
-    "layers": lambda plan: plan["continuum"]["layers"],
     "locations": lambda plan: plan["dataflow"]["locations"],
-    "operators": lambda plan: plan["layers"],
-    "units": lambda plan: plan["unit_tags"],
+    "operators": lambda plan: plan["tags"],
+    "units": lambda plan: map(_unit, plan["units"]),
 }
+_IN_CONTINUA = ("zones", "layers")
 _IN_TABLES: Mapping[str, Select[Any]] = {
     "deployments": select(t.deployments.c.name),
     "pools": select(t.submissions.c.pool),
@@ -47,10 +46,10 @@ _MOST = 50
 """Plans that are looked through at most."""
 
 
-def names(kind: Kind, place: str | Path, *, of: str | None = None) -> list[str]:
+def names(kind: Kind, store_url: str | Path, *, of: str | None = None) -> list[str]:
     """Give the names of a kind, sorted; those in plans of one deployment alone where ``of`` names it."""
     with contextlib.suppress(Exception):
-        url = t.url_of(place)
+        url = t.url_of(store_url)
         if url.get_backend_name() != "sqlite":
             url = url.update_query_dict({"connect_timeout": "2"})
         elif not Path(url.database or "").is_file():
@@ -70,8 +69,19 @@ def names(kind: Kind, place: str | Path, *, of: str | None = None) -> list[str]:
 def _found(connection: Connection, kind: Kind, of: str | None) -> Iterable[str]:
     if kind in _IN_TABLES:
         return [str(row[0]) for row in connection.execute(_IN_TABLES[kind])]
-    in_force = select(t.plans.c.document).join(t.deployments, t.deployments.c.base == t.plans.c.id)
+    in_force = select(t.plans.c.document).join(t.deployments, t.deployments.c.active_plan == t.plans.c.id)
     if of is not None:
         in_force = in_force.where(t.deployments.c.name == of)
-    plans = (json.loads(row[0]) for row in connection.execute(in_force.limit(_MOST)))
-    return [name for plan in plans for name in _IN_PLANS[kind](plan)]
+    plans = [json.loads(row[0]) for row in connection.execute(in_force.limit(_MOST))]
+    if kind not in _IN_CONTINUA:
+        return [name for plan in plans for name in _IN_PLANS[kind](plan)]
+    theirs = t.continua.c.id.in_({plan["continuum"] for plan in plans})
+    continua = connection.execute(select(t.continua.c.document).where(theirs))
+    return [name for row in continua for name in json.loads(row[0])[kind]]
+
+
+def _unit(document: Mapping[str, Any]) -> str:
+    """Give the id of a unit as its plan has it, without the time that it takes to import plans."""
+    part = document["part"]
+    share = "" if part is None else f".{part['index'] + 1}of{part['count']}"
+    return f"{document['name']}{share}@{document['node']}"

@@ -1,7 +1,7 @@
 """The closed loop: looks at what is measured, decides, writes what is wanted, and judges what became of it.
 
 It only reads and writes the store, as a person would: what it wants the controller carries out like any other
-wish. What it has learned and decided is in the store, so the next one goes on where it was.
+desired state. What it has learned and decided is in the store, so the next one goes on where it was.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from headwater.adapt.ahead import likely
 from headwater.adapt.calibrate import Learned, learn, narrowed
+from headwater.adapt.compliance import sink_units, strain
 from headwater.adapt.decide import (
     GAIN,
     UNDO,
@@ -28,18 +29,17 @@ from headwater.adapt.decide import (
     limit_of,
     total,
 )
-from headwater.adapt.keeping import sink_units, strain
 from headwater.adapt.options import Work, work_of
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import SLO
 from headwater.adapt.timing import GROWN, Timing
 from headwater.adapt.window import window
 from headwater.control.records import OPEN, Change, Decision, DeploymentRecord, Sample
 from headwater.control.store import Store, StoreReader
-from headwater.errors import HeadwaterError
+from headwater.core.errors import HeadwaterError
+from headwater.core.jsonform import dump
 from headwater.placement.forecast import Forecast, trend
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.place import Beside
-from headwater.profile import Profile
 
 SEEN = 12.0
 """Seconds of samples that loads and latency are taken from."""
@@ -89,7 +89,7 @@ class _Watched:
 
 
 class Policy:
-    """Learns from all deployments, and decides on those that something was promised of.
+    """Learns from all deployments, and decides on those that have an SLO.
 
     ``expect``: foretells rates from those before. ``clock``: seconds since 1970. ``try_out``: see ``TryOut``.
     """
@@ -108,31 +108,31 @@ class Policy:
         self._watched: dict[str, _Watched] = {}
 
     def look(self, news: Collection[str] | None = None) -> None:
-        """Look once at every deployment with a promise, an open decision, or ``news``."""
-        promises = self._store.promises()
+        """Look once at every deployment with an SLO, an open decision, or ``news``."""
+        slos = self._store.slos()
         opened = {decision.deployment for decision in self._store.decisions(states=OPEN, limit=10_000)}
-        bound = {name for name, promise in promises.items() if promise.mode != "off"}
+        bound = {name for name, slo in slos.items() if slo.mode != "off"}
         for record in self._store.deployments():
             if news is None or record.name in bound or record.name in opened or record.name in news:
-                self._look(record, promises.get(record.name) or Promise(mode="off"))
+                self._look(record, slos.get(record.name) or SLO(mode="off"))
 
-    def _look(self, record: DeploymentRecord, promise: Promise) -> None:
+    def _look(self, record: DeploymentRecord, slo: SLO) -> None:
         watched = self._watched.setdefault(record.name, _Watched())
         open_ones = self._store.decisions(record.name, states=OPEN)
         changes = self._store.changes(record.name)
-        if record.phase != "running" or record.version != record.dealt or record.base is None:
+        if record.phase != "running" or record.version != record.observed_version or record.active_plan is None:
             watched.timing.disturbed()
             self._follow(open_ones, changes)
             return
         ended = max((c.ended or 0.0 for c in changes), default=0.0)
-        case = self._case(record, promise, watched, ended)
+        case = self._case(record, slo, watched, ended)
         open_ones = self._follow(open_ones, changes)
         if case is None:
             return
         now = self._clock()
         self._learn(record.name, watched, case, now)
         case = replace(case, learned=watched.learned or case.learned)
-        if promise.mode == "off" or not watched.knows:
+        if slo.mode == "off" or not watched.knows:
             return  # what nobody has measured is no ground for a decision
         found = alarms(case)
         if any(d.state == "watched" for d in open_ones):
@@ -142,31 +142,27 @@ class Policy:
         if any(d.state in ("proposed", "wanted") for d in open_ones):
             return
         self._decide(record, watched, case, found, ended, now)
-        if promise.mode == "auto" and not found and now - ended > promise.settle + SEEN:
+        if slo.mode == "auto" and not found and now - ended > slo.settle + SEEN:
             self._look_ahead(record.name, watched, case, now)
 
     # ------------------------------------------------------------ what is known
 
-    def _case(
-        self, record: DeploymentRecord, promise: Promise, watched: _Watched, ended: float
-    ) -> Case | None:
+    def _case(self, record: DeploymentRecord, slo: SLO, watched: _Watched, ended: float) -> Case | None:
         """Put together what a decision is made on; None while too little was seen since the last change."""
-        assert record.base is not None
+        assert record.active_plan is not None
         now = self._clock()
         samples = self._samples(record.name, watched, now)
-        plan = self._store.plan(record.base)
+        plan = self._store.plan(record.active_plan)
         fresh = [s for s in samples if s.at >= max(ended + WARM, now - SEEN)]
         seen, newest = window(fresh), window(fresh, NEWEST)
         if seen is None or newest is None or seen.seconds < NEWEST:
             return None
         if watched.learned is None:
-            kept = self._store.learned(record.name)
-            profile = self._store.profile(record.name) or Profile(dataflow=record.name)
-            watched.learned = Learned.from_data(kept) if kept else Learned(profile=profile)
-            watched.knows = kept is not None
+            watched.learned = self._store.known(record.name)
+            watched.knows = self._store.learned(record.name) is not None
         return Case(
             plan=plan,
-            promise=promise,
+            slo=slo,
             learned=watched.learned,
             seen=seen,
             newest=newest,
@@ -185,9 +181,7 @@ class Policy:
             kept.popleft()
         return tuple(kept)
 
-    def _expected(
-        self, plan: DeploymentPlan, watched: _Watched, samples: Sequence[Sample], now: float
-    ) -> Rates | None:
+    def _expected(self, plan: DeploymentPlan, watched: _Watched, samples: Sequence[Sample], now: float) -> Rates | None:
         """Foretell the rates of the next seconds from those of the last minutes."""
         last = watched.rates[-1][0] if watched.rates else -math.inf
         if now - last >= STEP:
@@ -207,8 +201,8 @@ class Policy:
     def _beside(self, name: str) -> tuple[Beside, ...]:
         found: list[Beside] = []
         for other in self._store.deployments():
-            if other.name != name and other.phase != "stopped" and other.base is not None:
-                known, plan = self._watched.get(other.name), self._store.plan(other.base)
+            if other.name != name and other.phase != "stopped" and other.active_plan is not None:
+                known, plan = self._watched.get(other.name), self._store.plan(other.active_plan)
                 profile = self._store.profile(other.name)
                 if known and known.learned:
                     profile = narrowed(known.learned.profile, plan.dataflow)
@@ -223,13 +217,13 @@ class Policy:
         watched.learned = learn(case.learned, case.plan, case.seen)
         watched.learned_at, watched.knows = now, True
         if now - watched.saved_at >= SAVE:
-            self._store.keep_learned(self._holder, name, watched.learned.to_data())
+            self._store.keep_learned(self._holder, name, watched.learned)
             watched.saved_at = now
 
     # ------------------------------------------------------------ what was decided
 
     def _follow(self, decisions: Sequence[Decision], changes: Sequence[Change]) -> tuple[Decision, ...]:
-        """See what became of the wishes that decisions led to; give those of which more is to be heard."""
+        """See what became of the desired states that decisions led to; give those of which more is to be heard."""
         by_version = {c.version: c for c in changes}
         still: list[Decision] = []
         for one in decisions:
@@ -264,7 +258,7 @@ class Policy:
             rates = (one.data.get("measured") or {}).get("rates") or {}
             grown = total(case.newest.rates(case.plan)) > GROWN * max(1e-9, total(rates))
             hurry = grown and any(a.broken or a.expected for a in found)
-            if now - ended < case.promise.settle and not hurry:
+            if now - ended < case.slo.settle and not hurry:
                 continue
             outcome = judge(case, one.trigger, one.data)
             if outcome.verdict != "worse" or one.before is None or one.trigger == UNDO:
@@ -276,20 +270,20 @@ class Policy:
     def _undo(self, one: Decision, case: Case, text: str) -> None:
         """Want what ran before."""
         assert one.before is not None
-        data = {"promise": case.promise.to_data(), "measured": case.to_data(), "undoes": one.id}
+        data = {"slo": dump(case.slo), "measured": dump(case.shown()), "undoes": one.id}
         record = self._store.deployment(one.deployment)
         number = self._store.record_decision(
             self._holder,
             one.deployment,
-            mode=case.promise.mode,
+            mode=case.slo.mode,
             trigger=UNDO,
             why=f"decision {one.id} made it worse ({text}); what ran before comes back",
             state="proposed",
             plan=self._store.plan(one.before),
-            before=record.base,
+            before=record.active_plan,
             data=data,
         )
-        if case.promise.mode == "auto":
+        if case.slo.mode == "auto":
             self._want(number)
 
     def _keep_or_drop(
@@ -301,7 +295,7 @@ class Policy:
             if one.state != "proposed":
                 continue
             gone = limit_of(one.trigger) not in reasons
-            if one.before != record.base:
+            if one.before != record.active_plan:
                 self._expire(one, "something else runs now")
             elif gone and now - one.at > _STALE:
                 self._expire(one, "its reason is gone")
@@ -318,9 +312,7 @@ class Policy:
         now: float,
     ) -> None:
         rate = total(case.newest.rates(case.plan))
-        alarm = watched.timing.ripe(
-            case.promise, found, now=now, ended=ended, rate=rate, latency=case.measured().latency
-        )
+        alarm = watched.timing.ripe(case.slo, found, now=now, ended=ended, rate=rate, latency=case.measured().latency)
         if alarm is None:
             return
         choice = decide(case, alarm)
@@ -330,13 +322,13 @@ class Policy:
             return
         number = self._record(record, case, choice)
         watched.timing.disturbed()
-        if case.promise.mode == "auto":
+        if case.slo.mode == "auto":
             self._want(number)
 
     def _look_ahead(self, name: str, watched: _Watched, case: Case, now: float) -> None:
         """Let zones try, in calm, what is likely to be wanted in a hurry: each once."""
         idle = min((h.cores * (1 - h.load) for h in case.seen.hosts.values()), default=0.0)
-        used = strain(case.promise, replace(case.measured(), load={}))
+        used = strain(case.slo, replace(case.measured(), load={}))
         if now - watched.ahead_at < AHEAD or idle < ROOM or used > CALM:
             return
         watched.ahead_at = now
@@ -349,13 +341,13 @@ class Policy:
         return self._store.record_decision(
             self._holder,
             record.name,
-            mode=case.promise.mode,
+            mode=case.slo.mode,
             trigger=choice.alarm.trigger,
             why=choice.why,
             state="nothing" if choice.chosen is None else "proposed",
             plan=None if choice.chosen is None else choice.chosen.plan,
-            before=record.base,
-            data=choice.to_data(case),
+            before=record.active_plan,
+            data=dump(choice.recorded(case)),
         )
 
     def _want(self, number: int) -> None:

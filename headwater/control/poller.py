@@ -11,16 +11,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from headwater.continuum import Node
+from headwater.continuum.model import Node
 from headwater.control.calls import Calls, Round
 from headwater.control.ports import Ports
 from headwater.control.records import ReportRecord, whole
 from headwater.control.store import Store
-from headwater.errors import Fenced, HeadwaterError
-from headwater.metrics import Progress
+from headwater.core.errors import Fenced, HeadwaterError
+from headwater.core.metrics import Progress
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.port import NodeReport
-from headwater.plan.steps import Standings
+from headwater.plan.steps import UnitStatuses
 
 ROUND_SECONDS = 8.0
 """After which a round is over; nodes that have not answered are not asked again until they do."""
@@ -39,7 +39,7 @@ Key = tuple[str, str]
 class _Deployed:
     """A deployment as it stands: its nodes, and what they said last."""
 
-    standings: Standings
+    unit_statuses: UnitStatuses
     plans: Mapping[str, DeploymentPlan]
     nodes: Mapping[Key, Node]
     said: dict[Key, ReportRecord] = field(default_factory=dict)
@@ -87,18 +87,18 @@ class Poller:
         return {name for name, one in list(self._deployed.items()) if one.stored >= since}
 
     def _known(self) -> Mapping[str, _Deployed]:
-        names = self._store.standing()
+        names = self._store.unit_status()
         for gone in self._deployed.keys() - names:
             del self._deployed[gone]
         for name in names - self._deployed.keys():
-            standings = self._store.standings(name)
-            plans = self._store.plans_of(standings)
+            unit_statuses = self._store.unit_statuses(name)
+            plans = self._store.plans_of(unit_statuses)
             nodes: dict[Key, Node] = {}
-            for (unit, _, _), standing in standings.items():
-                plan = plans[standing.plan]
+            for (unit, _, _), unit_status in unit_statuses.items():
+                plan = plans[unit_status.plan]
                 node = plan.continuum.node(plan.unit(unit).node)
                 nodes[plan.continuum.name, node.name] = node
-            self._deployed[name] = _Deployed(standings, plans, nodes)
+            self._deployed[name] = _Deployed(unit_statuses, plans, nodes)
         return dict(self._deployed)
 
     def poll(self, only: Collection[str] | None = None) -> None:
@@ -106,10 +106,7 @@ class Poller:
         worked = time.thread_time()
         known = self._known()
         wanted = {
-            key: node
-            for name, one in known.items()
-            if only is None or name in only
-            for key, node in one.nodes.items()
+            key: node for name, one in known.items() if only is None or name in only for key, node in one.nodes.items()
         }
         names = {f"{continuum}/{node}": (continuum, node) for continuum, node in wanted}
         cost = 0.0
@@ -188,9 +185,7 @@ class Poller:
         """Tell whether a node has units of a deployment otherwise than they stand."""
         node = one.nodes[key].name
         here = {
-            which: s.runs
-            for which, s in one.standings.items()
-            if one.plans[s.plan].unit(which[0]).node == node
+            which: s.runs for which, s in one.unit_statuses.items() if one.plans[s.plan].unit(which[0]).node == node
         }
         told = report.units.get(name, {})
         running = {which for which, wanted in told.items() if wanted == "running"}
@@ -200,9 +195,7 @@ class Poller:
 
     def _store_news(self, known: Mapping[str, _Deployed]) -> None:
         now = time.monotonic()
-        news = {
-            name: one for name, one in known.items() if one.said and (one.news or now - one.stored > STALE)
-        }
+        news = {name: one for name, one in known.items() if one.said and (one.news or now - one.stored > STALE)}
         if not news:
             return
         self._store.report(

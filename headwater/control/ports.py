@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from headwater.continuum import Node
+from headwater.continuum.model import Node
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.port import NodePort, OpenNode, TakeStamp
 

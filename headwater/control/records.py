@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from headwater.adapt.promise import Mode
+from headwater.adapt.slo import Mode
 from headwater.control.lifecycle import Goal, Phase
-from headwater.metrics import Progress
+from headwater.core.jsonform import Hidden
+from headwater.core.metrics import Progress
 from headwater.plan.steps import CanarySettings, Step
 
 StepState = Literal["todo", "begun", "done", "dropped"]
 Outcome = Literal["done", "rolled back", "failed", "refused", "superseded"]
-DecisionState = Literal[
-    "nothing", "proposed", "rejected", "expired", "wanted", "watched", "kept", "undone", "failed"
-]
+DecisionState = Literal["nothing", "proposed", "rejected", "expired", "wanted", "watched", "kept", "undone", "failed"]
 """There was nothing better; a person is asked; said no; is not wanted any more; the plan is wanted; it is in
 force and judged; it was good; it was worse and undone; it could not be carried out."""
 OPEN: frozenset[DecisionState] = frozenset({"proposed", "wanted", "watched"})
@@ -23,15 +22,15 @@ OPEN: frozenset[DecisionState] = frozenset({"proposed", "wanted", "watched"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
-    """One wish of an entrance: a version of what is wanted of a deployment."""
+class DesiredState:
+    """One desired state of an entrance: a version of what is wanted of a deployment."""
 
-    deployment: str
+    deployment: Annotated[str, Hidden]
     version: int
     goal: Goal
     plan: str | None
-    reset_state: frozenset[str] = frozenset()
-    canary: CanarySettings | None = None
+    reset_state: Annotated[frozenset[str], Hidden] = frozenset()
+    canary: Annotated[CanarySettings | None, Hidden] = None
     at: float = 0.0
 
     @property
@@ -42,15 +41,15 @@ class Wish:
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentRecord:
-    """Where a deployment stands. ``base`` is the plan whose names and epochs hold."""
+    """Where a deployment stands. ``active_plan`` is the plan whose names and epochs hold."""
 
     name: str
     version: int
-    """Of the newest wish."""
-    dealt: int
+    """Of the newest desired state."""
+    observed_version: int
     """The newest version that was brought to an end, good or bad."""
     phase: Phase
-    base: str | None
+    active_plan: str | None
     message: str
     updated: float
 
@@ -60,23 +59,18 @@ class Change:
     """One change of a deployment, under way or ended."""
 
     id: int
-    deployment: str
+    deployment: Annotated[str, Hidden]
     version: int
     goal: Goal
     plan: str | None
-    before: str | None
+    before: Annotated[str | None, Hidden]
     """The plan that ran when it began."""
     phase: Phase
     outcome: Outcome | None
     message: str
-    baseline: Progress | None
+    baseline: Annotated[Progress | None, Hidden]
     begun: float
     ended: float | None
-
-    def to_data(self) -> dict[str, Any]:
-        """Give the change as JSON-able data."""
-        names = ("id", "version", "goal", "plan", "phase", "outcome", "message", "begun", "ended")
-        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +127,7 @@ class Decision:
     """A decision on a deployment that was made on what was measured.
 
     ``trigger``: the limit, ``forecast ...``, ``gain`` or ``undo``; ``why``: in a sentence. ``plan``: what it
-    is for, ``before``: what was in force; ``version``: of the wish that it led to. ``data``: the promise, the
+    is for, ``before``: what was in force; ``version``: of the desired state that it led to. ``data``: the SLO, the
     measurements, the alternatives with what was predicted of each. ``after``: what was measured when it was
     judged, with the verdict. Both are JSON-able.
     """
@@ -151,10 +145,6 @@ class Decision:
     data: Mapping[str, Any]
     after: Mapping[str, Any] | None
     updated: float
-
-    def to_data(self) -> dict[str, Any]:
-        """Give the decision as JSON-able data."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,19 +11,22 @@ from sqlalchemy import Connection, and_, delete, insert, select, update
 
 from headwater.control import tables as t
 from headwater.control.lifecycle import Goal, Phase, move
-from headwater.control.records import Change, Decision, JournalEntry, StepState, Wish
-from headwater.errors import DeploymentError
-from headwater.metrics import Progress
+from headwater.control.records import Change, Decision, DesiredState, JournalEntry, StepState
+from headwater.core.errors import DeploymentError
+from headwater.core.jsonform import dump_json, load_json
+from headwater.core.metrics import Progress
 from headwater.plan.document import continuum_id, plan_id, stored_form
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.steps import CanarySettings, Incarnation, Standing, Step, step_from_data, step_to_data
+from headwater.plan.steps import AnyStep, CanarySettings, Incarnation, Step, UnitStatus
+
+DAMAGED = "it was damaged, or written by another version of Headwater"
 
 
-def wish_of(row: Any) -> Wish:
-    """Read a wish."""
+def desired_state_of(row: Any) -> DesiredState:
+    """Read a desired state."""
     options = json.loads(row.options)
     canary = options.get("canary")
-    return Wish(
+    return DesiredState(
         deployment=row.deployment,
         version=row.version,
         goal=row.goal,
@@ -38,15 +41,14 @@ def change_of(row: Any) -> Change:
     """Read a change."""
     values = dict(row._mapping)
     baseline = values.pop("baseline")
-    return Change(**values, baseline=Progress.from_data(json.loads(baseline)) if baseline else None)
+    measured = load_json(Progress, baseline, what="what was measured") if baseline else None
+    return Change(**values, baseline=measured)
 
 
 def entry_of(row: Any) -> JournalEntry:
     """Read a step of the journal."""
-    step = step_from_data(json.loads(row.step))
-    return JournalEntry(
-        number=row.number, step=step, state=row.state, note=row.note, begun=row.begun, ended=row.ended
-    )
+    step: Step = load_json(AnyStep, row.step, what="a step of the journal", hint=DAMAGED)
+    return JournalEntry(number=row.number, step=step, state=row.state, note=row.note, begun=row.begun, ended=row.ended)
 
 
 def decision_of(row: Any) -> Decision:
@@ -73,7 +75,7 @@ def keep_plan(connection: Connection, plan: DeploymentPlan) -> str:
     return id_
 
 
-def add_wish(
+def add_desired_state(
     connection: Connection,
     name: str,
     goal: Goal,
@@ -82,7 +84,7 @@ def add_wish(
     *,
     after: int | None = None,
 ) -> int:
-    """Store a wish and give its version; raise DeploymentError where the newest one is not ``after``."""
+    """Store a desired state and give its version; raise DeploymentError where the newest one is not ``after``."""
     now = time.time()
     record = connection.execute(select(t.deployments).where(t.deployments.c.name == name)).first()
     version = record.version + 1 if record else 1
@@ -93,18 +95,16 @@ def add_wish(
             hint="look at what it changes, and apply again",
         )
     if record is None:
-        values = {"name": name, "version": 1, "dealt": 0, "phase": "wanted", "message": ""}
+        values = {"name": name, "version": 1, "observed_version": 0, "phase": "wanted", "message": ""}
         connection.execute(insert(t.deployments).values(**values, updated=now))
     else:
         # A change under way keeps its phase: the controller leaves it at a safe point.
-        phase = record.phase if record.version > record.dealt else "wanted"
+        phase = record.phase if record.version > record.observed_version else "wanted"
         connection.execute(
-            update(t.deployments)
-            .where(t.deployments.c.name == name)
-            .values(version=version, phase=phase, updated=now)
+            update(t.deployments).where(t.deployments.c.name == name).values(version=version, phase=phase, updated=now)
         )
     connection.execute(
-        insert(t.wishes).values(
+        insert(t.desired_states).values(
             deployment=name, version=version, goal=goal, plan=plan_id, options=json.dumps(options), at=now
         )
     )
@@ -116,15 +116,15 @@ def add_wish(
 def baseline_of(connection: Connection, name: str) -> str | None:
     """Join what the zones last said into what a canary is held against."""
     query = select(t.reports.c.progress).where(t.reports.c.deployment == name)
-    found = [Progress.from_data(json.loads(p)) for (p,) in connection.execute(query) if p]
+    found = [load_json(Progress, p, what="what was measured") for (p,) in connection.execute(query) if p]
     whole = Progress(seconds=0.0, units=tuple(u for p in found for u in p.units))
-    return json.dumps(whole.to_data()) if found else None
+    return dump_json(whole).decode() if found else None
 
 
 def add_steps(connection: Connection, change: int, steps: Sequence[Step], *, first: int) -> None:
     """Journal steps from a number on."""
     rows = [
-        {"change": change, "number": n, "step": json.dumps(step_to_data(s)), "state": "todo", "note": ""}
+        {"change": change, "number": n, "step": dump_json(s).decode(), "state": "todo", "note": ""}
         for n, s in enumerate(steps, start=first)
     ]
     if rows:
@@ -146,13 +146,11 @@ def set_phase(connection: Connection, name: str, phase: Phase, message: str | No
     if message is not None:
         values["message"] = message
     connection.execute(
-        update(t.deployments)
-        .where(t.deployments.c.name == name)
-        .values(phase=phase, updated=time.time(), **values)
+        update(t.deployments).where(t.deployments.c.name == name).values(phase=phase, updated=time.time(), **values)
     )
 
 
-def set_standings(connection: Connection, name: str, standings: Mapping[Incarnation, Standing]) -> None:
+def set_unit_statuses(connection: Connection, name: str, unit_statuses: Mapping[Incarnation, UnitStatus]) -> None:
     """Say where all units of a deployment stand."""
     connection.execute(delete(t.units).where(t.units.c.deployment == name))
     rows = [
@@ -160,7 +158,7 @@ def set_standings(connection: Connection, name: str, standings: Mapping[Incarnat
             "deployment": name, "unit": unit, "tag": tag, "epoch": epoch,
             "plan": s.plan, "runs": s.runs, "sure": s.sure,
         }
-        for (unit, tag, epoch), s in standings.items()
+        for (unit, tag, epoch), s in unit_statuses.items()
     ]  # fmt: skip
     if rows:
         connection.execute(insert(t.units), rows)

@@ -12,17 +12,17 @@ import hmac
 import json
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from sqlalchemy import Connection, and_, delete, insert, select, update
 
 from headwater.control import rows
 from headwater.control import tables as t
-from headwater.control.database import Reader, Writer
+from headwater.control.database import DatabaseReader, DatabaseWriter
+from headwater.core.errors import Missing
+from headwater.core.jsonform import dump_json, load_json
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import Missing
 from headwater.plan.model import DeploymentPlan
 from headwater.reuse.pool import Pool, Submission
 
@@ -36,7 +36,7 @@ UNDONE = ("refused", "rolled back", "failed")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class OwnerLimits:
     """What an owner may run at most; None: as much as there is room for.
 
     ``dataflows`` and ``operators`` are counted, ``cores`` is the owner's fair share of what is measured.
@@ -46,11 +46,6 @@ class Limits:
     operators: int | None = None
     cores: float | None = None
 
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Limits:
-        """Read what ``asdict`` gave."""
-        return cls(**{k: data.get(k) for k in ("dataflows", "operators", "cores")})
-
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
@@ -58,7 +53,7 @@ class Owner:
 
     name: str
     guarded: bool
-    limits: Limits
+    limits: OwnerLimits
     role: Role = "owner"
 
     def may_act_as(self, role: Role) -> bool:
@@ -66,7 +61,7 @@ class Owner:
         return ROLES.index(self.role) >= ROLES.index(role)
 
 
-class SharingReader(Reader):
+class SharingReader(DatabaseReader):
     """Pools, owners and rights, to look at."""
 
     def pools(self) -> tuple[str, ...]:
@@ -86,9 +81,7 @@ class SharingReader(Reader):
             return None
         changes = select(t.changes.c.version, t.changes.c.outcome).where(t.changes.c.deployment == name)
         undone = {row.version for row in self._all(changes) if row.outcome in UNDONE}
-        there = [
-            row for row in found if row.added not in undone and (row.removed is None or row.removed in undone)
-        ]
+        there = [row for row in found if row.added not in undone and (row.removed is None or row.removed in undone)]
         locations = tuple(json.loads(found[0].written)["locations"])
         return Pool(name, locations, tuple(_submission(row) for row in there))
 
@@ -149,7 +142,7 @@ class SharingReader(Reader):
         return tuple((row.other, row.what) for row in self._all(query))
 
 
-class Sharing(SharingReader, Writer):
+class Sharing(SharingReader, DatabaseWriter):
     """Pools, owners and rights, to write to."""
 
     def keep_pool(self, pool: Pool, plan: DeploymentPlan | None, *, after: int) -> int:
@@ -162,7 +155,7 @@ class Sharing(SharingReader, Writer):
             plan_id = rows.keep_plan(connection, plan) if plan is not None else None
             options: dict[str, Any] = {"reset_state": [], "canary": None}
             goal: Literal["run", "forget"] = "run" if plan is not None else "forget"
-            version = rows.add_wish(connection, pool.name, goal, plan_id, options, after=after)
+            version = rows.add_desired_state(connection, pool.name, goal, plan_id, options, after=after)
             before = self.pool(pool.name)
             known = {s.name for s in before.submissions} if before is not None else set()
             now = {s.name for s in pool.submissions}
@@ -173,12 +166,10 @@ class Sharing(SharingReader, Writer):
                 _remove(connection, pool.name, name, version)
         return version
 
-    def set_owner(
-        self, name: str, limits: Limits, *, role: Role | None = None, token: bool = False
-    ) -> str | None:
+    def set_owner(self, name: str, limits: OwnerLimits, *, role: Role | None = None, token: bool = False) -> str | None:
         """Set an owner's limits, and a role where one is given; with ``token`` make one, told this once."""
         given = secrets.token_urlsafe(24) if token else None
-        values: dict[str, Any] = {"limits": json.dumps(asdict(limits))}
+        values: dict[str, Any] = {"limits": dump_json(limits).decode()}
         if role is not None:
             values["role"] = role
         if given is not None:
@@ -229,7 +220,7 @@ def _remove(connection: Connection, pool: str, name: str, version: int) -> None:
 
 
 def _owner(row: Any) -> Owner:
-    limits = Limits.from_data(json.loads(row.limits))
+    limits = load_json(OwnerLimits, row.limits, what="an owner's limits")
     return Owner(name=row.name, guarded=row.secret is not None, limits=limits, role=row.role)
 
 

@@ -1,6 +1,6 @@
 """The store: what is wanted, what was done, what was seen. Reading below, writing above.
 
-Entrances only read, and write wishes. What the controller writes it writes under its lease, checked
+Entrances only read, and write desired states. What the controller writes it writes under its lease, checked
 in the same transaction: of two controllers, one at most acts on a store.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, delete, func, insert, select, update
 
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.control import rows
 from headwater.control import tables as t
 from headwater.control.database import LeaseLost
@@ -25,24 +25,25 @@ from headwater.control.memory import Memory, MemoryReader, drop_memory, keep_sam
 from headwater.control.records import (
     Change,
     DeploymentRecord,
+    DesiredState,
     Event,
     JournalEntry,
     Outcome,
     ReportRecord,
-    Wish,
 )
 from headwater.control.sharing import Sharing, SharingReader
-from headwater.errors import Missing
-from headwater.metrics import Progress
+from headwater.core.errors import Missing
+from headwater.core.jsonform import dump_json, load_json
+from headwater.core.metrics import Progress
 from headwater.plan.document import from_document
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import (
     CanarySettings,
     Incarnation,
-    Standing,
-    Standings,
     Step,
-    standing_of,
+    UnitStatus,
+    UnitStatuses,
+    unit_statuses_of,
 )
 
 NoStore = t.NoStore
@@ -54,8 +55,8 @@ __all__ = ["LeaseLost", "NoStore", "Store", "StoreReader"]
 class StoreReader(MemoryReader, SharingReader):
     """A store to look at. Made by ``open``, which refuses a place where there is none."""
 
-    def __init__(self, place: str | Path) -> None:
-        super().__init__(place)
+    def __init__(self, store_url: str | Path) -> None:
+        super().__init__(store_url)
         self._plans: dict[str, DeploymentPlan] = {}
         self._continua: dict[str, Continuum] = {}
 
@@ -103,34 +104,38 @@ class StoreReader(MemoryReader, SharingReader):
             found = self._continua[id_] = Continuum.from_data(json.loads(row.document))
         return found
 
-    def base(self, name: str) -> DeploymentPlan | None:
+    def active_plan(self, name: str) -> DeploymentPlan | None:
         """Give the plan whose names and epochs hold; None before the first and after all is forgotten."""
         record = self.find(name)
-        return self.plan(record.base) if record and record.base else None
+        return self.plan(record.active_plan) if record and record.active_plan else None
 
-    def wish(self, name: str, version: int | None = None) -> Wish:
+    def desired(self, name: str, version: int | None = None) -> DesiredState:
         """Give what is wanted of a deployment, now or in an older version."""
         version = self.deployment(name).version if version is None else version
         row = self._one(
-            select(t.wishes).where(and_(t.wishes.c.deployment == name, t.wishes.c.version == version))
+            select(t.desired_states).where(
+                and_(t.desired_states.c.deployment == name, t.desired_states.c.version == version)
+            )
         )
         if row is None:
             raise Missing(f"no version {version} of '{name}'", where=self.where, hint="see history")
-        return rows.wish_of(row)
+        return rows.desired_state_of(row)
 
-    def wishes(self, name: str) -> tuple[Wish, ...]:
-        """Give all wishes for a deployment, the oldest first."""
-        query = select(t.wishes).where(t.wishes.c.deployment == name).order_by(t.wishes.c.version)
-        return tuple(rows.wish_of(row) for row in self._all(query))
+    def desired_states(self, name: str) -> tuple[DesiredState, ...]:
+        """Give all desired states for a deployment, the oldest first."""
+        query = (
+            select(t.desired_states).where(t.desired_states.c.deployment == name).order_by(t.desired_states.c.version)
+        )
+        return tuple(rows.desired_state_of(row) for row in self._all(query))
 
-    def standings(self, name: str) -> dict[Incarnation, Standing]:
+    def unit_statuses(self, name: str) -> dict[Incarnation, UnitStatus]:
         """Give where the units stand."""
         found = self._all(select(t.units).where(t.units.c.deployment == name))
-        return {(r.unit, r.tag, r.epoch): Standing(plan=r.plan, runs=r.runs, sure=r.sure) for r in found}
+        return {(r.unit, r.tag, r.epoch): UnitStatus(plan=r.plan, runs=r.runs, sure=r.sure) for r in found}
 
-    def plans_of(self, standings: Standings) -> dict[str, DeploymentPlan]:
+    def plans_of(self, unit_statuses: UnitStatuses) -> dict[str, DeploymentPlan]:
         """Give the plans that units stand by."""
-        return {s.plan: self.plan(s.plan) for s in standings.values()}
+        return {s.plan: self.plan(s.plan) for s in unit_statuses.values()}
 
     # ------------------------------------------------------------ changes
 
@@ -168,11 +173,7 @@ class StoreReader(MemoryReader, SharingReader):
 
     def told(self, *, after: int, name: str | None = None, limit: int = 100) -> tuple[Event, ...]:
         """Give the first events after a number, of one deployment or of all, in their order."""
-        own = (
-            t.events.c.id > after
-            if name is None
-            else and_(t.events.c.id > after, t.events.c.deployment == name)
-        )
+        own = t.events.c.id > after if name is None else and_(t.events.c.id > after, t.events.c.deployment == name)
         found = self._all(select(t.events).where(own).order_by(t.events.c.id).limit(limit))
         return tuple(Event(**row._mapping) for row in found)
 
@@ -181,7 +182,7 @@ class StoreReader(MemoryReader, SharingReader):
         row = self._one(select(func.max(t.events.c.id).label("last")))
         return int(row.last or 0)
 
-    def standing(self, *, running: bool = False) -> set[str]:
+    def unit_status(self, *, running: bool = False) -> set[str]:
         """Name the deployments that have units on nodes, or those of them with units that run."""
         query = select(t.units.c.deployment).distinct()
         return {name for (name,) in self._all(query.where(t.units.c.runs) if running else query)}
@@ -189,7 +190,7 @@ class StoreReader(MemoryReader, SharingReader):
     def pending(self) -> dict[str, int]:
         """Give the deployments of which something is wanted that was not brought to an end, by version."""
         column = t.deployments.c
-        query = select(column.name, column.version).where(column.version > column.dealt)
+        query = select(column.name, column.version).where(column.version > column.observed_version)
         return {name: version for name, version in self._all(query)}
 
     def reports(self, name: str) -> tuple[ReportRecord, ...]:
@@ -199,7 +200,7 @@ class StoreReader(MemoryReader, SharingReader):
             ReportRecord(
                 node=r.zone,
                 at=r.at,
-                progress=Progress.from_data(json.loads(r.progress)) if r.progress else None,
+                progress=load_json(Progress, r.progress, what="a report") if r.progress else None,
                 error=r.error,
             )
             for r in found
@@ -221,14 +222,14 @@ class Store(StoreReader, Memory, Sharing):
         canary: CanarySettings | None = None,
         after: int | None = None,
     ) -> int:
-        """Store a wish and give its version. The controller does the rest.
+        """Store a desired state and give its version. The controller does the rest.
 
         Raises DeploymentError where the newest version is not ``after``: somebody was quicker.
         """
         options = {"reset_state": sorted(reset_state), "canary": vars(canary) if canary else None}
         with self._writing() as connection:
             plan_id = rows.keep_plan(connection, plan) if plan is not None else None
-            return rows.add_wish(connection, name, goal, plan_id, options, after=after)
+            return rows.add_desired_state(connection, name, goal, plan_id, options, after=after)
 
     def adopt(self, plan: DeploymentPlan, *, finished: bool) -> None:
         """Take in a deployment that another version ran: as stopped, under the names of its plan."""
@@ -236,59 +237,65 @@ class Store(StoreReader, Memory, Sharing):
         version = self.want(name, "finish" if finished else "stop")
         with self._writing() as connection:
             id_ = rows.keep_plan(connection, plan)
-            standings = {which: replace(s, runs=False) for which, s in standing_of(plan).items()}
-            rows.set_standings(connection, name, standings)
-            values = {"base": id_, "dealt": version, "phase": "stopped"}
+            unit_statuses = {which: replace(s, runs=False) for which, s in unit_statuses_of(plan).items()}
+            rows.set_unit_statuses(connection, name, unit_statuses)
+            values = {"active_plan": id_, "observed_version": version, "phase": "stopped"}
             own = t.deployments.c.name == name
             connection.execute(update(t.deployments).where(own).values(**values))
 
     # ------------------------------------------------------------ the controller
 
     def begin_change(
-        self, holder: str, wish: Wish, plan: DeploymentPlan | None, steps: Sequence[Step], *, phase: Phase
+        self,
+        holder: str,
+        desired: DesiredState,
+        plan: DeploymentPlan | None,
+        steps: Sequence[Step],
+        *,
+        phase: Phase,
     ) -> int:
         """Journal a change and its steps, and give its number."""
         now = time.time()
         with self._acting(holder) as connection:
             plan_id = rows.keep_plan(connection, plan) if plan is not None else None
-            record = rows.record_of(connection, wish.deployment)
-            baseline = rows.baseline_of(connection, wish.deployment)
+            record = rows.record_of(connection, desired.deployment)
+            baseline = rows.baseline_of(connection, desired.deployment)
             made = connection.execute(
                 insert(t.changes).values(
-                    deployment=wish.deployment, version=wish.version, goal=wish.goal, plan=plan_id,
-                    before=record.base, phase=phase, message="", baseline=baseline, begun=now,
+                    deployment=desired.deployment, version=desired.version, goal=desired.goal, plan=plan_id,
+                    before=record.active_plan, phase=phase, message="", baseline=baseline, begun=now,
                 )
             )  # fmt: skip
             assert made.inserted_primary_key is not None
             number = int(made.inserted_primary_key[0])
             rows.add_steps(connection, number, steps, first=0)
-            rows.set_phase(connection, wish.deployment, phase, "")
+            rows.set_phase(connection, desired.deployment, phase, "")
         return number
 
-    def refuse(self, holder: str, wish: Wish, plan: DeploymentPlan | None, message: str) -> None:
-        """Bring a wish to its end that cannot be carried out; nothing was touched."""
-        number = self.begin_change(holder, wish, plan, (), phase="checking")
-        change = next(c for c in self.changes(wish.deployment) if c.id == number)
+    def refuse(self, holder: str, desired: DesiredState, plan: DeploymentPlan | None, message: str) -> None:
+        """Bring a desired state to its end that cannot be carried out; nothing was touched."""
+        number = self.begin_change(holder, desired, plan, (), phase="checking")
+        change = next(c for c in self.changes(desired.deployment) if c.id == number)
         self.end_change(holder, change, "refused", phase="failed", message=message)
 
     def step_begun(
-        self, holder: str, change: Change, number: int, standings: Standings, *, phase: Phase
+        self, holder: str, change: Change, number: int, unit_statuses: UnitStatuses, *, phase: Phase
     ) -> None:
         """Note, before a step is carried out, that it may have been."""
         with self._acting(holder) as connection:
             rows.set_step(connection, change.id, number, "begun")
-            rows.set_standings(connection, change.deployment, standings)
+            rows.set_unit_statuses(connection, change.deployment, unit_statuses)
             connection.execute(update(t.changes).where(t.changes.c.id == change.id).values(phase=phase))
-            values = {"base": change.plan} if change.plan and phase in ("changing", "rolling_back") else {}
+            values = {"active_plan": change.plan} if change.plan and phase in ("changing", "rolling_back") else {}
             rows.set_phase(connection, change.deployment, phase, None, **values)
 
     def step_done(
-        self, holder: str, change: Change, number: int, standings: Standings, *, note: str = ""
+        self, holder: str, change: Change, number: int, unit_statuses: UnitStatuses, *, note: str = ""
     ) -> None:
         """Note that a step is carried out."""
         with self._acting(holder) as connection:
             rows.set_step(connection, change.id, number, "done", note)
-            rows.set_standings(connection, change.deployment, standings)
+            rows.set_unit_statuses(connection, change.deployment, unit_statuses)
             rows.set_phase(connection, change.deployment, change.phase, "")
 
     def step_waits(self, holder: str, change: Change, number: int, note: str) -> None:
@@ -300,9 +307,7 @@ class Store(StoreReader, Memory, Sharing):
                 rows.set_phase(connection, change.deployment, change.phase, note)
                 rows.tell(connection, change.deployment, note)
 
-    def turn_back(
-        self, holder: str, change: Change, plan: DeploymentPlan, steps: Sequence[Step], why: str
-    ) -> None:
+    def turn_back(self, holder: str, change: Change, plan: DeploymentPlan, steps: Sequence[Step], why: str) -> None:
         """Drop the steps left of a change and journal those of its roll-back."""
         with self._acting(holder) as connection:
             left = and_(t.journal.c.change == change.id, t.journal.c.state.in_(("todo", "begun")))
@@ -317,7 +322,7 @@ class Store(StoreReader, Memory, Sharing):
                 .where(t.changes.c.id == change.id)
                 .values(plan=plan_id, phase="rolling_back", message=why)
             )
-            rows.set_phase(connection, change.deployment, "rolling_back", why, base=plan_id)
+            rows.set_phase(connection, change.deployment, "rolling_back", why, active_plan=plan_id)
             rows.tell(connection, change.deployment, f"going back to what ran: {why}")
 
     def end_change(
@@ -328,10 +333,10 @@ class Store(StoreReader, Memory, Sharing):
         *,
         phase: Phase,
         message: str = "",
-        standings: Standings | None = None,
-        base: str | None = None,
+        unit_statuses: UnitStatuses | None = None,
+        active_plan: str | None = None,
     ) -> None:
-        """Bring a change to its end. ``base`` is the plan that holds from now on."""
+        """Bring a change to its end. ``active_plan`` is the plan that holds from now on."""
         with self._acting(holder) as connection:
             left = and_(t.journal.c.change == change.id, t.journal.c.state.in_(("todo", "begun")))
             connection.execute(update(t.journal).where(left).values(state="dropped"))
@@ -342,11 +347,11 @@ class Store(StoreReader, Memory, Sharing):
             )
             if change.goal == "forget" and outcome == "done":
                 drop_memory(connection, change.deployment)
-            if standings is not None:
-                rows.set_standings(connection, change.deployment, standings)
-            values: dict[str, Any] = {} if outcome == "superseded" else {"dealt": change.version}
+            if unit_statuses is not None:
+                rows.set_unit_statuses(connection, change.deployment, unit_statuses)
+            values: dict[str, Any] = {} if outcome == "superseded" else {"observed_version": change.version}
             if outcome in ("done", "rolled back"):
-                values["base"] = base
+                values["active_plan"] = active_plan
             rows.set_phase(connection, change.deployment, phase, message, **values)
             what = f"version {change.version}: {outcome}" + (f": {message}" if message else "")
             rows.tell(connection, change.deployment, what)
@@ -383,7 +388,7 @@ def _keep_report(connection: Connection, deployment: str, report: ReportRecord) 
     key = and_(t.reports.c.deployment == deployment, t.reports.c.zone == report.node)
     values: dict[str, Any] = {"error": report.error}
     if report.progress is not None:
-        values |= {"at": report.at, "progress": json.dumps(report.progress.to_data())}
+        values |= {"at": report.at, "progress": dump_json(report.progress).decode()}
     if not connection.execute(update(t.reports).where(key).values(**values)).rowcount:
         named = {"deployment": deployment, "zone": report.node, "at": report.at}
         connection.execute(insert(t.reports).values(**(named | values)))

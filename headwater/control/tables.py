@@ -32,10 +32,10 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, InternalError, NoSuchModuleError, OperationalError
 from sqlalchemy.schema import CreateColumn
 
-from headwater.errors import DeploymentError, Missing, Unavailable
+from headwater.core.errors import DeploymentError, Missing, Unavailable
 
 STORE = "HEADWATER_STORE"
 """The environment variable that names the store."""
@@ -44,8 +44,8 @@ STANDSTILL_SECONDS = 15
 HOME = Path(".headwater")
 """Where agents of this machine are kept, and the store where no other is named."""
 
-SCHEMA = 6
-UPGRADED = frozenset({2, 3, 4, 5})
+SCHEMA = 7
+UPGRADED = frozenset({2, 3, 4, 5, 6})
 """Versions that are brought up to date: see ``headwater.control.migrate``."""
 SYNCHRONOUS = "FULL"
 """SQLite's word for how sure a commit is: this one outlives a power cut."""
@@ -63,25 +63,21 @@ meta = Table(
     Column("schema", Integer, primary_key=True),
     Column("id", String(36), nullable=False, server_default=""),
 )
-continua = Table(
-    "headwater_continua", metadata, Column("id", String(64), primary_key=True), Column("document", Text)
-)
-plans = Table(
-    "headwater_plans", metadata, Column("id", String(64), primary_key=True), Column("document", Text)
-)
+continua = Table("headwater_continua", metadata, Column("id", String(64), primary_key=True), Column("document", Text))
+plans = Table("headwater_plans", metadata, Column("id", String(64), primary_key=True), Column("document", Text))
 deployments = Table(
     "headwater_deployments",
     metadata,
     Column("name", String(100), primary_key=True),
     Column("version", Integer, nullable=False),
-    Column("dealt", Integer, nullable=False),
+    Column("observed_version", Integer, nullable=False),
     Column("phase", String(20), nullable=False),
-    Column("base", String(64)),
+    Column("active_plan", String(64)),
     Column("message", Text, nullable=False),
     Column("updated", Float, nullable=False),
 )
-wishes = Table(
-    "headwater_wishes",
+desired_states = Table(
+    "headwater_desired_states",
     metadata,
     Column("deployment", String(100), primary_key=True),
     Column("version", Integer, primary_key=True),
@@ -230,14 +226,14 @@ class NoStore(Missing):
     """There is no store where one was looked for."""
 
 
-def store_place(given: str | None) -> str:
+def resolved_url(given: str | None) -> str:
     """Give the path or URL of the store: as given, from the environment, or the usual one."""
     return given or os.environ.get(STORE) or str(HOME / "headwater.db")
 
 
-def url_of(place: str | Path) -> URL:
+def url_of(store_url: str | Path) -> URL:
     """Read a path or a database URL."""
-    given = str(place)
+    given = str(store_url)
     if "://" not in given:
         return URL.create("sqlite", database=given)
     try:
@@ -317,9 +313,11 @@ def create_tables(connection: Connection, *, where: str) -> None:
         metadata.create_all(connection)
         connection.execute(insert(meta).values(schema=SCHEMA, id=str(uuid.uuid4())))
     elif is_older(connection, where=where):
-        if inspect(connection).has_table(leases.name) and not _has(connection, leases, "term"):
+        if inspect(connection).has_table(leases.name):
             _refuse_while_held(connection, where=where)
-            leases.drop(connection)  # its next holder begins with a term
+            if not _has(connection, leases, "term"):
+                leases.drop(connection)  # its next holder begins with a term
+        _rename(connection)
         metadata.create_all(connection)
         for table, column in ((owners, owners.c.role), (meta, meta.c.id)):
             if not _has(connection, table, column.name):
@@ -330,8 +328,12 @@ def create_tables(connection: Connection, *, where: str) -> None:
 
 def _refuse_while_held(connection: Connection, *, where: str) -> None:
     """Refuse to change a store on which a controller of an older version acts."""
-    until, holder = column("until", Float), column("holder", String)
-    query = select(holder).select_from(leases).where(until > time.time())
+    if _has(connection, leases, "term"):
+        held_now = leases.c.at + leases.c.seconds > time.time()
+    else:
+        held_now = column("until", Float) > time.time()
+    holder = column("holder", String)
+    query = select(holder).select_from(leases).where(held_now, holder != "")
     held = connection.execute(query).scalar()
     if held is not None:
         raise Unavailable(
@@ -339,6 +341,15 @@ def _refuse_while_held(connection: Connection, *, where: str) -> None:
             where=where,
             hint="end that controller first; its zones run on",
         )
+
+
+def _rename(connection: Connection) -> None:
+    """Give tables and columns of older versions their names of today."""
+    if inspect(connection).has_table("headwater_wishes"):
+        connection.exec_driver_sql(f"ALTER TABLE headwater_wishes RENAME TO {desired_states.name}")
+    for former, now in (("dealt", "observed_version"), ("base", "active_plan")):
+        if _has(connection, deployments, former):
+            connection.exec_driver_sql(f"ALTER TABLE {deployments.name} RENAME COLUMN {former} TO {now}")
 
 
 def _has(connection: Connection, table: Table, column: str) -> bool:
@@ -364,7 +375,7 @@ def reachable(where: str) -> Iterator[None]:
     """Turn errors of the database into ours, without what they may tell of the connection."""
     try:
         yield
-    except OperationalError as error:
+    except (OperationalError, InternalError) as error:  # PostgreSQL ends transactions that stand still
         raise Unavailable(
             f"the store cannot be used: {_short(error)}",
             where=where,

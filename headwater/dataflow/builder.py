@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from headwater.core.errors import DataflowError
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sources
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.hoist import hoist_watermarks
 from headwater.dataflow.stream import Stream, schema_text
-from headwater.errors import DataflowError
 
 
 def flow(name: str, *, locations: Sequence[str] = ()) -> DataflowBuilder:

@@ -10,10 +10,10 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
+from headwater.core.errors import DataflowError
 from headwater.dataflow.graph import Graph, key_over, operator_from_data, operator_to_data
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.types import StreamType, stream_type
-from headwater.errors import DataflowError
 
 OUTSIDE = "(outside)"
 """Stands in a fragment for whoever reads a stream that leaves it."""

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 import cloudpickle
 
-from headwater.errors import DataflowError
+from headwater.core.errors import DataflowError
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +183,7 @@ def _members(name: str, member: Any) -> list[Any]:
         return [member.__func__]
     if isinstance(member, property):
         return [f for f in (member.fget, member.fset) if f is not None]
-    plain = isinstance(member, (bool, int, float, str, bytes, list, tuple, dict)) and not name.startswith(
-        "__"
-    )
+    plain = isinstance(member, (bool, int, float, str, bytes, list, tuple, dict)) and not name.startswith("__")
     return [member] if plain or isinstance(member, types.FunctionType) else []
 
 

@@ -14,11 +14,11 @@ import networkx as nx
 from pydantic import GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
+from headwater.core.errors import DataflowError, ErrorList, HeadwaterError
+from headwater.core.requirement import Requirement
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sinks, sources, stateful
 from headwater.dataflow.types import StreamType
-from headwater.errors import DataflowError, ErrorList, HeadwaterError
-from headwater.requirement import Requirement
 
 FORMAT = 1
 MAX_JSON_BYTES = 64 * 2**20
@@ -167,19 +167,13 @@ class Dataflow:
     @classmethod
     def from_data(cls, data: Any) -> Dataflow:
         """Build a graph from ``to_data``'s form; unknown kinds, settings and types are refused."""
-        if (
-            not isinstance(data, dict)
-            or type(data.get("headwater")) is not int
-            or data["headwater"] != FORMAT
-        ):
+        if not isinstance(data, dict) or type(data.get("headwater")) is not int or data["headwater"] != FORMAT:
             raise DataflowError(
                 "not a Headwater dataflow of format 1", hint='the top level needs {"headwater": 1, ...}'
             )
         unknown = set(data) - {"headwater", "name", "locations", "operators"}
         if unknown:
-            raise DataflowError(
-                f"unknown settings: {', '.join(sorted(map(str, unknown)))}", hint="remove them"
-            )
+            raise DataflowError(f"unknown settings: {', '.join(sorted(map(str, unknown)))}", hint="remove them")
         try:
             locations = TypeAdapter(tuple[str, ...]).validate_python(data.get("locations", ()))
             entries = TypeAdapter(list[dict[str, Any]]).validate_python(data.get("operators"))
@@ -248,14 +242,10 @@ def operator_from_data(entry: Mapping[str, Any]) -> ops.Operator:
     settings = {k: v for k, v in entry.items() if k != "kind"}
     unknown = set(settings) - {f.name for f in fields(cls)}
     if unknown:
-        raise DataflowError(
-            f"unknown settings: {', '.join(sorted(unknown))}", where=where, hint="remove them"
-        )
+        raise DataflowError(f"unknown settings: {', '.join(sorted(unknown))}", where=where, hint="remove them")
     requires = settings.pop("requires", "")
     if not isinstance(requires, str):
-        raise DataflowError(
-            "'requires' is not text", where=where, hint="write it as 'gpu = true and n_cpu >= 4'"
-        )
+        raise DataflowError("'requires' is not text", where=where, hint="write it as 'gpu = true and n_cpu >= 4'")
     try:
         # Strict as JSON: "5" and true are no numbers, an array is a tuple.
         operator: ops.Operator = _reader(cls.kind).validate_json(json.dumps(settings), strict=True)
@@ -318,25 +308,19 @@ def _shape_problems(operators: tuple[ops.Operator, ...]) -> list[HeadwaterError]
         for parent in operator.inputs:
             read.add(parent)
             if parent not in known:
-                problems.append(
-                    operator.error(f"reads '{parent}', which is not there", "add it or correct the name")
-                )
+                problems.append(operator.error(f"reads '{parent}', which is not there", "add it or correct the name"))
     if not operators:
         problems.append(DataflowError("the dataflow is empty", hint="read a source and write it to a sink"))
     for operator in operators:
         if isinstance(operator, sinks.Sink) and operator.id in read:
             problems.append(operator.error("a sink has no output to read", "read the sink's input instead"))
         if not isinstance(operator, sinks.Sink) and operator.id not in read:
-            problems.append(
-                operator.error("nothing reads its output", "end it in a sink: .write...., or remove it")
-            )
+            problems.append(operator.error("nothing reads its output", "end it in a sink: .write...., or remove it"))
     if not problems:
         try:
             cycle = nx.find_cycle(_graph(operators))
             path = " -> ".join([cycle[0][0], *(edge[1] for edge in cycle)])
-            problems.append(
-                DataflowError(f"the operators form a cycle: {path}", hint="a dataflow has no loops")
-            )
+            problems.append(DataflowError(f"the operators form a cycle: {path}", hint="a dataflow has no loops"))
         except nx.NetworkXNoCycle:
             pass
     return problems

@@ -31,9 +31,7 @@ def hoist_watermarks(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
         }  # fmt: skip
 
 
-def _step(
-    mark: Operator, by_id: dict[str, Operator], readers: list[str]
-) -> tuple[Watermark, Operator] | None:
+def _step(mark: Operator, by_id: dict[str, Operator], readers: list[str]) -> tuple[Watermark, Operator] | None:
     if not isinstance(mark, Watermark) or len(mark.inputs) != 1:
         return None
     parent = by_id.get(mark.inputs[0])

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from headwater.dataflow.expressions import check, check_condition
+from headwater.core.errors import DataflowError, HeadwaterError
+from headwater.core.quantity import parse_duration
+from headwater.core.requirement import Requirement
 from headwater.dataflow.function import PythonFunction
-from headwater.dataflow.schema import ArrayType, Column, DataType, Schema
 from headwater.dataflow.types import EventTime, StreamType, is_time
-from headwater.errors import DataflowError, HeadwaterError
-from headwater.quantity import parse_duration
-from headwater.requirement import Requirement
+from headwater.sql.expressions import check, check_condition
+from headwater.sql.schema import ArrayType, Column, DataType, Schema
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,9 +126,7 @@ class Select(Operator):
 
     def content(self, inputs: tuple[StreamType, ...]) -> dict[str, Any]:
         schema = inputs[0].schema
-        return {
-            "columns": [[name, check(text, schema, where=self.where).text] for name, text in self.columns]
-        }
+        return {"columns": [[name, check(text, schema, where=self.where).text] for name, text in self.columns]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,9 +152,7 @@ class Explode(Operator):
         if self.position is not None:
             columns.append(Column(self.position, DataType.parse("int")))
         columns.append(Column(self.alias, value.type.element))
-        return StreamType(
-            checked_schema(self, columns), event_time=source.event_time, located_by=source.located_by
-        )
+        return StreamType(checked_schema(self, columns), event_time=source.event_time, located_by=source.located_by)
 
     def content(self, inputs: tuple[StreamType, ...]) -> dict[str, Any]:
         value = check(self.expression, inputs[0].schema, where=self.where)

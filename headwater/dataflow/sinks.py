@@ -102,9 +102,7 @@ class KafkaSink(Sink):
             raise self.error(f"no delivery is called '{self.delivery}'", "exactly_once or at_least_once")
         for name, _ in self.options:
             if any(word in name for word in ("password", "secret", "jaas", "key.pem")):
-                raise self.error(
-                    f"'{name}' would be stored with the dataflow", "name it: password_env='VARIABLE'"
-                )
+                raise self.error(f"'{name}' would be stored with the dataflow", "name it: password_env='VARIABLE'")
         return inputs[0]
 
 

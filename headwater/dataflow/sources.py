@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from headwater.core.errors import DataflowError
 from headwater.dataflow.operators import Operator, checked_schema
-from headwater.dataflow.schema import Column, DataType, Schema
 from headwater.dataflow.types import StreamType
-from headwater.errors import DataflowError
+from headwater.sql.schema import Column, DataType, Schema
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ class RateSource(Source):
 
 @dataclass(frozen=True, kw_only=True)
 class SensorSource(Source):
-    """A seeded generator of machine temperatures with labelled anomalies (``headwater.sensors``)."""
+    """A seeded generator of machine temperatures with labelled anomalies (``headwater.dataflow.sensors``)."""
 
     kind: ClassVar[str] = "sensors"
 

@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from headwater.dataflow.expressions import check_aggregate
 from headwater.dataflow.function import PythonFunction
 from headwater.dataflow.operators import (
     Operator,
@@ -15,9 +14,10 @@ from headwater.dataflow.operators import (
     opaque_output,
     require_deterministic,
 )
-from headwater.dataflow.rewrite import row_aggregates
-from headwater.dataflow.schema import Column, DataType
 from headwater.dataflow.types import EventTime, StreamType, is_time
+from headwater.sql.expressions import check_aggregate
+from headwater.sql.rewrite import row_aggregates
+from headwater.sql.schema import Column, DataType
 
 WINDOW_TYPE = DataType.parse("struct<start:timestamp,end:timestamp>")
 
@@ -188,9 +188,7 @@ class Join(Operator):
             a = left.schema.column(column_named(self, key, left.schema)).type
             b = right.schema.column(column_named(self, key, right.schema)).type
             if a != b:
-                raise self.error(
-                    f"'{key}' is {a.text} on the left and {b.text} on the right", "cast one side"
-                )
+                raise self.error(f"'{key}' is {a.text} on the left and {b.text} on the right", "cast one side")
         keys = {k.lower() for k in self.on}
         if len(keys) < len(self.on):
             raise self.error(f"a key twice: {', '.join(self.on)}", "case makes no difference: name each once")
@@ -272,9 +270,7 @@ class Scan(Operator):
         out = opaque_output(self, source, self.schema_text)
         for key in self.keys:
             name = key.lower()
-            if name in {n.lower() for n in out.schema.names} and out.schema.column(
-                key
-            ) != source.schema.column(key):
+            if name in {n.lower() for n in out.schema.names} and out.schema.column(key) != source.schema.column(key):
                 raise self.error(f"the key '{key}' has another type in the output", "keep keys as they are")
         return out
 
@@ -292,9 +288,7 @@ def _canonical(operator: Aggregate | CountWindow, source: StreamType) -> dict[st
     }
 
 
-def aggregate_columns(
-    operator: Operator, aggregates: tuple[tuple[str, str], ...], source: StreamType
-) -> list[Column]:
+def aggregate_columns(operator: Operator, aggregates: tuple[tuple[str, str], ...], source: StreamType) -> list[Column]:
     """Check aggregates and give the columns they make."""
     columns = []
     for alias, text in aggregates:

@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
+from headwater.core.errors import DataflowError
+from headwater.core.requirement import Requirement
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sinks, stateful
-from headwater.dataflow.expressions import parse_projection
 from headwater.dataflow.function import PythonFunction, accepts
-from headwater.dataflow.rewrite import row_struct
-from headwater.dataflow.schema import Schema
 from headwater.dataflow.types import StreamType
-from headwater.errors import DataflowError
-from headwater.requirement import Requirement
+from headwater.sql.expressions import parse_projection
+from headwater.sql.rewrite import row_struct
+from headwater.sql.schema import Schema
 
 Columns = str | Sequence[str]
 
@@ -126,22 +126,16 @@ class Stream:
                 where=f"drop after '{self.operator.id}'",
                 hint=f"the columns are {', '.join(self.columns)}",
             )
-        return self._then(
-            ops.Select, columns=tuple((c, f"`{c}`") for c in self.columns if c.lower() not in gone)
-        )
+        return self._then(ops.Select, columns=tuple((c, f"`{c}`") for c in self.columns if c.lower() not in gone))
 
-    def explode(
-        self, expression: str, alias: str, *, position: str | None = None, outer: bool = False
-    ) -> Stream:
+    def explode(self, expression: str, alias: str, *, position: str | None = None, outer: bool = False) -> Stream:
         """Give one row per element of an array, as column ``alias`` (and its index as ``position``)."""
         return self._then(ops.Explode, expression=expression, alias=alias, position=position, outer=outer)
 
     def union(self, *others: Stream) -> Stream:
         """All rows of this stream and the others, columns matched by name."""
         if not others:
-            raise DataflowError(
-                "union with nothing", where=f"union after '{self.operator.id}'", hint="a.union(b, ...)"
-            )
+            raise DataflowError("union with nothing", where=f"union after '{self.operator.id}'", hint="a.union(b, ...)")
         return self._then(ops.Union, others)
 
     merge = union
@@ -175,14 +169,10 @@ class Stream:
         """Group by columns and at most one window: ``group_by(hw.window("ts", "1 minute"), "machine")``."""
         windows = [k for k in keys if not isinstance(k, str)]
         if len(windows) > 1:
-            raise DataflowError(
-                "more than one window", where=f"group_by after '{self.operator.id}'", hint="keep one"
-            )
+            raise DataflowError("more than one window", where=f"group_by after '{self.operator.id}'", hint="keep one")
         return Grouped(self, windows[0] if windows else None, tuple(k for k in keys if isinstance(k, str)))
 
-    def count_window(
-        self, size: int, slide: int | None = None, *, keys: Columns = (), order_by: Columns
-    ) -> Counted:
+    def count_window(self, size: int, slide: int | None = None, *, keys: Columns = (), order_by: Columns) -> Counted:
         """Windows of ``size`` rows of each key in the order of ``order_by``, one every ``slide`` rows."""
         return Counted(self, size, slide, _tuple(keys), _tuple(order_by))
 
@@ -389,31 +379,31 @@ class Writer:
 
     stream: Stream
 
-    def files(self, path: str, *, format: Literal["csv", "json", "parquet"]) -> Written:
+    def files(self, path: str, *, format: Literal["csv", "json", "parquet"]) -> WrittenStream:
         """Write files that appear whole, each row exactly once. ``{zone}`` in the path is filled in."""
         return self._sink(sinks.FileSink, path=path, format=format)
 
-    def csv(self, path: str) -> Written:
+    def csv(self, path: str) -> WrittenStream:
         """Write CSV files with a header."""
         return self.files(path, format="csv")
 
-    def json(self, path: str) -> Written:
+    def json(self, path: str) -> WrittenStream:
         """Write JSON lines."""
         return self.files(path, format="json")
 
-    def parquet(self, path: str) -> Written:
+    def parquet(self, path: str) -> WrittenStream:
         """Write Parquet files."""
         return self.files(path, format="parquet")
 
-    def console(self, rows: int = 20) -> Written:
+    def console(self, rows: int = 20) -> WrittenStream:
         """Print the newest rows of every batch where the dataflow was started."""
         return self._sink(sinks.ConsoleSink, rows=rows)
 
-    def memory(self, name: str) -> Written:
+    def memory(self, name: str) -> WrittenStream:
         """Keep the rows to be read back by this name (tests, notebooks)."""
         return self._sink(sinks.MemorySink).named(name)
 
-    def for_each_batch(self, function: Callable[..., Any]) -> Written:
+    def for_each_batch(self, function: Callable[..., Any]) -> WrittenStream:
         """Call ``function(pyarrow.Table, batch_number)`` per batch; after a failure one may come again."""
         captured = self.stream._function(function, 2, "for_each_batch")
         return self._sink(sinks.CallbackSink, function=captured)
@@ -429,7 +419,7 @@ class Writer:
         user_env: str | None = None,
         password_env: str | None = None,
         **options: str,
-    ) -> Written:
+    ) -> WrittenStream:
         """Write to a Kafka topic: expressions ``key`` and ``value``, or each row as one JSON object.
 
         ``options`` are librdkafka's, with ``_`` for ``.``: ``compression_type="zstd"``. User and password
@@ -457,7 +447,7 @@ class Writer:
         password_env: str | None = None,
         driver: str | None = None,
         **options: str,
-    ) -> Written:
+    ) -> WrittenStream:
         """Append to a table through JDBC. User and password come from the environment variables named."""
         return self._sink(
             sinks.JdbcSink,
@@ -470,23 +460,23 @@ class Writer:
             options=tuple(sorted((k, str(v)) for k, v in options.items())),
         )
 
-    def _sink(self, cls: type[sinks.Sink], **settings: Any) -> Written:
+    def _sink(self, cls: type[sinks.Sink], **settings: Any) -> WrittenStream:
         stream = self.stream._then(cls, **settings)
         self.stream.builder.add_sink(stream)
-        return Written(stream)
+        return WrittenStream(stream)
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenStream:
     """A stream that ends in a sink."""
 
     stream: Stream
 
-    def named(self, name: str) -> Written:
+    def named(self, name: str) -> WrittenStream:
         """Name the sink."""
         renamed = self.stream.named(name)
         self.stream.builder.replace_sink(self.stream, renamed)
-        return Written(renamed)
+        return WrittenStream(renamed)
 
 
 def _tuple(columns: Columns) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import PlainSerializer
 
-from headwater.dataflow.schema import DataType, Schema
+from headwater.sql.schema import DataType, Schema
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ Layout under the output folder::
     labels.json                        location -> [[start, end], ...]   first and last reading of each window
     malformed.json                     [{"file", "line", "kind", "text"}, ...]   written when all files are
 
-The readings come from ``headwater.sensors``, or from NAB's machine-temperature file: every location then gets
-the whole series, shifted by ``NAB_SHIFT_DAYS`` more than the one before it, so that the four failures of the
-locations do not coincide. (A rotation would keep one common span, but put a false jump at the seam.)
+The readings come from ``headwater.dataflow.sensors``, or from NAB's machine-temperature file: every location
+then gets the whole series, shifted by ``NAB_SHIFT_DAYS`` more than the one before it, so that the four
+failures of the locations do not coincide. (A rotation would keep one common span, but put a false jump at the
+seam.)
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from headwater.errors import HeadwaterError
-from headwater.sensors import SensorModel, anomaly_windows, readings, stream_key, uniform
+from headwater.core.errors import HeadwaterError
+from headwater.dataflow.sensors import SensorModel, anomaly_windows, readings, stream_key, uniform
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,7 +71,7 @@ class FileWritten:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFiles:
     """All files of one run."""
 
     files: tuple[FileWritten, ...]
@@ -106,9 +107,7 @@ def sensor_series(model: SensorModel, locations: Sequence[str], *, days: float) 
     return tuple(found)
 
 
-def nab_series(
-    file: Path, labels: Path, *, locations: Sequence[str], days: float | None = None
-) -> tuple[Series, ...]:
+def nab_series(file: Path, labels: Path, *, locations: Sequence[str], days: float | None = None) -> tuple[Series, ...]:
     """Return NAB's series (its first ``days``) for each location, shifted in time from one to the next.
 
     ``labels`` is NAB's combined_windows.json; its key that ends with the file's name is taken.
@@ -121,9 +120,7 @@ def nab_series(
     rows = [row for row in rows if row[0] < until]
     named = [windows for key, windows in json.loads(labels.read_text()).items() if key.endswith(file.name)]
     if not named:
-        raise HeadwaterError(
-            f"no windows of {file.name}", where=str(labels), hint="give NAB's combined_windows.json"
-        )
+        raise HeadwaterError(f"no windows of {file.name}", where=str(labels), hint="give NAB's combined_windows.json")
     windows = [(_micros(start), _micros(end)) for start, end in named[0]]
     ts, value = np.array([t for t, _ in rows], dtype=np.int64), np.array([v for _, v in rows])
     found = []
@@ -180,9 +177,9 @@ def write_steps(
 
 def write_all(
     out: Path, series: Sequence[Series], *, files: int = 8, malformed: float = 0.0, seed: int = 0
-) -> Written:
+) -> WrittenFiles:
     """Write all files at once."""
-    return Written(tuple(write_steps(out, series, files=files, malformed=malformed, seed=seed)))
+    return WrittenFiles(tuple(write_steps(out, series, files=files, malformed=malformed, seed=seed)))
 
 
 def _lines(
@@ -193,9 +190,7 @@ def _lines(
 
     index = np.arange(first, last, dtype=np.int64)
     spoil = uniform(stream_key("malformed", seed, one.location), index) < malformed
-    kinds = (uniform(stream_key("malformed kind", seed, one.location), index) * len(MALFORMED_KINDS)).astype(
-        int
-    )
+    kinds = (uniform(stream_key("malformed kind", seed, one.location), index) * len(MALFORMED_KINDS)).astype(int)
     times = np.datetime_as_string(one.ts[first:last].astype("datetime64[us]").astype("datetime64[s]"))
     lines, bad = [], []
     for at in range(last - first):
@@ -243,22 +238,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Write machine readings, labels and malformed lines as CSV files.",
     )
     parser.add_argument("--out", type=Path, required=True, help="output folder")
-    parser.add_argument(
-        "--locations", default="L1,L2", help="names, separated by commas (default %(default)s)"
-    )
+    parser.add_argument("--locations", default="L1,L2", help="names, separated by commas (default %(default)s)")
     parser.add_argument("--days", type=float, help="length of the series (default 30; with --nab: all of it)")
     parser.add_argument("--seed", type=int, default=default.seed)
     parser.add_argument("--machines", type=int, default=default.machines, help="machines per location")
-    parser.add_argument(
-        "--interval", type=float, default=default.interval_s, help="seconds between two readings"
-    )
+    parser.add_argument("--interval", type=float, default=default.interval_s, help="seconds between two readings")
     parser.add_argument("--start", default=default.start, help="instant of the first reading, ISO 8601")
-    parser.add_argument(
-        "--anomaly-every", type=int, default=default.anomaly_every, help="readings per anomaly"
-    )
-    parser.add_argument(
-        "--anomaly-length", type=int, default=default.anomaly_length, help="readings per window"
-    )
+    parser.add_argument("--anomaly-every", type=int, default=default.anomaly_every, help="readings per anomaly")
+    parser.add_argument("--anomaly-length", type=int, default=default.anomaly_length, help="readings per window")
     parser.add_argument("--malformed", type=float, default=0.0, help="share of the lines that do not parse")
     parser.add_argument("--files", type=int, default=8, help="files per location")
     parser.add_argument("--every", type=float, default=0.0, help="seconds to wait after each round of files")
@@ -284,18 +271,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
             series = sensor_series(model, locations, days=30 if given.days is None else given.days)
         files = []
-        for file in write_steps(
-            given.out, series, files=given.files, malformed=given.malformed, seed=given.seed
-        ):
+        for file in write_steps(given.out, series, files=given.files, malformed=given.malformed, seed=given.seed):
             files.append(file)
             if given.every and len(files) % len(series) == 0:
                 time.sleep(given.every)
     except HeadwaterError as error:
         parser.exit(error.exit_code, f"{error}\n")
-    written = Written(tuple(files))
-    print(
-        f"{written.lines} lines in {len(files)} files under {given.out}, {len(written.malformed)} malformed"
-    )
+    written = WrittenFiles(tuple(files))
+    print(f"{written.lines} lines in {len(files)} files under {given.out}, {len(written.malformed)} malformed")
     for line in written.malformed[:20]:
         print(f"  {line.file}:{line.line}: {line.kind}: {line.text}")
     if len(written.malformed) > 20:

@@ -81,9 +81,7 @@ def acme(data: str, *, results: str | None = None, locations: Sequence[str] = LO
     return f.build()
 
 
-def watch(
-    state: dict[str, float] | None, row: dict[str, Any]
-) -> tuple[dict[str, float], dict[str, Any] | None]:
+def watch(state: dict[str, float] | None, row: dict[str, Any]) -> tuple[dict[str, float], dict[str, Any] | None]:
     """Follow one machine: a row is an alarm if the mean has been far from the running one for long enough.
 
     Running mean and variance forget exponentially (EWMA). What is far off hardly enters them, or a
@@ -120,10 +118,7 @@ def severity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     weights = np.array([0.04, 0.35, -0.01, 0.01])
     for batch in batches:
         features = np.column_stack(
-            [
-                batch.column(name).to_numpy(zero_copy_only=False)
-                for name in ("alarms", "worst", "coldest", "hottest")
-            ]
+            [batch.column(name).to_numpy(zero_copy_only=False) for name in ("alarms", "worst", "coldest", "hottest")]
         ).astype(float)
         rated = 1 / (1 + np.exp(-(features @ weights - 2.5)))
         columns = [

@@ -13,21 +13,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwater import service
+from headwater.app import running
+from headwater.core.errors import HeadwaterError
+from headwater.core.metrics import Progress
+from headwater.dataflow.sensors import SensorModel, anomaly_windows
 from headwater.demo.data import FileWritten, Series, nab_series, sensor_series, write_steps
 from headwater.demo.flow import CONTINUUM, LOCATIONS, acme
-from headwater.errors import HeadwaterError
-from headwater.metrics import Progress
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
-from headwater.sensors import SensorModel, anomaly_windows
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import RenderableType
 
     from headwater.app.local import LocalRun
-    from headwater.runtime.endpoint import LocalEndpoint
+    from headwater.spark.endpoint import LocalEndpoint
 
 DAYS = 60.0
 MACHINES = 2
@@ -90,7 +90,7 @@ def run_demo(
     shutil.rmtree(data, ignore_errors=True)
     for location in LOCATIONS:
         (data / location).mkdir(parents=True)
-    plan = build(acme(str(data)), service.load_continuum(CONTINUUM))
+    plan = build(acme(str(data)), running.load_continuum(CONTINUUM))
     written: list[FileWritten] = []
 
     def feed(give_up: threading.Event) -> None:
@@ -110,9 +110,9 @@ def run_demo(
         sinks = {sink.id: deployment.sink_rows(sink.id) for sink in plan.dataflow.sinks}
         return _Findings(sinks, _batch(spark, plan), letters)
 
-    outcome = service.run(
+    outcome = running.run(
         plan,
-        service.RunSettings(
+        running.RunSettings(
             directory=directory / "deployment",
             until_drained=True,
             fresh=True,
@@ -203,9 +203,7 @@ def _summary(
             for u in progress.units
         ],
         "seconds": round(seconds, 1),
-        "data": "NAB machine_temperature, shifted per location"
-        if settings.nab
-        else f"generated, seed {settings.seed}",
+        "data": "NAB machine_temperature, shifted per location" if settings.nab else f"generated, seed {settings.seed}",
         "machine": _machine(),
         "spark": _spark_version(),
     }
@@ -221,7 +219,7 @@ def link_bytes_without_edge(
     """
     from pyarrow import csv
 
-    from headwater.runtime.channels.segments import SegmentWriter
+    from headwater.channels.segments import SegmentWriter
 
     continuum = plan.continuum
     links = {
@@ -263,15 +261,11 @@ def _as_sent(table: pa.Table, location: str) -> pa.Table:
     import pyarrow as pa
 
     ts = table.column("ts").cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC"))
-    table = table.set_column(1, "ts", ts).set_column(
-        2, "temperature", table.column("temperature").cast(pa.float64())
-    )
+    table = table.set_column(1, "ts", ts).set_column(2, "temperature", table.column("temperature").cast(pa.float64()))
     return table.append_column("location", pa.array([location] * table.num_rows))
 
 
-def judge(
-    settings: DemoSettings, series: Sequence[Series], alarms: pa.Table
-) -> tuple[dict[str, int], dict[str, int]]:
+def judge(settings: DemoSettings, series: Sequence[Series], alarms: pa.Table) -> tuple[dict[str, int], dict[str, int]]:
     """Hold alarms against labels: windows with an alarm of their location, and alarms outside any.
 
     An alarm stands for half an hour, so it counts as inside when that half hour touches the window.
@@ -284,9 +278,7 @@ def judge(
         return start <= moment < end + _HALF_HOUR
 
     found = sum(any(a[0] == place and inside(a[2], start, end) for a in at) for place, start, end in windows)
-    outside = sum(
-        not any(a[0] == place and inside(a[2], start, end) for place, start, end in windows) for a in at
-    )
+    outside = sum(not any(a[0] == place and inside(a[2], start, end) for place, start, end in windows) for a in at)
     counts = {"rows": len(at), "outside": outside}
     if settings.nab is None:
         model = settings.model()
@@ -328,7 +320,7 @@ def summary_view(summary: dict[str, Any]) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from headwater.quantity import format_size
+    from headwater.core.quantity import format_size
 
     units = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("Unit", "Layer", "Operators"):

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from headwater.dataflow.lexer import quote_string
+from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream
-from headwater.errors import DataflowError
 from headwater.iot.text import double_text
+from headwater.sql.lexer import quote_string
 
 OnFail = Literal["null", "drop"]
 _WORD = 63  # bits of a bigint that are used
@@ -31,9 +31,7 @@ def range_filter(
     Others become NULL (as in RIoTBench, to be interpolated), or are dropped. What has no range passes.
     """
     if not ranges:
-        raise DataflowError(
-            "no ranges are given", where="range_filter", hint="{'temperature': (-12.5, 43.1)}"
-        )
+        raise DataflowError("no ranges are given", where="range_filter", hint="{'temperature': (-12.5, 43.1)}")
     cases = " ".join(
         f"WHEN {quote_string(observed)} THEN `{value}` BETWEEN {double_text(low)} AND {double_text(high)}"
         for observed, (low, high) in sorted(ranges.items())
@@ -54,9 +52,7 @@ class Bloom:
         """Make a filter for so many members (``expected``, or those given), with so many false positives."""
         found = sorted(set(members))
         if not 0 < false_positives < 1:
-            raise DataflowError(
-                f"false_positives={false_positives}", where="Bloom.of", hint="between 0 and 1"
-            )
+            raise DataflowError(f"false_positives={false_positives}", where="Bloom.of", hint="between 0 and 1")
         count = max(1, expected, len(found))
         bits = max(_WORD, math.ceil(-count * math.log(false_positives) / math.log(2) ** 2))
         if bits > _MOST_BITS:
@@ -74,8 +70,7 @@ class Bloom:
 
     def __contains__(self, member: str) -> bool:
         return all(
-            self.words[place // _WORD] >> (place % _WORD) & 1
-            for place in _places(member, self.bits, self.hashes)
+            self.words[place // _WORD] >> (place % _WORD) & 1 for place in _places(member, self.bits, self.hashes)
         )
 
     def condition(self, column: str) -> str:

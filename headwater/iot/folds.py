@@ -14,17 +14,15 @@ from collections.abc import Callable, Sequence
 from datetime import UTC
 from typing import Any
 
+from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream
-from headwater.errors import DataflowError
 
 KEYS = ("id", "obs")
 Row = dict[str, Any]
 Step = Callable[[Any, Row], tuple[Any, Row | None]]
 
 
-def interpolate(
-    readings: Stream, *, window: int = 5, keys: Sequence[str] = KEYS, value: str = "value"
-) -> Stream:
+def interpolate(readings: Stream, *, window: int = 5, keys: Sequence[str] = KEYS, value: str = "value") -> Stream:
     """Replace a NULL by the mean of the last ``window`` readings that were none; 0: leave it."""
     _at_least("window", window, 0)
 
@@ -64,9 +62,7 @@ def kalman(
     return _scan(readings, filtered, readings.schema.text, keys, [0.0, estimated_error])
 
 
-def block_average(
-    readings: Stream, *, size: int = 10, keys: Sequence[str] = KEYS, value: str = "value"
-) -> Stream:
+def block_average(readings: Stream, *, size: int = 10, keys: Sequence[str] = KEYS, value: str = "value") -> Stream:
     """Give one row for ``size`` readings: the last of them, with their mean. NULL does not count."""
     _at_least("size", size, 1)
 
@@ -221,9 +217,7 @@ def _scan(readings: Stream, step: Step, schema: str, keys: Sequence[str], initia
         raise DataflowError(
             "the readings have no event time", where=step.__name__, hint=".with_watermark('ts', '10 seconds')"
         )
-    return readings.scan(
-        step, schema, keys=tuple(keys), order_by=time.column, initial=initial, keeps_keys=True
-    )
+    return readings.scan(step, schema, keys=tuple(keys), order_by=time.column, initial=initial, keeps_keys=True)
 
 
 def _at_least(name: str, given: int, least: int) -> None:

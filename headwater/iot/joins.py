@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headwater.dataflow.lexer import quote_string
+from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream
-from headwater.errors import DataflowError
+from headwater.sql.lexer import quote_string
 
 _MOST_ENTRIES = 5_000
 
@@ -28,9 +28,7 @@ def annotate(
         )
     pairs = ", ".join(f"{quote_string(k)}, {quote_string(v)}" for k, v in sorted(known.items()))
     found = f"try_element_at(map({pairs}), `{key}`)"
-    return rows.with_columns(
-        **{into: found if unknown is None else f"coalesce({found}, {quote_string(unknown)})"}
-    )
+    return rows.with_columns(**{into: found if unknown is None else f"coalesce({found}, {quote_string(unknown)})"})
 
 
 def join_message(

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headwater.dataflow.lexer import quote_string
+from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream
-from headwater.errors import DataflowError
 from headwater.iot.text import double_text
+from headwater.sql.lexer import quote_string
 
 _MOST_NODES = 2_000
 
@@ -79,9 +79,7 @@ def estimate_error(
 def _vector(model: Any, name: str) -> list[Any]:
     found = getattr(model, name, None)
     if found is None:
-        raise DataflowError(
-            f"the model has no {name}", where="predict_linear", hint="fit it first: model.fit(x, y)"
-        )
+        raise DataflowError(f"the model has no {name}", where="predict_linear", hint="fit it first: model.fit(x, y)")
     while hasattr(found, "__len__") and len(found) == 1 and hasattr(found[0], "__len__"):
         found = found[0]
     return list(found) if hasattr(found, "__len__") else [found]

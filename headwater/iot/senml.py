@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headwater.dataflow.lexer import quote_string
+from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream
-from headwater.errors import DataflowError
+from headwater.sql.lexer import quote_string
 
 PACK = "e array<struct<n:string,u:string,v:string,sv:string>>, bt bigint"
 """The columns of a pack: ``flow.read.json(path, iot.PACK)`` reads a file with a pack in each line."""
@@ -47,9 +47,7 @@ def parse_senml(
     )
 
 
-def to_senml(
-    rows: Stream, values: Mapping[str, str], *, time: str = "ts", texts: Sequence[str] = ()
-) -> Stream:
+def to_senml(rows: Stream, values: Mapping[str, str], *, time: str = "ts", texts: Sequence[str] = ()) -> Stream:
     """Write each row as a pack, column ``pack``: ``values`` gives the unit of each column that is a reading.
 
     ``texts``: columns that go along as text. Columns that are NULL are left out.

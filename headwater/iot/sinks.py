@@ -12,8 +12,8 @@ from contextlib import closing
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
-from headwater.dataflow.stream import Stream, Written
-from headwater.errors import DataflowError
+from headwater.core.errors import DataflowError
+from headwater.dataflow.stream import Stream, WrittenStream
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 BLOBS, TABLES = "blobs", "tables.db"
 
 
-def insert_table(rows: Stream, table: str, *, database: str = TABLES, writer: str | None = None) -> Written:
+def insert_table(rows: Stream, table: str, *, database: str = TABLES, writer: str | None = None) -> WrittenStream:
     """Insert rows into a table of an SQLite database, which is made where there is none.
 
     ``writer`` tells the rows of one dataflow from those of others that insert into the same table; the
@@ -46,7 +46,7 @@ def insert_table(rows: Stream, table: str, *, database: str = TABLES, writer: st
 
 def upload_blobs(
     rows: Stream, *, content: str = "content", name: str = "name", container: str = BLOBS
-) -> Written:
+) -> WrittenStream:
     """Write the text or bytes of each row's column ``content`` to a file of its ``name``.
 
     ``container``: a directory, or what else fsspec opens by its URI.
@@ -72,7 +72,7 @@ def publish_mqtt(
     qos: int = 1,
     username_env: str | None = None,
     password_env: str | None = None,
-) -> Written:
+) -> WrittenStream:
     """Publish each row as a JSON object; with ``qos=1`` at least once.
 
     Name and password are read from the environment variables named, where it runs.

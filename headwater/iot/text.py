@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from headwater.errors import DataflowError
+from headwater.core.errors import DataflowError
 
 
 def double_text(number: float) -> str:

@@ -7,7 +7,7 @@ AELS+RP+LA), with equation numbers of that paper; where it leaves a choice, the 
 made. No Spark, no network, no disk here.
 """
 
-from headwater.placement.problem import Application, Hosts, Operator, Placement, Problem, Topology
+from headwater.placement.problem import Application, Hosts, PlacedOperator, Placement, Problem, Topology
 from headwater.placement.solve import STRATEGIES, Answer, solve
 
 __all__ = [
@@ -15,7 +15,7 @@ __all__ = [
     "Answer",
     "Application",
     "Hosts",
-    "Operator",
+    "PlacedOperator",
     "Placement",
     "Problem",
     "Topology",

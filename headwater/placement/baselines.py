@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from headwater.placement.problem import Ints
-from headwater.placement.situation import Decision, Measured, Situation
+from headwater.placement.situation import Measured, ScheduleDecision, Situation
 from headwater.placement.tsoo import least, moves
 
 _MOST_MOVES = 1_000
 
 
-def fog_only(situation: Situation) -> Decision:
+def fog_only(situation: Situation) -> ScheduleDecision:
     """Run as much below as hosts have room for."""
     return situation.decided(situation.all_down)
 
 
-def fc_interplay(situation: Situation) -> Decision:
+def fc_interplay(situation: Situation) -> ScheduleDecision:
     """Send a stream up whole where time allows it or cannot be kept anyhow; else cut it where it is least.
 
     Up only as far as B allows; streams are decided one after the other.
@@ -41,7 +41,7 @@ def _time(situation: Situation, selection: Ints, b: int, choice: int) -> float:
     return float(situation.measure(trial).times[b])
 
 
-def trcs(situation: Situation) -> Decision:
+def trcs(situation: Situation) -> ScheduleDecision:
     """From what runs, or all in the cloud: move down what a broken limit needs, up what B leaves room for.
 
     Each move is the one that takes the least memory below among those that help: TRCS uses little of it.
@@ -68,9 +68,7 @@ def trcs(situation: Situation) -> Decision:
     return situation.decided(found)
 
 
-def _step(
-    situation: Situation, selection: Ints, measured: Measured, *, narrow: bool
-) -> tuple[Ints, Measured] | None:
+def _step(situation: Situation, selection: Ints, measured: Measured, *, narrow: bool) -> tuple[Ints, Measured] | None:
     """Find the smallest move down that lessens B, where that is too much, or else T."""
     best: tuple[float, Ints, Measured] | None = None
     for b in range(len(selection)):

@@ -59,10 +59,7 @@ class Shortage:
     unit: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.constraint} at {self.where}: {self.needed:,.6g} {self.unit} needed, "
-            f"{self.available:,.6g} there"
-        )
+        return f"{self.constraint} at {self.where}: {self.needed:,.6g} {self.unit} needed, {self.available:,.6g} there"
 
 
 def service_time(problem: Problem, operator: int, host: int) -> float:
@@ -94,9 +91,7 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     """Give what a placement costs (eq. 7, 8, 17, 18) and takes. It need not hold: see ``shortages``."""
     application = problem.application
     service = tuple(service_time(problem, o, host) for o, host in enumerate(placement))
-    transfer = {
-        (u, v): transfer_time(problem, (u, v), placement[u], placement[v]) for u, v in application.streams
-    }
+    transfer = {(u, v): transfer_time(problem, (u, v), placement[u], placement[v]) for u, v in application.streams}
     terms = [paths * s for paths, s in zip(application.paths, service, strict=True)]
     terms += [application.paths_over[stream] * s for stream, s in transfer.items()]
     return Evaluation(math.fsum(terms), application.waiting, service, transfer, usage_of(problem, placement))

@@ -7,14 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from headwater.placement.cost import ROUNDING
-from headwater.placement.cutnumbers import Numbers, Shape
+from headwater.placement.cutnumbers import CutShape, Numbers
 from headwater.placement.problem import Bools, Ints
 from headwater.placement.queueing import Floats
 from headwater.placement.response import process_latency
 
 
 class Space(NamedTuple):
-    """What loops write on; letters as in ``Shape`` and ``Numbers``."""
+    """What loops write on; letters as in ``CutShape`` and ``Numbers``."""
 
     lone: Floats
     """[b, c, i]: latency if no other branch were there."""
@@ -51,7 +51,7 @@ class Space(NamedTuple):
     """[b, c]: shares of the cpu of hosts that several branches can use."""
 
 
-def space(shape: Shape, numbers: Numbers) -> Space:
+def space(shape: CutShape, numbers: Numbers) -> Space:
     """Make room for searches over a table."""
     branches, choices, width = shape.process.shape
     processes, nodes = len(shape.process_host), len(shape.trunk_process)
@@ -77,7 +77,7 @@ def space(shape: Shape, numbers: Numbers) -> Space:
     )
 
 
-def find_lone(shape: Shape, numbers: Numbers, room: Space) -> None:
+def find_lone(shape: CutShape, numbers: Numbers, room: Space) -> None:
     """Find the latency of each operator in each choice if no other branch were there."""
     # By process and how many run beside it: choices have most of these in common.
     known = np.zeros((len(shape.process_host), shape.width + 1))
@@ -120,7 +120,7 @@ def find_lone(shape: Shape, numbers: Numbers, room: Space) -> None:
                     beside[shape.process_host[p]] = 0
 
 
-def begin(shape: Shape, numbers: Numbers, room: Space) -> None:
+def begin(shape: CutShape, numbers: Numbers, room: Space) -> None:
     """Forget all branches: only the trunk is certain."""
     room.work[:] = 0.0
     room.rate[:] = 0.0
@@ -129,7 +129,7 @@ def begin(shape: Shape, numbers: Numbers, room: Space) -> None:
     add(shape, room, shape.trunk_process, numbers.trunk_work, numbers.trunk_rate)
 
 
-def add(shape: Shape, room: Space, processes: Ints, work: Floats, rate: Floats) -> None:
+def add(shape: CutShape, room: Space, processes: Ints, work: Floats, rate: Floats) -> None:
     """Let processes take more, those that are where several branches can be."""
     for n in range(len(processes)):
         p = processes[n]
@@ -142,7 +142,7 @@ def add(shape: Shape, room: Space, processes: Ints, work: Floats, rate: Floats) 
         room.rate[p] += rate[n]
 
 
-def find_latencies(shape: Shape, numbers: Numbers, room: Space) -> None:
+def find_latencies(shape: CutShape, numbers: Numbers, room: Space) -> None:
     """Find the latency of what is certain, and of the way through the trunk from each of its nodes."""
     for p in range(len(shape.process_host)):
         room.latency[p] = 0.0
@@ -166,7 +166,7 @@ def find_latencies(shape: Shape, numbers: Numbers, room: Space) -> None:
         room.onward[at + n] = behind + (room.latency[p] if p >= 0 else 0.0)
 
 
-def find_times(shape: Shape, numbers: Numbers, room: Space, alive: Bools, selection: Ints) -> None:
+def find_times(shape: CutShape, numbers: Numbers, room: Space, alive: Bools, selection: Ints) -> None:
     """Find the time from each branch's source to its last sink (eq. 16), with a choice of it.
 
     With a ``selection``, of all that was added, for the choices in it. Without, for those ``alive``: what is
@@ -214,7 +214,7 @@ def find_times(shape: Shape, numbers: Numbers, room: Space, alive: Bools, select
 
 
 def measure(
-    shape: Shape, numbers: Numbers, room: Space, selection: Ints, times: Floats
+    shape: CutShape, numbers: Numbers, room: Space, selection: Ints, times: Floats
 ) -> tuple[float, float, bool]:
     """Give RU and B of a selection and whether there is room for it; ``times`` gets each branch's."""
     begin(shape, numbers, room)

@@ -13,7 +13,7 @@ from headwater.placement.problem import Bools, Ints, Problem
 from headwater.placement.queueing import Floats
 
 
-class Shape(NamedTuple):
+class CutShape(NamedTuple):
     """What stays. b: branch, c: choice, i: operator of a branch, k: stream out of one; −1 fills rows up.
 
     Nodes of the trunk are numbered from ``width`` on in ``edge_to``. *Shared* hosts and links are those that
@@ -97,7 +97,7 @@ class Numbers(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class CutLoad:
     """What changes from moment to moment.
 
     ``rates``: events/s by source. What others take: ``memory`` (bytes) and ``processes`` by host, ``links``
@@ -110,13 +110,13 @@ class Load:
     links: Floats
 
     @classmethod
-    def idle(cls, problem: Problem, rates: Mapping[int, float]) -> Load:
+    def idle(cls, problem: Problem, rates: Mapping[int, float]) -> CutLoad:
         """Take what a problem says of others, and other rates."""
         found = cls.of(problem)
         return cls(rates=rates, memory=found.memory, processes=found.processes, links=found.links)
 
     @classmethod
-    def of(cls, problem: Problem) -> Load:
+    def of(cls, problem: Problem) -> CutLoad:
         """Take what a problem says."""
         hosts, network = problem.hosts, problem.network
         used = network.used if isinstance(network, Tree) else None
@@ -144,17 +144,13 @@ class Takes:
     grows: Floats
 
     @classmethod
-    def of(
-        cls, rows: Mapping[tuple[int, int, int], tuple[float, float]], choices: int, shared: Ints
-    ) -> Takes:
+    def of(cls, rows: Mapping[tuple[int, int, int], tuple[float, float]], choices: int, shared: Ints) -> Takes:
         index = np.array(list(rows), dtype=np.int64).reshape(-1, 3)
         amounts = np.array(list(rows.values()), dtype=np.float64).reshape(-1, 2)
         column = np.full(int(index[:, 2].max(initial=-1)) + 1, -1, dtype=np.int64)
         among = shared[shared < len(column)]
         column[among] = np.arange(len(among))
-        return cls(
-            index[:, 0], index[:, 0] * choices + index[:, 1], index[:, 2], column[index[:, 2]], *amounts.T
-        )
+        return cls(index[:, 0], index[:, 0] * choices + index[:, 1], index[:, 2], column[index[:, 2]], *amounts.T)
 
     def filled(self, amounts: Floats, cells: int, columns: int) -> Floats:
         """Give [cell, column] of what is shared."""

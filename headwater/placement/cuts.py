@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from headwater.errors import PlacementError
+from headwater.core.errors import PlacementError
 from headwater.placement.problem import Problem
 
 
 @dataclass(frozen=True)
-class Branch:
+class TreeBranch:
     """A source and what only it leads to, upstream first, and the ways to place these operators."""
 
     source: int
@@ -25,7 +25,7 @@ class Branch:
     """For each way a host for each operator."""
 
 
-def branches(problem: Problem, *, most: int = 100_000) -> tuple[Branch, ...]:
+def branches(problem: Problem, *, most: int = 100_000) -> tuple[TreeBranch, ...]:
     """Give each source's branch. Operators need a list of hosts that they may run on.
 
     Raises PlacementError where a branch has no choice, or more than ``most``.
@@ -50,7 +50,7 @@ def branches(problem: Problem, *, most: int = 100_000) -> tuple[Branch, ...]:
                 f"what '{application.operators[source].name}' feeds could run nowhere: data goes up only",
                 hint="see what its operators require, and which layers have such hosts",
             )
-        found.append(Branch(source, own, choices))
+        found.append(TreeBranch(source, own, choices))
     return tuple(found)
 
 
@@ -80,9 +80,7 @@ def hosts_of(problem: Problem, operator: int) -> tuple[int, ...]:
     return tuple(sorted(what.hosts))
 
 
-def _choices(
-    problem: Problem, operators: tuple[int, ...], placed: dict[int, int]
-) -> Iterator[tuple[int, ...]]:
+def _choices(problem: Problem, operators: tuple[int, ...], placed: dict[int, int]) -> Iterator[tuple[int, ...]]:
     """Give the ways to place operators, upstream first, on their hosts; data must have a way."""
     if len(placed) == len(operators):
         yield tuple(placed[o] for o in operators)

@@ -28,12 +28,12 @@ from headwater.placement.cutloops import (
     find_times,
     measure,
 )
-from headwater.placement.cutnumbers import Numbers, Shape
+from headwater.placement.cutnumbers import CutShape, Numbers
 from headwater.placement.problem import Bools, Ints
 from headwater.placement.queueing import Floats
 
 
-def _find_certain(shape: Shape, numbers: Numbers, room: Space, alive: Bools) -> None:
+def _find_certain(shape: CutShape, numbers: Numbers, room: Space, alive: Bools) -> None:
     """Find what the choices left to each branch have in common: processes, least bytes and bits."""
     begin(shape, numbers, room)
     room.memory[:] = 0.0
@@ -74,7 +74,7 @@ def _find_certain(shape: Shape, numbers: Numbers, room: Space, alive: Bools) -> 
                 room.goes_to[key] = zone
 
 
-def _breaks(shape: Shape, numbers: Numbers, room: Space, b: int, c: int) -> bool:
+def _breaks(shape: CutShape, numbers: Numbers, room: Space, b: int, c: int) -> bool:
     """Tell whether a choice finds no room beside what is certain, or parts what has to stay together."""
     for n in range(len(room.memory)):
         beside = room.memory[n] - room.least_memory[b, n]
@@ -93,7 +93,7 @@ def _breaks(shape: Shape, numbers: Numbers, room: Space, b: int, c: int) -> bool
 
 
 def _strike(
-    shape: Shape,
+    shape: CutShape,
     numbers: Numbers,
     room: Space,
     alive: Bools,
@@ -160,7 +160,7 @@ def _strike(
             return float(bound)
 
 
-def _multiplier(shape: Shape, numbers: Numbers, alive: Bools, own: Floats, most_cloud: float) -> float:
+def _multiplier(shape: CutShape, numbers: Numbers, alive: Bools, own: Floats, most_cloud: float) -> float:
     """Find the price of B that lifts the bound most; 0 where the cheapest keep to it anyhow."""
     if math.isinf(most_cloud):
         return 0.0
@@ -195,7 +195,7 @@ def _multiplier(shape: Shape, numbers: Numbers, alive: Bools, own: Floats, most_
 
 
 def _search(
-    shape: Shape,
+    shape: CutShape,
     numbers: Numbers,
     room: Space,
     own: Floats,
@@ -224,9 +224,7 @@ def _search(
         if fresh:
             taken += 1
             fresh = False
-            bound = _strike(
-                shape, numbers, room, alive[depth], own, multiplier, most_seconds, most_cloud, best
-            )
+            bound = _strike(shape, numbers, room, alive[depth], own, multiplier, most_seconds, most_cloud, best)
             if depth == 0:
                 root = bound
             if bound == math.inf:
@@ -278,7 +276,7 @@ def _search(
 
 
 def _ease(
-    shape: Shape,
+    shape: CutShape,
     numbers: Numbers,
     room: Space,
     alive: Bools,
@@ -327,7 +325,7 @@ def _ease(
 
 
 def _better(
-    shape: Shape,
+    shape: CutShape,
     numbers: Numbers,
     room: Space,
     alive: Bools,
@@ -357,7 +355,7 @@ def _better(
             return
 
 
-def _is_possible(shape: Shape, numbers: Numbers, room: Space, most_seconds: float, most_cloud: float) -> bool:
+def _is_possible(shape: CutShape, numbers: Numbers, room: Space, most_seconds: float, most_cloud: float) -> bool:
     """Tell whether a look at the choices leaves it open that some selection keeps to limits."""
     alive = numbers.allowed.copy()
     left = _strike(shape, numbers, room, alive, numbers.cost, 0.0, most_seconds, most_cloud, math.inf)
@@ -367,10 +365,10 @@ def _is_possible(shape: Shape, numbers: Numbers, room: Space, most_seconds: floa
 class Loops(NamedTuple):
     """The loops, compiled or not."""
 
-    find_lone: Callable[[Shape, Numbers, Space], None]
-    measure: Callable[[Shape, Numbers, Space, Ints, Floats], tuple[float, float, bool]]
+    find_lone: Callable[[CutShape, Numbers, Space], None]
+    measure: Callable[[CutShape, Numbers, Space, Ints, Floats], tuple[float, float, bool]]
     search: Callable[..., tuple[Ints, float, float, int]]
-    is_possible: Callable[[Shape, Numbers, Space, float, float], bool]
+    is_possible: Callable[[CutShape, Numbers, Space, float, float], bool]
 
 
 _PARTS: tuple[Callable[..., Any], ...] = (

@@ -14,10 +14,10 @@ from functools import cached_property
 
 import numpy as np
 
-from headwater.errors import PlacementError
+from headwater.core.errors import PlacementError
 from headwater.placement.cost import ROUNDING
-from headwater.placement.cutnumbers import Load, Numbers, Shape, Takes, Trunk, Ways
-from headwater.placement.cuts import Branch
+from headwater.placement.cutnumbers import CutLoad, CutShape, Numbers, Takes, Trunk, Ways
+from headwater.placement.cuts import TreeBranch
 from headwater.placement.network import Link, Tree
 from headwater.placement.problem import Bools, Ints, Placement, Problem, Stream
 from headwater.placement.queueing import Floats
@@ -33,7 +33,7 @@ class CutTable:
     """
 
     problem: Problem
-    branches: tuple[Branch, ...]
+    branches: tuple[TreeBranch, ...]
     trunk: Mapping[int, int]
     weights: Weights = field(default_factory=Weights)
 
@@ -87,7 +87,7 @@ class CutTable:
     # ------------------------------------------------------------ what stays
 
     @cached_property
-    def shape(self) -> Shape:
+    def shape(self) -> CutShape:
         """All that stays."""
         application, width = self.problem.application, self.hosts.shape[2]
         nodes = {o: width + n for n, o in enumerate(self.nodes)}
@@ -101,11 +101,10 @@ class CutTable:
                 edge_to[b, k] = inside.get(v, nodes.get(v, -1))
         whats = [application.operators[o] for o, _ in self._processes]
         trunk = [
-            -1 if application.operators[o].host is not None else self._process_of(o, self.trunk[o])
-            for o in self.nodes
+            -1 if application.operators[o].host is not None else self._process_of(o, self.trunk[o]) for o in self.nodes
         ]
         key, zone = self._keys
-        return Shape(
+        return CutShape(
             choices=np.array([len(branch.choices) for branch in self.branches], dtype=np.int64),
             operators=np.array([len(branch.operators) for branch in self.branches], dtype=np.int64),
             edges=np.array([len(own) for own in self._streams], dtype=np.int64),
@@ -384,7 +383,7 @@ class CutTable:
                 count[b, i], cpu[b, i] = events[o, self._source_of[b]], operators[o].cpu
         return count, cpu
 
-    def at(self, load: Load, *, keep_links: bool = True) -> Numbers:
+    def at(self, load: CutLoad, *, keep_links: bool = True) -> Numbers:
         """Fill in what changes; ``keep_links``: links' bandwidth is a limit, not only a cause of delay."""
         hosts, network = self.problem.hosts, self.network
         rates = np.array([load.rates[source] for source in self.problem.application.sources])
@@ -399,9 +398,7 @@ class CutTable:
         memory = on_hosts.fixed + on_hosts.grows * own[on_hosts.branch]
         bits = on_links.grows * own[on_links.branch]
         beside = load.memory + 2 * trunk.memory
-        cost = on_hosts.summed(
-            memory * (memory + beside[on_hosts.where]) * memory_price[on_hosts.where], cells
-        )
+        cost = on_hosts.summed(memory * (memory + beside[on_hosts.where]) * memory_price[on_hosts.where], cells)
         beside = load.links + 2 * trunk.bits
         cost += on_links.summed(bits * (bits + beside[on_links.where]) * link_price[on_links.where], cells)
         over = on_hosts.summed(memory > memory_left[on_hosts.where] * (1 + ROUNDING), cells)
@@ -434,7 +431,7 @@ class CutTable:
             trunk_cloud=float(trunk.bits @ leads_up),
         )
 
-    def taken(self, load: Load, placement: Placement) -> Load:
+    def taken(self, load: CutLoad, placement: Placement) -> CutLoad:
         """Give what there is for others to reckon with when a placement runs at a load.
 
         Raises PlacementError where no selection makes the placement.
@@ -455,9 +452,9 @@ class CutTable:
         )
         processes = load.processes.astype(np.int64)
         np.add.at(processes, self.shape.process_host[np.unique(running[running >= 0])], 1)
-        return Load(rates=load.rates, memory=memory, processes=processes, links=links)
+        return CutLoad(rates=load.rates, memory=memory, processes=processes, links=links)
 
-    def memory_below(self, load: Load, b: int, choice: int) -> float:
+    def memory_below(self, load: CutLoad, b: int, choice: int) -> float:
         """Give the bytes that a choice takes of hosts outside of clouds."""
         of, cell = self._of_hosts, b * self.hosts.shape[1] + choice
         outside = ~self.problem.topology.cloud[self.problem.hosts.zone[of.where]]
@@ -476,9 +473,7 @@ class CutTable:
                 came_in = float(came[o] @ rates)
                 size = came_in / arrived[n] if arrived[n] else 0.0
                 work[n] = arrived[n] * what.cpu
-                memory[self.trunk[o]] += what.memory + what.overhead * (
-                    what.window * size + what.span * came_in
-                )
+                memory[self.trunk[o]] += what.memory + what.overhead * (what.window * size + what.span * came_in)
         ways = []
         for (u, v), (propagation, route) in zip(self._trunk_streams, self._trunk_ways, strict=True):
             flow = float(gone[u] @ rates) * self.problem.application.streams[u, v] * 8

@@ -14,7 +14,7 @@ import numpy as np
 from headwater.placement.cost import Shortage
 from headwater.placement.problem import Ints
 from headwater.placement.queueing import Floats
-from headwater.placement.situation import FOR_EVER, Decision, Situation
+from headwater.placement.situation import FOR_EVER, ScheduleDecision, Situation
 from headwater.placement.tsoo import hasten
 
 
@@ -33,7 +33,7 @@ class Exactness:
     stay: bool = True
 
 
-def tsoo_exact(situation: Situation, how: Exactness | None = None) -> Decision:
+def tsoo_exact(situation: Situation, how: Exactness | None = None) -> ScheduleDecision:
     """Choose the selection of least RU, changes at their price, that keeps to all limits."""
     how = how or Exactness()
     own = situation.numbers.cost

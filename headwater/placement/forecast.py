@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 
-from headwater.errors import PlacementError, suggestion
+from headwater.core.errors import PlacementError, suggestion
 
 Forecast = Callable[[Sequence[float]], float]
 """From values at equal distances, the oldest first and at least one, to the next one."""

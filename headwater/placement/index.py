@@ -141,9 +141,7 @@ class Index:
         blocks = np.concatenate(([0], np.cumsum(per_zone)))
         inside = np.arange(blocks[-1]) - np.repeat(blocks[:-1], per_zone)
         starts = np.append(np.repeat(begins[:-1], per_zone) + inside * _BLOCK, len(hosts))
-        ordered = [
-            field[order] for field in (hosts.cpu, hosts.cpu_free, hosts.memory_free, hosts.lan_bandwidth)
-        ]
+        ordered = [field[order] for field in (hosts.cpu, hosts.cpu_free, hosts.memory_free, hosts.lan_bandwidth)]
         most = np.column_stack([np.maximum.reduceat(field, starts[:-1]) for field in ordered])
         cpu, cpu_free, memory_free, lan_bandwidth = ordered
         return cls(

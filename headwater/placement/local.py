@@ -85,10 +85,7 @@ def _cost(problem: Problem, placing: Placing, group: Sequence[int]) -> float:
         )
     }
     terms = [application.paths[o] * service_time(problem, o, placed[o]) for o in group]
-    terms += [
-        application.paths_over[u, v] * transfer_time(problem, (u, v), placed[u], placed[v])
-        for u, v in streams
-    ]
+    terms += [application.paths_over[u, v] * transfer_time(problem, (u, v), placed[u], placed[v]) for u, v in streams]
     return math.fsum(terms)
 
 

@@ -22,7 +22,7 @@ Link = tuple[int, int]
 """A directed way between two zones that has no zone between."""
 
 
-class Flow(NamedTuple):
+class StreamFlow(NamedTuple):
     """A stream that leaves a zone: events/s of ``bits`` each."""
 
     zone: int
@@ -60,17 +60,17 @@ class Network(Protocol):
     def latencies_to(self, zone: int) -> Floats:
         """Give the latency from each zone to one; ∞ where data cannot go."""
 
-    def queues(self, zones: Sequence[int], flow: Flow) -> Floats | float:
+    def queues(self, zones: Sequence[int], flow: StreamFlow) -> Floats | float:
         """Give the seconds in links' queues between zones: [from, to], or one number for all that differ."""
 
-    def arrivals(self, flows: Sequence[Flow], used: Mapping[Link, float]) -> Floats:
+    def arrivals(self, flows: Sequence[StreamFlow], used: Mapping[Link, float]) -> Floats:
         """Give, for each zone, the seconds that flows take to it, summed.
 
         ∞ where one cannot go, or where the links have no room for all beside what is ``used``.
         """
 
 
-def time_over(network: Network, links: Sequence[Link], flow: Flow) -> float:
+def time_over(network: Network, links: Sequence[Link], flow: StreamFlow) -> float:
     """Give the seconds of an event over links: per link its latency and queue (eq. 8)."""
     return sum(
         network.latency(link) + mm1(network.capacity(link) / flow.bits, flow.rate)
@@ -123,14 +123,14 @@ class Mesh:
         found: Floats = self.seconds[:, zone]
         return found
 
-    def queues(self, zones: Sequence[int], flow: Flow) -> Floats | float:
+    def queues(self, zones: Sequence[int], flow: StreamFlow) -> Floats | float:
         if self._uniform is not None:
             return mm1(self._uniform / flow.bits, flow.rate)
         found = mm1_of(self._bandwidth[np.ix_(zones, zones)] / flow.bits, flow.rate)
         np.fill_diagonal(found, 0.0)
         return found
 
-    def arrivals(self, flows: Sequence[Flow], used: Mapping[Link, float]) -> Floats:
+    def arrivals(self, flows: Sequence[StreamFlow], used: Mapping[Link, float]) -> Floats:
         total: Floats | None = None
         need: dict[int, float] = {}
         for flow in flows:
@@ -152,7 +152,7 @@ class Mesh:
             total[zone] = inside
         return total
 
-    def _queues(self, flow: Flow) -> Floats | float:
+    def _queues(self, flow: StreamFlow) -> Floats | float:
         if not flow.bits:
             return 0.0
         if self._uniform is not None:
@@ -218,7 +218,7 @@ class Tree:
             todo += below.tolist()
         return found
 
-    def queues(self, zones: Sequence[int], flow: Flow) -> Floats | float:
+    def queues(self, zones: Sequence[int], flow: StreamFlow) -> Floats | float:
         found = np.full((len(zones), len(zones)), math.inf)
         for n, lower in enumerate(zones):
             for m, upper in enumerate(zones):
@@ -227,7 +227,7 @@ class Tree:
                     found[n, m] = sum(waits)
         return found
 
-    def arrivals(self, flows: Sequence[Flow], used: Mapping[Link, float]) -> Floats:
+    def arrivals(self, flows: Sequence[StreamFlow], used: Mapping[Link, float]) -> Floats:
         total = np.full(self.zones, math.inf)
         if not flows:
             total[:] = 0.0

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from headwater.placement.network import Flow, Link, time_over
+from headwater.placement.network import Link, StreamFlow, time_over
 from headwater.placement.problem import Ints, Placement, Problem
 from headwater.placement.queueing import Floats, mm1
 
@@ -36,7 +36,7 @@ class Coming:
     """
 
     far: Floats
-    flows: tuple[Flow, ...]
+    flows: tuple[StreamFlow, ...]
     beside: tuple[int, ...]
     bandwidth: float
 
@@ -116,7 +116,7 @@ class Placing:
                 far[:] = math.inf
         return Coming(far, tuple(flows), tuple(need), total)
 
-    def _access(self, host: int, flow: Flow) -> float:
+    def _access(self, host: int, flow: StreamFlow) -> float:
         """Give the seconds of an event over a host's LAN access, either way."""
         of = self._host(host)
         return of.latency + (mm1(of.bandwidth / flow.bits, flow.rate) if flow.bits else 0.0)
@@ -190,9 +190,7 @@ class Placing:
 
     def meets(self, operator: int, host: int) -> bool:
         """Tell whether an operator may be put on a host: zone, cpu, memory, ways to its neighbours."""
-        return (
-            self.allowed(operator, host) and self.has_room(operator, host) and self.is_joined(operator, host)
-        )
+        return self.allowed(operator, host) and self.has_room(operator, host) and self.is_joined(operator, host)
 
     def is_joined(self, operator: int, host: int) -> bool:
         """Tell whether streams between a host and the operator's neighbours have ways, and room on them."""
@@ -221,7 +219,7 @@ class Placing:
             and all(self._links[link] + more <= network.available(link) for link, more in links.items())
         )
 
-    def _around(self, operator: int, host: int) -> list[tuple[int, int, Flow]]:
+    def _around(self, operator: int, host: int) -> list[tuple[int, int, StreamFlow]]:
         """List the streams between an operator on a host and its neighbours on others."""
         application, found = self.problem.application, []
         for u in application.upstream[operator]:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headwater.errors import PlacementError
-from headwater.placement.network import Flow, Network
+from headwater.core.errors import PlacementError
+from headwater.placement.network import Network, StreamFlow
 from headwater.placement.queueing import Floats
 
 Ints = npt.NDArray[np.signedinteger[Any]]
@@ -83,7 +83,7 @@ class Topology:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operator:
+class PlacedOperator:
     """What an operator needs and does (section 3.2).
 
     ``cpu``: work per event. ``memory``: bytes to load it. ``selectivity`` (ψ): events out per event in.
@@ -125,7 +125,7 @@ class Application:
     Raises PlacementError where streams make a circle or name no operator.
     """
 
-    operators: tuple[Operator, ...]
+    operators: tuple[PlacedOperator, ...]
     streams: Mapping[Stream, float]
     order: tuple[int, ...] = field(init=False)
     """The deployment sequence of Algorithm 1: upstream first. Its queue is first in first out, and nothing is
@@ -248,16 +248,15 @@ class Application:
             for o, rate, size in zip(self.operators, self.rate_in, self.size_in, strict=True)
         ]
 
-    def flow(self, stream: Stream, zone: int) -> Flow:
+    def flow(self, stream: Stream, zone: int) -> StreamFlow:
         """Give a stream as it leaves a zone: its own rate, where eq. 8 takes all that its reader gets."""
         rate, bits = self._flows[stream]
-        return Flow(zone, rate, bits)
+        return StreamFlow(zone, rate, bits)
 
     @cached_property
     def _flows(self) -> Mapping[Stream, tuple[float, float]]:
         return {
-            (u, v): (float(self.rate_out[u]) * rho, float(self.size_out[u]) * 8)
-            for (u, v), rho in self.streams.items()
+            (u, v): (float(self.rate_out[u]) * rho, float(self.size_out[u]) * 8) for (u, v), rho in self.streams.items()
         }
 
     @cached_property

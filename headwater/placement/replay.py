@@ -9,8 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean, median
 
-from headwater.placement.cutnumbers import Load
+from headwater.core.jsonform import Unbounded
+from headwater.placement.cutnumbers import CutLoad
 from headwater.placement.cuttable import CutTable
 from headwater.placement.forecast import Forecast
 from headwater.placement.problem import Placement, moved
@@ -35,7 +37,7 @@ class Step:
     """Rates of each application by source, and what others take, beside all of them, from then on."""
 
     rates: Mapping[str, Rates]
-    others: Load | None = None
+    others: CutLoad | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,75 @@ class Score:
     bandwidth: float
     changed: int
     seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """What a scheduler's decisions come to: shares of steps, mean RU, operators moved, time of a decision."""
+
+    success: float
+    ru: Unbounded
+    late: float
+    wide: float
+    crowded: float
+    changed: int
+    decision_ms: float
+    decision_ms_most: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOutline:
+    """What came of the decision of one step; ``latency_s`` is None where rows would wait ever longer."""
+
+    step: int
+    kept: bool
+    ru: Unbounded
+    latency_s: Unbounded
+    bandwidth_bytes_per_s: float
+    changed: int
+    decision_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayResult:
+    """What came of each strategy's decisions, in all and step by step."""
+
+    strategies: Mapping[str, Totals]
+    steps: Mapping[str, tuple[StepOutline, ...]]
+
+
+def totals(scores: Sequence[Score]) -> Totals:
+    """Sum scores up; there is at least one."""
+    return Totals(
+        success=fmean(score.kept for score in scores),
+        ru=fmean(score.cost for score in scores),
+        late=fmean(score.late for score in scores),
+        wide=fmean(score.wide for score in scores),
+        crowded=fmean(score.crowded for score in scores),
+        changed=sum(score.changed for score in scores),
+        decision_ms=median(score.seconds for score in scores) * 1e3,
+        decision_ms_most=max(score.seconds for score in scores) * 1e3,
+    )
+
+
+def simulated(found: Mapping[str, Sequence[Score]]) -> ReplayResult:
+    """Give figures per strategy, and its steps."""
+    return ReplayResult(
+        strategies={name: totals(scores) for name, scores in found.items()},
+        steps={name: tuple(map(_step, scores)) for name, scores in found.items()},
+    )
+
+
+def _step(score: Score) -> StepOutline:
+    return StepOutline(
+        step=score.step,
+        kept=score.kept,
+        ru=score.cost,
+        latency_s=score.latency,
+        bandwidth_bytes_per_s=score.bandwidth / 8,
+        changed=score.changed,
+        decision_ms=score.seconds * 1e3,
+    )
 
 
 @dataclass(eq=False)
@@ -90,7 +161,7 @@ def replay(
         for application in applications:
             rates, known = step.rates[application.name], memory[application.name]
             problem = application.tables[0].problem
-            actual = Load.idle(problem, rates) if beside is None else replace(beside, rates=rates)
+            actual = CutLoad.idle(problem, rates) if beside is None else replace(beside, rates=rates)
             load = actual
             if expect is not None and known.seen:
                 load = replace(foreseen or actual, rates=_expected(known.seen, expect))
@@ -109,7 +180,7 @@ def _expected(seen: Mapping[int, Sequence[float]], expect: Forecast) -> dict[int
 
 
 def _timed(
-    application: Shared, known: _Running, scheduler: str | Schedule, load: Load, compiled: bool | None
+    application: Shared, known: _Running, scheduler: str | Schedule, load: CutLoad, compiled: bool | None
 ) -> tuple[Scheduled, float]:
     """Decide, and tell how many seconds it took."""
     begun = time.perf_counter()
@@ -126,7 +197,7 @@ def _timed(
 
 
 def _score(
-    application: Shared, known: _Running, found: Scheduled, actual: Load, seconds: float, number: int
+    application: Shared, known: _Running, found: Scheduled, actual: CutLoad, seconds: float, number: int
 ) -> Score:
     """Measure a decision at the rates that there were."""
     situation = replace(found.situation, load=actual)

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from headwater.errors import PlacementError, suggestion
+from headwater.core.errors import PlacementError, suggestion
 from headwater.placement.baselines import fc_interplay, fog_only, trcs
-from headwater.placement.cutnumbers import Load
+from headwater.placement.cutnumbers import CutLoad
 from headwater.placement.cuts import branches, trunks
 from headwater.placement.cuttable import CutTable
 from headwater.placement.exact import Exactness, tsoo_exact
 from headwater.placement.problem import Placement, Problem, moved
-from headwater.placement.situation import Decision, Limits, Situation
+from headwater.placement.situation import Limits, ScheduleDecision, Situation
 from headwater.placement.tsoo import atsoo_h, tsoo_h
 from headwater.placement.usage import Weights
 
-Schedule = Callable[[Situation], Decision]
+Schedule = Callable[[Situation], ScheduleDecision]
 SCHEDULERS: Mapping[str, Schedule] = {
     "tsoo_exact": tsoo_exact,
     "atsoo_h": atsoo_h,
@@ -36,7 +36,7 @@ class Scheduled:
     """A decision for a problem, with the placement it stands for."""
 
     placement: Placement
-    decision: Decision
+    decision: ScheduleDecision
     situation: Situation
 
 
@@ -65,7 +65,7 @@ def decide(
     *,
     current: Placement | None = None,
     weights: Weights | None = None,
-    load: Load | None = None,
+    load: CutLoad | None = None,
     among: tuple[CutTable, ...] = (),
     compiled: bool | None = None,
 ) -> Scheduled:
@@ -79,7 +79,7 @@ def decide(
     best: Scheduled | None = None
     for table in among or tables(problem, weights):
         selection = None if current is None else table.selection(current)
-        situation = Situation(table, load or Load.of(problem), limits, selection, compiled)
+        situation = Situation(table, load or CutLoad.of(problem), limits, selection, compiled)
         decision = schedule(situation)
         found = Scheduled(table.placement(decision.selection), decision, situation)
         if best is None or _badness(found, current) < _badness(best, current):

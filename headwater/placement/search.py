@@ -1,6 +1,6 @@
 """Find hosts for an operator: by looking at each of them, and by an index; both find the very same. Pure.
 
-``Scan`` is the plain way and the measure for the other. Among hosts of equal cost, the first in number is
+``HostScan`` is the plain way and the measure for the other. Among hosts of equal cost, the first in number is
 taken; among those of equal LAN latency too.
 """
 
@@ -28,7 +28,7 @@ class Search(Protocol):
         """Give a zone's host of least LAN latency that meets the constraints."""
 
 
-class Scan:
+class HostScan:
     """Looks at every host."""
 
     def __init__(self, placing: Placing) -> None:

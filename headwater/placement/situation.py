@@ -11,7 +11,7 @@ import numpy as np
 
 from headwater.placement.cost import ROUNDING
 from headwater.placement.cutloops import Space, space
-from headwater.placement.cutnumbers import Load, Numbers
+from headwater.placement.cutnumbers import CutLoad, Numbers
 from headwater.placement.cutsearch import Loops, loops
 from headwater.placement.cuttable import CutTable
 from headwater.placement.problem import Ints
@@ -58,7 +58,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Decision:
+class ScheduleDecision:
     """What a scheduler chose.
 
     ``kept``: whether it keeps to all limits. ``bound``: the least its cost could be, ∞ where nothing keeps to
@@ -80,7 +80,7 @@ class Situation:
     """
 
     table: CutTable
-    load: Load
+    load: CutLoad
     limits: Limits
     current: Ints | None = None
     compiled: bool | None = None
@@ -105,9 +105,7 @@ class Situation:
     def measure(self, selection: Ints) -> Measured:
         """Give a selection's figures."""
         times = np.zeros(len(selection))
-        cost, bandwidth, fits = self.loops.measure(
-            self.table.shape, self.numbers, self.space, selection, times
-        )
+        cost, bandwidth, fits = self.loops.measure(self.table.shape, self.numbers, self.space, selection, times)
         return Measured(float(cost), float(bandwidth), times, bool(fits))
 
     def keeps(self, measured: Measured) -> bool:
@@ -122,10 +120,10 @@ class Situation:
         """Tell whether T is within its limit."""
         return measured.worst <= self.limits.most_seconds * (1 + ROUNDING)
 
-    def decided(self, selection: Ints, *, bound: float | None = None, steps: int = 0) -> Decision:
+    def decided(self, selection: Ints, *, bound: float | None = None, steps: int = 0) -> ScheduleDecision:
         """Make a decision of a selection."""
         measured = self.measure(selection)
-        return Decision(selection, measured, self.keeps(measured), bound, steps)
+        return ScheduleDecision(selection, measured, self.keeps(measured), bound, steps)
 
     @cached_property
     def moved(self) -> Ints:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headwater.errors import HeadwaterError, PlacementError, suggestion
+from headwater.core.errors import HeadwaterError, PlacementError, suggestion
 from headwater.placement.cost import Evaluation, evaluate, shortages
 from headwater.placement.greedy import GREEDY
 from headwater.placement.index import Indexed
@@ -15,13 +15,13 @@ from headwater.placement.local import local_search
 from headwater.placement.optimal import Effort, optimal
 from headwater.placement.placing import Placing
 from headwater.placement.problem import Placement, Problem
-from headwater.placement.search import Scan
-from headwater.placement.tcep import Merged, Sorted, tcep
+from headwater.placement.search import HostScan
+from headwater.placement.tcep import MergedOperators, Sorted, tcep
 from headwater.placement.why import Unplaceable
 
 
 @dataclass(frozen=True)
-class Choice:
+class StrategyChoice:
     """What a strategy found: a placement, perhaps a lower bound, and what a person should know of it."""
 
     placement: Placement
@@ -49,9 +49,7 @@ class Answer:
         if self.bound is None:
             return None
         over = self.evaluation.latency - self.bound
-        return (
-            0.0 if over <= 1e-9 * self.evaluation.latency else over / self.bound if self.bound else math.inf
-        )
+        return 0.0 if over <= 1e-9 * self.evaluation.latency else over / self.bound if self.bound else math.inf
 
 
 def solve(problem: Problem, strategy: str = "optimal", *, plain: bool = False, **options: Any) -> Answer:
@@ -68,7 +66,7 @@ def solve(problem: Problem, strategy: str = "optimal", *, plain: bool = False, *
     return Answer(strategy, found.placement, evaluate(problem, found.placement), found.bound, found.notes)
 
 
-def choose(problem: Problem, strategy: str, *, plain: bool = False, **options: Any) -> Choice:
+def choose(problem: Problem, strategy: str, *, plain: bool = False, **options: Any) -> StrategyChoice:
     """Run a strategy alone: as ``solve``, without the check and the evaluation."""
     if strategy not in STRATEGIES:
         raise PlacementError(
@@ -85,23 +83,23 @@ def choose(problem: Problem, strategy: str, *, plain: bool = False, **options: A
             problem = replace(problem, banned=problem.banned | {error.tie})
 
 
-_Strategy = Callable[[Problem, bool, dict[str, Any]], Choice]
+_Strategy = Callable[[Problem, bool, dict[str, Any]], StrategyChoice]
 
 
 def _greedy(name: str) -> _Strategy:
-    def run(problem: Problem, plain: bool, options: dict[str, Any]) -> Choice:
-        return Choice(GREEDY[name](problem, Scan if plain else Indexed, **options))
+    def run(problem: Problem, plain: bool, options: dict[str, Any]) -> StrategyChoice:
+        return StrategyChoice(GREEDY[name](problem, HostScan if plain else Indexed, **options))
 
     return run
 
 
-def _tcep(problem: Problem, plain: bool, options: dict[str, Any]) -> Choice:
-    return Choice(tcep(problem, (Sorted if plain else Merged)(problem.topology), **options))
+def _tcep(problem: Problem, plain: bool, options: dict[str, Any]) -> StrategyChoice:
+    return StrategyChoice(tcep(problem, (Sorted if plain else MergedOperators)(problem.topology), **options))
 
 
-def _local_search(problem: Problem, plain: bool, options: dict[str, Any]) -> Choice:
-    search = (Scan if plain else Indexed)(Placing(problem))
-    return Choice(local_search(problem, _start(problem), search, **options))
+def _local_search(problem: Problem, plain: bool, options: dict[str, Any]) -> StrategyChoice:
+    search = (HostScan if plain else Indexed)(Placing(problem))
+    return StrategyChoice(local_search(problem, _start(problem), search, **options))
 
 
 def _start(problem: Problem) -> Placement:
@@ -115,7 +113,7 @@ def _start(problem: Problem) -> Placement:
     raise failed[0]
 
 
-def _optimal(problem: Problem, plain: bool, options: dict[str, Any]) -> Choice:
+def _optimal(problem: Problem, plain: bool, options: dict[str, Any]) -> StrategyChoice:
     effort = options.pop("effort", Effort())
     found = optimal(problem, effort, **options)
     if found is None:
@@ -127,7 +125,7 @@ def _optimal(problem: Problem, plain: bool, options: dict[str, Any]) -> Choice:
     if found.placement is None:
         return replace(_local_search(problem, plain, {}), bound=found.bound)
     notes = () if found.proven else (f"the search ended after {found.nodes:,} steps without a full proof",)
-    return Choice(found.placement, found.bound, notes)
+    return StrategyChoice(found.placement, found.bound, notes)
 
 
 STRATEGIES: dict[str, _Strategy] = {

@@ -76,8 +76,7 @@ def tables_of_groups(problem: Problem, entries: int) -> Tables | None:
     variable = {o: name for name, group in members.items() for o in group}
     choices = {name: choices_of(problem, group) for name, group in members.items()}
     costs = {
-        name: np.array([_service(problem, group, hosts) for hosts in choices[name]])
-        for name, group in members.items()
+        name: np.array([_service(problem, group, hosts) for hosts in choices[name]]) for name, group in members.items()
     }
     pairs: dict[tuple[int, int], Floats] = {}
     for u, v in application.streams:
@@ -106,9 +105,7 @@ def choices_of(problem: Problem, group: tuple[int, ...]) -> list[tuple[int, ...]
         return [(what.host,)] if what.host is not None else [(host,) for host in every]
     found = []
     for level in sorted({problem.level_of(h) for what in operators for h in what.hosts or ()}):
-        hosts = [
-            min((h for h in w.hosts or () if problem.level_of(h) == level), default=-1) for w in operators
-        ]
+        hosts = [min((h for h in w.hosts or () if problem.level_of(h) == level), default=-1) for w in operators]
         if -1 not in hosts:
             found.append(tuple(hosts))
     return found

@@ -43,7 +43,7 @@ class Sorted:
         self._order = np.argsort(self._free, kind="stable")
 
 
-class Merged:
+class MergedOperators:
     """Sorts hosts once for a topology, and keeps those that changed beside."""
 
     def __init__(self, topology: Topology) -> None:

@@ -13,12 +13,12 @@ import numpy as np
 
 from headwater.placement.problem import Ints
 from headwater.placement.queueing import Floats
-from headwater.placement.situation import Decision, Measured, Situation
+from headwater.placement.situation import Measured, ScheduleDecision, Situation
 
 _MOST_MOVES = 1_000
 
 
-def tsoo_h(situation: Situation) -> Decision:
+def tsoo_h(situation: Situation) -> ScheduleDecision:
     """Schedule from scratch (section 5.2)."""
     numbers = situation.numbers
     selection = least(situation, numbers.cost)  # RUMinCut
@@ -33,7 +33,7 @@ def tsoo_h(situation: Situation) -> Decision:
     return situation.decided(selection)
 
 
-def atsoo_h(situation: Situation) -> Decision:
+def atsoo_h(situation: Situation) -> ScheduleDecision:
     """Adapt what runs (section 5.3, Algorithm 1); from scratch where nothing does."""
     if situation.current is None:
         return tsoo_h(situation)

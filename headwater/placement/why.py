@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from headwater.errors import PlacementError
+from headwater.core.errors import PlacementError
 from headwater.placement.cost import Shortage
 from headwater.placement.placing import Placing
 from headwater.placement.queueing import Floats
@@ -43,9 +43,7 @@ def unplaceable(placing: Placing, operator: int) -> Unplaceable:
     if what.host is not None:
         candidates &= np.arange(count) == what.host
     if not candidates.any():
-        return Unplaceable(
-            what.name, [Shortage("allowed host", "the hosts it may run on", 1, 0, "hosts")], tie
-        )
+        return Unplaceable(what.name, [Shortage("allowed host", "the hosts it may run on", 1, 0, "hosts")], tie)
     rate = float(application.rate_in[operator])
     served = hosts.cpu / what.cpu if what.cpu else np.full(count, np.inf)
     lacks = [

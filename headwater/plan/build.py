@@ -13,19 +13,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from headwater.continuum import Continuum, Zone, strongest
+from headwater.continuum.model import Continuum, Zone, strongest
+from headwater.core.errors import ErrorList, HeadwaterError, PlacementError, suggestion
+from headwater.core.requirement import Requirement
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Watermark
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
-from headwater.errors import ErrorList, HeadwaterError, PlacementError, suggestion
 from headwater.plan.deployment import Deployment, Edge, HostNames, Placement
 from headwater.plan.model import Channel, DeploymentPlan, Part, Unit
 from headwater.plan.nodes import NodeGroup, NodeGroups, groups_of, locations_of
 from headwater.plan.onepass import outputs_of
 from headwater.plan.pieces import connected, pieces
 from headwater.plan.spread import spread_column
-from headwater.requirement import Requirement
 
 
 def marked_layers(dataflow: Dataflow, continuum: Continuum) -> dict[str, str]:
@@ -153,10 +153,7 @@ def _unknown_layers(
 
 def _no_host(dataflow: Dataflow, continuum: Continuum, id_: str, zone: str) -> PlacementError:
     requirement = dataflow[id_].requires
-    reasons = [
-        f"{host.name}: {', '.join(requirement.unmet(host.capabilities))}"
-        for host in continuum.zone(zone).hosts
-    ]
+    reasons = [f"{host.name}: {', '.join(requirement.unmet(host.capabilities))}" for host in continuum.zone(zone).hosts]
     return PlacementError(
         f"no host of zone {zone} meets {requirement.text} ({'; '.join(reasons)})",
         where=dataflow[id_].where,
@@ -266,9 +263,7 @@ class _Run:
     number: int
 
 
-def _runs(
-    dataflow: Dataflow, continuum: Continuum, deployment: Deployment, groups: NodeGroups
-) -> tuple[_Run, ...]:
+def _runs(dataflow: Dataflow, continuum: Continuum, deployment: Deployment, groups: NodeGroups) -> tuple[_Run, ...]:
     """Cut what each group of nodes runs into pieces; whoever feeds comes first."""
     there: dict[tuple[NodeGroup, tuple[str, ...]], list[str]] = {}
     for id_ in dataflow.order:
@@ -342,9 +337,7 @@ def _takers(runs: Sequence[_Run]) -> Mapping[tuple[str, str], int]:
     return {(id_, x): n for n, run in enumerate(runs) for id_ in run.operators for x in run.locations}
 
 
-def _readers(
-    dataflow: Dataflow, takers: Mapping[tuple[str, str], int], run: _Run, outputs: Iterable[str]
-) -> set[int]:
+def _readers(dataflow: Dataflow, takers: Mapping[tuple[str, str], int], run: _Run, outputs: Iterable[str]) -> set[int]:
     """Number the runs that read outputs of a run."""
     consumers = {c for id_ in outputs for c in dataflow.consumers[id_] if c not in run.operators}
     # Its locations stay together: whoever takes the rows of one takes those of all.
@@ -370,9 +363,7 @@ def _channels(
                 event_time = dataflow.types[id_].event_time
                 tag = tag_of(dataflow.keys[id_])
                 broker = _broker(continuum, unit.zone, [u.zone for u in reading])
-                channels.append(
-                    Channel(id_, unit.node, unit.zone, tag, unit.id, routes, event_time, unit.part, broker)
-                )
+                channels.append(Channel(id_, unit.node, unit.zone, tag, unit.id, routes, event_time, unit.part, broker))
     return tuple(channels)
 
 

@@ -7,21 +7,20 @@ over links, and read; a query costs processor time even when it has nothing to d
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
+from headwater.core.metrics import ChannelProgress, Progress
+from headwater.core.quantity import format_size
 from headwater.dataflow import operators as ops
 from headwater.dataflow.sources import Source
-from headwater.metrics import ChannelProgress, Progress
 from headwater.plan.model import Channel, DeploymentPlan, Unit
-from headwater.quantity import format_size
 
 _DROPS_ONLY = (ops.Where, ops.Select, ops.Watermark)
 """Operators that give no more rows than they get."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flow:
+class ChannelFlow:
     """What goes through a channel, per second; None where nobody has measured it.
 
     ``at_most``: no such channel runs, and this is what the unit reads in front of it.
@@ -48,8 +47,8 @@ class Flow:
 class CutCost:
     """How another plan's channels and queries differ from those that run."""
 
-    removed: tuple[Flow, ...]
-    added: tuple[Flow, ...]
+    removed: tuple[ChannelFlow, ...]
+    added: tuple[ChannelFlow, ...]
     queries: tuple[int, int]
     """Before and after."""
 
@@ -61,10 +60,6 @@ class CutCost:
         if before != after:
             lines.append(f"{before} queries become {after}")
         return lines
-
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data."""
-        return asdict(self)
 
 
 def cut_cost(running: DeploymentPlan, wanted: DeploymentPlan, seen: Progress) -> CutCost:
@@ -86,17 +81,17 @@ def _place(plan: DeploymentPlan, channel: Channel) -> str:
     return f"{channel.operator}{part}@{channel.zone} -> {', '.join(readers)}"
 
 
-def _flow(place: str, channel: Channel, seen: Iterable[ChannelProgress | None]) -> Flow:
+def _flow(place: str, channel: Channel, seen: Iterable[ChannelProgress | None]) -> ChannelFlow:
     known = [c for c in seen if c is not None and c.bytes_per_s is not None]
     bytes_ = sum(c.bytes_per_s or 0.0 for c in known) if known else None
     rows = sum((c.bytes_per_s or 0.0) * c.rows / c.bytes for c in known if c.bytes) if known else None
     links = channel.links
-    return Flow(channel=place, rows_per_s=rows, bytes_per_s=bytes_, links=links)
+    return ChannelFlow(channel=place, rows_per_s=rows, bytes_per_s=bytes_, links=links)
 
 
 def _added(
     running: DeploymentPlan, wanted: DeploymentPlan, place: str, channel: Channel, seen: Progress
-) -> Flow:
+) -> ChannelFlow:
     """Foretell a new channel's flow: as the same operator's rows flow now, or as what the unit reads."""
     unit = wanted.unit(channel.producer)
     now = [c for c in running.channels if c.operator == channel.operator and _near(running, c, unit)]
@@ -106,15 +101,11 @@ def _added(
     links = channel.links
     source = _source_of(wanted, channel.operator)  # the operator may be new
     if source is None:
-        return Flow(channel=place, links=links)
+        return ChannelFlow(channel=place, links=links)
     units = {u.unit: u.rows_per_s for u in seen.units}
-    read = [
-        units.get(u.id)
-        for u in running.units
-        if source in u.operators and set(u.locations) & set(unit.locations)
-    ]
+    read = [units.get(u.id) for u in running.units if source in u.operators and set(u.locations) & set(unit.locations)]
     known = [r for r in read if r is not None]
-    return Flow(channel=place, rows_per_s=sum(known) if known else None, at_most=True, links=links)
+    return ChannelFlow(channel=place, rows_per_s=sum(known) if known else None, at_most=True, links=links)
 
 
 def _near(plan: DeploymentPlan, channel: Channel, unit: Unit) -> bool:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import GetCoreSchemaHandler, PlainSerializer, TypeAdapter
 from pydantic_core import CoreSchema, core_schema
 
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 
 Edge = tuple[str, str]
 """From operator to operator, by name."""

@@ -2,7 +2,7 @@
 
 Units are matched by id. A unit restarts when its own content changes, not when something above it
 does; its state goes on when the operators that keep it can. Where operators come to stand in other
-units, these take over what they kept (``headwater.plan.carry``). What cannot go on is refused here, before
+units, these take over what they kept (``headwater.plan.transfer``). What cannot go on is refused here, before
 anything stops.
 """
 
@@ -11,16 +11,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from headwater.core.errors import DeploymentError, ErrorList, HeadwaterError
+from headwater.core.jsonform import named
 from headwater.dataflow.graph import own_content
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.dataflow.types import stream_type
-from headwater.errors import DeploymentError, ErrorList, HeadwaterError
 from headwater.plan.build import tag_of
-from headwater.plan.carry import Carriers, Carry, beginning, joined
 from headwater.plan.content import (
     is_stateful,
     own_sources,
@@ -29,10 +29,11 @@ from headwater.plan.content import (
 from headwater.plan.document import inherit
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.spec import spec_of
-from headwater.plan.state import Kept, kept_state, listed, state_difference
+from headwater.plan.state import KeptState, kept_state, listed, state_difference
+from headwater.plan.transfer import StateTransfer, TransferPlanner, beginning, joined
 
-Action = Literal["start", "stop", "replace", "feed", "unchanged"]
-State = Literal["kept", "carried", "none", "given up"]
+Action = Literal["start", "stop", "replace", "update_inputs", "unchanged"]
+State = Literal["kept", "transferred", "none", "given up"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,25 @@ class ChannelChange:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Transferred:
+    """A unit that takes over state, and the units that it has it from."""
+
+    unit: str
+    source_units: Annotated[tuple[str, ...], named("from")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffOutline:
+    """What changes when one plan takes another's place; ``unchanged`` units are only counted."""
+
+    units: tuple[UnitChange, ...]
+    unchanged: int
+    channels: tuple[ChannelChange, ...]
+    transferred: tuple[Transferred, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanDiff:
     """The wanted plan with its stored names and epochs decided, and what differs from the running one."""
 
@@ -62,28 +82,26 @@ class PlanDiff:
     units: tuple[UnitChange, ...]
     channels: tuple[ChannelChange, ...]
     notes: tuple[str, ...] = ()
-    carries: tuple[Carry, ...] = ()
+    transfers: tuple[StateTransfer, ...] = ()
 
     @property
     def empty(self) -> bool:
         """Tell whether nothing has to be done."""
-        return all(u.action == "unchanged" for u in self.units) and all(
-            c.action == "continues" for c in self.channels
-        )
+        return all(u.action == "unchanged" for u in self.units) and all(c.action == "continues" for c in self.channels)
 
     @property
     def changed(self) -> tuple[UnitChange, ...]:
         return tuple(u for u in self.units if u.action != "unchanged")
 
-    def to_data(self) -> dict[str, Any]:
-        """Give the difference as JSON-able data; unchanged units and channels are only counted."""
-        return {
-            "units": [vars(u) for u in self.changed],
-            "unchanged": len(self.units) - len(self.changed),
-            "channels": [vars(c) for c in self.channels if c.action != "continues"],
-            "carried": [{"unit": c.unit, "from": list(c.donors)} for c in self.carries],
-            "notes": list(self.notes),
-        }
+    def shown(self) -> DiffOutline:
+        """Give what is different; what is unchanged is only counted."""
+        return DiffOutline(
+            units=self.changed,
+            unchanged=len(self.units) - len(self.changed),
+            channels=tuple(c for c in self.channels if c.action != "continues"),
+            transferred=tuple(Transferred(unit=c.unit, source_units=tuple(c.source_units)) for c in self.transfers),
+            notes=self.notes,
+        )
 
 
 def diff(
@@ -129,9 +147,7 @@ def _first(wanted: DeploymentPlan, generation: int) -> PlanDiff:
     return PlanDiff(
         running=None,
         wanted=decided,
-        units=tuple(
-            UnitChange(unit=u.id, action="start", state="none", reason="it is new") for u in decided.units
-        ),
+        units=tuple(UnitChange(unit=u.id, action="start", state="none", reason="it is new") for u in decided.units),
         channels=tuple(ChannelChange(channel=c.id, action="begins") for c in decided.channels),
     )
 
@@ -144,9 +160,7 @@ def _fresh(key: str, generation: int) -> str:
 class _Comparison:
     """One comparison: collects decisions, problems and notes on the way."""
 
-    def __init__(
-        self, running: DeploymentPlan, wanted: DeploymentPlan, reset: frozenset[str], generation: int
-    ) -> None:
+    def __init__(self, running: DeploymentPlan, wanted: DeploymentPlan, reset: frozenset[str], generation: int) -> None:
         self._old = running
         self._new = wanted
         self._reset = reset
@@ -159,11 +173,11 @@ class _Comparison:
         self._notes: list[str] = []
         self._problems: list[HeadwaterError] = []
         self._decide_names()
-        self._carriers = Carriers(running, self._new, reset)
+        self._transfers = TransferPlanner(running, self._new, reset)
         self._begin = beginning(running, wanted)
         # Whoever takes a dataflow out of many gives up what it kept.
         self._end = beginning(wanted, running) if wanted.pooled else frozenset[str]()
-        self._carries: dict[str, Carry] = {}
+        self._found_transfers: dict[str, StateTransfer] = {}
 
     def result(self) -> PlanDiff:
         """Decide everything, or raise an ErrorList of all that is refused."""
@@ -173,12 +187,9 @@ class _Comparison:
         decided = inherit(self._new, unit_tags=self._unit_tags, epochs=self._epochs)
         before, after = {c.id for c in self._old.channels}, {c.id for c in decided.channels}
         channels = [
-            ChannelChange(channel=c.id, action="continues" if c.id in before else "begins")
-            for c in decided.channels
+            ChannelChange(channel=c.id, action="continues" if c.id in before else "begins") for c in decided.channels
         ]
-        channels += [
-            ChannelChange(channel=c.id, action="ends") for c in self._old.channels if c.id not in after
-        ]
+        channels += [ChannelChange(channel=c.id, action="ends") for c in self._old.channels if c.id not in after]
         self._check_readers(decided)
         if self._problems:
             raise ErrorList(self._problems)
@@ -188,7 +199,7 @@ class _Comparison:
             units=tuple(changes),
             channels=tuple(channels),
             notes=tuple(self._notes),
-            carries=tuple(self._carries.values()),
+            transfers=tuple(self._found_transfers.values()),
         )
 
     # ------------------------------------------------------------ names of channels, sinks, sources
@@ -234,12 +245,8 @@ class _Comparison:
         if not isinstance(new[id_], Source):
             return None
         # A source under another name, in a unit that goes on, is still read from where it stood.
-        same = [
-            s.id for s in old.sources if s.id not in new and own_content(old, s.id) == own_content(new, id_)
-        ]
-        rivals = [
-            s.id for s in new.sources if s.id not in old and own_content(new, s.id) == own_content(new, id_)
-        ]
+        same = [s.id for s in old.sources if s.id not in new and own_content(old, s.id) == own_content(new, id_)]
+        rivals = [s.id for s in new.sources if s.id not in old and own_content(new, s.id) == own_content(new, id_)]
         return same[0] if len(same) == 1 and len(rivals) == 1 else None
 
     def _refuse_retyped(self, id_: str) -> None:
@@ -273,10 +280,10 @@ class _Comparison:
             return UnitChange(unit=unit.id, action="unchanged", state=state)
         before, after = kept_before.keys(), kept_after.keys()
         if before == after:
-            return UnitChange(unit=unit.id, action="feed", state=state, reason="a broker's address changed")
+            return UnitChange(unit=unit.id, action="update_inputs", state=state, reason="a broker's address changed")
         parts = [f"it also reads {', '.join(sorted(after - before))}"] if after - before else []
         parts += [f"{', '.join(sorted(before - after))} ends"] if before - after else []
-        return UnitChange(unit=unit.id, action="feed", state=state, reason="; ".join(parts))
+        return UnitChange(unit=unit.id, action="update_inputs", state=state, reason="; ".join(parts))
 
     def _why_restart(self, old: Unit, new: Unit) -> str:
         """Give the reason for a restart in plain words; '' where there is none."""
@@ -285,7 +292,7 @@ class _Comparison:
             return self._what_changed(old, new, before, after)
         if new.id in self._reset:
             return "its state is to be given up"
-        return self._carriers.shift(new, old)
+        return self._transfers.shift(new, old)
 
     def _what_changed(self, old: Unit, new: Unit, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
         flow, was = self._new.dataflow, self._old.dataflow
@@ -319,10 +326,10 @@ class _Comparison:
     def _start(self, unit: Unit) -> UnitChange:
         self._renew(unit)
         try:
-            carry = self._carriers.carry(unit)
-            if carry is None:
+            transfer = self._transfers.transfer(unit)
+            if transfer is None:
                 return UnitChange(unit=unit.id, action="start", state="none", reason="it is new")
-            return self._carried(carry, "start", "")
+            return self._transferred(transfer, "start", "")
         except DeploymentError as error:
             self._problems.append(error)
             return UnitChange(unit=unit.id, action="start", state="none")
@@ -332,15 +339,13 @@ class _Comparison:
         self._unit_tags[unit.id] = _fresh(unit.key, self._generation)
         self._epochs[unit.id] = self._generation
 
-    def _carried(self, carry: Carry, action: Action, reason: str) -> UnitChange:
-        self._carriers.check_reads(carry)
-        self._carries[carry.unit] = carry
-        others = [d for d in carry.donors if d != carry.unit]
-        state: State = "carried" if carry.shares else "none"
+    def _transferred(self, transfer: StateTransfer, action: Action, reason: str) -> UnitChange:
+        self._transfers.check_reads(transfer)
+        self._found_transfers[transfer.unit] = transfer
+        others = [d for d in transfer.source_units if d != transfer.unit]
+        state: State = "transferred" if transfer.shares else "none"
         reasons = [reason, f"it goes on from {', '.join(others)}" if others else ""]
-        return UnitChange(
-            unit=carry.unit, action=action, state=state, reason="; ".join(r for r in reasons if r)
-        )
+        return UnitChange(unit=transfer.unit, action=action, state=state, reason="; ".join(r for r in reasons if r))
 
     def _replace(self, old: Unit, new: Unit, reason: str) -> UnitChange:
         self._epochs[new.id] = old.epoch + 1
@@ -348,16 +353,16 @@ class _Comparison:
         why = state_difference(before, after, begin=self._begin, end=self._end)
         if new.id in self._reset:
             why = why or "you asked for it"
-        elif why is not None or self._carriers.takes_in(new, old):
+        elif why is not None or self._transfers.takes_in(new, old):
             try:
-                carry = self._carriers.carry(new)
-                if self._goes_elsewhere(old, carry):
+                transfer = self._transfers.transfer(new)
+                if self._goes_elsewhere(old, transfer):
                     self._renew(new)
-                    if carry is not None:
-                        return self._carried(carry, "replace", reason)
+                    if transfer is not None:
+                        return self._transferred(transfer, "replace", reason)
                     return UnitChange(unit=new.id, action="replace", state="none", reason=reason)
             except DeploymentError as error:
-                if why is None or self._carriers.takes_in(new, old):
+                if why is None or self._transfers.takes_in(new, old):
                     self._problems.append(error)
                     return UnitChange(unit=new.id, action="replace", state="none", reason=reason)
         if why is None:
@@ -366,14 +371,14 @@ class _Comparison:
             return UnitChange(unit=new.id, action="replace", state=state, reason=reason)
         return self._begin_anew(new, before, why, reason)
 
-    def _goes_elsewhere(self, old: Unit, carry: Carry | None) -> bool:
+    def _goes_elsewhere(self, old: Unit, transfer: StateTransfer | None) -> bool:
         """Tell whether all that a unit kept is in its successor, or in other units of the new plan."""
-        taken = {s.operator for s in carry.shares} if carry else set()
+        taken = {s.operator for s in transfer.shares} if transfer else set()
         kept = {k.operator for k in kept_state(self._old.dataflow, old)} - self._end
         others = {o for u in self._new.units if u.id != old.id for o in u.operators}
         return kept <= taken | others
 
-    def _begin_anew(self, new: Unit, before: tuple[Kept, ...], why: str, reason: str) -> UnitChange:
+    def _begin_anew(self, new: Unit, before: tuple[KeptState, ...], why: str, reason: str) -> UnitChange:
         """Give a unit's state up where its input can be read on, and it was agreed to."""
         self._unit_tags[new.id] = _fresh(new.key, self._generation)
         if sources := own_sources(self._new.dataflow, new):
@@ -413,7 +418,7 @@ class _Comparison:
 
     def _check_taken(self) -> None:
         """See that whatever a renewed unit kept is somewhere."""
-        taken = {(d.unit, s.operator) for c in self._carries.values() for s in c.shares for d in s.donors}
+        taken = {(d.unit, s.operator) for c in self._found_transfers.values() for s in c.shares for d in s.source_units}
         for unit in self._new.units:
             old = self._before.get(unit.id)
             if old is None or self._unit_tags[unit.id] == old.tag or {unit.id} & self._reset:
@@ -434,10 +439,10 @@ class _Comparison:
 
     def _stop(self, unit: Unit) -> UnitChange:
         """Stop a unit; where its operators live on in another one, giving up its state needs consent."""
-        takers = [c for c in self._carries.values() if unit.id in c.donors]
-        taken = {s.operator for c in takers for s in c.shares if unit.id in {d.unit for d in s.donors}}
+        takers = [c for c in self._found_transfers.values() if unit.id in c.source_units]
+        taken = {s.operator for c in takers for s in c.shares if unit.id in {d.unit for d in s.source_units}}
         kept = [k for k in kept_state(self._old.dataflow, unit) if k.operator not in taken]
-        state: State = "given up" if kept else "carried" if taken else "none"
+        state: State = "given up" if kept else "transferred" if taken else "none"
         heirs = [
             u.id
             for u in self._new.units
@@ -467,9 +472,7 @@ class _Comparison:
                 continue
             for gone in set(old.consumers) - set(channel.consumers):
                 name = gone.rpartition("@")[0]
-                takers = [
-                    c for c in channel.consumers if c.rpartition("@")[0] == name and c not in old.consumers
-                ]
+                takers = [c for c in channel.consumers if c.rpartition("@")[0] == name and c not in old.consumers]
                 takers = [t for t in takers if not self._reads_on(t, channel.operator, gone)]
                 if takers and gone in self._after:
                     self._problems.append(
@@ -480,10 +483,12 @@ class _Comparison:
                         )
                     )
 
-    def _reads_on(self, unit: str, operator: str, donor: str) -> bool:
+    def _reads_on(self, unit: str, operator: str, source_unit: str) -> bool:
         """Tell whether a unit reads a stream on where another one stood."""
-        carry = self._carries.get(unit)
-        return carry is not None and any(r.operator == operator and donor in r.donors for r in carry.readings)
+        transfer = self._found_transfers.get(unit)
+        return transfer is not None and any(
+            r.operator == operator and source_unit in r.source_units for r in transfer.readings
+        )
 
 
 def _goes_to(kept: list[str]) -> str:

@@ -10,14 +10,14 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from headwater.continuum import Continuum
-from headwater.errors import ContinuumError, DeploymentError
-from headwater.plan.model import DeploymentPlan, Unit
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ContinuumError, DeploymentError
+from headwater.plan.model import DeploymentPlan
 
 FORMAT = 2
 PLANNER = 2
@@ -112,24 +112,6 @@ def _ids(parts: Any) -> Counter[str]:
     return Counter(part.id for part in parts)
 
 
-@dataclass(frozen=True)
-class Outline:
-    """What a document tells at once: the units by id, and the continuum's data."""
-
-    units: tuple[str, ...]
-    continuum: Mapping[str, Any]
-    operators: tuple[str, ...]
-
-
-def outline(data: Mapping[str, Any]) -> Outline:
-    """Read the outline of a stored document, which was checked when it was made."""
-    units = tuple(_UNIT.validate_python(unit).id for unit in data["units"])
-    return Outline(units, data["continuum"], tuple(data["tags"]))
-
-
-_UNIT: TypeAdapter[Unit] = TypeAdapter(Unit)
-
-
 def inherit(
     plan: DeploymentPlan,
     *,
@@ -146,9 +128,7 @@ def inherit(
     return replace(
         plan,
         tags={**plan.tags, **{k: v for k, v in tags.items() if k in plan.tags}},
-        units=tuple(
-            replace(u, tag=unit_tags.get(u.id, u.tag), epoch=epochs.get(u.id, u.epoch)) for u in plan.units
-        ),
+        units=tuple(replace(u, tag=unit_tags.get(u.id, u.tag), epoch=epochs.get(u.id, u.epoch)) for u in plan.units),
         channels=tuple(
             replace(c, tag=channel_tags.get(c.place) or tags.get(c.operator) or c.tag) for c in plan.channels
         ),

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from headwater.core.errors import HeadwaterError, PlacementError, suggestion
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sources import Source
-from headwater.errors import HeadwaterError, PlacementError, suggestion
 from headwater.plan.build import build, in_layers
 from headwater.plan.deployment import Deployment, Edge, HostNames
 from headwater.plan.model import DeploymentPlan, Unit
@@ -98,9 +98,7 @@ def move(plan: DeploymentPlan, operator: str, to: str, *, location: str | None =
             where=flow[operator].where,
             hint="name a host of a zone above its source",
         )
-    return replace(
-        deployment, placement=deployment.placement.replaced({operator: dict.fromkeys(there, (to,))})
-    )
+    return replace(deployment, placement=deployment.placement.replaced({operator: dict.fromkeys(there, (to,))}))
 
 
 def _in_layer(plan: DeploymentPlan, operator: str, layer: str, moving: Iterable[str]) -> Deployment:
@@ -128,8 +126,7 @@ def _moved(plan: DeploymentPlan, layers: Mapping[str, str], operator: str, layer
     moved = [
         id_
         for id_ in flow.order
-        if id_ in along
-        and (height(layers[id_]) < height(layer) if upwards else height(layers[id_]) > height(layer))
+        if id_ in along and (height(layers[id_]) < height(layer) if upwards else height(layers[id_]) > height(layer))
     ]
     for id_ in moved:
         if isinstance(flow[id_], Source) and id_ != operator:

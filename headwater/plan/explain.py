@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from headwater.core.quantity import format_duration
 from headwater.plan.steps import (
     Check,
     Drain,
-    Feed,
     Finish,
     Forget,
     Load,
+    Preflight,
     Prepare,
-    Rehearse,
     Save,
     Start,
     Step,
     Stop,
-    Survey,
     Switch,
+    UpdateInputs,
+    WarmUp,
     Watch,
 )
-from headwater.quantity import format_duration
 
 PAUSE = "about 5 s"
 """How long a unit stands between its stop and the first batch of what takes its place: measured, 3 to 6 s."""
 
 _STATE = {
     "kept": "its state is kept",
-    "carried": "its state is carried over",
+    "transferred": "its state is carried over",
     "none": "it keeps no state",
     "given up": "its state is given up: open windows and what it remembers are lost",
 }
@@ -40,10 +40,10 @@ def explain(steps: Sequence[Step]) -> list[str]:
     checks = [s.unit for s in steps if isinstance(s, Check)]
     if checks:
         lines.append(f"check in their zones, before anything stops: {_names(checks)}")
-    if surveyed := [s.unit for s in steps if isinstance(s, Survey)]:
-        lines.append(f"see, before anything stops, whether their state can be taken out: {_names(surveyed)}")
-    if rehearsed := [s.unit for s in steps if isinstance(s, Rehearse)]:
-        lines.append(f"run on a trifle, beside all that counts, so that they start soon: {_names(rehearsed)}")
+    if preflighted := [s.unit for s in steps if isinstance(s, Preflight)]:
+        lines.append(f"see, before anything stops, whether their state can be taken out: {_names(preflighted)}")
+    if warmed_up := [s.unit for s in steps if isinstance(s, WarmUp)]:
+        lines.append(f"run on a trifle, beside all that counts, so that they start soon: {_names(warmed_up)}")
     replaced = {s.unit for s in steps if isinstance(s, Start) and s.again}
     for step in steps:
         line = _line(step, replaced)
@@ -59,14 +59,14 @@ def explain(steps: Sequence[Step]) -> list[str]:
 
 def _line(step: Step, replaced: set[str]) -> str | None:
     match step:
-        case Check() | Survey() | Rehearse() | Prepare() | Save():
+        case Check() | Preflight() | WarmUp() | Prepare() | Save():
             return None  # checks stand together, preparing is part of starting, saving of loading
         case Load():
-            shares = step.carry.shares
+            shares = step.transfer.shares
             if not shares:
-                return f"let {step.unit} read on where {_names(step.carry.donors)} stood"
-            donors = dict.fromkeys(d.unit for s in shares for d in s.donors)
-            return f"give {step.unit} the state of {_names(s.operator for s in shares)} from {_names(donors)}"
+                return f"let {step.unit} read on where {_names(step.transfer.source_units)} stood"
+            source_units = dict.fromkeys(d.unit for s in shares for d in s.source_units)
+            return f"give {step.unit} the state of {_names(s.operator for s in shares)} from {_names(source_units)}"
         case Switch():
             return "from here on the new units count: before, all can go back to where it was"
         case Stop() if step.unit in replaced:
@@ -79,9 +79,9 @@ def _line(step: Step, replaced: set[str]) -> str | None:
                 f"{_STATE[step.state]}"
             )
         case Start():
-            state = "; it goes on with its state" if step.state in ("kept", "carried") else ""
+            state = "; it goes on with its state" if step.state in ("kept", "transferred") else ""
             return f"start {step.unit}: {step.why}{state}"
-        case Feed():
+        case UpdateInputs():
             return f"feed {step.unit} without a restart" + (f": {step.why}" if step.why else "")
         case Drain():
             return f"wait until {step.unit} has read what was written for it in the old form"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.types import EventTime
 from headwater.plan.deployment import Deployment, layers_of
@@ -185,50 +184,3 @@ class DeploymentPlan:
     def outputs(self, unit: Unit) -> tuple[Channel, ...]:
         """Channels that a unit writes."""
         return self._outputs.get(unit.id, ())
-
-    def to_data(self) -> dict[str, Any]:
-        """Give the plan as JSON-able data."""
-        return {
-            "dataflow": self.dataflow.name,
-            "locations": list(self.dataflow.locations),
-            "layers": dict(self.layers),
-            **({"at": {x: dict(own) for x, own in at.items()}} if (at := self.layers_at) else {}),
-            **({"shared": True} if self.pooled else {}),
-            "cuts": sorted(list(c) for c in self.deployment.cuts),
-            "units": [
-                {
-                    "id": u.id,
-                    "node": u.node,
-                    "zone": u.zone,
-                    "layer": u.layer,
-                    "operators": list(u.operators),
-                    "locations": list(u.locations),
-                    "hosts": list(u.hosts),
-                    "key": u.key,
-                    "tag": u.tag,
-                    "epoch": u.epoch,
-                    "reads": [c.id for c in self.inputs(u)],
-                    "writes": [c.id for c in self.outputs(u)],
-                    "sinks": [o for o in u.outputs if o in {s.id for s in self.dataflow.sinks}],
-                }
-                for u in self.units
-            ],
-            "channels": [
-                {
-                    "id": c.id,
-                    "operator": c.operator,
-                    "from": c.producer,
-                    "to": list(c.consumers),
-                    "schema": self.dataflow.types[c.operator].schema.text,
-                    "links": list(c.links),
-                    "kind": "filelog" if c.broker is None else "kafka",
-                    **({} if c.broker is None else {"broker": c.broker}),
-                }
-                for c in self.channels
-            ],
-            "links": {
-                name: [c.id for c in crossing]
-                for name, crossing in _grouped((x, c) for c in self.channels for x in c.links).items()
-            },
-            "warnings": list(self.warnings),
-        }

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ContinuumError, ErrorList, HeadwaterError, PlacementError, suggestion
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import ContinuumError, ErrorList, HeadwaterError, PlacementError, suggestion
 from headwater.plan.deployment import HostNames, Placement
 
 
@@ -149,9 +149,7 @@ def _unknown(dataflow: Dataflow, placement: Placement, locations: tuple[str, ...
     return problems
 
 
-def _unmet(
-    dataflow: Dataflow, continuum: Continuum, id_: str, placed: Iterable[HostNames]
-) -> list[HeadwaterError]:
+def _unmet(dataflow: Dataflow, continuum: Continuum, id_: str, placed: Iterable[HostNames]) -> list[HeadwaterError]:
     """Say which hosts an operator is placed on that lack something it requires."""
     requirement = dataflow[id_].requires
     if not requirement:

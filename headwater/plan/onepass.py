@@ -8,17 +8,17 @@ from typing import cast
 
 from headwater.dataflow import operators as ops
 from headwater.dataflow.graph import Graph
-from headwater.dataflow.rewrite import substitute
-from headwater.dataflow.schema import Column, Schema
 from headwater.dataflow.sinks import JdbcSink, Sink
 from headwater.dataflow.stateful import Scan, by_event_time
+from headwater.sql.rewrite import substitute
+from headwater.sql.schema import Column, Schema
 
 OWN_QUERY = (JdbcSink,)
 """Sinks that Spark itself writes: they cannot share a query with other outputs."""
 
 
 @dataclass(frozen=True)
-class Branch:
+class OnePass:
     """A way through filters and projections: from the root or a scan, and by which operators, in order."""
 
     origin: str
@@ -37,13 +37,13 @@ class Pass:
     root: str
     scans: tuple[str, ...] = ()
 
-    def branches(self, flow: Graph, id_: str) -> list[Branch]:
+    def branches(self, flow: Graph, id_: str) -> list[OnePass]:
         """Give each way on which rows come to an operator from the root or a scan; several behind a union."""
         if id_ == self.root or id_ in self.scans:
-            return [Branch(id_, ())]
+            return [OnePass(id_, ())]
         operator = flow[id_]
         return [
-            Branch(branch.origin, (*branch.steps, operator))
+            OnePass(branch.origin, (*branch.steps, operator))
             for parent in operator.inputs
             for branch in self.branches(flow, parent)
         ]
@@ -53,9 +53,7 @@ def outputs_of(flow: Graph, piece: Iterable[str]) -> tuple[str, ...]:
     """Operators of a piece whose stream leaves it: sinks, and those read by another piece."""
     inside = set(piece)
     return tuple(
-        id_
-        for id_ in piece
-        if isinstance(flow[id_], Sink) or any(c not in inside for c in flow.consumers[id_])
+        id_ for id_ in piece if isinstance(flow[id_], Sink) or any(c not in inside for c in flow.consumers[id_])
     )
 
 
@@ -186,9 +184,7 @@ def steps(
     return found[::-1]
 
 
-def melted(
-    flow: Graph, root: str, output: str, *, within: str | None = None
-) -> tuple[str, list[tuple[str, str]]]:
+def melted(flow: Graph, root: str, output: str, *, within: str | None = None) -> tuple[str, list[tuple[str, str]]]:
     """Write filters and projections from a root to an output as one condition and columns of the root.
 
     ``within``: the column that holds the root's rows, each as a struct; without, its columns are at hand.

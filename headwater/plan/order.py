@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
-from headwater.errors import DeploymentError
-from headwater.plan.carry import Carry
+from headwater.core.errors import DeploymentError
 from headwater.plan.content import is_stateful
 from headwater.plan.diff import PlanDiff, State
 from headwater.plan.document import plan_id
@@ -20,47 +19,48 @@ from headwater.plan.steps import (
     CanarySettings,
     Check,
     Drain,
-    Feed,
     Finish,
     Forget,
     Incarnation,
     Load,
     Plans,
+    Preflight,
     Prepare,
-    Rehearse,
     Save,
-    Standing,
-    Standings,
     Start,
     Step,
     Stop,
-    Survey,
     Switch,
+    UnitStatus,
+    UnitStatuses,
+    UpdateInputs,
+    WarmUp,
     Watch,
     incarnation,
-    standing_of,
+    unit_statuses_of,
 )
+from headwater.plan.transfer import StateTransfer
 
 
 def steps_of(diff: PlanDiff, *, canary: CanarySettings | None = None) -> tuple[Step, ...]:
     """Order the steps from a running plan, all of whose units stand as it says, to the wanted one."""
     running = diff.running
     plans = {plan_id(p): p for p in (running, diff.wanted) if p is not None}
-    return steps_to(diff, standing_of(running) if running else {}, plans, canary=canary)
+    return steps_to(diff, unit_statuses_of(running) if running else {}, plans, canary=canary)
 
 
 def steps_to(
-    diff: PlanDiff, standings: Standings, plans: Plans, *, canary: CanarySettings | None = None
+    diff: PlanDiff, unit_statuses: UnitStatuses, plans: Plans, *, canary: CanarySettings | None = None
 ) -> tuple[Step, ...]:
     """Order the steps from where units stand to the wanted plan; ``plans`` holds those that stand."""
     if canary is not None:
         _require_way_back(diff)
-    return _Ordering(diff, standings, plans, canary).result()
+    return _Ordering(diff, unit_statuses, plans, canary).result()
 
 
-def stopping(standings: Standings, plans: Plans, *, forget: bool = False) -> tuple[Step, ...]:
+def stopping(unit_statuses: UnitStatuses, plans: Plans, *, forget: bool = False) -> tuple[Step, ...]:
     """Order the steps that stop all that runs, sources first, and perhaps delete it."""
-    order = _by_place([(plans[s.plan], key, s) for key, s in standings.items()])
+    order = _by_place([(plans[s.plan], key, s) for key, s in unit_statuses.items()])
     steps: list[Step] = [
         Stop(
             plan=s.plan,
@@ -74,15 +74,14 @@ def stopping(standings: Standings, plans: Plans, *, forget: bool = False) -> tup
     ]
     if forget:
         steps += [
-            Forget(plan=s.plan, unit=unit, why="the deployment is deleted")
-            for (unit, _, _), s in reversed(order)
+            Forget(plan=s.plan, unit=unit, why="the deployment is deleted") for (unit, _, _), s in reversed(order)
         ]
     return tuple(steps)
 
 
-def finishing(standings: Standings, plans: Plans) -> tuple[Step, ...]:
+def finishing(unit_statuses: UnitStatuses, plans: Plans) -> tuple[Step, ...]:
     """Order the steps that let all units use up their input and end, sources first."""
-    order = _by_place([(plans[s.plan], key, s) for key, s in standings.items() if s.runs])
+    order = _by_place([(plans[s.plan], key, s) for key, s in unit_statuses.items() if s.runs])
     return tuple(Finish(plan=s.plan, unit=unit) for (unit, _, _), s in order)
 
 
@@ -91,16 +90,14 @@ def _require_way_back(diff: PlanDiff) -> None:
     running = diff.running
     if running is None:
         return
-    if diff.carries:
+    if diff.transfers:
         raise DeploymentError(
-            f"{', '.join(c.unit for c in diff.carries)} takes over state from other units, all at one moment",
+            f"{', '.join(c.unit for c in diff.transfers)} takes over state from other units, all at one moment",
             where="--canary",
             hint="apply this change without --canary",
         )
     renewed = [
-        u.id
-        for u in diff.wanted.units
-        if u.id in {v.id for v in running.units} and running.unit(u.id).tag != u.tag
+        u.id for u in diff.wanted.units if u.id in {v.id for v in running.units} and running.unit(u.id).tag != u.tag
     ]
     if renewed:
         raise DeploymentError(
@@ -114,10 +111,10 @@ def _keeps(plan: DeploymentPlan, unit: str) -> bool:
     return is_stateful(plan.dataflow, plan.unit(unit))
 
 
-Placed = tuple[Incarnation, Standing]
+Placed = tuple[Incarnation, UnitStatus]
 
 
-def _by_place(entries: Iterable[tuple[DeploymentPlan, Incarnation, Standing]]) -> list[Placed]:
+def _by_place(entries: Iterable[tuple[DeploymentPlan, Incarnation, UnitStatus]]) -> list[Placed]:
     """Sort incarnations by layer, zone and place in their plan: who feeds comes first."""
     placed = [(_place(plan, plan.unit(key[0])), key, s) for plan, key, s in entries]
     return [(key, s) for _, key, s in sorted(placed, key=lambda p: p[0])]
@@ -131,23 +128,23 @@ class _Ordering:
     """Puts the steps of one change in order."""
 
     def __init__(
-        self, diff: PlanDiff, standings: Standings, plans: Plans, canary: CanarySettings | None
+        self, diff: PlanDiff, unit_statuses: UnitStatuses, plans: Plans, canary: CanarySettings | None
     ) -> None:
         self._diff = diff
         self._plan = diff.wanted
         self._id = plan_id(diff.wanted)
         self._plans = {**plans, self._id: diff.wanted}
-        self._standings = standings
+        self._unit_statuses = unit_statuses
         self._canary = canary
         self._changes = {u.unit: u for u in diff.units}
         self._wanted = {u.id for u in diff.wanted.units}
         self._incarnations = {incarnation(u) for u in diff.wanted.units}
         self._channels = {c.id: c for c in diff.wanted.channels}
         self._same = cache(self._compared)
-        self._carried = {c.unit: c for c in diff.carries}
+        self._transferred = {c.unit: c for c in diff.transfers}
         self._stopped: set[str] = set()
         self._fed: set[str] = set()
-        self._registered: dict[Incarnation, Standing] = {}
+        self._registered: dict[Incarnation, UnitStatus] = {}
         self._half: dict[str, set[str]] = {}
         """Channels that their writer has left for others, and the units that still read them."""
 
@@ -155,15 +152,15 @@ class _Ordering:
         """Give all steps."""
         wanted = [u for u in self._plan.units if not self._stands(u)]
         steps: list[Step] = [Check(plan=self._id, unit=u.id) for u in self._by_place(wanted)]
-        steps += [Survey(plan=s.plan, unit=key[0]) for key, s in self._donors()]
-        steps += [self._rehearse(u) for u in self._by_place(wanted) if self._is_awaited(u)]
+        steps += [Preflight(plan=s.plan, unit=key[0]) for key, s in self._source_units()]
+        steps += [self._warm_up(u) for u in self._by_place(wanted) if self._is_awaited(u)]
         steps += self._feed_early()
         steps += self._hand_over()
         at_the_cut, before = set(self._stopped), len(steps)
         # In each zone first what leaves it, then what is to run there; zones by layer.
         leaving = {
             unit: (_place(self._plans[s.plan], self._plans[s.plan].unit(unit)), 0, unit)
-            for (unit, _, _), s in self._standings.items()
+            for (unit, _, _), s in self._unit_statuses.items()
             if unit not in self._wanted
         }
         staying = [(_place(self._plan, u), 1, u.id) for u in self._plan.units]
@@ -203,21 +200,23 @@ class _Ordering:
 
     def _stands(self, unit: Unit) -> bool:
         """Tell whether a unit surely runs as wanted, its inputs aside."""
-        standing = self._standings.get(incarnation(unit))
-        return standing is not None and standing.runs and standing.sure and self._same(unit.id, standing.plan)
+        unit_status = self._unit_statuses.get(incarnation(unit))
+        return (
+            unit_status is not None and unit_status.runs and unit_status.sure and self._same(unit.id, unit_status.plan)
+        )
 
-    def _rehearse(self, unit: Unit) -> Step:
-        carry = self._carried.get(unit.id)
-        return Rehearse(plan=self._id, unit=unit.id, carry=carry, saved=self._saved(carry) if carry else ())
+    def _warm_up(self, unit: Unit) -> Step:
+        transfer = self._transferred.get(unit.id)
+        return WarmUp(plan=self._id, unit=unit.id, transfer=transfer, saved=self._saved(transfer) if transfer else ())
 
     def _is_awaited(self, unit: Unit) -> bool:
         """Tell whether rows wait between the stop of what runs and the start of a unit."""
-        return unit.id in self._carried or any(
+        return unit.id in self._transferred or any(
             s.runs and not self._same(unit.id, s.plan) for _, s in self._of(unit.id)
         )
 
-    def _of(self, unit: str) -> list[tuple[Incarnation, Standing]]:
-        return [(key, s) for key, s in self._standings.items() if key[0] == unit]
+    def _of(self, unit: str) -> list[tuple[Incarnation, UnitStatus]]:
+        return [(key, s) for key, s in self._unit_statuses.items() if key[0] == unit]
 
     # ------------------------------------------------------------ what goes from unit to unit
 
@@ -226,7 +225,7 @@ class _Ordering:
 
         Until the switch the former units can go on where they stood; after it only the new ones can.
         """
-        if not self._carried:
+        if not self._transferred:
             return []
         stopping = self._stopping_together()
         # Whoever goes on writing keeps from now on what others are to read, and these begin to fetch it.
@@ -237,14 +236,14 @@ class _Ordering:
             if (u.id in going_on and self._gets_readers(u)) or self._reads_from(u, going_on)
         ]
         for key, stood in _by_place(
-            [(self._plans[s.plan], key, s) for key, s in self._standings.items() if key[0] in stopping]
+            [(self._plans[s.plan], key, s) for key, s in self._unit_statuses.items() if key[0] in stopping]
         ):
             steps += self._stop_at_the_cut(key, stood)
-        steps += [Save(plan=s.plan, unit=key[0]) for key, s in self._donors()]
-        for unit in self._by_place(map(self._plan.unit, self._carried)):
-            carry = self._carried[unit.id]
+        steps += [Save(plan=s.plan, unit=key[0]) for key, s in self._source_units()]
+        for unit in self._by_place(map(self._plan.unit, self._transferred)):
+            transfer = self._transferred[unit.id]
             steps.append(self._prepare(unit))
-            steps.append(Load(plan=self._id, unit=unit.id, carry=carry, saved=self._saved(carry)))
+            steps.append(Load(plan=self._id, unit=unit.id, transfer=transfer, saved=self._saved(transfer)))
         return [*steps, Switch(plan=self._id)]
 
     def _prepare(self, unit: Unit) -> Prepare:
@@ -257,15 +256,15 @@ class _Ordering:
 
     def _is_new(self, unit: str) -> bool:
         change = self._changes.get(unit)
-        return change is not None and change.action == "start" and unit not in self._carried
+        return change is not None and change.action == "start" and unit not in self._transferred
 
-    def _saved(self, carry: Carry) -> tuple[str, ...]:
+    def _saved(self, transfer: StateTransfer) -> tuple[str, ...]:
         """Name the checkpoints of a carry's donors; '' for one that never came to run."""
-        there = {key for key, _ in self._donors()}
-        donors = map(self._base.unit, carry.donors)
-        return tuple(u.checkpoint if incarnation(u) in there else "" for u in donors)
+        there = {key for key, _ in self._source_units()}
+        source_units = map(self._base.unit, transfer.source_units)
+        return tuple(u.checkpoint if incarnation(u) in there else "" for u in source_units)
 
-    def _stop_at_the_cut(self, key: Incarnation, stood: Standing) -> list[Step]:
+    def _stop_at_the_cut(self, key: Incarnation, stood: UnitStatus) -> list[Step]:
         """Stop a unit once it has read what it must; one that does not surely run is started for that."""
         unit = key[0]
         steps = self._stop(unit, stood, for_good=unit not in self._wanted)
@@ -284,28 +283,28 @@ class _Ordering:
         for channel in old.outputs(old.unit(unit)):
             for reader in channel.consumers:
                 key = incarnation(old.unit(reader))
-                if key not in self._standings:
-                    self._registered[key] = Standing(plan=plan, runs=False)
+                if key not in self._unit_statuses:
+                    self._registered[key] = UnitStatus(plan=plan, runs=False)
 
     def _reads_from(self, unit: Unit, writers: set[str]) -> bool:
         """Tell whether a unit that is to take over, where none of its id runs, reads from some that go on."""
         return (
-            unit.id in self._carried
+            unit.id in self._transferred
             and not self._of(unit.id)
             and any(c.producer in writers for c in self._plan.inputs(unit))
         )
 
     def _gets_readers(self, unit: Unit) -> bool:
-        old = self._plans[self._standings[incarnation(unit)].plan]
+        old = self._plans[self._unit_statuses[incarnation(unit)].plan]
         return bool(self._readers(self._plan, unit) - self._readers(old, old.unit(unit.id)))
 
     def _read_elsewhere(self, unit: str, channel: Channel) -> bool:
         """Tell whether a stream is read on on another node, which does not have what waits on this one."""
         return any(
             r.operator == channel.operator
-            and unit in r.donors
+            and unit in r.source_units
             and self._plan.unit(c.unit).node != self._base.unit(unit).node
-            for c in self._carried.values()
+            for c in self._transferred.values()
             for r in c.readings
         )
 
@@ -314,17 +313,17 @@ class _Ordering:
         assert self._diff.running is not None
         return self._diff.running
 
-    def _donors(self) -> list[Placed]:
+    def _source_units(self) -> list[Placed]:
         """Give the incarnations that something is taken from."""
-        donors = {incarnation(self._base.unit(d)) for c in self._carried.values() for d in c.donors}
-        found = [(self._plans[s.plan], key, s) for key, s in self._standings.items() if key in donors]
+        source_units = {incarnation(self._base.unit(d)) for c in self._transferred.values() for d in c.source_units}
+        found = [(self._plans[s.plan], key, s) for key, s in self._unit_statuses.items() if key in source_units]
         return _by_place(found)
 
     def _stopping_together(self) -> set[str]:
         """Give the units that have to stop before anything is saved: donors, those whose place is taken,
         and whoever writes what these have to read first."""
         before = {u.id for u in self._base.units}
-        found = {d for c in self._carried.values() for d in c.donors} | (self._carried.keys() & before)
+        found = {d for c in self._transferred.values() for d in c.source_units} | (self._transferred.keys() & before)
         todo = list(found)
         while todo:
             unit = todo.pop()
@@ -341,11 +340,11 @@ class _Ordering:
         """
         if channel.id not in self._channels or self._is_levelled(unit, channel):
             return True
-        if unit not in self._carried and unit in self._channels[channel.id].consumers:
+        if unit not in self._transferred and unit in self._channels[channel.id].consumers:
             return False  # it reads it on itself
         read_on = any(
-            r.operator == channel.operator and unit in r.donors
-            for c in self._carried.values()
+            r.operator == channel.operator and unit in r.source_units
+            for c in self._transferred.values()
             for r in c.readings
             if c.unit in self._channels[channel.id].consumers
         )
@@ -353,22 +352,22 @@ class _Ordering:
 
     def _is_levelled(self, unit: str, channel: Channel) -> bool:
         return any(
-            r.level and r.operator == channel.operator and unit in r.donors
-            for c in self._carried.values()
+            r.level and r.operator == channel.operator and unit in r.source_units
+            for c in self._transferred.values()
             for r in c.readings
             if c.unit in self._channels[channel.id].consumers
         )
 
     def _gives(self, unit: str) -> bool:
-        return any(unit in c.donors for c in self._carried.values())
+        return any(unit in c.source_units for c in self._transferred.values())
 
     # ------------------------------------------------------------ one unit
 
     def _stay(self, unit: Unit) -> list[Step]:
-        standing = self._standings.get(incarnation(unit))
+        unit_status = self._unit_statuses.get(incarnation(unit))
         if self._stands(unit) and unit.id not in self._stopped:
-            assert standing is not None
-            return [] if unit.id in self._fed else self._feed(unit, standing)
+            assert unit_status is not None
+            return [] if unit.id in self._fed else self._update_inputs(unit, unit_status)
         steps: list[Step] = []
         again = unit.id in self._stopped  # if only for others to read what it had written
         for _, stood in self._of(unit.id):
@@ -380,11 +379,11 @@ class _Ordering:
         change = self._changes.get(unit.id)
         state: State = change.state if change else "none"
         why = change.reason if change and change.action != "unchanged" else "it does not run"
-        if unit.id not in self._carried:
+        if unit.id not in self._transferred:
             steps.append(self._prepare(unit))
         steps.append(Start(plan=self._id, unit=unit.id, state=state, why=why, again=again))
-        if standing is not None and standing.runs and not again:
-            steps.append(Feed(plan=self._id, unit=unit.id, why="it may run with other inputs"))
+        if unit_status is not None and unit_status.runs and not again:
+            steps.append(UpdateInputs(plan=self._id, unit=unit.id, why="it may run with other inputs"))
         for channel in [c for c, readers in self._half.items() if unit.id in readers]:
             self._half[channel].discard(unit.id)
             if not self._half[channel]:
@@ -399,33 +398,31 @@ class _Ordering:
         """
         steps: list[Step] = []
         for unit in self._by_place(self._plan.units):
-            standing = self._standings.get(incarnation(unit))
-            if standing is None or not self._stands(unit):
+            unit_status = self._unit_statuses.get(incarnation(unit))
+            if unit_status is None or not self._stands(unit):
                 continue
-            old = self._plans[standing.plan]
+            old = self._plans[unit_status.plan]
             before = {c.id for c in old.inputs(old.unit(unit.id))}
             if before < {c.id for c in self._plan.inputs(unit)}:
-                steps += self._feed(unit, standing)
+                steps += self._update_inputs(unit, unit_status)
                 self._fed.add(unit.id)
         return steps
 
-    def _feed(self, unit: Unit, standing: Standing) -> list[Step]:
+    def _update_inputs(self, unit: Unit, unit_status: UnitStatus) -> list[Step]:
         """Bring a unit that runs on up to date: who reads it, what it reads."""
-        old = self._plans[standing.plan]
+        old = self._plans[unit_status.plan]
         steps: list[Step] = []
-        if self._gets_readers(unit) and not self._carried:
+        if self._gets_readers(unit) and not self._transferred:
             steps.append(self._prepare(unit))
         before = {c.id for c in old.inputs(old.unit(unit.id))}
         if before != {c.id for c in self._plan.inputs(unit)}:
             change = self._changes.get(unit.id)
-            steps.append(Feed(plan=self._id, unit=unit.id, why=change.reason if change else ""))
+            steps.append(UpdateInputs(plan=self._id, unit=unit.id, why=change.reason if change else ""))
         return steps
 
     @staticmethod
     def _readers(plan: DeploymentPlan, unit: Unit) -> set[tuple[str, str]]:
-        return {
-            (c.id, plan.unit(consumer).checkpoint) for c in plan.outputs(unit) for consumer in c.consumers
-        }
+        return {(c.id, plan.unit(consumer).checkpoint) for c in plan.outputs(unit) for consumer in c.consumers}
 
     def _leave(self, unit: str) -> list[Step]:
         steps: list[Step] = []
@@ -434,7 +431,7 @@ class _Ordering:
                 steps += self._stop(unit, stood, for_good=True)
         return steps
 
-    def _stop(self, unit: str, stood: Standing, *, for_good: bool) -> list[Step]:
+    def _stop(self, unit: str, stood: UnitStatus, *, for_good: bool) -> list[Step]:
         old = self._plans[stood.plan]
         steps: list[Step] = []
         ended = [c for c in old.inputs(old.unit(unit)) if self._reads_out(unit, c)]
@@ -471,7 +468,7 @@ class _Ordering:
     def _forget_last(self) -> list[Step]:
         left = [
             (self._plans[s.plan], key, s)
-            for key, s in {**self._registered, **self._standings}.items()
+            for key, s in {**self._registered, **self._unit_statuses}.items()
             if key not in self._incarnations
         ]
         return [

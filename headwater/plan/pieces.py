@@ -70,16 +70,12 @@ def connected(dataflow: Dataflow, operators: tuple[str, ...]) -> tuple[tuple[str
     return _components(dataflow, operators, set())
 
 
-def _components(
-    dataflow: Dataflow, operators: tuple[str, ...], cuts: set[Edge]
-) -> tuple[tuple[str, ...], ...]:
+def _components(dataflow: Dataflow, operators: tuple[str, ...], cuts: set[Edge]) -> tuple[tuple[str, ...], ...]:
     graph: nx.Graph[str] = nx.Graph()
     graph.add_nodes_from(operators)
     graph.add_edges_from(_inner(dataflow, operators) - cuts)
     place = {id_: n for n, id_ in enumerate(dataflow.order)}
-    return _ordered(
-        dataflow, [tuple(sorted(c, key=place.__getitem__)) for c in nx.connected_components(graph)]
-    )
+    return _ordered(dataflow, [tuple(sorted(c, key=place.__getitem__)) for c in nx.connected_components(graph)])
 
 
 def _ordered(dataflow: Dataflow, found: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
@@ -96,9 +92,7 @@ def _piece_graph(dataflow: Dataflow, found: Iterable[tuple[str, ...]]) -> nx.DiG
     member = {id_: n for n, piece in enumerate(found) for id_ in piece}
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(set(member.values()))
-    graph.add_edges_from(
-        (member[p], member[c]) for p, c in _inner(dataflow, tuple(member)) if member[p] != member[c]
-    )
+    graph.add_edges_from((member[p], member[c]) for p, c in _inner(dataflow, tuple(member)) if member[p] != member[c])
     return graph
 
 

@@ -9,22 +9,32 @@ continuum's nodes. Work is seconds of a core.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated
 
 import numpy as np
+from pydantic import computed_field
 
-from headwater.continuum import Continuum, Host, Node, strongest
+from headwater.continuum.model import Continuum, Host, Node, strongest
+from headwater.core.errors import ContinuumError, PlacementError, suggestion
+from headwater.core.jsonform import Hidden, Unbounded, UnboundedOrNone, named
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Watermark
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
-from headwater.errors import ContinuumError, PlacementError, suggestion
-from headwater.placement import STRATEGIES, Answer, Application, Hosts, Operator, Problem, Topology, solve
+from headwater.placement import (
+    STRATEGIES,
+    Answer,
+    Application,
+    Hosts,
+    PlacedOperator,
+    Problem,
+    Topology,
+    solve,
+)
 from headwater.placement.cost import evaluate, shortages, usage_of
 from headwater.placement.exact import lacking
 from headwater.placement.network import Tree
@@ -36,7 +46,7 @@ from headwater.plan.build import in_layers
 from headwater.plan.deployment import Deployment, Edge, HostNames, layers_of
 from headwater.plan.deployment import Placement as HostPlacement
 from headwater.plan.model import DeploymentPlan
-from headwater.profile import Known, Profile
+from headwater.plan.profile import Known, Profile
 
 ANNOTATED = "annotated"
 """The strategy of doing as the dataflow's marks say."""
@@ -52,7 +62,7 @@ Beside = tuple[DeploymentPlan, Profile | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class PlacementRequest:
     """How a placement is to be chosen: by which strategy, and for schedulers within which limits.
 
     ``weights``: what memory and links count in the cost. ``running``: what runs now; changes have a price.
@@ -217,10 +227,10 @@ class Setting:
         )
         return Problem(self._topology(), Application(tuple(operators), streams), together=groups)
 
-    def _operator(self, name: str, location: str | None, hosts: frozenset[int]) -> Operator:
+    def _operator(self, name: str, location: str | None, hosts: frozenset[int]) -> PlacedOperator:
         figures, what = self.known.operator(name), self.dataflow[name]
         share = 1 / len(self.locations) if location is not None else 1.0
-        return Operator(
+        return PlacedOperator(
             name=name if location is None else f"{name} at {location}",
             logical=name,
             span=self.batch_s if self.apart else 0.0,
@@ -341,36 +351,43 @@ class Path:
     source: str
     location: str | None
     sink: str
-    seconds: float
+    seconds: Unbounded
 
 
 @dataclass(frozen=True)
-class Kept:
+class LimitCheck:
     """What a scheduler's choice comes to: RU, T (s), B (bytes/s), whether it keeps to the limits.
 
     ``missing``: the limit that nothing keeps to, in words. ``moved``: operators that are elsewhere than now.
     """
 
-    cost: float
-    response: float
-    bandwidth: float
-    limits: Limits
+    cost: Unbounded
+    response: Annotated[Unbounded, named("response_s")]
+    bandwidth: Annotated[float, named("bandwidth_bytes_per_s")]
+    limits: Annotated[Limits, Hidden]
     kept: bool
     missing: str = ""
     moved: int = 0
 
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data; what is not limited is None."""
-        return {
-            "cost": _finite(self.cost),
-            "response_s": _finite(self.response),
-            "max_latency_s": _finite(self.limits.max_latency),
-            "bandwidth_bytes_per_s": self.bandwidth,
-            "max_bandwidth_bytes_per_s": _finite(self.limits.max_bandwidth / 8),
-            "kept": self.kept,
-            "missing": self.missing,
-            "moved": self.moved,
-        }
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def max_latency_s(self) -> Unbounded:
+        """The limit of T."""
+        return self.limits.max_latency
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def max_bandwidth_bytes_per_s(self) -> Unbounded:
+        """The limit of B."""
+        return self.limits.max_bandwidth / 8
+
+
+@dataclass(frozen=True)
+class LinkLoad:
+    """What a link has to carry, and the share of its bandwidth that this is; None: it has no limit."""
+
+    bytes_per_s: float
+    share: float | None
 
 
 @dataclass(frozen=True)
@@ -378,67 +395,44 @@ class Prediction:
     """What a deployment would cost, by the model: seconds, loads (share of a host's cores), bytes/s.
 
     ``at``: layers of locations that differ. ``bound``: the least AL of any placement; None where nobody
-    computed it. ``promise``: where a scheduler chose.
+    computed it. ``limit_check``: where a scheduler chose.
     """
 
     strategy: str
     layers: Mapping[str, str]
     at: Mapping[str, Mapping[str, str]]
-    latency: float
+    latency: Annotated[Unbounded, named("latency_s")]
     paths: tuple[Path, ...]
     load: Mapping[str, float]
-    links: Mapping[str, tuple[float, float | None]]
-    """Bytes/s, and the share of the link's bandwidth; None: it has no limit."""
-    bound: float | None
+    links: Mapping[str, LinkLoad]
+    bound: Annotated[UnboundedOrNone, named("bound_s")]
     notes: tuple[str, ...] = ()
-    promise: Kept | None = None
-
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data; a time without end is None."""
-        return {
-            "strategy": self.strategy,
-            "layers": dict(self.layers),
-            **({"at": {location: dict(own) for location, own in self.at.items()}} if self.at else {}),
-            **({} if self.promise is None else {"promise": self.promise.to_data()}),
-            "latency_s": _finite(self.latency),
-            "bound_s": None if self.bound is None else _finite(self.bound),
-            "paths": [
-                {"source": p.source, "location": p.location, "sink": p.sink, "seconds": _finite(p.seconds)}
-                for p in self.paths
-            ],
-            "load": dict(self.load),
-            "links": {n: {"bytes_per_s": b, "share": share} for n, (b, share) in self.links.items()},
-            "notes": list(self.notes),
-        }
+    limit_check: LimitCheck | None = None
 
 
-def _finite(seconds: float) -> float | None:
-    return seconds if math.isfinite(seconds) else None
-
-
-def place(setting: Setting, wish: Wish) -> tuple[Deployment, Prediction]:
+def place(setting: Setting, request: PlacementRequest) -> tuple[Deployment, Prediction]:
     """Choose layers as wished.
 
     Raises PlacementError where a strategy finds no placement, with what is short. A scheduler always chooses:
-    where nothing keeps to the limits, ``Prediction.promise`` says so.
+    where nothing keeps to the limits, ``Prediction.limit_check`` says so.
     """
-    setting = replace(setting, beside=wish.beside)
+    setting = replace(setting, beside=request.beside)
     known = (ANNOTATED, *STRATEGIES, *SCHEDULERS)
-    if wish.strategy not in known:
+    if request.strategy not in known:
         raise PlacementError(
-            f"there is no strategy '{wish.strategy}'",
-            hint=suggestion(wish.strategy, known, "the strategies are"),
+            f"there is no strategy '{request.strategy}'",
+            hint=suggestion(request.strategy, known, "the strategies are"),
         )
-    if wish.strategy in SCHEDULERS:
-        return _scheduled(setting, wish)
-    if (wish.limits, wish.weights) != (Limits(), Weights()):
+    if request.strategy in SCHEDULERS:
+        return _scheduled(setting, request)
+    if (request.limits, request.weights) != (Limits(), Weights()):
         raise PlacementError(
-            f"strategy '{wish.strategy}' knows no limits and weights",
+            f"strategy '{request.strategy}' knows no limits and weights",
             hint=f"those that do are {', '.join(SCHEDULERS)}",
         )
-    if wish.strategy == ANNOTATED:
+    if request.strategy == ANNOTATED:
         return setting.marked, predict(setting, _marked(setting))
-    answer = _solved(setting, wish.strategy)
+    answer = _solved(setting, request.strategy)
     return setting.deployment(answer.placement), predict(setting, answer)
 
 
@@ -450,18 +444,18 @@ def _solved(setting: Setting, strategy: str) -> Answer:
     return replace(answer, placement=together, evaluation=evaluate(setting.problem, together))
 
 
-def _scheduled(setting: Setting, wish: Wish) -> tuple[Deployment, Prediction]:
+def _scheduled(setting: Setting, request: PlacementRequest) -> tuple[Deployment, Prediction]:
     setting = replace(setting, apart=True)
-    current = None if wish.running is None else running_placement(setting, wish.running)
-    found = decide(setting.problem, wish.strategy, wish.limits, current=current, weights=wish.weights)
-    promise = _promised(found, wish, current)
+    current = None if request.running is None else running_placement(setting, request.running)
+    found = decide(setting.problem, request.strategy, request.limits, current=current, weights=request.weights)
+    check = _limit_check(found, request, current)
     answer = Answer(
-        wish.strategy,
+        request.strategy,
         found.placement,
         evaluate(setting.problem, found.placement),
-        notes=[promise.missing] if promise.missing else [],
+        notes=[check.missing] if check.missing else [],
     )
-    return setting.deployment(found.placement), replace(predict(setting, answer), promise=promise)
+    return setting.deployment(found.placement), replace(predict(setting, answer), limit_check=check)
 
 
 def running_placement(setting: Setting, running: Deployment) -> Placement | None:
@@ -472,18 +466,18 @@ def running_placement(setting: Setting, running: Deployment) -> Placement | None
         return None  # no such operator, layer or host
 
 
-def _promised(found: Scheduled, wish: Wish, current: Placement | None) -> Kept:
+def _limit_check(found: Scheduled, request: PlacementRequest, current: Placement | None) -> LimitCheck:
     measured, missing = found.decision.measured, ""
     changed = moved(current, found.placement)
     if not found.decision.kept:
         short = lacking(found.situation)
         missing = "what runs stays" if current is not None and not changed else "this is the least bad found"
         missing += ": nothing within the limits was found" if short is None else f": nothing keeps to {short}"
-    return Kept(
+    return LimitCheck(
         cost=measured.cost,
         response=measured.worst,
         bandwidth=measured.bandwidth / 8,
-        limits=wish.limits,
+        limits=request.limits,
         kept=found.decision.kept,
         missing=missing,
         moved=changed,
@@ -495,11 +489,11 @@ def predict(setting: Setting, answer: Answer) -> Prediction:
     problem, cost = setting.problem, answer.evaluation
     deployment = setting.deployment(answer.placement)
     hosts, names = setting.hosts, [zone.name for zone in setting.continuum.zones]
-    links: dict[str, tuple[float, float | None]] = {}
+    links: dict[str, LinkLoad] = {}
     for (lower, upper), bits in sorted(cost.usage.links.items()):
         capacity = problem.network.capacity((lower, upper))
         share = None if capacity == np.inf else bits / capacity
-        links[f"{names[lower]}-{names[upper]}"] = (bits / 8, share)
+        links[f"{names[lower]}-{names[upper]}"] = LinkLoad(bits / 8, share)
     assumed = setting.known.assumed
     notes = tuple(answer.notes)
     if setting.beside:

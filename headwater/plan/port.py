@@ -8,17 +8,15 @@ numbered, so that one which was given up and comes late does not undo a later on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from pydantic import TypeAdapter, ValidationError
-
-from headwater.continuum import Node
-from headwater.errors import DeploymentError, Fenced
-from headwater.metrics import Progress
-from headwater.plan.carry import Carry
+from headwater.continuum.model import Node
+from headwater.core.errors import Fenced
+from headwater.core.metrics import Progress
 from headwater.plan.spec import UnitSpec
 from headwater.plan.steps import Incarnation
+from headwater.plan.transfer import StateTransfer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,24 +27,9 @@ class Stamp:
     term: int
     number: int
 
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data."""
-        return asdict(self)
 
-
-_STAMP: TypeAdapter[Stamp] = TypeAdapter(Stamp)
 TakeStamp = Callable[[], Stamp]
 """Gives the stamp of the next order."""
-
-
-def stamp_from_data(data: object) -> Stamp:
-    """Read the stamp of a request; raise DeploymentError where it has none."""
-    try:
-        return _STAMP.validate_python(data)
-    except ValidationError as error:
-        raise DeploymentError(
-            "the order does not say in which term it was given", hint="use one version on both sides"
-        ) from error
 
 
 class Fence:
@@ -128,7 +111,7 @@ class NodePort(Protocol):
         """Start it, or adopt it when it runs already with the same tag and epoch."""
         ...
 
-    def feed(self, spec: UnitSpec) -> None:
+    def update_inputs(self, spec: UnitSpec) -> None:
         """Give a running unit the inputs of this description without restarting it.
 
         Inputs that are not among them are read to their end and then left, position included: a
@@ -147,11 +130,11 @@ class NodePort(Protocol):
         """Tell whether the unit has read all that its stopped producers left, retired inputs included."""
         ...
 
-    def survey(self, spec: UnitSpec) -> None:
+    def preflight(self, spec: UnitSpec) -> None:
         """See whether a unit's state can be saved; raise what stands in the way. Nothing is changed."""
         ...
 
-    def rehearse(self, spec: UnitSpec, carry: Carry | None, saved: Sequence[str]) -> None:
+    def warm_up(self, spec: UnitSpec, transfer: StateTransfer | None, saved: Sequence[str]) -> None:
         """Run a unit on a trifle beside all that counts; raise what is wrong. Nothing is changed.
 
         With a carry, it begins with what donors kept when they were surveyed.
@@ -165,7 +148,7 @@ class NodePort(Protocol):
         """
         ...
 
-    def load(self, spec: UnitSpec, carry: Carry, saved: Sequence[str]) -> None:
+    def load(self, spec: UnitSpec, transfer: StateTransfer, saved: Sequence[str]) -> None:
         """Make a prepared unit's checkpoint of what others have saved; ``saved`` names their checkpoints,
         '' for one that never came to run.
 
@@ -198,3 +181,20 @@ class NodePort(Protocol):
 
 OpenNode = Callable[[Node, TakeStamp], NodePort]
 """How a controller comes to the port of a node; orders are stamped by what is given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """What came of a dead letter that a node was asked to replay.
+
+    ``target``: the file or topic that its record went to; ``at``: when.
+
+    ``unknown``: there is no such letter here.
+    """
+
+    id: str
+    outcome: Literal["replayed", "refused", "unknown"]
+    reason: str | None = None
+    at: str | None = None
+    target: str | None = None
+    zone: str | None = None

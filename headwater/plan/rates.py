@@ -12,14 +12,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from headwater.core.errors import PlacementError
+from headwater.core.metrics import Observe
 from headwater.dataflow.sources import Source
-from headwater.errors import PlacementError
-from headwater.metrics import Observe
 from headwater.placement.forecast import forecast as find_forecast
 from headwater.placement.replay import Score, Shared, Step, replay
 from headwater.placement.schedule import SCHEDULERS, tables
-from headwater.placement.situation import Decision, Situation
-from headwater.plan.place import ANNOTATED, Setting, Wish, running_placement
+from headwater.placement.situation import ScheduleDecision, Situation
+from headwater.plan.place import ANNOTATED, PlacementRequest, Setting, running_placement
 
 _COLUMNS = ("time", "source", "location", "rate")
 _HINT = "write CSV: time,source,location,rate"
@@ -37,9 +37,7 @@ def read_trace(text: str, setting: Setting, *, where: str = "trace") -> tuple[Ma
     _, first = next(rows, (1, []))
     header = [cell.strip() for cell in first]
     if tuple(header) != _COLUMNS:
-        raise PlacementError(
-            f"the trace begins with {','.join(header) or 'nothing'}", where=where, hint=_HINT
-        )
+        raise PlacementError(f"the trace begins with {','.join(header) or 'nothing'}", where=where, hint=_HINT)
     rates = _usual(setting)
     steps: list[dict[int, float]] = []
     before = -math.inf
@@ -108,7 +106,7 @@ def _named(setting: Setting, source: str, location: str, where: str) -> list[int
 def replayed(
     setting: Setting,
     steps: Sequence[Mapping[int, float]],
-    wish: Wish,
+    request: PlacementRequest,
     *,
     forecast: str | None = None,
     observe: Callable[[int], None] = lambda step: None,
@@ -124,22 +122,20 @@ def replayed(
             observe(number)
             yield Step({name: rates})
 
-    if wish.strategy not in (ANNOTATED, *SCHEDULERS):
+    if request.strategy not in (ANNOTATED, *SCHEDULERS):
         raise PlacementError(
-            f"'{wish.strategy}' does not adapt to rates",
+            f"'{request.strategy}' does not adapt to rates",
             hint=f"simulate {', '.join((*SCHEDULERS, ANNOTATED))}",
         )
     setting = replace(setting, apart=True)
     marked = running_placement(setting, setting.marked)
-    name, among = setting.dataflow.name, tables(setting.problem, wish.weights)
-    if wish.strategy == ANNOTATED:
+    name, among = setting.dataflow.name, tables(setting.problem, request.weights)
+    if request.strategy == ANNOTATED:
         among = tuple(t for t in among if marked is not None and t.selection(marked) is not None)
         if not among:
-            raise PlacementError(
-                "what the dataflow's marks say cannot run here", hint="simulate schedulers alone"
-            )
-    shared = Shared(name, among, wish.limits)
-    schedule = _stay if wish.strategy == ANNOTATED else SCHEDULERS[wish.strategy]
+            raise PlacementError("what the dataflow's marks say cannot run here", hint="simulate schedulers alone")
+    shared = Shared(name, among, request.limits)
+    schedule = _stay if request.strategy == ANNOTATED else SCHEDULERS[request.strategy]
     expect = None if forecast is None else find_forecast(forecast)
     running = {} if marked is None else {name: marked}
     choices = sum(len(branch.choices) for branch in among[0].branches)
@@ -150,21 +146,21 @@ def replayed(
 def replayed_by_each(
     setting: Setting,
     steps: Sequence[Mapping[int, float]],
-    wishes: Sequence[Wish],
+    desired_states: Sequence[PlacementRequest],
     *,
     forecast: str | None = None,
     observe: Observe = lambda what, done, of: None,
 ) -> dict[str, tuple[Score, ...]]:
-    """Give what ``replayed`` gives, by the strategies of several wishes."""
+    """Give what ``replayed`` gives, by the strategies of several desired states."""
     found: dict[str, tuple[Score, ...]] = {}
-    for number, wish in enumerate(wishes):
+    for number, request in enumerate(desired_states):
 
-        def look(step: int, name: str = wish.strategy, before: int = number * len(steps)) -> None:
-            observe(name, before + step, len(wishes) * len(steps))
+        def look(step: int, name: str = request.strategy, before: int = number * len(steps)) -> None:
+            observe(name, before + step, len(desired_states) * len(steps))
 
-        found[wish.strategy] = replayed(setting, steps, wish, forecast=forecast, observe=look)
+        found[request.strategy] = replayed(setting, steps, request, forecast=forecast, observe=look)
     return found
 
 
-def _stay(situation: Situation) -> Decision:
+def _stay(situation: Situation) -> ScheduleDecision:
     return situation.decided(situation.all_up if situation.current is None else situation.current)

@@ -12,20 +12,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from headwater.continuum import Node
-from headwater.continuum_broker import Broker
+from headwater.continuum.broker import Broker
+from headwater.continuum.model import Node
+from headwater.core.errors import DeploymentError
+from headwater.core.jsonform import dump
+from headwater.core.requirement import Requirement
 from headwater.dataflow.fragment import Fragment
 from headwater.dataflow.types import stream_type
-from headwater.errors import DeploymentError
 from headwater.plan.content import direct_time, is_stateful, reads, source_locations
 from headwater.plan.model import Channel, DeploymentPlan, Unit
-from headwater.requirement import Requirement
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reader:
+class ChannelConsumer:
     """A unit that reads a channel: its id, checkpoint and node, and how often its query reads it."""
 
     unit: str
@@ -56,10 +55,17 @@ class UnitSpec:
     flow: Fragment
     inputs: tuple[Channel, ...]
     outputs: tuple[Channel, ...]
-    readers: Mapping[str, tuple[Reader, ...]]
+    readers: Mapping[str, tuple[ChannelConsumer, ...]]
     brokers: Mapping[str, Broker]
     tags: Mapping[str, str]
     direct_time: bool
+
+    def __post_init__(self) -> None:
+        missing = [c.id for c in (*self.inputs, *self.outputs) if c.id not in self.readers]
+        missing += [o for o in (*self.unit.operators, *self.flow.given) if o not in self.tags]
+        missing += [c.id for c in self.inputs if self.id not in {r.unit for r in self.readers.get(c.id, ())}]
+        if missing or self.flow.order != self.unit.operators:
+            raise DeploymentError(f"not a unit's description: {', '.join(missing) or 'its operators'}")
 
     @property
     def id(self) -> str:
@@ -82,7 +88,7 @@ class UnitSpec:
     @cached_property
     def digest(self) -> str:
         """Name the spec by its content."""
-        text = json.dumps(self.to_data(), sort_keys=True, separators=(",", ":"))
+        text = json.dumps(dump(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
@@ -114,32 +120,6 @@ class UnitSpec:
     def kept_at(self, channel: Channel) -> list[str]:
         """Tell where a channel is kept: the broker's zone and address, or nothing for its producer's disk."""
         return [] if channel.broker is None else [channel.broker, self.brokers[channel.broker].servers]
-
-    def to_data(self) -> dict[str, Any]:
-        """Give the spec as JSON-able data."""
-        found: dict[str, Any] = _SPEC.dump_python(self, mode="json")
-        return found
-
-    @classmethod
-    def from_data(cls, data: object) -> UnitSpec:
-        """Read what ``to_data`` gave; raise DeploymentError where it is wrong. Nothing in it is executed."""
-        try:
-            spec = _SPEC.validate_python(data)
-            missing = [c.id for c in (*spec.inputs, *spec.outputs) if c.id not in spec.readers]
-            missing += [o for o in (*spec.unit.operators, *spec.flow.given) if o not in spec.tags]
-            if missing or spec.flow.order != spec.unit.operators:
-                raise DeploymentError(f"not a unit's description: {', '.join(missing) or 'its operators'}")
-            _ = spec.own_readers
-            return spec
-        except (ValidationError, StopIteration) as error:
-            first = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
-            what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first else "it is no reader"
-            raise DeploymentError(
-                f"not a unit's description: {what}", hint="use one version of Headwater on both sides"
-            ) from error
-
-
-_SPEC: TypeAdapter[UnitSpec] = TypeAdapter(UnitSpec)
 
 
 def spec_of(plan: DeploymentPlan, id_: str) -> UnitSpec:
@@ -180,7 +160,7 @@ def _routed(channel: Channel, unit: str) -> Channel:
     return replace(channel, routes={unit: channel.routes[unit]})
 
 
-def _reader(plan: DeploymentPlan, id_: str, operator: str) -> Reader:
+def _reader(plan: DeploymentPlan, id_: str, operator: str) -> ChannelConsumer:
     unit = plan.unit(id_)
     times = reads(plan.dataflow, unit)[operator]
-    return Reader(unit=id_, checkpoint=unit.checkpoint, node=unit.node, zone=unit.zone, times=times)
+    return ChannelConsumer(unit=id_, checkpoint=unit.checkpoint, node=unit.node, zone=unit.zone, times=times)

@@ -14,17 +14,17 @@ from typing import Any
 
 from headwater.dataflow import operators as ops
 from headwater.dataflow import stateful
-from headwater.dataflow.expressions import check, check_aggregate
 from headwater.dataflow.graph import Graph
-from headwater.dataflow.rewrite import aggregate_calls, row_aggregates
-from headwater.dataflow.schema import Schema
 from headwater.dataflow.types import StreamType, stream_type
 from headwater.plan.model import Unit
 from headwater.plan.onepass import one_pass, root_of
+from headwater.sql.expressions import check, check_aggregate
+from headwater.sql.rewrite import aggregate_calls, row_aggregates
+from headwater.sql.schema import Schema
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptState:
     """What one operator keeps; equal ``parts`` mean that one's state is the other's.
 
     ``number`` is Spark's of the stateful operator that does it; scans that are done together have the same
@@ -43,12 +43,12 @@ def scan_tag(operator: str) -> str:
     return hashlib.sha256(operator.encode()).hexdigest()[:16]
 
 
-def kept_state(flow: Graph, unit: Unit) -> tuple[Kept, ...]:
+def kept_state(flow: Graph, unit: Unit) -> tuple[KeptState, ...]:
     """Give what a unit keeps, operator by operator, as Spark numbers them: from its output upwards.
 
     Where branches of the unit meet again, what they share is there once for each.
     """
-    found: list[Kept] = []
+    found: list[KeptState] = []
     served = one_pass(flow, unit.operators)
     together = served.scans if served is not None else ()
 
@@ -56,7 +56,7 @@ def kept_state(flow: Graph, unit: Unit) -> tuple[Kept, ...]:
         operator = flow[id_]
         types = [flow.types[i] for i in operator.inputs]
         tag = scan_tag(id_) if isinstance(operator, stateful.Scan) else None
-        found.append(Kept(id_, operator.kind, _parts(operator, types), number, tag))
+        found.append(KeptState(id_, operator.kind, _parts(operator, types), number, tag))
 
     def visit(id_: str) -> None:
         if id_ not in unit.operators:
@@ -73,7 +73,11 @@ def kept_state(flow: Graph, unit: Unit) -> tuple[Kept, ...]:
 
 
 def state_difference(
-    old: tuple[Kept, ...], new: tuple[Kept, ...], *, begin: Collection[str] = (), end: Collection[str] = ()
+    old: tuple[KeptState, ...],
+    new: tuple[KeptState, ...],
+    *,
+    begin: Collection[str] = (),
+    end: Collection[str] = (),
 ) -> str | None:
     """Say why the state of ``old`` cannot be gone on with by ``new``; None where it can.
 
@@ -102,11 +106,11 @@ def state_difference(
     return None
 
 
-def _by_number(kept: tuple[Kept, ...]) -> list[tuple[Kept, ...]]:
+def _by_number(kept: tuple[KeptState, ...]) -> list[tuple[KeptState, ...]]:
     return [tuple(ks) for _, ks in groupby(kept, key=lambda k: k.number)]
 
 
-def _other_state(old: Kept, new: Kept) -> str | None:
+def _other_state(old: KeptState, new: KeptState) -> str | None:
     if old.kind != new.kind:
         return f"'{new.operator}' ({new.kind}) stands where '{old.operator}' ({old.kind}) kept state"
     changed = [name for name in new.parts if old.parts.get(name) != new.parts[name]]

@@ -8,16 +8,15 @@ crash or a newer wanted plan left in the midst of a change.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Discriminator
 
-from headwater.errors import DeploymentError
-from headwater.plan.carry import Carry
 from headwater.plan.diff import State
 from headwater.plan.document import plan_id
 from headwater.plan.model import DeploymentPlan, Unit
+from headwater.plan.transfer import StateTransfer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +59,10 @@ class Start(_UnitStep):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Feed(_UnitStep):
+class UpdateInputs(_UnitStep):
     """Give the running unit the inputs of the plan."""
 
-    kind: Literal["feed"] = "feed"
+    kind: Literal["update_inputs"] = "update_inputs"
     why: str = ""
 
 
@@ -91,18 +90,18 @@ class Drain(_UnitStep):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Survey(_UnitStep):
+class Preflight(_UnitStep):
     """See beforehand whether what a running unit keeps can be taken out of it."""
 
-    kind: Literal["survey"] = "survey"
+    kind: Literal["preflight"] = "preflight"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rehearse(_UnitStep):
+class WarmUp(_UnitStep):
     """Run the unit in its zone on a trifle, beside all that counts: its Spark knows the plan then."""
 
-    kind: Literal["rehearse"] = "rehearse"
-    carry: Carry | None = None
+    kind: Literal["warm_up"] = "warm_up"
+    transfer: StateTransfer | None = None
     saved: tuple[str, ...] = ()
     """As in ``Load``, of what runs."""
 
@@ -119,7 +118,7 @@ class Load(_UnitStep):
     """Make the checkpoint of a unit from what others have saved."""
 
     kind: Literal["load"] = "load"
-    carry: Carry
+    transfer: StateTransfer
     saved: tuple[str, ...] = ()
     """The checkpoints of the carry's donors, in its order; '' for one that never came to run."""
 
@@ -176,11 +175,11 @@ Step = (  # fmt: skip
     Check
     | Prepare
     | Start
-    | Feed
+    | UpdateInputs
     | Stop
     | Drain
-    | Survey
-    | Rehearse
+    | Preflight
+    | WarmUp
     | Save
     | Load
     | Switch
@@ -188,7 +187,7 @@ Step = (  # fmt: skip
     | Forget
     | Watch
 )
-_SIDE_BY_SIDE = Check | Survey | Rehearse | Start | Finish
+_SIDE_BY_SIDE = Check | Preflight | WarmUp | Start | Finish
 
 
 def side_by_side(steps: Sequence[Step]) -> tuple[int, ...]:
@@ -201,24 +200,24 @@ def side_by_side(steps: Sequence[Step]) -> tuple[int, ...]:
     return tuple(found.values())
 
 
-_STEPS: TypeAdapter[Step] = TypeAdapter(Annotated[Step, Discriminator("kind")])
+_FORMER_KINDS = {"feed": "update_inputs", "survey": "preflight", "rehearse": "warm_up"}
+_FORMER_FIELDS = {"carry": "transfer", "donors": "source_units"}
 
 
-def step_to_data(step: Step) -> dict[str, Any]:
-    """Give a step as JSON-able data for the journal."""
-    return asdict(step)
+def _up_to_date(data: Any) -> Any:
+    """Give a step that an older version journaled its names of today."""
+    if isinstance(data, list):
+        return [_up_to_date(one) for one in data]
+    if not isinstance(data, dict):
+        return data
+    found = {_FORMER_FIELDS.get(name, name): _up_to_date(value) for name, value in data.items()}
+    if found.get("state") == "carried":
+        found["state"] = "transferred"
+    return {**found, "kind": _FORMER_KINDS.get(found["kind"], found["kind"])} if "kind" in found else found
 
 
-def step_from_data(data: object) -> Step:
-    """Read a step of the journal back."""
-    try:
-        return _STEPS.validate_python(data)
-    except ValidationError as error:
-        raise DeploymentError(
-            f"not a step: {error.errors(include_url=False)[0]['msg']}",
-            where="journal",
-            hint="it was damaged, or written by another version of Headwater",
-        ) from error
+AnyStep: Any = Annotated[Step, Discriminator("kind"), BeforeValidator(_up_to_date)]
+"""The schema of a step in the journal; steps of older versions are read, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +240,7 @@ def incarnation(unit: Unit) -> Incarnation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class UnitStatus:
     """What is known of one incarnation: the plan it was last prepared or started by, whether it runs."""
 
     plan: str
@@ -250,23 +249,23 @@ class Standing:
     """False from before a step is carried out until it is known to be."""
 
 
-Standings = Mapping[Incarnation, Standing]
+UnitStatuses = Mapping[Incarnation, UnitStatus]
 Plans = Mapping[str, DeploymentPlan]
 """Plans by id."""
 
 
-def standing_of(plan: DeploymentPlan) -> dict[Incarnation, Standing]:
+def unit_statuses_of(plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
     """Give the standing of a deployment that runs a plan in full."""
     id_ = plan_id(plan)
-    return {incarnation(u): Standing(plan=id_, runs=True) for u in plan.units}
+    return {incarnation(u): UnitStatus(plan=id_, runs=True) for u in plan.units}
 
 
-_MOVES_NOTHING = Watch | Check | Drain | Survey | Rehearse | Save | Load | Switch
+_MOVES_NOTHING = Watch | Check | Drain | Preflight | WarmUp | Save | Load | Switch
 
 
-def begun(step: Step, standings: Standings, plan: DeploymentPlan) -> dict[Incarnation, Standing]:
+def begun(step: Step, unit_statuses: UnitStatuses, plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
     """Give what is known once a step may have been carried out or not; ``plan`` is the step's."""
-    found = dict(standings)
+    found = dict(unit_statuses)
     if isinstance(step, _MOVES_NOTHING):
         return found
     key = incarnation(plan.unit(step.unit))
@@ -274,39 +273,39 @@ def begun(step: Step, standings: Standings, plan: DeploymentPlan) -> dict[Incarn
     match step:
         case Prepare():
             if now is None or not now.runs:
-                found[key] = Standing(plan=step.plan, runs=False)
+                found[key] = UnitStatus(plan=step.plan, runs=False)
             # Their readers are registered now, which has to be undone should they never start.
             for channel in plan.outputs(plan.unit(step.unit)):
                 for consumer in channel.consumers:
                     reader = incarnation(plan.unit(consumer))
-                    found.setdefault(reader, Standing(plan=step.plan, runs=False))
+                    found.setdefault(reader, UnitStatus(plan=step.plan, runs=False))
         case Start():
-            found[key] = Standing(plan=step.plan, runs=True, sure=False)
-        case Feed() | Stop() | Finish():
+            found[key] = UnitStatus(plan=step.plan, runs=True, sure=False)
+        case UpdateInputs() | Stop() | Finish():
             if now is not None:
-                found[key] = Standing(plan=now.plan, runs=now.runs, sure=False)
+                found[key] = UnitStatus(plan=now.plan, runs=now.runs, sure=False)
         case Forget():
             if now is not None:
-                found[key] = Standing(plan=now.plan, runs=False)
+                found[key] = UnitStatus(plan=now.plan, runs=False)
     return found
 
 
-def done(step: Step, standings: Standings, plan: DeploymentPlan) -> dict[Incarnation, Standing]:
+def done(step: Step, unit_statuses: UnitStatuses, plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
     """Give what is known once a step is carried out."""
-    found = dict(standings)
+    found = dict(unit_statuses)
     if isinstance(step, _MOVES_NOTHING):
         return found
     key = incarnation(plan.unit(step.unit))
     match step:
-        case Start() | Feed():
-            found[key] = Standing(plan=step.plan, runs=True)
+        case Start() | UpdateInputs():
+            found[key] = UnitStatus(plan=step.plan, runs=True)
         case Stop() | Finish():
-            found[key] = Standing(plan=found[key].plan if key in found else step.plan, runs=False)
+            found[key] = UnitStatus(plan=found[key].plan if key in found else step.plan, runs=False)
         case Forget():
             found.pop(key, None)
     return found
 
 
-def settled(standings: Standings, plan: DeploymentPlan) -> dict[Incarnation, Standing]:
+def settled(unit_statuses: UnitStatuses, plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
     """Give what is known after the last step: all units of the plan stand as it says."""
-    return {**standings, **standing_of(plan)}
+    return {**unit_statuses, **unit_statuses_of(plan)}

@@ -12,14 +12,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from headwater.continuum import Continuum, Host, strongest
+from headwater.continuum.model import Continuum, Host, strongest
+from headwater.core.errors import DeploymentError, HeadwaterError
+from headwater.core.requirement import Capabilities
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import DeploymentError, HeadwaterError
 from headwater.plan.build import build, in_layers
 from headwater.plan.document import FORMAT, inherit, to_document
 from headwater.plan.model import Channel, DeploymentPlan, Part, Unit
 from headwater.plan.spread import spread_column
-from headwater.requirement import Capabilities
 
 Document = Mapping[str, Any]
 
@@ -91,7 +91,7 @@ def _refused(name: str, why: str) -> DeploymentError:
     return DeploymentError(
         f"its plan is of an older version and cannot be brought up to date: {why}",
         where=f"deployment '{name}'",
-        hint="with the version that made it: let it use up its input (headwater stop NAME --when-drained) or "
+        hint="with the version that made it: let it use up its input (headwater stop NAME --finish) or "
         "forget it, and apply it anew with this one",
     )
 
@@ -109,9 +109,7 @@ def _in_parts(plan: DeploymentPlan, known: Mapping[str, str]) -> DeploymentPlan:
     channels: list[Channel] = []
     for channel in plan.channels:
         routes = {p.id: way for r, way in channel.routes.items() for p in parts(r)}
-        channels += [
-            replace(channel, producer=p.id, part=p.part, routes=routes) for p in parts(channel.producer)
-        ]
+        channels += [replace(channel, producer=p.id, part=p.part, routes=routes) for p in parts(channel.producer)]
     units = tuple(p for u in plan.units for p in parts(u.id))
     return replace(plan, units=units, channels=tuple(channels))
 

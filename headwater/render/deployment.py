@@ -11,13 +11,13 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from headwater.continuum import Link, Zone
-from headwater.errors import ErrorList, HeadwaterError
-from headwater.live import Status
-from headwater.metrics import LinkProgress, Progress, UnitProgress
+from headwater.app.view import Status
+from headwater.continuum.model import Link, Zone
+from headwater.core.errors import ErrorList, HeadwaterError
+from headwater.core.metrics import LinkProgress, Progress, UnitProgress
+from headwater.core.quantity import format_bandwidth, format_duration, format_size
 from headwater.plan.diff import PlanDiff
 from headwater.plan.model import Channel, DeploymentPlan, Unit
-from headwater.quantity import format_bandwidth, format_duration, format_size
 
 _STATUS_STYLE: Mapping[str, str] = {
     "starting": "yellow",
@@ -49,9 +49,7 @@ def plan_view(plan: DeploymentPlan) -> RenderableType:
 def _zone_tree(plan: DeploymentPlan) -> Tree:
     queries = len(plan.units)
     name = plan.dataflow.name
-    title = (
-        f"[bold]{escape(name)}[/]: {queries} units, {len(plan.channels)} channels, on {plan.continuum.name}"
-    )
+    title = f"[bold]{escape(name)}[/]: {queries} units, {len(plan.channels)} channels, on {plan.continuum.name}"
     tree = Tree(title)
 
     def add(zone: Zone, to: Tree) -> None:
@@ -136,9 +134,7 @@ def change_view(name: str, diff: PlanDiff, words: Iterable[str]) -> RenderableTy
     """Show what applying a plan would change: a table of units, then the steps in words."""
     changed = diff.changed
     same = len(diff.units) - len(changed)
-    parts: list[RenderableType] = [
-        Text(f"{name}: {len(changed)} units change, {same} stay as they are", style="bold")
-    ]
+    parts: list[RenderableType] = [Text(f"{name}: {len(changed)} units change, {same} stay as they are", style="bold")]
     if changed:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in ("Unit", "Change", "State", "Because"):
@@ -153,44 +149,42 @@ def change_view(name: str, diff: PlanDiff, words: Iterable[str]) -> RenderableTy
 
 def status_view(status: Status) -> RenderableType:
     """Show a stored deployment: its phase, a change under way, its units, zones that do not answer."""
-    record, change = status.deployment, status.change
+    change = status.change
     parts: list[RenderableType] = [
-        Text.assemble(
-            (record.name, "bold"), f"  version {record.version}  ", (record.phase, PHASE_STYLE[record.phase])
-        )
+        Text.assemble((status.name, "bold"), f"  version {status.version}  ", (status.phase, PHASE_STYLE[status.phase]))
     ]
     if change is not None and change.ended is None:
-        parts.append(Text(f"  {status.done} of {status.steps} steps done"))
-    if record.message:
-        parts.append(Text(f"  {record.message}", style="yellow"))
+        parts.append(Text(f"  {change.done} of {change.steps} steps done"))
+    if status.message:
+        parts.append(Text(f"  {status.message}", style="yellow"))
     if status.controller is None:
         parts.append(Text("  nobody acts on the store: `headwater up` does", style="yellow"))
-    parts += _promised(status)
+    parts += _slo_lines(status)
     if status.units:
         parts.append(_unit_table(status.units))
-    if links := status.progress.links:
-        parts.append(_link_table(links))
+    if status.links:
+        parts.append(_link_table(status.links))
     parts += _buffers(status.progress)
-    parts += [Text(f"{z.node}: {z.error}", style="red") for z in status.zones if z.error]
+    parts += [Text(f"{z.zone}: {z.error}", style="red") for z in status.zones if z.error]
     parts += [Text(f"{u.unit}: {u.error}", style="red") for u in status.units if u.error]
     return Group(*parts)
 
 
-def _promised(status: Status) -> Iterator[Text]:
-    """Say whether the promise is kept, who decides, and which decisions are open."""
-    if status.promise is None:
+def _slo_lines(status: Status) -> Iterator[Text]:
+    """Say whether the SLO is kept, who decides, and which decisions are open."""
+    if status.slo is None:
         return
-    measured, most = status.measured, status.promise.max_latency
+    measured, most = status.measured, status.slo.max_latency
     said = ""
     if measured is not None and not math.isinf(most):
         said = f", latency {format_duration(measured.latency)} of at most {format_duration(most)}"
-    mode = f"; mode {status.promise.mode}"
+    mode = f"; mode {status.slo.mode}"
     if status.kept is None:
-        yield Text(f"  promise: not measured yet{mode}", style="dim")
+        yield Text(f"  SLO: not measured yet{mode}", style="dim")
     elif status.kept:
-        yield Text(f"  promise kept{said}{mode}", style="green")
+        yield Text(f"  SLO kept{said}{mode}", style="green")
     else:
-        yield Text(f"  promise broken: {'; '.join(status.broken)}{mode}", style="red")
+        yield Text(f"  SLO broken: {'; '.join(status.broken)}{mode}", style="red")
     for decision in status.decisions:
         ask = f": headwater approve {decision.id}" if decision.state == "proposed" else ""
         yield Text(f"  decision {decision.id} {decision.state}: {decision.why}{ask}", style="yellow")

@@ -10,81 +10,81 @@ from rich.table import Table
 from rich.text import Text
 
 from headwater.adapt.calibrate import Compared
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import SLO
+from headwater.app.deployments import clock
+from headwater.app.objectives import HostMetrics, LinkMetrics, Metrics, Moment, OperatorMetrics, UnitMetrics
 from headwater.control.memory import in_words
 from headwater.control.records import Decision
-from headwater.errors import PlacementError
-from headwater.live import clock
-from headwater.quantity import format_duration, format_size
+from headwater.core.errors import HeadwaterError
+from headwater.core.jsonform import load
+from headwater.core.quantity import format_duration, format_size
 from headwater.render.bars import course
 
 # ---------------------------------------------------------------- metrics
 
 
-def metrics_view(name: str, data: Mapping[str, Any]) -> RenderableType:
-    """Show what ``Metrics.to_data`` gives: units and their operators, hosts, links, and the course of it."""
-    if not data["units"]:
+def metrics_view(name: str, found: Metrics) -> RenderableType:
+    """Show units and their operators, hosts, links, and the course of rate and latency."""
+    if found.since is None or found.until is None:
         return Text(f"{name}: nothing was measured yet; `headwater up` does")
-    over = format_duration(round(data["until"] - data["since"], 1))
+    over = format_duration(round(found.until - found.since, 1))
     title = Text(f"{name}, over the last {over}", style="bold")
-    parts: list[RenderableType] = [title, _rows(data["units"]), Text(""), _times(data["units"])]
-    if data["hosts"]:
-        parts += [Text(""), _hosts(data["hosts"])]
-    if data["links"]:
-        parts += [Text(""), _links(data["links"])]
-    return Group(*parts, Text(""), *_courses(data["course"]))
+    parts: list[RenderableType] = [title, _rows(found.units), Text(""), _times(found.units)]
+    if found.hosts:
+        parts += [Text(""), _hosts(found.hosts)]
+    if found.links:
+        parts += [Text(""), _links(found.links)]
+    return Group(*parts, Text(""), *_courses(found.course))
 
 
-def _rows(units: Sequence[Mapping[str, Any]]) -> Table:
+def _rows(units: Sequence[UnitMetrics]) -> Table:
     table = _table("Unit", "Status")
     for column in ("In/s", "Out/s", "Out/in", "CPU/row", "Lag"):
         table.add_column(column, justify="right", no_wrap=True)
     for unit in units:
         table.add_row(
-            Text(unit["unit"]),
-            Text(unit["status"]),
+            Text(unit.unit),
+            Text(unit.status),
             *_flow(unit),
-            _time(unit["cpu_s_per_row"]),
-            "-" if unit["lag"] is None else f"{unit['lag']:,}",
+            _time(unit.cpu_s_per_row),
+            "-" if unit.lag is None else f"{unit.lag:,}",
         )
-        for operator in unit["operators"]:
-            at = f" at {operator['location']}" if operator["location"] else ""
-            table.add_row(Text(f"  {operator['operator']}{at}", style="dim"), "", *_flow(operator))
+        for operator in unit.operators:
+            at = f" at {operator.location}" if operator.location else ""
+            table.add_row(Text(f"  {operator.operator}{at}", style="dim"), "", *_flow(operator))
     return table
 
 
-def _flow(one: Mapping[str, Any]) -> tuple[str, str, str]:
-    return _rate(one["rows_in_per_s"]), _rate(one["rows_out_per_s"]), _plain(one["selectivity"])
+def _flow(one: UnitMetrics | OperatorMetrics) -> tuple[str, str, str]:
+    return _rate(one.rows_in_per_s), _rate(one.rows_out_per_s), _plain(one.selectivity)
 
 
-def _times(units: Sequence[Mapping[str, Any]]) -> Table:
+def _times(units: Sequence[UnitMetrics]) -> Table:
     table = _table("Unit")
     for column in ("Batch", "Busy", "p50", "p95", "Oldest", "State"):
         table.add_column(column, justify="right", no_wrap=True)
     for unit in units:
         table.add_row(
-            Text(unit["unit"]),
-            _time(unit["batch_s"]),
-            _percent(unit["busy"]),
-            *(_time(unit[name]) for name in ("latency_p50_s", "latency_p95_s", "oldest_s")),
-            f"{unit['state_rows']:,} rows, {format_size(unit['state_bytes'])}" if unit["state_rows"] else "-",
+            Text(unit.unit),
+            _time(unit.batch_s),
+            _percent(unit.busy),
+            *map(_time, (unit.latency_p50_s, unit.latency_p95_s, unit.oldest_s)),
+            f"{unit.state_rows:,} rows, {format_size(unit.state_bytes)}" if unit.state_rows else "-",
         )
     return table
 
 
-def _hosts(hosts: Sequence[Mapping[str, Any]]) -> Table:
+def _hosts(hosts: Sequence[HostMetrics]) -> Table:
     table = _table("Host", "Zone")
     for column in ("Cores", "Spark", "Agent", "Others", "Load"):
         table.add_column(column, justify="right", no_wrap=True)
     for host in hosts:
-        used = (f"{host[name]:.2f}" for name in ("spark", "agent", "others"))
-        table.add_row(
-            Text(host["host"]), Text(host["zone"]), f"{host['cores']:g}", *used, _percent(host["load"])
-        )
+        used = (f"{cores:.2f}" for cores in (host.spark, host.agent, host.others))
+        table.add_row(Text(host.host), Text(host.zone), f"{host.cores:g}", *used, _percent(host.load))
     return table
 
 
-def _links(links: Sequence[Mapping[str, Any]]) -> Table:
+def _links(links: Sequence[LinkMetrics]) -> Table:
     table = _table("Link")
     for column in ("Written/s", "Came/s", "Capacity/s", "Delay"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -92,18 +92,18 @@ def _links(links: Sequence[Mapping[str, Any]]) -> Table:
     for link in links:
         up = {True: Text("up", style="green"), False: Text("down", style="bold red"), None: Text("-")}
         table.add_row(
-            Text(link["link"]),
-            *(_size(link[name]) for name in ("bytes_per_s", "came_bytes_per_s", "capacity_bytes_per_s")),
-            _time(link["delay_s"]),
-            up[link["up"]],
+            Text(link.link),
+            *map(_size, (link.bytes_per_s, link.came_bytes_per_s, link.capacity_bytes_per_s)),
+            _time(link.delay_s),
+            up[link.up],
         )
     return table
 
 
-def _courses(moments: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
+def _courses(moments: Sequence[Moment]) -> Iterator[Text]:
     """Draw the course of rate and latency, with the least, the most and the last of each."""
     for label, key, write in (("Rows/s read", "rows_per_s", _rate), ("Latency p95", "latency_s", _time)):
-        values = [m[key] for m in moments]
+        values = [getattr(m, key) for m in moments]
         known = [v for v in values if v is not None]
         if known:
             said = f"{write(min(known))} to {write(max(known))}, now {write(known[-1])}"
@@ -135,7 +135,7 @@ def decision_line(decision: Decision) -> str:
 
 
 def decision_view(decision: Decision) -> RenderableType:
-    """Show a decision: what was promised and measured, what could have been done, and what happened after."""
+    """Show a decision: the SLO and measured, what could have been done, and what happened after."""
     data = decision.data
     parts: list[RenderableType] = [
         Text(f"decision {decision.id} on {decision.deployment}: {decision.state}", style="bold"),
@@ -143,8 +143,8 @@ def decision_view(decision: Decision) -> RenderableType:
         Text(decision.why),
         Text(""),
     ]
-    if promised := _promise(data.get("promise")):
-        parts.append(Text(f"promised: {promised}"))
+    if words := _slo(data.get("slo") or data.get("promise")):  # as older versions stored it
+        parts.append(Text(f"SLO: {words}"))
     parts += [Text(f"{label}: {text}") for label, text in _measured(_mapping(data.get("measured")))]
     if rates := _rates(_mapping(_mapping(data.get("forecast")).get("rates"))):
         parts.append(Text(f"expected: {rates}"))
@@ -156,10 +156,10 @@ def decision_view(decision: Decision) -> RenderableType:
     return Group(*parts)
 
 
-def _promise(data: Any) -> str:
+def _slo(data: Any) -> str:
     try:
-        return in_words(Promise.from_data(data)) if isinstance(data, Mapping) else ""
-    except (PlacementError, TypeError):
+        return in_words(load(SLO, data, what="an SLO")) if isinstance(data, Mapping) else ""
+    except HeadwaterError:
         return ""
 
 

@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headwater.errors import HeadwaterError
-from headwater.plan.place import Kept, Prediction
-from headwater.quantity import format_duration, format_size
+from headwater.core.errors import HeadwaterError
+from headwater.core.quantity import format_duration, format_size
+from headwater.plan.place import LimitCheck, Prediction
 
 
 def prediction_view(found: Prediction) -> RenderableType:
@@ -25,18 +25,19 @@ def prediction_view(found: Prediction) -> RenderableType:
         elsewhere = ", ".join(f"{operator} in {layer}" for operator, layer in own.items())
         parts.append(Text(f"  at {location}: {elsewhere}"))
     parts += [Text(""), Text(_summary(found))]
-    if found.promise is not None:
-        parts += promise_lines(found.promise)
+    if found.limit_check is not None:
+        parts += limit_lines(found.limit_check)
     paths = _table("Path", "Predicted latency")
     for path in found.paths:
         at = f" at {path.location}" if path.location else ""
         paths.add_row(f"{path.source}{at} -> {path.sink}", _time(path.seconds))
     loads = _table("Host", "Load")
-    for host, load in found.load.items():
-        loads.add_row(host, Text(f"{load:.1%}", style="red" if load > 0.8 else ""))
+    for host, used in found.load.items():
+        loads.add_row(host, Text(f"{used:.1%}", style="red" if used > 0.8 else ""))
     links = _table("Link", "Bytes/s", "Of its bandwidth")
-    for link, (rate, share) in found.links.items():
-        links.add_row(link, format_size(rate), "-" if share is None else f"{share:.1%}")
+    for link, load in found.links.items():
+        share = "-" if load.share is None else f"{load.share:.1%}"
+        links.add_row(link, format_size(load.bytes_per_s), share)
     for table in (paths, loads, links):
         if table.row_count:
             parts += [Text(""), table]
@@ -44,25 +45,24 @@ def prediction_view(found: Prediction) -> RenderableType:
     return Group(*parts)
 
 
-def promise_lines(promise: Kept) -> list[RenderableType]:
+def limit_lines(check: LimitCheck) -> list[RenderableType]:
     """Show what a scheduler's choice comes to beside its limits."""
-    limits = promise.limits
+    limits = check.limits
     rows = (
-        ("response time", _time(promise.response), limits.max_latency, format_duration(limits.max_latency)),
+        ("response time", _time(check.response), limits.max_latency, format_duration(limits.max_latency)),
         (
             "into the top layer",
-            f"{format_size(promise.bandwidth)}/s",
+            f"{format_size(check.bandwidth)}/s",
             limits.max_bandwidth,
             f"{format_size(limits.max_bandwidth / 8)}/s",
         ),
     )
     said = [
-        f"{name} {value}" + ("" if math.isinf(limit) else f" of at most {most}")
-        for name, value, limit, most in rows
+        f"{name} {value}" + ("" if math.isinf(limit) else f" of at most {most}") for name, value, limit, most in rows
     ]
-    said += [f"resource usage {promise.cost:.4g}"]
-    said += [f"{promise.moved} operators moved"] if promise.moved else []
-    return [Text("; ".join(said), style="" if promise.kept else "red")]
+    said += [f"resource usage {check.cost:.4g}"]
+    said += [f"{check.moved} operators moved"] if check.moved else []
+    return [Text("; ".join(said), style="" if check.kept else "red")]
 
 
 def _summary(found: Prediction) -> str:
@@ -74,22 +74,20 @@ def _summary(found: Prediction) -> str:
     return f"{said}; {least}"
 
 
-def comparison_view(
-    found: Mapping[str, Prediction | HeadwaterError], chosen: Mapping[str, str]
-) -> RenderableType:
+def comparison_view(found: Mapping[str, Prediction | HeadwaterError], chosen: Mapping[str, str]) -> RenderableType:
     """Show how each strategy would do, and which operators it puts elsewhere than those chosen."""
     table = _table("Strategy", "Latency", "Most loaded host", "Bytes/s over links", "Elsewhere")
     for strategy, outcome in found.items():
         if isinstance(outcome, HeadwaterError):
             table.add_row(strategy, Text("none", style="red"), "", "", outcome.what)
             continue
-        load = max(outcome.load.items(), key=lambda item: item[1], default=("-", 0.0))
-        total = sum(rate for rate, _ in outcome.links.values())
+        most = max(outcome.load.items(), key=lambda item: item[1], default=("-", 0.0))
+        total = sum(load.bytes_per_s for load in outcome.links.values())
         moved = [f"{o} ({layer})" for o, layer in outcome.layers.items() if chosen.get(o) != layer]
         table.add_row(
             strategy,
             _time(outcome.latency),
-            f"{load[0]} {load[1]:.1%}",
+            f"{most[0]} {most[1]:.1%}",
             format_size(total),
             _some(moved) or "-",
         )

@@ -3,48 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rich.table import Table
 
+from headwater.app.pools import PoolOutline
 from headwater.reuse.costs import Account
-from headwater.reuse.pool import Pool
 
 
-def pool_data(pool: Pool) -> dict[str, Any]:
-    """Give a pool as JSON-able data; of what others wrote only what all may know."""
-    return {
-        "pool": pool.name,
-        "locations": list(pool.locations),
-        "operators": len(pool.users),
-        "dataflows": [
-            {
-                "name": one.name,
-                "owner": one.owner,
-                "operators": len(set(one.ids.values())),
-                "shared": sum(len(pool.users[i]) > 1 for i in set(one.ids.values())),
-                "sinks": one.sinks,
-            }
-            for one in pool.submissions
-        ],
-    }
-
-
-def pool_view(pool: Pool) -> Table:
+def pool_view(pool: PoolOutline) -> Table:
     """Draw a pool: a line for each dataflow."""
-    count = sum(len(set(s.ids.values())) for s in pool.submissions)
+    count = sum(one.operators for one in pool.dataflows)
     table = Table(
-        title=f"{pool.name}: {len(pool.submissions)} dataflows, {count} operators, {len(pool.users)} run",
+        title=f"{pool.pool}: {len(pool.dataflows)} dataflows, {count} operators, {pool.operators} run",
         title_justify="left",
         box=None,
     )
     for name in ("dataflow", "owner", "operators", "shared", "sinks"):
         table.add_column(name, justify="right" if name in ("operators", "shared") else "left")
-    for one in pool_data(pool)["dataflows"]:
-        sinks = ", ".join(
-            own if own == shared else f"{own} ({shared})" for own, shared in one["sinks"].items()
-        )
-        table.add_row(one["name"], one["owner"], str(one["operators"]), str(one["shared"]), sinks)
+    for one in pool.dataflows:
+        sinks = ", ".join(own if own == shared else f"{own} ({shared})" for own, shared in one.sinks.items())
+        table.add_row(one.name, one.owner, str(one.operators), str(one.shared), sinks)
     return table
 
 

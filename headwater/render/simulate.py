@@ -5,53 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, median
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headwater.errors import RuntimeFailure
-from headwater.placement.replay import Score
+from headwater.core.errors import RuntimeFailure
+from headwater.core.quantity import format_duration
+from headwater.placement.replay import Score, totals
 from headwater.placement.situation import Limits
-from headwater.quantity import format_duration
 from headwater.render.bars import bar, stretches
 
 _WIDEST = 60
-
-
-def simulation_data(found: Mapping[str, Sequence[Score]]) -> dict[str, Any]:
-    """Give figures per strategy, and its steps, as JSON-able data; what has no end is None."""
-    return {
-        "strategies": {name: _totals(scores) for name, scores in found.items()},
-        "steps": {name: [_step(score) for score in scores] for name, scores in found.items()},
-    }
-
-
-def _totals(scores: Sequence[Score]) -> dict[str, Any]:
-    return {
-        "success": fmean(score.kept for score in scores),
-        "ru": fmean(score.cost for score in scores),
-        "late": fmean(score.late for score in scores),
-        "wide": fmean(score.wide for score in scores),
-        "crowded": fmean(score.crowded for score in scores),
-        "changed": sum(score.changed for score in scores),
-        "decision_ms": median(score.seconds for score in scores) * 1e3,
-        "decision_ms_most": max(score.seconds for score in scores) * 1e3,
-    }
-
-
-def _step(score: Score) -> dict[str, Any]:
-    return {
-        "step": score.step,
-        "kept": score.kept,
-        "ru": score.cost,
-        "latency_s": score.latency if math.isfinite(score.latency) else None,
-        "bandwidth_bytes_per_s": score.bandwidth / 8,
-        "changed": score.changed,
-        "decision_ms": score.seconds * 1e3,
-    }
 
 
 def simulation_view(found: Mapping[str, Sequence[Score]], limits: Limits) -> RenderableType:
@@ -61,14 +27,14 @@ def simulation_view(found: Mapping[str, Sequence[Score]], limits: Limits) -> Ren
     for name in ("Success", "RU", "Late", "Wide", "Full", "Moved", "Decision", "At most"):
         table.add_column(name, justify="right")
     for name, scores in found.items():
-        of = _totals(scores)
+        of = totals(scores)
         table.add_row(
             name,
-            Text(f"{of['success']:.1%}", style="" if of["success"] == 1 else "red"),
-            f"{of['ru']:.4g}",
-            *(f"{of[what]:.1%}" for what in ("late", "wide", "crowded")),
-            str(of["changed"]),
-            *(format_duration(of[what] / 1e3) for what in ("decision_ms", "decision_ms_most")),
+            Text(f"{of.success:.1%}", style="" if of.success == 1 else "red"),
+            f"{of.ru:.4g}",
+            *(f"{share:.1%}" for share in (of.late, of.wide, of.crowded)),
+            str(of.changed),
+            *(format_duration(ms / 1e3) for ms in (of.decision_ms, of.decision_ms_most)),
         )
     lines: list[RenderableType] = [table, Text("")]
     lines.append(Text(f"Response time, step by step{_most(limits)}:", style="bold"))
@@ -99,9 +65,7 @@ def draw(found: Mapping[str, Sequence[Score]], file: Path, limits: Limits) -> No
     try:
         import matplotlib
     except ImportError as error:
-        raise RuntimeFailure(
-            "--plot needs matplotlib", hint="install it: pip install 'headwater[plots]'"
-        ) from error
+        raise RuntimeFailure("--plot needs matplotlib", hint="install it: pip install 'headwater[plots]'") from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -11,8 +11,8 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from headwater.live_seen import DeploymentSeen, HostSeen, LinkSeen, View, ZoneSeen
-from headwater.quantity import format_duration, format_size
+from headwater.app.view import DeploymentSeen, HostSeen, LinkSeen, View, ZoneSeen
+from headwater.core.quantity import format_duration, format_size
 from headwater.render.deployment import PHASE_STYLE, span
 
 Order = Literal["name", "rate", "lag", "latency", "cores"]
@@ -59,7 +59,7 @@ class Top:
             _Part(
                 what="deployments",
                 columns=("Deployment", "Phase"),
-                figures=("Version", "Units", "Rows/s", "Lag", "p95", "Promised", "Cores", "Dead"),
+                figures=("Version", "Units", "Rows/s", "Lag", "p95", "SLO p95", "Cores", "Dead"),
                 rows=[_deployment(d, cores.get(d.name)) for d in sorted_deployments(view, self.order)],
             ),
             _Part(
@@ -136,7 +136,7 @@ def _head(view: View, order: Order, *, typed: bool) -> Iterator[Text]:
         yield Text("nobody acts on the store: `headwater up` does", style="yellow")
     for deployment in view.deployments:
         for text in deployment.broken:
-            yield Text(f"{deployment.name}: promise broken: {text}", style="red")
+            yield Text(f"{deployment.name}: SLO broken: {text}", style="red")
     for decision in view.decisions:
         if decision.state == "proposed":
             text = f"{decision.deployment}: {decision.why}: headwater approve {decision.id}"
@@ -181,9 +181,9 @@ def _falling(value: float | None) -> tuple[bool, float]:
 
 def _deployment(one: DeploymentSeen, cores: float | None) -> list[RenderableType]:
     phase = f"{one.phase} {one.done}/{one.steps}" if one.steps else one.phase
-    late = one.promised_latency_s is not None and (one.latency_p95_s or 0.0) > one.promised_latency_s
+    late = one.slo_latency_s is not None and (one.latency_p95_s or 0.0) > one.slo_latency_s
     units = Text(f"{one.running}/{one.units}", style="red" if one.failed else "")
-    promised = format_duration(one.promised_latency_s) if one.promised_latency_s is not None else "-"
+    has_slo = format_duration(one.slo_latency_s) if one.slo_latency_s is not None else "-"
     return [
         Text(one.name, style="bold"),
         Text(phase, style=PHASE_STYLE[one.phase]),
@@ -192,7 +192,7 @@ def _deployment(one: DeploymentSeen, cores: float | None) -> list[RenderableType
         _figure(one.rows_per_s),
         "-" if one.lag is None else f"{one.lag:,}",
         Text(_time(one.latency_p95_s), style="red" if late else ""),
-        Text(promised, style="red" if one.broken else "green" if one.promised else ""),
+        Text(has_slo, style="red" if one.broken else "green" if one.has_slo else ""),
         "-" if cores is None else f"{cores:.2f}",
         f"{one.dead_letters:,}",
     ]
@@ -204,13 +204,13 @@ def _zone(one: ZoneSeen, now: float) -> list[RenderableType]:
     cores = [h.cores for h in one.hosts if h.cores is not None]
     lags = [u.lag for u in one.units if u.lag is not None]
     rates = [u.rows_in_per_s for u in one.units if u.rows_in_per_s is not None]
-    heard = Text("-")
+    heartbeat = Text("-")
     if one.error is not None:
-        ago = "" if one.heard is None else f" for {span(max(0.0, now - one.heard))}"
-        heard = Text(f"silent{ago}", style="bold red")
-    elif one.heard is not None:
-        late = now - one.heard > _SILENT
-        heard = Text(f"{span(now - one.heard)} ago", style="yellow") if late else Text("now", style="green")
+        ago = "" if one.heartbeat is None else f" for {span(max(0.0, now - one.heartbeat))}"
+        heartbeat = Text(f"silent{ago}", style="bold red")
+    elif one.heartbeat is not None:
+        late = now - one.heartbeat > _SILENT
+        heartbeat = Text(f"{span(now - one.heartbeat)} ago", style="yellow") if late else Text("now", style="green")
     return [
         Text(one.name, style="bold"),
         one.layer,
@@ -220,7 +220,7 @@ def _zone(one: ZoneSeen, now: float) -> list[RenderableType]:
         f"{sum(used):.2f}" if used else "-",
         f"{sum(cores):g}" if cores else "-",
         _share(load),
-        heard,
+        heartbeat,
     ]
 
 

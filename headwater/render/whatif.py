@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headwater.live import clock
-from headwater.quantity import format_duration, format_size
+from headwater.app.deployments import clock
+from headwater.core.quantity import format_duration, format_size
 from headwater.render.loop import options_view
 
 _BASIS: Mapping[str, str] = {
@@ -22,7 +22,7 @@ _MOST_ASSUMED = 5
 
 
 def what_if_view(data: Mapping[str, Any]) -> RenderableType:
-    """Show what ``WhatIf.to_data`` gives: figures now, supposed and after the change, and the change."""
+    """Show the JSON of a ``WhatIfOutline``: figures now, supposed and after the change, and the change."""
     supposed = data["supposed"] or ["nothing is otherwise"]
     basis = _BASIS.get(data["basis"]) or f"foretold by what was measured until {clock(data['measured_at'])}"
     parts: list[RenderableType] = [
@@ -64,18 +64,16 @@ def _figures(data: Mapping[str, Any]) -> Table:
         if any(c["links"][link]["bytes_per_s"] for c in cases):
             sizes = (format_size(round(c["links"][link]["bytes_per_s"])) for c in cases)
             table.add_row(f"over {link}", *(f"{size}/s" for size in sizes))
-    table.add_row(
-        "into the top layer", *(f"{format_size(round(c['bandwidth_bytes_per_s']))}/s" for c in cases)
-    )
+    table.add_row("into the top layer", *(f"{format_size(round(c['bandwidth_bytes_per_s']))}/s" for c in cases))
     table.add_row("cost", *(f"{c['cost']:.3g}" for c in cases))
     return table
 
 
 def _verdict(data: Mapping[str, Any]) -> Iterator[Text]:
     yield Text(data["why"], style="red" if data["current"]["breaks"] else "green")
-    mode = (data["promise"] or {}).get("mode")
+    mode = (data["slo"] or {}).get("mode")
     if mode is None:
-        yield Text("nothing is promised of it: only room on hosts counts, and nobody would change it")
+        yield Text("it has no SLO: only room on hosts counts, and nobody would change it")
     elif mode == "off":
         yield Text("its mode is off: nobody would change it")
 

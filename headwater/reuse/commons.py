@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import networkx as nx
 
-from headwater.errors import DataflowError, RuntimeFailure
+from headwater.core.errors import DataflowError, RuntimeFailure
 
 
 @dataclass(frozen=True)
-class Shape:
+class OperatorShape:
     """A dataflow by its tasks' keys: what each of them reads, and which are its sinks."""
 
     name: str
@@ -55,7 +55,7 @@ class Commons:
 
     def __init__(self) -> None:
         self._tasks: dict[str, _Task] = {}
-        self._shapes: dict[str, Shape] = {}
+        self._shapes: dict[str, OperatorShape] = {}
 
     def __len__(self) -> int:
         """Count the tasks that run."""
@@ -65,7 +65,7 @@ class Commons:
         return key in self._tasks
 
     @property
-    def shapes(self) -> Mapping[str, Shape]:
+    def shapes(self) -> Mapping[str, OperatorShape]:
         """All that was submitted and not removed, by name."""
         return self._shapes
 
@@ -73,7 +73,7 @@ class Commons:
         """Name the dataflows that need a task."""
         return frozenset(self._tasks[key].users)
 
-    def submit(self, shape: Shape) -> Merged:
+    def submit(self, shape: OperatorShape) -> Merged:
         """Merge a dataflow in. Raises DataflowError where one of its name runs already."""
         if shape.name in self._shapes:
             raise DataflowError(
@@ -129,9 +129,7 @@ class Commons:
             if key in needed:
                 continue
             if key not in there:
-                raise RuntimeFailure(
-                    f"task {key} does not run", where="commons", hint="report this as a defect"
-                )
+                raise RuntimeFailure(f"task {key} does not run", where="commons", hint="report this as a defect")
             needed.add(key)
             todo += self._tasks[key].inputs
         idle = there - needed

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from headwater.dataflow import operators as ops
-from headwater.dataflow.conditions import Part, implied, parts_of
-from headwater.dataflow.expressions import check
 from headwater.dataflow.graph import Dataflow
-from headwater.dataflow.lexer import quote_name
-from headwater.dataflow.rewrite import substitute
-from headwater.dataflow.schema import Schema
+from headwater.sql.conditions import Conjunct, implied, parts_of
+from headwater.sql.expressions import check
+from headwater.sql.lexer import quote_name
+from headwater.sql.rewrite import substitute
+from headwater.sql.schema import Schema
 
 
 def served(new: Dataflow, running: Dataflow) -> Dataflow:
@@ -46,14 +46,10 @@ def _better(new: Dataflow, id_: str, running: Dataflow, parent: str) -> Dataflow
     if isinstance(operator, ops.Where):
         filters = [o for o in others if isinstance(o, ops.Where)]
         mine = parts_of(operator.condition, schema)
-        fitting = {
-            o.id: rest for o in filters if (rest := _rest(mine, parts_of(o.condition, schema))) is not None
-        }
+        fitting = {o.id: rest for o in filters if (rest := _rest(mine, parts_of(o.condition, schema))) is not None}
         if not fitting:
             return None
-        best = min(
-            fitting, key=lambda o: (len(fitting[o]), -len(parts_of(_condition(running, o), schema)), o)
-        )
+        best = min(fitting, key=lambda o: (len(fitting[o]), -len(parts_of(_condition(running, o), schema)), o))
         text = " AND ".join(f"({p.text})" for p in fitting[best])
         on_top: ops.Operator | None = replace(operator, condition=text) if text else None
         return _put(new, id_, running[best], on_top)
@@ -65,7 +61,7 @@ def _better(new: Dataflow, id_: str, running: Dataflow, parent: str) -> Dataflow
     return None
 
 
-def _rest(mine: tuple[Part, ...], other: tuple[Part, ...]) -> tuple[Part, ...] | None:
+def _rest(mine: tuple[Conjunct, ...], other: tuple[Conjunct, ...]) -> tuple[Conjunct, ...] | None:
     """Give what is left to be checked of rows that another filter lets through; None where it lacks some."""
     if not all(implied(part, mine) for part in other):
         return None
@@ -111,9 +107,7 @@ def _put(new: Dataflow, id_: str, below: ops.Operator, on_top: ops.Operator | No
     """Let an operator read a copy of ``below`` in place of its input; without one on top be that copy."""
     operator = new[id_]
     if on_top is None:
-        same = replace(
-            below, id=id_, inputs=operator.inputs, layer=operator.layer, requires=operator.requires
-        )
+        same = replace(below, id=id_, inputs=operator.inputs, layer=operator.layer, requires=operator.requires)
         return new.with_operators([same])
     name, number = f"{id_}.of", 2
     while name in new:

@@ -7,15 +7,16 @@ comes with what runs already adds nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+
+from pydantic import computed_field
 
 from headwater.adapt.calibrate import Learned, facts_of
 from headwater.adapt.model import Facts, predict, rows_of
 from headwater.adapt.window import Window
 from headwater.plan.build import annotated, build
 from headwater.plan.model import DeploymentPlan
-from headwater.profile import Known
+from headwater.plan.profile import Known
 from headwater.reuse.pool import Pool, Submission
 
 
@@ -33,14 +34,11 @@ class Account:
     shared: float
     alone: float
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def saved(self) -> float:
         """The share of what it would cost alone that it does not cost."""
         return 1.0 - self.shared / self.alone if self.alone > 0 else 0.0
-
-    def to_data(self) -> dict[str, Any]:
-        """Give it as JSON-able data."""
-        return {**asdict(self), "saved": self.saved}
 
 
 def accounts(pool: Pool, plan: DeploymentPlan, learned: Learned, seen: Window) -> tuple[Account, ...]:
@@ -70,10 +68,7 @@ def by_operator(plan: DeploymentPlan, facts: Facts, cpu: Mapping[str, float]) ->
     taken, _ = rows_of(plan, known)
     found: dict[str, float] = {}
     for unit in plan.units:
-        work = {
-            o: taken[unit.id, o] * known.operator(o).cpu_s * facts.costs.row.get(o, 1.0)
-            for o in unit.operators
-        }
+        work = {o: taken[unit.id, o] * known.operator(o).cpu_s * facts.costs.row.get(o, 1.0) for o in unit.operators}
         cores, rows = cpu.get(unit.id, 0.0), sum(work.values())
         scale = min(1.0, cores / rows) if rows > 0 else 0.0
         rest = max(0.0, cores - rows * scale) / len(unit.operators)
@@ -94,7 +89,7 @@ def _alone(one: Submission, running: DeploymentPlan, facts: Facts) -> float:
         }
     )
     row = {names[o]: factor for o, factor in facts.costs.row.items() if o in names}
-    costs = type(facts.costs).from_data({**facts.costs.to_data(), "row": row})
+    costs = replace(facts.costs, row=row)
     plan = build(flow, continuum, annotated(flow, continuum))
     alone = Facts(profile=known, costs=costs, cores=facts.cores, trigger=facts.trigger)
     return sum(u.cpu for u in predict(plan, alone).units.values())

@@ -12,11 +12,11 @@ from typing import Any
 
 from headwater.dataflow import operators as ops
 from headwater.dataflow import stateful
-from headwater.dataflow.conditions import canonical
-from headwater.dataflow.expressions import check_aggregate
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.types import StreamType
 from headwater.plan.onepass import melted
+from headwater.sql.conditions import canonical
+from headwater.sql.expressions import check_aggregate
 
 
 def normalized(flow: Dataflow) -> Dataflow:
@@ -36,9 +36,7 @@ class _Normalizing:
         for id_ in self._flow.order:
             operator = self._flow[id_]
             if not isinstance(operator, ops.STATELESS_SQL):
-                inputs = tuple(
-                    self._stream(i, self._looked_at(operator, n)) for n, i in enumerate(operator.inputs)
-                )
+                inputs = tuple(self._stream(i, self._looked_at(operator, n)) for n, i in enumerate(operator.inputs))
                 self._found[id_] = replace(operator, inputs=inputs)
         return Dataflow(self._flow.name, tuple(self._found.values()), self._flow.locations)
 

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
+from headwater.core.errors import DataflowError
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.sinks import MemorySink
-from headwater.errors import DataflowError
 from headwater.plan.build import in_layers, marked_layers
 from headwater.plan.deployment import Deployment, Edge
 from headwater.plan.model import DeploymentPlan
-from headwater.reuse.commons import Commons, Shape
+from headwater.reuse.commons import Commons, OperatorShape
 from headwater.reuse.contain import served
 from headwater.reuse.normal import normalized
 
@@ -65,9 +65,7 @@ class Pool:
 
     # ------------------------------------------------------------ who comes and goes
 
-    def submit(
-        self, dataflow: Dataflow, owner: str, *, used: Iterable[str] = (), contained: bool = True
-    ) -> Pool:
+    def submit(self, dataflow: Dataflow, owner: str, *, used: Iterable[str] = (), contained: bool = True) -> Pool:
         """Take a dataflow in; ``used``: names that operators of the shared dataflow had before.
 
         ``contained``: whether its filters and projections are served by running ones that hold theirs.
@@ -96,9 +94,7 @@ class Pool:
             key = _key(dataflow.name, runs, id_)
             ids[id_] = known.setdefault(key, _free(f"{dataflow.name}.{id_}", taken))
             taken.add(ids[id_])
-        return replace(
-            self, submissions=(*self.submissions, Submission(dataflow.name, owner, dataflow, runs, ids))
-        )
+        return replace(self, submissions=(*self.submissions, Submission(dataflow.name, owner, dataflow, runs, ids)))
 
     def remove(self, name: str) -> Pool:
         """Take a dataflow out. Raises DataflowError for one that is not there."""
@@ -146,18 +142,13 @@ class Pool:
         if running is None:
             return in_layers(self.dataflow, continuum, wanted)
         layers = self._beside(running.layers, wanted, continuum)
-        at = {
-            x: self._beside({**running.layers, **own}, wanted, continuum)
-            for x, own in running.layers_at.items()
-        }
+        at = {x: self._beside({**running.layers, **own}, wanted, continuum) for x, own in running.layers_at.items()}
         edges = {(p, o.id) for o in self.dataflow.operators for p in o.inputs}
         kept = frozenset(e for e in _cuts(running) & edges if layers[e[0]] == layers[e[1]])
         fresh = in_layers(self.dataflow, continuum, layers, at=at, cuts=kept)
         return Deployment(kept, fresh.placement.replaced(self._staying(fresh, running)))
 
-    def _staying(
-        self, fresh: Deployment, running: DeploymentPlan
-    ) -> dict[str, Mapping[str, tuple[str, ...]]]:
+    def _staying(self, fresh: Deployment, running: DeploymentPlan) -> dict[str, Mapping[str, tuple[str, ...]]]:
         """Give the hosts of what runs, where it stays in its layer and they are still there."""
         now, known = running.deployment.placement, {host.name for host in running.continuum.hosts}
         continuum = running.continuum
@@ -177,9 +168,7 @@ class Pool:
             if now.of(o)
         }
 
-    def _beside(
-        self, now: Mapping[str, str], wanted: Mapping[str, str], continuum: Continuum
-    ) -> dict[str, str]:
+    def _beside(self, now: Mapping[str, str], wanted: Mapping[str, str], continuum: Continuum) -> dict[str, str]:
         """Give each operator's layer, beside what runs ``now``: a new one is as low as anybody wants it.
 
         It is not below what it reads, which comes down for one that says its layer.
@@ -201,7 +190,7 @@ class Pool:
         commons = Commons()
         for one in self.submissions:
             inputs = {s: tuple(one.ids[i] for i in one.runs[o].inputs) for o, s in one.ids.items()}
-            commons.submit(Shape(one.name, inputs, frozenset(one.sinks.values())))
+            commons.submit(OperatorShape(one.name, inputs, frozenset(one.sinks.values())))
         commons.check(running=self.dataflow.order if self.submissions else ())
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from headwater.adapt.model import Facts, predict
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ErrorList
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import ErrorList
 from headwater.plan.build import build
 from headwater.plan.deployment import Deployment, Edge
 from headwater.plan.diff import diff

@@ -4,10 +4,10 @@ The oracle's law: for any dataflow, cuts, placement and history, the sinks of a 
 hold exactly the rows, as a multiset, that one Spark batch run over the same input gives.
 """
 
-from headwater.testing.bounded import KILL, PAUSE, STOP, BoundedSource, Item, Kill, Pause, Stop
+from headwater.testing.bounded import KILL, PAUSE, STOP, BoundedSource, Item, Kill, Pause, StopAfter
 from headwater.testing.compare import Difference, NotEquivalent, compare
-from headwater.testing.link import Link
-from headwater.testing.oracle import Outcome, batch_result, check_equivalent, run_to_end
+from headwater.testing.link import CutLink
+from headwater.testing.oracle import OracleOutcome, batch_result, check_equivalent, run_to_end
 from headwater.testing.zones import ZoneRun
 
 __all__ = [
@@ -15,14 +15,14 @@ __all__ = [
     "PAUSE",
     "STOP",
     "BoundedSource",
+    "CutLink",
     "Difference",
     "Item",
     "Kill",
-    "Link",
     "NotEquivalent",
-    "Outcome",
+    "OracleOutcome",
     "Pause",
-    "Stop",
+    "StopAfter",
     "ZoneRun",
     "batch_result",
     "check_equivalent",

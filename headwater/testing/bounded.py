@@ -20,7 +20,7 @@ class Kill:
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopAfter:
     """In a bounded source: stop at a batch boundary, and start again."""
 
 
@@ -28,18 +28,16 @@ PAUSE = Pause()
 """The only one there need be."""
 KILL = Kill()
 """The only one there need be."""
-STOP = Stop()
+STOP = StopAfter()
 """The only one there need be."""
-Item = Mapping[str, Any] | Pause | Kill | Stop
+Item = Mapping[str, Any] | Pause | Kill | StopAfter
 """A row, or what is to happen between two rows."""
 
 
 class BoundedSource:
     """Rows of a test, by location, that reach the dataflow as JSON files, one file between two events."""
 
-    def __init__(
-        self, directory: Path, rows: Mapping[str, Sequence[Item]], *, rows_per_file: int = 50
-    ) -> None:
+    def __init__(self, directory: Path, rows: Mapping[str, Sequence[Item]], *, rows_per_file: int = 50) -> None:
         self.directory = directory
         self._steps = {location: _steps(items, rows_per_file) for location, items in rows.items()}
         for location in rows:
@@ -50,11 +48,11 @@ class BoundedSource:
         """The path to read, with ``{location}``."""
         return str(self.directory / "{location}")
 
-    def release(self) -> Iterable[Pause | Kill | Stop | None]:
+    def release(self) -> Iterable[Pause | Kill | StopAfter | None]:
         """Write the files one after another over all locations; give the events between them."""
         longest = max((len(s) for s in self._steps.values()), default=0)
         for number in range(longest):
-            events: list[Pause | Kill | Stop] = []
+            events: list[Pause | Kill | StopAfter] = []
             for location, steps in self._steps.items():
                 if number < len(steps):
                     step = steps[number]
@@ -75,10 +73,10 @@ class BoundedSource:
         scratch.rename(self.directory / location / f"{number:06d}.json")
 
 
-def _steps(items: Sequence[Item], size: int) -> list[list[Mapping[str, Any]] | Pause | Kill | Stop]:
-    steps: list[list[Mapping[str, Any]] | Pause | Kill | Stop] = []
+def _steps(items: Sequence[Item], size: int) -> list[list[Mapping[str, Any]] | Pause | Kill | StopAfter]:
+    steps: list[list[Mapping[str, Any]] | Pause | Kill | StopAfter] = []
     for item in items:
-        if isinstance(item, (Pause, Kill, Stop)):
+        if isinstance(item, (Pause, Kill, StopAfter)):
             steps.append(item)
         elif steps and isinstance(steps[-1], list) and len(steps[-1]) < size:
             steps[-1].append(item)

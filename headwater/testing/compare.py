@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headwater.errors import HeadwaterError
+from headwater.core.errors import HeadwaterError
 
 if TYPE_CHECKING:
     import pyarrow as pa

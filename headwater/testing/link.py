@@ -11,7 +11,7 @@ _LOOK = 0.05
 _CHUNK = 65536
 
 
-class Link:
+class CutLink:
     """Forward TCP connections from a port of loopback to a target, until it is cut.
 
     Cut, it is like a cable that was pulled: connections stay open and nothing comes through, and

@@ -13,15 +13,15 @@ from headwater.dataflow.sinks import FileSink, MemorySink
 from headwater.plan.build import build
 from headwater.plan.deployment import Deployment as Decision
 from headwater.plan.model import DeploymentPlan
-from headwater.testing.bounded import BoundedSource, Kill, Pause, Stop
+from headwater.testing.bounded import BoundedSource, Kill, Pause, StopAfter
 from headwater.testing.compare import Difference, NotEquivalent, compare
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from headwater.continuum import Continuum
-    from headwater.runtime.endpoint import LocalEndpoint
+    from headwater.continuum.model import Continuum
+    from headwater.spark.endpoint import LocalEndpoint
 
 
 def batch_result(spark: SparkSession, dataflow: Dataflow, continuum: Continuum) -> dict[str, pa.Table]:
@@ -30,9 +30,9 @@ def batch_result(spark: SparkSession, dataflow: Dataflow, continuum: Continuum) 
     State is computed in another way than in a stream (window functions, whole groups), so the
     comparison is between two implementations.
     """
+    from headwater.connectors.sources import can_be_malformed, source_frame, well_formed
     from headwater.dataflow import sources
-    from headwater.runtime import compile
-    from headwater.runtime.sources import can_be_malformed, source_frame, well_formed
+    from headwater.query import compile
 
     locations = dataflow.locations or continuum.locations
     frames: dict[str, Any] = {}
@@ -49,14 +49,12 @@ def batch_result(spark: SparkSession, dataflow: Dataflow, continuum: Continuum) 
             frames[id_] = frame
         else:
             types = [dataflow.types[i] for i in operator.inputs]
-            frames[id_] = compile.apply(
-                operator, [frames[i] for i in operator.inputs], types, streaming=False
-            )
+            frames[id_] = compile.apply(operator, [frames[i] for i in operator.inputs], types, streaming=False)
     return {s.id: frames[s.id].toArrow() for s in dataflow.sinks}
 
 
 @dataclass(frozen=True)
-class Outcome:
+class OracleOutcome:
     """What a deployment gave and how it differs from the batch run, by sink."""
 
     plan: DeploymentPlan
@@ -78,7 +76,7 @@ def run_to_end(
     Gives the rows of every memory and Parquet sink. A Kill ends ``endpoint`` and starts it again.
     """
     from headwater.app.local import LocalRun
-    from headwater.runtime.settings import ChannelSettings, UnitSettings
+    from headwater.disk.settings import ChannelSettings, UnitSettings
 
     settings = UnitSettings(
         trigger=trigger, channel=ChannelSettings(fsync=False), max_rows_per_batch=max_rows_per_batch
@@ -94,7 +92,7 @@ def run_to_end(
         for event in source.release() if source is not None else ():
             if isinstance(event, Pause):
                 deployment.settle()
-            elif isinstance(event, Stop):
+            elif isinstance(event, StopAfter):
                 deployment.stop()
                 deployment = begin()
             elif isinstance(event, Kill):
@@ -116,9 +114,7 @@ def _sink_table(deployment: Any, sink: Any) -> pa.Table:
     if isinstance(sink, FileSink) and sink.format == "parquet":
         files = sorted(Path(sink.path.split("{")[0]).rglob("*.parquet"))
         return pa.concat_tables([pq.read_table(f) for f in files if ".headwater" not in f.parts])
-    raise NotEquivalent(
-        f"sink '{sink.id}' cannot be read back", hint="use write.memory(...) or write.parquet(...)"
-    )
+    raise NotEquivalent(f"sink '{sink.id}' cannot be read back", hint="use write.memory(...) or write.parquet(...)")
 
 
 def check_equivalent(
@@ -132,7 +128,7 @@ def check_equivalent(
     trigger: str = "100 milliseconds",
     max_rows_per_batch: int | None = None,
     expected: Mapping[str, pa.Table] | None = None,
-) -> Outcome:
+) -> OracleOutcome:
     """Hold a deployment against the batch run; raise NotEquivalent with examples where they differ.
 
     ``expected`` is the batch run's result where it is known, as ``batch_result`` gives it.
@@ -147,10 +143,6 @@ def check_equivalent(
     differences = {sink: compare(expected[sink], table) for sink, table in tables.items()}
     wrong = {sink: d for sink, d in differences.items() if d}
     if wrong:
-        story = "; ".join(
-            f"{s}: lost {d.lost}, too many {d.duplicated}: {d.examples}" for s, d in wrong.items()
-        )
-        raise NotEquivalent(
-            story, where=f"dataflow '{dataflow.name}'", hint=f"the deployment is in {directory}"
-        )
-    return Outcome(plan, differences, {sink: table.num_rows for sink, table in tables.items()})
+        story = "; ".join(f"{s}: lost {d.lost}, too many {d.duplicated}: {d.examples}" for s, d in wrong.items())
+        raise NotEquivalent(story, where=f"dataflow '{dataflow.name}'", hint=f"the deployment is in {directory}")
+    return OracleOutcome(plan, differences, {sink: table.num_rows for sink, table in tables.items()})

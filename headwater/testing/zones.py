@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headwater.agent.agents import AgentClient, Agents, running_agent
+from headwater.channels.flight import FlightLog
 from headwater.control.stamps import Stamps
+from headwater.core.errors import Unavailable
 from headwater.dataflow.sinks import MemorySink
-from headwater.errors import Unavailable
 from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.spec import spec_of
-from headwater.runtime.agents import AgentClient, Agents, running_agent
-from headwater.runtime.channels.flight import FlightLog
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.testing.link import Link
+from headwater.spark.endpoint import LocalEndpoint
+from headwater.testing.link import CutLink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +40,7 @@ class ZoneRun:
 
     def __init__(self, plan: DeploymentPlan, home: Path, *, options: tuple[str, ...] = ("--quick",)) -> None:
         self.plan = plan
-        self.links = {node: Link() for node in dict.fromkeys(u.node for u in plan.units)}
+        self.links = {node: CutLink() for node in dict.fromkeys(u.node for u in plan.units)}
         routes = {node: link.address for node, link in self.links.items()}
         self._stamps = Stamps("test", 1)
         self._agents = Agents(home, options=options, routes=routes)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from headwater.app.deployments import existing
 from headwater.control.sharing import ROLES, Role
 from headwater.control.store import NoStore
-from headwater.errors import Denied, DeploymentError, HeadwaterError
-from headwater.live import existing
+from headwater.core.errors import Denied, DeploymentError, HeadwaterError
 
 MOST = 200
 """Characters of a token at most: longer ones are nobody's."""
@@ -56,8 +56,8 @@ class Asker:
 class Access:
     """Who may ask a server over a store; ``loopback``: whether it is reached from its own machine only."""
 
-    def __init__(self, place: str | None, *, loopback: bool = True) -> None:
-        self._place = place
+    def __init__(self, store_url: str | None, *, loopback: bool = True) -> None:
+        self._place = store_url
         self._loopback = loopback
 
     @property

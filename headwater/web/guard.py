@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headwater.errors import HeadwaterError
+from headwater.core.errors import HeadwaterError
 from headwater.web import problems
 from headwater.web.access import LOOPBACK, Access, Asker
 
@@ -39,8 +39,7 @@ _OF_API = {
 _OF_PAGES = {
     # Without a referrer browsers name no origin of a form, and it would seem to come from elsewhere.
     "Referrer-Policy": "same-origin",
-    "Content-Security-Policy": "object-src 'none'; base-uri 'self'; form-action 'self'; "
-    "frame-ancestors 'none'",
+    "Content-Security-Policy": "object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'",
 }
 _LOG = logging.getLogger(__name__)
 
@@ -79,16 +78,14 @@ class Guard:
                 if begun or scope["type"] != "http":
                     raise
                 _LOG.exception("%s %s", scope["method"], path)
-                refused = problems.plain(
-                    HTTPStatus.INTERNAL_SERVER_ERROR, "something went wrong that should not"
-                )
+                refused = problems.plain(HTTPStatus.INTERNAL_SERVER_ERROR, "something went wrong that should not")
         if scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008, "reason": refused.title})
             return
         await problems.response(refused)(scope, receive, sending)
 
-    async def _refused(self, scope: Scope, headers: Headers, path: str) -> problems.Problem | None:
+    async def _refused(self, scope: Scope, headers: Headers, path: str) -> problems.ProblemDetails | None:
         """Give why a request is not to be answered; None where it is."""
         try:
             strange = _is_strange(headers.get("host", "")) and await self._on_trial()
@@ -138,7 +135,7 @@ class Guard:
 
         return counting
 
-    def _too_large(self) -> problems.Problem:
+    def _too_large(self) -> problems.ProblemDetails:
         return problems.plain(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {self._most:,} bytes: the most that is taken"
         )

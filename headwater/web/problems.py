@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
-from headwater.errors import (
+from headwater.core.errors import (
     Busy,
     ContinuumError,
     DataflowError,
@@ -26,7 +26,7 @@ from headwater.errors import (
     PlacementError,
     Unavailable,
 )
-from headwater.quantity import QuantityError
+from headwater.core.quantity import QuantityError
 from headwater.web.access import NotKnown
 
 MEDIA_TYPE = "application/problem+json"
@@ -74,7 +74,7 @@ class Detail(BaseModel):
     hint: str | None = None
 
 
-class Problem(BaseModel):
+class ProblemDetails(BaseModel):
     """What went wrong, as RFC 9457 has it."""
 
     model_config = ConfigDict(
@@ -102,12 +102,12 @@ class Problem(BaseModel):
     errors: list[Detail] = Field(default=[], description="Each of several things that are wrong.")
 
 
-def problem_of(error: HeadwaterError) -> Problem:
+def problem_of(error: HeadwaterError) -> ProblemDetails:
     """Give an error as a problem."""
     several = list(_single(error))
     first = several[0] if several else error
     _, status, name, title = next(kind for kind in KINDS if isinstance(first, kind[0]))
-    return Problem(
+    return ProblemDetails(
         type=_type(name),
         title=title,
         status=status,
@@ -135,12 +135,12 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def describe(document: dict[str, Any]) -> dict[str, Any]:
     """Add what a problem looks like to an OpenAPI document."""
     template = "#/components/schemas/{model}"
-    _, found = models_json_schema([(Problem, "serialization")], ref_template=template)
+    _, found = models_json_schema([(ProblemDetails, "serialization")], ref_template=template)
     document["components"].setdefault("schemas", {}).update(found["$defs"])
     return document
 
 
-def response(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def response(problem: ProblemDetails, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """Give the answer that tells a problem."""
     own = dict(headers or {})
     if problem.status == HTTPStatus.UNAUTHORIZED:
@@ -150,10 +150,10 @@ def response(problem: Problem, headers: Mapping[str, str] | None = None) -> JSON
     return JSONResponse(problem.model_dump(), problem.status, headers=own, media_type=MEDIA_TYPE)
 
 
-def plain(status: int, detail: str | None = None, hint: str | None = None) -> Problem:
+def plain(status: int, detail: str | None = None, hint: str | None = None) -> ProblemDetails:
     """Give the problem of a request that no use case has seen."""
     phrase = HTTPStatus(status).phrase
-    return Problem(
+    return ProblemDetails(
         type=_type(phrase.lower().replace(" ", "-")),
         title=_TITLES.get(status, phrase),
         status=status,
@@ -175,9 +175,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         # The values themselves are not repeated: there may be secrets among them.
-        details = [
-            Detail(detail=str(e["msg"]), where=".".join(map(str, e["loc"]))) for e in error.errors()[:100]
-        ]
+        details = [Detail(detail=str(e["msg"]), where=".".join(map(str, e["loc"]))) for e in error.errors()[:100]]
         found = plain(HTTPStatus.UNPROCESSABLE_ENTITY, hint="correct it; GET /api/v1/openapi.json tells how")
         whole = "; ".join(f"{d.where}: {d.detail}" for d in details)
         where = details[0].where if details else None

@@ -18,13 +18,13 @@ from fastapi import APIRouter, Depends, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import headwater
-from headwater.continuum import Zone
-from headwater.errors import DeploymentError
-from headwater.live import HOME
+from headwater.app.deployments import HOME
+from headwater.continuum.model import Zone
+from headwater.core.errors import DeploymentError
 from headwater.web import problems
 from headwater.web.access import LOOPBACK, Access
 from headwater.web.api import about, changes, decisions, deployments, events, pools, worlds, zones
-from headwater.web.api.asking import Served, known_query
+from headwater.web.api.dependencies import Served, known_query
 from headwater.web.guard import MAX_BODY, Guard
 
 TRIES = 10
@@ -36,7 +36,7 @@ ENDS = 5.0
 DASHBOARD = "headwater.web.dashboard"
 _ABOUT = """
 What the command line can do, over HTTP. Look with a token of any role; change deployments as `operator`;
-submit and remove shared dataflows as `owner`, in one's own name. Wishes are stored and answered with 202: the
+submit and remove shared dataflows as `owner`, in one's own name. Desired states are stored and answered with 202: the
 controller carries them out, and `/events` tells how.
 
 Whatever goes wrong is answered as `application/problem+json` (RFC 9457), with what to do next in `hint`.
@@ -102,14 +102,14 @@ def with_dashboard(api: FastAPI, served: Served) -> ASGIApp:
         return api
     _has_pages = True
     pages = FastAPI(openapi_url=None)
-    importlib.import_module(DASHBOARD).attach(pages, served.place, served.access, served.home)
+    importlib.import_module(DASHBOARD).attach(pages, served.store_url, served.access, served.home)
     pages.add_middleware(Guard, access=served.access, most=MAX_BODY)
     return WithPages(api, pages)
 
 
 @contextmanager
 def serving(
-    place: str | None,
+    store_url: str | None,
     host: str,
     port: int,
     *,
@@ -123,10 +123,10 @@ def serving(
     Where the port is taken, the next ones are tried. Raises DeploymentError where none is free, or where
     anybody could do anything from another machine.
     """
-    access = Access(place, loopback=host in LOOPBACK)
+    access = Access(store_url, loopback=host in LOOPBACK)
     access.check()
     served = Served(
-        place=place,
+        store_url=store_url,
         access=access,
         home=home,
         trust_code=trust_code,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from headwater import live, service
-from headwater.continuum import Continuum, Zone
+from headwater.app import deployments, running
+from headwater.app.loading import LoadedDataflow
+from headwater.continuum.model import Continuum, Zone
+from headwater.core.errors import DataflowError, Denied
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sinks import JdbcSink, KafkaSink
-from headwater.errors import DataflowError, Denied
-from headwater.loading import LoadedDataflow
 
 _PLAIN = ("jdbc:postgresql://", "jdbc:mysql://", "jdbc:mariadb://")
 """Databases whose drivers do nothing but write where an address says nothing else."""
@@ -27,7 +27,7 @@ def check_dataflow(dataflow: Dataflow, *, trusted: bool) -> None:
     if trusted:
         return
     try:
-        service.check_trust(LoadedDataflow(dataflow, "the request", is_code=False), trust_code=False)
+        running.check_trust(LoadedDataflow(dataflow, "the request", is_code=False), trust_code=False)
     except DataflowError as error:
         raise Denied(error.what, where=error.where, hint=_HINT) from error
     for operator in dataflow.operators:
@@ -46,14 +46,12 @@ def _is_plain(sink: JdbcSink) -> bool:
     return bare and sink.url.startswith(_PLAIN) and sink.driver is None and not sink.options
 
 
-def check_continuum(
-    continuum: Continuum, place: str | None, *, known: Iterable[Zone] = (), trusted: bool
-) -> None:
+def check_continuum(continuum: Continuum, store_url: str | None, *, known: Iterable[Zone] = (), trusted: bool) -> None:
     """Raise Denied where a continuum names addresses that are neither known nor in a plan in force."""
     if trusted or not (named := {a: zone.name for zone in continuum.zones for a in _addresses(zone)}):
         return
     there = {a for zone in known for a in _addresses(zone)}
-    for plan in live.in_force(place).values():
+    for plan in deployments.in_force(store_url).values():
         there |= {a for zone in plan.continuum.zones for a in _addresses(zone)}
     for address, zone in named.items():
         if address not in there:

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headwater.runtime.broker import LocalBroker
-from headwater.runtime.channels.base import Channel
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.channels.flight import FlightLog
-from headwater.runtime.channels.open import open_log
-from headwater.runtime.logserver import LogServer
-from headwater.runtime.wire import Credentials, Wire
+from headwater.channels.base import ChannelLog
+from headwater.channels.filelog import FileLog
+from headwater.channels.flight import FlightLog
+from headwater.channels.logserver import LogServer
+from headwater.channels.open import open_log
+from headwater.channels.wire import Credentials, Wire
+from headwater.spark.broker import LocalBroker
 
 KINDS = ("filelog", "kafka")
 
@@ -48,7 +48,7 @@ def table(ids: Sequence[int]) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "ts": pa.array([i * 1_000_000 for i in ids], TS)})
 
 
-def ids(channel: Channel, start: int | None = None, end: int | None = None) -> list[int]:
+def ids(channel: ChannelLog, start: int | None = None, end: int | None = None) -> list[int]:
     """Read the ids between two positions."""
     first = channel.earliest() if start is None else start
     last = channel.latest() if end is None else end
@@ -56,7 +56,7 @@ def ids(channel: Channel, start: int | None = None, end: int | None = None) -> l
 
 
 @pytest.fixture(params=(*KINDS, "flight"))
-def reopen(request: pytest.FixtureRequest, tmp_path: Path, topic: str) -> Iterator[Callable[[], Channel]]:
+def reopen(request: pytest.FixtureRequest, tmp_path: Path, topic: str) -> Iterator[Callable[[], ChannelLog]]:
     """Give a function that opens the same channel anew, as another process would."""
     if request.param == "flight":
         server = LogServer(
@@ -73,6 +73,6 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path, topic: str) -> Iterat
 
 
 @pytest.fixture
-def channel(reopen: Callable[[], Channel]) -> Channel:
+def channel(reopen: Callable[[], ChannelLog]) -> ChannelLog:
     """Give an empty channel."""
     return reopen()

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from benchmarks.netlab import Lab
-from headwater.continuum import Continuum
-from headwater.errors import HeadwaterError, Unavailable
+from headwater.continuum.model import Continuum
+from headwater.core.errors import HeadwaterError, Unavailable
 
 
 @contextmanager

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.channels.flight import FlightLog
-from headwater.runtime.linkmeter import LinkMeter
-from headwater.runtime.logserver import LogServer
-from headwater.runtime.relay import Relay
-from headwater.runtime.wire import Credentials, Wire
+from headwater.channels.filelog import FileLog
+from headwater.channels.flight import FlightLog
+from headwater.channels.linkmeter import LinkMeter
+from headwater.channels.logserver import LogServer
+from headwater.channels.relay import Relay
+from headwater.channels.wire import Credentials, Wire
 
 BATCH, RATE = 50_000, 500_000
 LOGS = ("one", "two")

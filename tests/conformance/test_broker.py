@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from headwater.channels.open import open_log
 from headwater.cli import app
-from headwater.errors import DeploymentError, Unavailable
-from headwater.runtime import standing
-from headwater.runtime.channels.open import open_log
+from headwater.core.errors import DeploymentError, Unavailable
+from headwater.spark import brokerprocess
 from tests.conftest import free_port
 
 from .conftest import ids, table
@@ -50,24 +50,24 @@ def test_a_broker_outlives_the_command_and_keeps_its_data(tmp_path: Path) -> Non
         assert headwater("stop", *where) == started
         assert headwater("status", *where)["pid"] is None
         assert headwater("stop", *where)["pid"] is None
-        standing.start(tmp_path / "kafka", port=int(port))
+        brokerprocess.start(tmp_path / "kafka", port=int(port))
         assert ids(open_log(spec)) == [1, 2]
     finally:
-        standing.stop(tmp_path / "kafka")
+        brokerprocess.stop(tmp_path / "kafka")
 
 
 def test_a_process_that_is_no_broker_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "broker.json").write_text(json.dumps({"pid": os.getpid(), "port": 1}))
-    assert standing.status(tmp_path) is None
-    assert standing.stop(tmp_path) is None
-    assert standing.stop(tmp_path / "nowhere") is None
+    assert brokerprocess.status(tmp_path) is None
+    assert brokerprocess.stop(tmp_path) is None
+    assert brokerprocess.stop(tmp_path / "nowhere") is None
 
 
 def test_a_port_that_is_taken_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = socket.create_server(("127.0.0.1", 0))
     with other, pytest.raises(Unavailable, match=r"port \d+ is taken"):
-        standing.start(tmp_path, port=other.getsockname()[1])
-    found = standing.Standing(tmp_path, os.getpid(), 1)
-    monkeypatch.setattr(standing, "status", lambda _: found)
+        brokerprocess.start(tmp_path, port=other.getsockname()[1])
+    found = brokerprocess.BrokerProcess(tmp_path, os.getpid(), 1)
+    monkeypatch.setattr(brokerprocess, "status", lambda _: found)
     with pytest.raises(DeploymentError, match="runs already"):
-        standing.start(tmp_path, port=1)
+        brokerprocess.start(tmp_path, port=1)

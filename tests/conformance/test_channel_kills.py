@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from headwater.runtime.broker import LocalBroker
-from headwater.runtime.channels.open import open_log
+from headwater.channels.open import open_log
+from headwater.spark.broker import LocalBroker
 
 from .conftest import KINDS, ids, spec_of
 
@@ -25,7 +25,7 @@ ROWS = 3
 WRITER = """
 import json, sys
 import pyarrow as pa
-from headwater.runtime.channels.open import open_log
+from headwater.channels.open import open_log
 spec, epoch, first, last = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 log = open_log({**spec, "lineage": "numbers"}, event_time="ts")
 print("ready", flush=True)
@@ -99,9 +99,7 @@ def test_writers_killed_at_random_moments(
     kind: str, tmp_path: Path, topic: str, request: pytest.FixtureRequest
 ) -> None:
     broker = request.getfixturevalue("broker") if kind == "kafka" else None
-    read, expected, open_ends = kill_again_and_again(
-        spec_of(kind, tmp_path / "log", topic, broker), kills=4, seed=11
-    )
+    read, expected, open_ends = kill_again_and_again(spec_of(kind, tmp_path / "log", topic, broker), kills=4, seed=11)
     assert read == expected
     assert open_ends > 0, "no batch was repeated: the test shows nothing"
 

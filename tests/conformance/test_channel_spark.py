@@ -13,15 +13,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from headwater.errors import ChannelError
-from headwater.runtime.broker import LocalBroker
-from headwater.runtime.channels.arrival import Arrival, word_of
-from headwater.runtime.channels.base import END
-from headwater.runtime.channels.channel_spark import ChannelReader, ChannelSource, Piece, share
-from headwater.runtime.channels.log import Log
-from headwater.runtime.channels.open import open_log
-from headwater.runtime.channels.segments import Segment
-from headwater.runtime.fileoutlet import FilesOutlet
+from headwater.channels.arrival import Arrival, word_of
+from headwater.channels.base import END
+from headwater.channels.channel_spark import ChannelReader, ChannelSource, WriterCommitMessage, share
+from headwater.channels.log import Log
+from headwater.channels.open import open_log
+from headwater.channels.segments import Segment
+from headwater.connectors.filewriter import FileSinkWriter
+from headwater.core.errors import ChannelError
+from headwater.spark.broker import LocalBroker
 
 from .conftest import KINDS, ids, spec_of, table
 
@@ -47,7 +47,7 @@ class Site:
         kind = "kafka" if self._broker else "filelog"
         return spec_of(kind, self.root / name, f"{self._topic}.{name}", self._broker)
 
-    def outlet(self, name: str, **more: Any) -> dict[str, Any]:
+    def sink_writer(self, name: str, **more: Any) -> dict[str, Any]:
         return {**self.spec(name), "kind": "kafkalog" if self._broker else "filelog", **more}
 
     def log(self, name: str) -> Log:
@@ -132,8 +132,8 @@ def test_a_plan_leaves_word_on_when_its_rows_came(site: Site) -> None:
     a, b = site.log("a"), site.log("b")
     site.list("a", "b")
     reader = site.reader()
-    a.commit(1, 0, [_piece(a, 1)], born=(10.0, 11.0))
-    b.commit(1, 0, [_piece(b, 2)], born=(9.0, 10.5))
+    a.commit(1, 0, [_piece(a, 1)], ingested=(10.0, 11.0))
+    b.commit(1, 0, [_piece(b, 2)], ingested=(9.0, 10.5))
     first = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     reader.partitions({"a": 0, "b": 0}, first)
     assert word_of(site.members, first) == Arrival(times=(9.0, 11.0), rows=True)
@@ -268,9 +268,9 @@ def test_the_row_limit_is_shared_fairly(site: Site) -> None:
 
 
 def test_tasks_are_balanced_and_keep_each_writers_order() -> None:
-    def run(writer: str, *sizes: int) -> tuple[Piece, ...]:
+    def run(writer: str, *sizes: int) -> tuple[WriterCommitMessage, ...]:
         return tuple(
-            Piece(writer, seq, Segment(file=f"{seq}", rows=rows, bytes=1, crc32=0))
+            WriterCommitMessage(writer, seq, Segment(file=f"{seq}", rows=rows, bytes=1, crc32=0))
             for seq, rows in enumerate(sizes)
         )
 
@@ -318,13 +318,13 @@ def source(spark: SparkSession, site: Site, **more: object) -> DataFrame:
 def start(
     frame: DataFrame,
     site: Site,
-    outlets: list[dict[str, Any]],
+    sink_writers: list[dict[str, Any]],
     *,
     epoch: int = 1,
     checkpoint: str = "c",
     **trigger: Any,
 ) -> StreamingQuery:
-    config = json.dumps({"epoch": epoch, "outlets": [{"fsync": False, **o} for o in outlets]})
+    config = json.dumps({"epoch": epoch, "sink_writers": [{"fsync": False, **o} for o in sink_writers]})
     writer = frame.writeStream.format("headwater_sink").option("config", config)
     writer = writer.option("checkpointLocation", str(site.root / checkpoint))
     return writer.trigger(**(trigger or {"processingTime": "100 milliseconds"})).start()
@@ -349,7 +349,7 @@ def halt(query: StreamingQuery) -> None:
 
 
 def out_log(site: Site) -> dict[str, Any]:
-    return site.outlet("out", event_time="ts")
+    return site.sink_writer("out", event_time="ts")
 
 
 def test_rows_pass_through_a_live_query(spark: SparkSession, site: Site) -> None:
@@ -390,12 +390,12 @@ def test_one_query_feeds_several_outlets(spark: SparkSession, site: Site) -> Non
         "struct(id, concat('bad ', id) as reason) as o2",
     )
     rows = rows.selectExpr("__out", *[f"if(__out = {i}, o{i}, null) as o{i}" for i in range(3)])
-    outlets: list[dict[str, Any]] = [
+    sink_writers: list[dict[str, Any]] = [
         {"tag": 0, **out_log(site)},
-        {"tag": 1, **site.outlet("even", event_time="w")},
+        {"tag": 1, **site.sink_writer("even", event_time="w")},
         {"tag": 2, "kind": "files", "format": "json", "path": str(site.root / "dead")},
     ]
-    query = start(rows, site, outlets, availableNow=True)
+    query = start(rows, site, sink_writers, availableNow=True)
     assert query.awaitTermination(int(WAIT))
     assert query.exception() is None
     assert ids(site.log("out")) == list(range(1, 100, 2))
@@ -403,7 +403,7 @@ def test_one_query_feeds_several_outlets(spark: SparkSession, site: Site) -> Non
     even = site.log("even")
     assert ids(even) == [i for i in range(100) if i % 2 == 0 and i % 10]
     assert even.stats().frontier == 103_000_000 - 1 - 1000
-    dead = FilesOutlet(outlets[2], 1)
+    dead = FileSinkWriter(sink_writers[2], 1)
     assert dead.rows() == 10
     lines = [json.loads(x) for p in sorted(dead.path.glob("part-*.json")) for x in p.read_text().splitlines()]
     assert [x["reason"] for x in lines] == [f"bad {i}" for i in range(0, 100, 10)]
@@ -418,9 +418,9 @@ def test_a_restarted_query_loses_and_doubles_nothing(spark: SparkSession, site: 
     files = {"kind": "files", "format": "parquet", "path": str(site.root / "files")}
     rows = source(spark, site, max_rows_per_batch=1)
     tagged = rows.selectExpr("cast(id % 2 as int) as __out", "struct(id, ts) as o0", "struct(id, ts) as o1")
-    outlets = [{"tag": 0, **out_log(site)}, {"tag": 1, **files}]
-    total = lambda: out.stats().rows + FilesOutlet(files, 1).rows()  # noqa: E731
-    query = start(tagged, site, outlets)
+    sink_writers = [{"tag": 0, **out_log(site)}, {"tag": 1, **files}]
+    total = lambda: out.stats().rows + FileSinkWriter(files, 1).rows()  # noqa: E731
+    query = start(tagged, site, sink_writers)
     wait(query, lambda: total() == 4)
     wait(query, lambda: len([n for n in os.listdir(site.root / "c" / "commits") if n.isdigit()]) == 4)
     halt(query)
@@ -428,7 +428,7 @@ def test_a_restarted_query_loses_and_doubles_nothing(spark: SparkSession, site: 
         (site.root / "c" / "commits" / name).unlink(missing_ok=True)
     for batch in range(4, 8):
         a.append(table([batch]), epoch=1, batch=batch)
-    query = start(tagged, site, outlets)
+    query = start(tagged, site, sink_writers)
     wait(query, lambda: total() == 8)
     halt(query)
     shown = spark.read.parquet(str(site.root / "files")).select("id").toArrow()
@@ -471,7 +471,7 @@ def test_spark_types_survive(spark: SparkSession, site: Site) -> None:
         "cast(ts as date) as day",
         "cast(concat('b', id) as binary) as b",
     )
-    written = start(rows, site, [site.outlet("typed")], availableNow=True)
+    written = start(rows, site, [site.sink_writer("typed")], availableNow=True)
     assert written.awaitTermination(int(WAIT))
     site.list("typed")
     ddl = (
@@ -479,7 +479,7 @@ def test_spark_types_survive(spark: SparkSession, site: Site) -> None:
         "d decimal(12, 3), n timestamp_ntz, day date, b binary"
     )
     frame = source(spark, site, schema=ddl, punctuate=False)
-    copied = start(frame, site, [site.outlet("copy")], checkpoint="c2", availableNow=True)
+    copied = start(frame, site, [site.sink_writer("copy")], checkpoint="c2", availableNow=True)
     assert copied.awaitTermination(int(WAIT))
     first, second = open_log(site.spec("typed")), open_log(site.spec("copy"))
     assert pa.Table.from_batches(first.read(0, 1)).equals(pa.Table.from_batches(second.read(0, 1)))

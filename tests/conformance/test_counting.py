@@ -10,15 +10,15 @@ import pytest
 
 import headwater as hw
 from headwater.app.local import LocalRun
-from headwater.continuum import Continuum
+from headwater.connectors.sources import can_be_malformed, source_frame, well_formed
+from headwater.continuum.model import Continuum
+from headwater.core.metrics import Progress
 from headwater.dataflow import sources
 from headwater.dataflow.graph import Dataflow
-from headwater.metrics import Progress
+from headwater.disk.settings import ChannelSettings, UnitSettings
 from headwater.plan.build import build, one_unit
-from headwater.runtime import compile
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.settings import ChannelSettings, UnitSettings
-from headwater.runtime.sources import can_be_malformed, source_frame, well_formed
+from headwater.query import compile
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import PAUSE, BoundedSource, batch_result, compare
 
 if TYPE_CHECKING:
@@ -135,9 +135,7 @@ def test_rows_of_operators_are_those_of_a_batch(split: bool, endpoint: LocalEndp
     dataflow = flow(readings.path, limits(tmp_path / "tops"), split=split)
     table, (before, after) = run(dataflow, readings, endpoint, tmp_path / "run", split=split)
     wanted = batch_counts(endpoint.session(), dataflow)
-    assert not compare(
-        batch_result(endpoint.session(), dataflow, Continuum.from_text(CONTINUUM))["out"], table
-    )
+    assert not compare(batch_result(endpoint.session(), dataflow, Continuum.from_text(CONTINUUM))["out"], table)
 
     taken: Counter[str] = Counter()
     given: Counter[str] = Counter()

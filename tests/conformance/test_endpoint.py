@@ -17,13 +17,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from headwater.continuum import Continuum
-from headwater.errors import ContinuumError, RuntimeFailure, Unavailable
-from headwater.runtime import endpoint as endpoint_module
-from headwater.runtime.endpoint import LocalEndpoint, find_java
-from headwater.runtime.ports import free_ports
-from headwater.runtime.query import running_query
-from headwater.runtime.remote import RemoteEndpoint
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ContinuumError, RuntimeFailure, Unavailable
+from headwater.disk.ports import free_ports
+from headwater.query.query import running_query
+from headwater.spark import endpoint as endpoint_module
+from headwater.spark.endpoint import LocalEndpoint, find_java
+from headwater.spark.remote import RemoteEndpoint
 from headwater.testing import BoundedSource, check_equivalent
 from tests.deployments.flows import CONTINUUM, FLOWS, rows
 
@@ -116,9 +116,7 @@ class _Seen(Exception): ...
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps a port for somebody")
-def test_nobody_else_is_given_its_port_while_it_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_else_is_given_its_port_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def spawn(arguments: list[str], environment: Mapping[str, str], directory: Path) -> None:
         (word,) = (a for a in arguments if a.startswith("spark.connect.grpc.binding.port="))
         address = ("127.0.0.1", int(word.partition("=")[2]))
@@ -151,9 +149,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
             name = f"org.apache.spark.deploy.{role}.{role.capitalize()}"
             command = [str(home / "bin" / "spark-class"), name, "--host", "127.0.0.1", "--webui-port", "0"]
             with (tmp_path / f"{role}.log").open("wb") as log:
-                processes.append(
-                    subprocess.Popen([*command, *words], env=environment, stdout=log, stderr=log)
-                )
+                processes.append(subprocess.Popen([*command, *words], env=environment, stdout=log, stderr=log))
         yield address
     finally:
         for process in processes:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headwater.dataflow import special
-from headwater.dataflow.coercion import Typed
-from headwater.dataflow.expressions import check, check_aggregate, check_condition, parse_projection
-from headwater.dataflow.functions import AGGREGATES, SCALARS, VOLATILE
-from headwater.dataflow.inference import Inference
-from headwater.dataflow.parser import parse
-from headwater.dataflow.schema import DataType, Schema
-from headwater.dataflow.syntax import Binary, Call, Node, Predicate, Unary
-from headwater.errors import DataflowError
+from headwater.core.errors import DataflowError
+from headwater.sql import special
+from headwater.sql.coercion import Typed
+from headwater.sql.expressions import check, check_aggregate, check_condition, parse_projection
+from headwater.sql.functions import AGGREGATES, SCALARS, VOLATILE
+from headwater.sql.inference import Inference
+from headwater.sql.parser import parse
+from headwater.sql.schema import DataType, Schema
+from headwater.sql.syntax import Binary, Call, PredicateCall, SyntaxNode, Unary
 from tests.conformance import expression_cases as cases
 
 if TYPE_CHECKING:
@@ -140,9 +140,7 @@ def test_every_cast_agrees(empty: DataFrame) -> None:
         if sparks != _type_or_none(text)
     ]
     for text in refused:
-        wrong += [
-            f"Spark takes {text}" for found in _spark_types(empty, [text]) if not isinstance(found, str)
-        ]
+        wrong += [f"Spark takes {text}" for found in _spark_types(empty, [text]) if not isinstance(found, str)]
     assert not wrong, "\n".join(wrong)
 
 
@@ -210,13 +208,13 @@ def test_canonical_text_means_the_same(rows: DataFrame, *, aggregate: bool) -> N
     assert failed == cases.RAISING.intersection(texts)
 
 
-def _bracketed(node: Node) -> str:
+def _bracketed(node: SyntaxNode) -> str:
     match node:
         case Binary(operator, left, right):
             return f"({_bracketed(left)} {operator} {_bracketed(right)})"
         case Unary(operator, operand):
             return f"({operator} {_bracketed(operand)})"
-        case Predicate(operator, _, subject, ()):
+        case PredicateCall(operator, _, subject, ()):
             return f"({_bracketed(subject)} {operator})"
     return f"({Inference(SCHEMA, place='scalar').walk(node).text})"
 
@@ -271,7 +269,7 @@ def test_window_time(spark: SparkSession) -> None:
 def test_every_known_function_has_a_case() -> None:
     called = {"window_time"}
 
-    def collect(node: Node) -> None:
+    def collect(node: SyntaxNode) -> None:
         if isinstance(node, Call):
             called.add(node.name)
         for child in node.children:

@@ -14,11 +14,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headwater.errors import ChannelError, ChannelFull
-from headwater.runtime.channels.base import Limits, WhenFull
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.channels.journal import Journal
-from headwater.runtime.channels.store import SegmentStore
+from headwater.channels.base import ChannelLimits, WhenFull
+from headwater.channels.filelog import FileLog
+from headwater.channels.journal import Journal
+from headwater.channels.store import SegmentStore
+from headwater.core.errors import ChannelError, ChannelFull
 
 from .conftest import TS, ids, table
 
@@ -49,7 +49,7 @@ def files(log: FileLog, directory: str) -> list[str]:
 
 WRITER = """
 import sys
-from headwater.runtime.channels.filelog import FileLog
+from headwater.channels.filelog import FileLog
 import pyarrow as pa
 log = FileLog(sys.argv[1], event_time="ts", fsync=False)
 last = log.tail()
@@ -160,9 +160,7 @@ def test_an_interrupted_reclaim_is_finished_by_the_next(
         else:
             calls = iter([False, True])
             write = log._keep.write_floor
-            patch.setattr(
-                log._keep, "write_floor", lambda *a, **k: crash() if next(calls) else write(*a, **k)
-            )
+            patch.setattr(log._keep, "write_floor", lambda *a, **k: crash() if next(calls) else write(*a, **k))
         with pytest.raises(Crash):
             log.advance("r", 3)
     other = again(log)
@@ -183,7 +181,7 @@ def bounded(log: FileLog, when_full: WhenFull, *, batches: float = 2.5, timeout:
     log.register("r")
     log.append(table([0]), epoch=1, batch=0)
     size = log.stats().bytes
-    limits = Limits(max_bytes=int(size * batches), when_full=when_full, block_timeout=timeout)
+    limits = ChannelLimits(max_bytes=int(size * batches), when_full=when_full, block_timeout=timeout)
     return again(log, limits=limits)
 
 
@@ -205,7 +203,7 @@ def test_block_when_full_until_there_is_room(log: FileLog) -> None:
         [
             sys.executable,
             "-c",
-            "import sys, time; time.sleep(0.5); from headwater.runtime.channels.filelog import FileLog;"
+            "import sys, time; time.sleep(0.5); from headwater.channels.filelog import FileLog;"
             "FileLog(sys.argv[1]).advance('r', 1)",
             str(log.path),
         ]
@@ -274,13 +272,13 @@ def test_a_batch_above_the_bound_enters_an_empty_channel(log: FileLog, policy: W
 def test_age_bound(log: FileLog) -> None:
     log.register("r")
     log.append(table([0]), epoch=1, batch=0)
-    young = again(log, limits=Limits(max_age=60, when_full="fail"))
+    young = again(log, limits=ChannelLimits(max_age=60, when_full="fail"))
     assert young.append(table([1]), epoch=1, batch=1)
-    old = again(log, limits=Limits(max_age=0.05, when_full="fail"))
+    old = again(log, limits=ChannelLimits(max_age=0.05, when_full="fail"))
     time.sleep(0.1)
     with pytest.raises(ChannelFull, match=r"oldest unread entry is .* max_age=0\.05"):
         old.append(table([2]), epoch=1, batch=2)
-    dropping = again(log, limits=Limits(max_age=0.05, when_full="drop_oldest"))
+    dropping = again(log, limits=ChannelLimits(max_age=0.05, when_full="drop_oldest"))
     assert dropping.append(table([2]), epoch=1, batch=2)
     assert (ids(log), log.stats().dropped_rows) == ([2], 2)
 
@@ -371,7 +369,7 @@ def test_finding_the_newest_entry_does_not_list(log: FileLog, monkeypatch: pytes
     for batch in range(300):
         log.append(table([batch]), epoch=1, batch=batch)
     (log.path / "log.hint").write_text("17")  # stale: it is written without sync
-    monkeypatch.setattr("headwater.runtime.channels.journal.os.listdir", crash)
+    monkeypatch.setattr("headwater.channels.journal.os.listdir", crash)
     assert again(log).latest() == 300
     monkeypatch.undo()
     for bad in ("", "x", "5000"):
@@ -419,12 +417,10 @@ def test_reader_ids_are_file_names(log: FileLog) -> None:
 
 def test_workers_import_the_log_without_pyarrow() -> None:
     code = (
-        "import sys, headwater.runtime.channels.filelog;"
+        "import sys, headwater.channels.filelog;"
         "print(sorted({'pyarrow', 'pandas', 'pyspark', 'pydantic'} & set(sys.modules)))"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
-    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert found.stdout.strip() == "[]"
 
 

@@ -13,11 +13,11 @@ import pytest
 import headwater as hw
 from headwater import iot
 from headwater.app.local import LocalRun
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.dataflow.stream import Stream
+from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.settings import UnitSettings
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, check_equivalent
 
 ONE = Continuum.from_text("""

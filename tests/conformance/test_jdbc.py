@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headwater as hw
+from headwater.connectors.jdbc import AVAILABLE_NOW, packages_for, start_sink
+from headwater.core.errors import DataflowError, DeploymentError
 from headwater.dataflow.sinks import JdbcSink
-from headwater.errors import DataflowError, DeploymentError
-from headwater.runtime.checkpoint import checkpoint_number
-from headwater.runtime.jdbc import AVAILABLE_NOW, packages_for, start_sink
+from headwater.disk.checkpoint import checkpoint_number
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -144,9 +144,7 @@ def test_a_batch_that_fails_leaves_nothing(table: Table) -> None:
     table.give(1)
     table.run()
     table.give(2, 3)
-    (table.input / "1.json").write_text(
-        '{"id": 2, "text": "ok"}\n' + json.dumps({"id": 3, "text": "x" * 40}) + "\n"
-    )
+    (table.input / "1.json").write_text('{"id": 2, "text": "ok"}\n' + json.dumps({"id": 3, "text": "x" * 40}) + "\n")
     options = (("createTableColumnTypes", "text varchar(10)"),)
     with pytest.raises(Exception, match="'short' was not written"):
         table.run(checkpoint="other", table="short", options=options)

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headwater.errors import HeadwaterError
-from headwater.runtime.broker import LocalBroker
-from headwater.runtime.channels import kafkacluster
-from headwater.runtime.channels.open import open_log
+from headwater.channels import kafkacluster
+from headwater.channels.open import open_log
+from headwater.core.errors import HeadwaterError
+from headwater.spark.broker import LocalBroker
 from tests.conftest import running_broker
 
 from .conftest import ids, table
@@ -87,12 +87,10 @@ def test_user_and_password_come_from_the_environment(
     assert SECRET not in repr(spec)
 
 
-def test_a_wrong_password_is_said_and_not_shown(
-    spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_password_is_said_and_not_shown(spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(USER, "admin")
     monkeypatch.setenv(PASSWORD, "wrong horse")
-    monkeypatch.setattr("headwater.runtime.kafkaclient.SECONDS", 5.0)
+    monkeypatch.setattr("headwater.channels.kafkaclient.SECONDS", 5.0)
     with pytest.raises(HeadwaterError) as caught:
         open_log(spec).create()
     assert "wrong horse" not in str(caught.value)

@@ -17,15 +17,15 @@ import pytest
 
 import headwater as hw
 from headwater.app.local import LocalRun
-from headwater.continuum import Continuum
-from headwater.errors import ChannelError, RuntimeFailure, Unavailable
+from headwater.channels.segments import Segment
+from headwater.connectors import kafkawriter
+from headwater.connectors.writers import open_sink_writer
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ChannelError, RuntimeFailure, Unavailable
+from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build
-from headwater.runtime import kafkaoutlet
-from headwater.runtime.broker import LocalBroker
-from headwater.runtime.channels.segments import Segment
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.outlets import open_outlet
-from headwater.runtime.settings import UnitSettings
+from headwater.spark.broker import LocalBroker
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource
 from tests.deployments.flows import CONTINUUM, LOCATIONS, rows
 
@@ -40,12 +40,12 @@ def spec(broker: LocalBroker, topic: str, place: Path, **others: Any) -> dict[st
 
 def write(config: dict[str, Any], batch: int, *values: str, epoch: int = 1) -> None:
     """Do what Spark does with a batch: a task writes, then the driver commits."""
-    outlet = open_outlet(config, epoch)
-    task = outlet.open()
+    sink_writer = open_sink_writer(config, epoch)
+    task = sink_writer.open()
     task.write(pa.record_batch({"value": list(values), "key": [f"k{v}" for v in values]}))
     piece = task.close()
     assert isinstance(piece, Segment)
-    outlet.commit([piece], batch)
+    sink_writer.commit([piece], batch)
 
 
 def read(broker: LocalBroker, topic: str, *, committed: bool = True) -> list[tuple[str, str]]:
@@ -158,7 +158,7 @@ def test_a_writer_killed_at_random_moments_loses_and_doubles_nothing(
 
 
 def test_no_broker_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafkaoutlet, "SECONDS", 1.0)
+    monkeypatch.setattr(kafkawriter, "SECONDS", 1.0)
     away = {"bootstrap.servers": "127.0.0.1:9"}  # nobody listens
     config = {"kind": "kafka", "topic": "t", "id": "x", "path": str(tmp_path), "settings": away}
     with pytest.raises(Unavailable, match=r"no Kafka broker at 127\.0\.0\.1:9"):
@@ -176,9 +176,7 @@ def test_a_wrong_setting_is_told_without_secrets(tmp_path: Path, monkeypatch: py
         write({**config, "user_env": "KAFKA_ABSENT"}, 0, "a")
 
 
-def test_a_dataflow_ends_in_a_topic(
-    broker: LocalBroker, topic: str, endpoint: LocalEndpoint, tmp_path: Path
-) -> None:
+def test_a_dataflow_ends_in_a_topic(broker: LocalBroker, topic: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(tmp_path / "in", rows(30, seed=3))
     source.release_all()
     builder = hw.flow("tokafka", locations=LOCATIONS)

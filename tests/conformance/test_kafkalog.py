@@ -13,13 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headwater.errors import ChannelError, ChannelFull, RuntimeFailure, Unavailable
-from headwater.runtime import kafkaclient
-from headwater.runtime.broker import LocalBroker
-from headwater.runtime.channels import kafkacluster
-from headwater.runtime.channels.kafkalog import KafkaLog
-from headwater.runtime.channels.open import open_log, remove_log
-from headwater.runtime.channels.segments import Segment
+from headwater.channels import kafkaclient, kafkacluster
+from headwater.channels.kafkalog import KafkaLog
+from headwater.channels.open import open_log, remove_log
+from headwater.channels.segments import Segment
+from headwater.core.errors import ChannelError, ChannelFull, RuntimeFailure, Unavailable
+from headwater.spark.broker import LocalBroker
 
 from .conftest import ids, spec_of, table
 
@@ -43,10 +42,8 @@ def as_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_another_process(spec: dict[str, Any], code: str) -> None:
-    text = f"from headwater.runtime.channels.open import open_log\nlog = open_log({spec!r})\n{code}"
-    subprocess.run(
-        [sys.executable, "-c", text], check=True, timeout=120, env={**os.environ, "PYTHONPATH": ROOT}
-    )
+    text = f"from headwater.channels.open import open_log\nlog = open_log({spec!r})\n{code}"
+    subprocess.run([sys.executable, "-c", text], check=True, timeout=120, env={**os.environ, "PYTHONPATH": ROOT})
 
 
 def test_a_segment_larger_than_a_message_is_cut_and_joined(spec: dict[str, Any]) -> None:
@@ -79,9 +76,7 @@ def test_any_entry_is_found_with_few_fetches(spec: dict[str, Any], monkeypatch: 
     assert ids(other) == list(range(600))
 
 
-def test_what_all_have_read_is_deleted_from_the_topic(
-    spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_all_have_read_is_deleted_from_the_topic(spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_(spec)
     log.register("r")
     for batch in range(150):
@@ -142,11 +137,9 @@ def test_writers_without_transactions_lose_nothing_to_each_other(spec: dict[str,
         "for n in range(100):\n"
         "    log.append(pa.table({'id': [int(sys.argv[1]) + n]}), epoch=1, batch=n)\n"
     )
-    text = f"from headwater.runtime.channels.open import open_log\n{code}"
+    text = f"from headwater.channels.open import open_log\n{code}"
     environment = {**os.environ, "PYTHONPATH": ROOT}
-    both = [
-        subprocess.Popen([sys.executable, "-c", text, str(first)], env=environment) for first in (0, 1000)
-    ]
+    both = [subprocess.Popen([sys.executable, "-c", text, str(first)], env=environment) for first in (0, 1000)]
     assert [process.wait(120) for process in both] == [0, 0]
     log = open_(spec)
     assert sorted(ids(log)) == [*range(100), *range(1000, 1100)]
@@ -158,7 +151,7 @@ def test_an_open_transaction_of_a_killed_writer_is_undone(spec: dict[str, Any], 
     log.append(table([1]), epoch=1, batch=0)
     code = """
 import os, pyarrow as pa
-from headwater.runtime.channels.kafkajournal import KafkaJournal
+from headwater.channels.kafkajournal import KafkaJournal
 KafkaJournal.encode = lambda *_: os._exit(0)  # its segments are sent, its entry is not
 times = pa.array([9], pa.timestamp("us", tz="UTC"))
 log.append(pa.table({"id": [9], "ts": times}), epoch=1, batch=1)

@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from headwater.channels.base import ChannelLimits
+from headwater.channels.filelog import FileLog
+from headwater.connectors.mqtt import BridgeStatus, MqttBridge, broker_address
+from headwater.connectors.reasons import NOT_UTF8, explain
+from headwater.core.errors import DataflowError, RuntimeFailure, Unavailable
 from headwater.dataflow.sources import MqttSource
-from headwater.errors import DataflowError, RuntimeFailure, Unavailable
-from headwater.runtime.channels.base import Limits
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.mqtt import BridgeStatus, MqttBridge, broker_address
-from headwater.runtime.reasons import NOT_UTF8, explain
 from tests.conftest import free_port
 
 paho = pytest.importorskip("paho.mqtt.client")
@@ -71,9 +71,7 @@ class Broker:
         settings |= {"allow_anonymous": "false", "password_file": str(users)}
         config.write_text("".join(f"{k} {v}\n" for k, v in settings.items()))
         users.touch(0o600)
-        subprocess.run(
-            ["mosquitto_passwd", "-b", str(users), "probe", "secret"], check=True, capture_output=True
-        )
+        subprocess.run(["mosquitto_passwd", "-b", str(users), "probe", "secret"], check=True, capture_output=True)
         return config
 
     def _answers(self) -> bool:
@@ -106,9 +104,7 @@ class Broker:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def shared_broker(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Broker]:
+def shared_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     broker = Broker(request.param, tmp_path_factory.mktemp("broker"))
     try:
         yield broker.start()
@@ -205,7 +201,7 @@ def test_messages_are_stored_exactly_and_in_order(broker: Broker, topic: str, br
     for entry in full:  # each says when its messages came
         batches = bridges.log.read(entry.seq, entry.seq + 1)
         came = [t.timestamp() for b in batches for t in b.column("received").to_pylist()]
-        assert entry.born == (min(came), max(came))
+        assert entry.ingested == (min(came), max(came))
     assert first == topic
 
 
@@ -240,8 +236,8 @@ def test_what_was_not_stored_comes_again(
 _BRIDGE = """
 import sys, time
 from headwater.dataflow.sources import MqttSource
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.mqtt import MqttBridge
+from headwater.channels.filelog import FileLog
+from headwater.connectors.mqtt import MqttBridge
 path, broker, topic = sys.argv[1:]
 source = MqttSource(id="mqtt_1", broker=broker, topic=topic, schema_text="v bigint",
                     username_env="MQTT_USER", password_env="MQTT_PASSWORD")
@@ -294,7 +290,7 @@ def test_other_qualities_of_service(broker: Broker, topic: str, tmp_path: Path, 
 
 def test_a_full_log_bounds_memory_and_loses_nothing(broker: Broker, topic: str, bridges: Bridges) -> None:
     bridges.log.register("reader")
-    bridges.log.limits = Limits(max_bytes=1)
+    bridges.log.limits = ChannelLimits(max_bytes=1)
     bridge = bridges.start(flush_messages=5)
     broker.publish(topic, *readings(0, 200))
     until(lambda: bridge.status().waiting >= 20, "the bound")
@@ -317,7 +313,7 @@ def test_a_full_log_bounds_memory_and_loses_nothing(broker: Broker, topic: str, 
 
 def test_stopping_does_not_wait_for_a_full_log(strict_broker: Broker, topic: str, bridges: Bridges) -> None:
     bridges.log.register("reader")
-    bridges.log.limits = Limits(max_bytes=1)
+    bridges.log.limits = ChannelLimits(max_bytes=1)
     bridge = bridges.start(flush_messages=5)
     strict_broker.publish(topic, *readings(0, 12))
     until(lambda: bridge.status().error, "a full log")
@@ -326,7 +322,7 @@ def test_stopping_does_not_wait_for_a_full_log(strict_broker: Broker, topic: str
     assert time.monotonic() - began < SECONDS
     kept = len(bridges.values())
     assert 0 < kept < 12
-    bridges.log.limits = Limits()
+    bridges.log.limits = ChannelLimits()
     bridges.start()
     until(lambda: len(bridges.values()) >= 12, "the rest")
     assert sorted(bridges.values()) == sorted(readings(0, 12))

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from headwater.connectors.deadletters import dead_letters_of, read_dead_letters
+from headwater.connectors.offermqtt import MqttOffer
+from headwater.connectors.reasons import NOT_UTF8
+from headwater.connectors.replaying import Replayed, ReplayRequest, replay
 from headwater.dataflow.sources import Source
-from headwater.runtime.deadletters import letters_of, read_dead_letters
-from headwater.runtime.offermqtt import MqttOffer
-from headwater.runtime.reasons import NOT_UTF8
-from headwater.runtime.replaying import Replayed, Wanted, replay
 from tests.conformance.test_mqtt import (
     Bridges,
     Broker,
@@ -33,7 +33,7 @@ class Killed(BaseException):
 
 def letter(place: Path, topic: str, record: str = '{"v": "x"}') -> str:
     put(place, 0, rows(record, operator="mqtt_1", source=f"mqtt:{topic}", location="edge1", format="json"))
-    (found,) = letters_of(place)
+    (found,) = dead_letters_of(place)
     return found.id
 
 
@@ -41,13 +41,11 @@ def replayed(place: Path, id_: str, of: Source, record: str | None, *, force: bo
     def find(name: str, location: str | None) -> tuple[Source, str]:
         return of, str(location)
 
-    (found,) = replay(place, [Wanted(id=id_, record=record)], find, force=force)
+    (found,) = replay(place, [ReplayRequest(id=id_, record=record)], find, force=force)
     return found
 
 
-def test_a_corrected_message_is_published_once(
-    broker: Broker, topic: str, bridges: Bridges, tmp_path: Path
-) -> None:
+def test_a_corrected_message_is_published_once(broker: Broker, topic: str, bridges: Bridges, tmp_path: Path) -> None:
     place, of = tmp_path / "dead", source(broker, topic)
     id_ = letter(place, topic)
     bridges.start()

@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks.netlab import Lab, namespaces
 from benchmarks.netlab.check import CONTINUUM, Probe, measure
-from headwater.continuum import Continuum
-from headwater.errors import HeadwaterError
+from headwater.continuum.model import Continuum
+from headwater.core.errors import HeadwaterError
 from tests.conformance import labs
 
 

@@ -25,7 +25,7 @@ CONTRACT = (
     test_store.test_journal_and_standings,
     test_memory.test_samples_are_kept_as_they_were_seen,
     test_memory.test_samples_are_bounded,
-    test_memory.test_promise_profile_and_what_was_learned,
+    test_memory.test_slo_profile_and_what_was_learned,
     test_memory.test_a_decision_is_wanted_watched_and_kept,
     test_memory.test_decisions_are_bounded,
     test_memory.test_what_is_forgotten_and_what_stays,

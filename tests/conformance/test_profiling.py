@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 import headwater as hw
 from headwater.cli import app
-from headwater.errors import RuntimeFailure
-from headwater.profile import Profile
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.profiling import cpu_seconds, profile
+from headwater.core.errors import RuntimeFailure
+from headwater.plan.profile import Profile
+from headwater.spark.endpoint import LocalEndpoint
+from headwater.spark.profiling import cpu_seconds, profile
 
 SCHEMA = "machine string, ts timestamp, celsius double"
 ROWS = 20_000
@@ -53,9 +53,7 @@ def slowly(batches):  # type: ignore[no-untyped-def]
 
 def test_costs_selectivities_and_state_are_measured(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     path = sampled(tmp_path / "in")
-    found = profile(
-        endpoint.session(), plant(str(path)), {"readings": {"L1": str(path)}}, tmp_path / "work", repeats=1
-    )
+    found = profile(endpoint.session(), plant(str(path)), {"readings": {"L1": str(path)}}, tmp_path / "work", repeats=1)
     figures = found.operators
     assert found.rates["readings"]["*"] == pytest.approx(10, rel=0.01)
     assert figures["valid"].selectivity == pytest.approx(0.75)
@@ -98,9 +96,7 @@ readings.where("celsius >= 0").named("valid").write.json("out").named("out")
 def test_the_command_writes_a_profile_that_plans_take(tmp_path: Path) -> None:
     sampled(tmp_path / "in" / "L1", 2_000)
     (tmp_path / "flow.py").write_text(FLOW)
-    (tmp_path / "plant.yaml").write_text(
-        "name: p\nlayers: [edge]\nzones:\n  E1: {layer: edge, locations: [L1]}\n"
-    )
+    (tmp_path / "plant.yaml").write_text("name: p\nlayers: [edge]\nzones:\n  E1: {layer: edge, locations: [L1]}\n")
     flow, out = str(tmp_path / "flow.py"), tmp_path / "profile.json"
     sample = f"{tmp_path}/in/{{location}}"
     shown = CliRunner().invoke(

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater.continuum import Continuum
+from headwater.agent.units import Units
+from headwater.agent.warmup import warm_up
+from headwater.continuum.model import Continuum
+from headwater.core.errors import UserCodeError
 from headwater.dataflow.builder import DataflowBuilder
-from headwater.errors import UserCodeError
+from headwater.disk.layout import Layout
+from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build
 from headwater.plan.spec import UnitSpec, spec_of
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.layout import Layout
-from headwater.runtime.rehearsal import rehearse
-from headwater.runtime.settings import UnitSettings
-from headwater.runtime.units import Units
+from headwater.spark.endpoint import LocalEndpoint
 
 CONTINUUM = Continuum.from_text("""
 name: one
@@ -69,15 +69,15 @@ def test_nothing_comes_out_and_nothing_stays(units: Units, builder: DataflowBuil
     read.map_batches(_marking(tmp_path / "seen"), "id bigint").write.for_each_batch(tell)
     spec = planned(builder)
     assert not units.knows(spec.unit)
-    rehearse(units, spec)
+    warm_up(units, spec)
     assert (tmp_path / "seen").exists(), "the very plan is run"
     assert not told.exists()
     assert units.knows(spec.unit)
-    assert stored(units.layout.root / "rehearsals") == []
+    assert stored(units.layout.root / "warm_ups") == []
     assert units.get(spec.unit.id) is None
 
     (tmp_path / "seen").unlink()
-    rehearse(units, spec)  # its Spark knows it
+    warm_up(units, spec)  # its Spark knows it
     assert not (tmp_path / "seen").exists()
 
 
@@ -96,9 +96,9 @@ def test_one_that_is_asked_for_again_waits_for_the_first(
     builder.read.json(files(tmp_path, 10), "id bigint").write.memory("out")
     spec = planned(builder)
     with ThreadPoolExecutor() as pool:
-        for asked in [pool.submit(rehearse, units, spec) for _ in range(2)]:
+        for asked in [pool.submit(warm_up, units, spec) for _ in range(2)]:
             asked.result(60)
-    assert units.knows(spec.unit) and stored(units.layout.root / "rehearsals") == []
+    assert units.knows(spec.unit) and stored(units.layout.root / "warm_ups") == []
 
 
 def test_what_fails_on_the_first_rows_is_seen(units: Units, builder: DataflowBuilder, tmp_path: Path) -> None:
@@ -109,15 +109,15 @@ def test_what_fails_on_the_first_rows_is_seen(units: Units, builder: DataflowBui
     builder.read.json(files(tmp_path, 3), "id bigint").map_batches(failing, "id bigint").write.memory("out")
     spec = planned(builder)
     with pytest.raises(UserCodeError, match="ZeroDivision"):
-        rehearse(units, spec)
+        warm_up(units, spec)
     assert not units.knows(spec.unit)
-    assert stored(units.layout.root / "rehearsals") == []
+    assert stored(units.layout.root / "warm_ups") == []
 
 
 def test_a_source_without_an_end_is_tried_too(units: Units, builder: DataflowBuilder) -> None:
     builder.read.rate(1000).where("value % 2 = 0").write.memory("out")
     spec = planned(builder)
-    rehearse(units, spec)
+    warm_up(units, spec)
     assert units.knows(spec.unit)
 
 
@@ -140,7 +140,7 @@ def test_no_broker_of_messages_is_asked(units: Units, builder: DataflowBuilder) 
         listener.start()
         builder.read.mqtt(address, "a/{location}", "id bigint").where("id > 1").write.memory("out")
         spec = planned(builder)
-        rehearse(units, spec)
+        warm_up(units, spec)
         assert units.knows(spec.unit)
         assert not asked.is_set()
         broker.shutdown(socket.SHUT_RDWR)

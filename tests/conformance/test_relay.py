@@ -13,18 +13,18 @@ import pyarrow as pa
 import pytest
 import trustme
 
-from headwater.errors import ChannelError, DeploymentError, Unavailable
-from headwater.runtime.channels.base import END, Limits
-from headwater.runtime.channels.entry import Entry
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.channels.flight import FlightLog
-from headwater.runtime.channels.kafkalog import KafkaLog
-from headwater.runtime.channels.log import Log
-from headwater.runtime.channels.open import open_log
-from headwater.runtime.channels.segments import Segment
-from headwater.runtime.logserver import LogServer
-from headwater.runtime.relay import PolledLog, Relay, Remote
-from headwater.runtime.wire import Credentials, Wire
+from headwater.channels.base import END, ChannelLimits
+from headwater.channels.entry import Entry
+from headwater.channels.filelog import FileLog
+from headwater.channels.flight import FlightLog
+from headwater.channels.kafkalog import KafkaLog
+from headwater.channels.log import Log
+from headwater.channels.logserver import LogServer
+from headwater.channels.open import open_log
+from headwater.channels.relay import PolledLog, Relay, Remote
+from headwater.channels.segments import Segment
+from headwater.channels.wire import Credentials, Wire
+from headwater.core.errors import ChannelError, DeploymentError, Unavailable
 from headwater.testing import Link
 from tests.conformance.conftest import TS, ids, spec_of, table
 
@@ -41,9 +41,7 @@ def until(condition: Callable[[], bool]) -> None:
 class Zones:
     """A log in one zone, its replica in another, and what lies between."""
 
-    def __init__(
-        self, source: Log, connect: Callable[[], Remote], replica: FileLog, link: Link | None
-    ) -> None:
+    def __init__(self, source: Log, connect: Callable[[], Remote], replica: FileLog, link: Link | None) -> None:
         self.source = source
         self.replica = replica
         self.link = link
@@ -111,11 +109,11 @@ def test_a_replica_is_the_same_log(zones: Zones) -> None:
 
 def test_when_rows_came_to_their_source_crosses_with_them(zones: Zones) -> None:
     mark = Segment(file=None, rows=0, bytes=0, crc32=0, frontier=5)
-    zones.source.commit(1, 0, [mark], born=(1795349607.2155, 1795349607.5))
+    zones.source.commit(1, 0, [mark], ingested=(1795349607.2155, 1795349607.5))
     with zones.relay():
         until(zones.caught_up)
     (entry,) = entries(zones.replica)
-    assert entry.born == (1795349607.2155, 1795349607.5)
+    assert entry.ingested == (1795349607.2155, 1795349607.5)
 
 
 def test_a_relay_tells_what_its_link_does(zones: Zones) -> None:
@@ -215,7 +213,7 @@ def test_a_link_that_fails_again_and_again(zones: Zones) -> None:
 
 @pytest.mark.parametrize("zones", ["flight"], indirect=True)
 def test_what_a_full_log_dropped_is_counted_here_as_well(zones: Zones) -> None:
-    limits = Limits(max_bytes=1500, when_full="drop_oldest")
+    limits = ChannelLimits(max_bytes=1500, when_full="drop_oldest")
     full = FileLog(Path(zones.source.where), event_time="ts", fsync=False, limits=limits)
     full.register("relay@up")
     with zones.relay():

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import headwater as hw
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stream import Stream
 from headwater.reuse.pool import Pool
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare
 
 ONE = Continuum.from_text("""

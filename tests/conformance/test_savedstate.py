@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from headwater.errors import RuntimeFailure, Unavailable
-from headwater.runtime.checkpoint import needed_of
-from headwater.runtime.savedstate import StateStore, describe, operators, put_early
+from headwater.core.errors import RuntimeFailure, Unavailable
+from headwater.disk.checkpoint import needed_of
+from headwater.state.savedstate import StateStore, describe, operators, put_early
 
 PATIENCE_S = 120
 NAME = "once@E1/key"

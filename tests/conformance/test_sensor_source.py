@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headwater.errors import SparkStumbled
-from headwater.runtime.query import Running
-from headwater.runtime.sensor_source import NAME, SensorSource, arrow_batches, parse_options
+from headwater.connectors.sensor_source import NAME, SensorDataSource, arrow_batches, parse_options
+from headwater.core.errors import SparkStumbled
+from headwater.query.query import Running
 
 OPTIONS = {"location": "L1", "seed": "11", "machines": "3", "anomaly_every": "400", "anomaly_length": "40"}
 PATIENCE_S = 90
@@ -23,7 +23,7 @@ PATIENCE_S = 90
 
 @pytest.fixture
 def source(spark: Any) -> Any:
-    spark.dataSource.register(SensorSource)
+    spark.dataSource.register(SensorDataSource)
     return spark
 
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater.errors import SparkStumbled
+from headwater.agent.units import Units
+from headwater.core.errors import SparkStumbled
+from headwater.disk.layout import Layout
+from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build
 from headwater.plan.spec import spec_of
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.layout import Layout
-from headwater.runtime.query import Running
-from headwater.runtime.settings import UnitSettings
-from headwater.runtime.units import Units
+from headwater.query.query import Running
+from headwater.spark.endpoint import LocalEndpoint
 from tests.conformance.test_rehearsal import CONTINUUM
 
 PATIENCE = 180.0

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headwater.errors import DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
-from headwater.runtime.logserver import LogServer
-from headwater.runtime.wire import Credentials, Wire
+from headwater.channels.logserver import LogServer
+from headwater.channels.wire import Credentials, Wire
+from headwater.core.errors import DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
 
 
 def no_log(id_: str) -> Any:
@@ -44,9 +44,7 @@ def test_an_error_arrives_with_its_parts(failing: Callable[[Exception], Headwate
 
 
 @pytest.mark.parametrize("letter", ["x", "\n", "é", "世", "🌊"])
-def test_of_a_long_error_the_beginning_arrives(
-    failing: Callable[[Exception], HeadwaterError], letter: str
-) -> None:
+def test_of_a_long_error_the_beginning_arrives(failing: Callable[[Exception], HeadwaterError], letter: str) -> None:
     """What does not arrive is taken for a broken link, and asked for again for ever."""
     got = failing(RuntimeFailure("It failed: " + letter * 100_000, where=letter * 9000, hint=letter * 9000))
     assert type(got) is RuntimeFailure and got.what.startswith("It failed: " + letter * 900)

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headwater import live
+from headwater.agent.agents import Agents
+from headwater.app import deployments
 from headwater.app.client import Client, PlanRequest
 from headwater.control.records import Change
 from headwater.control.store import StoreReader
 from headwater.plan.model import DeploymentPlan
-from headwater.runtime.agents import Agents
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 
 PATIENCE = 300.0
 MOST_KILLS = 6
@@ -107,8 +107,8 @@ class Controller:
         begun, before = time.monotonic(), self.kills
         due = begun + self._chance.uniform(0.3, 3.0)
         while True:
-            (now,) = live.status(self.name, str(self.place / "store.db"))
-            if now.deployment.dealt >= version:
+            (now,) = deployments.status(self.name, str(self.place / "store.db"))
+            if now.observed_version >= version:
                 assert now.change is not None
                 return now.change
             assert time.monotonic() - begun < PATIENCE, f"{now}\n{story(self.place)}"
@@ -136,13 +136,13 @@ def running(name: str, place: Path, *, seed: int) -> Iterator[Controller]:
         yield started
     finally:
         started.end()
-        live.down(place)
+        deployments.down(place)
 
 
 def sink_rows(place: Path, name: str, sink: str) -> pa.Table:
     """Read a memory sink where it lies; what it is called the first plan has decided."""
     with closing(StoreReader.open(str(place / "store.db"))) as store:
-        plan = store.base(name)
+        plan = store.active_plan(name)
     assert plan is not None
     (unit,) = [u for u in plan.units if sink in u.operators]
     log = Agents(place).sink(plan, unit.id, sink)

@@ -64,9 +64,7 @@ def stateless(path: str) -> DataflowBuilder:
     low = clean.where("v < 20").select("id", "location", "'low' AS kind", "v * 2 AS w")
     high = clean.where("v >= 20").to_layer("site").select("id", "location", "'high' AS kind", "v AS w")
     low.to_layer("site").union(high).to_layer("cloud").write.memory("merged")
-    clean.to_layer("site").explode("tags", "tag", position="at").select("id", "tag", "at").write.memory(
-        "tags"
-    )
+    clean.to_layer("site").explode("tags", "tag", position="at").select("id", "tag", "at").write.memory("tags")
     return builder
 
 
@@ -81,9 +79,7 @@ def acme(path: str) -> DataflowBuilder:
         .named("ad")
     )
     cloud = means.to_layer("cloud")
-    cloud.group_by(hw.window("window", "1 minute"), "location").agg(
-        n="sum(n)", peak="max(mean)"
-    ).write.memory("ml")
+    cloud.group_by(hw.window("window", "1 minute"), "location").agg(n="sum(n)", peak="max(mean)").write.memory("ml")
     cloud.top_k(2, "n").write.memory("top")
     return builder
 
@@ -130,9 +126,9 @@ def joined(path: str) -> DataflowBuilder:
     right = timed.where("v >= 30").select("id AS other", "ts AS at", "location", "k", "v AS w")
     site = left.to_layer("site")
     site.join(right.to_layer("site"), ["location", "k"], within="4 seconds").write.memory("inner")
-    site.join(
-        right.to_layer("site"), ["location", "k"], between=("-1 second", "2 seconds"), how="left"
-    ).to_layer("cloud").write.memory("left")
+    site.join(right.to_layer("site"), ["location", "k"], between=("-1 second", "2 seconds"), how="left").to_layer(
+        "cloud"
+    ).write.memory("left")
     site.to_layer("cloud").group_by(hw.session_window("ts", "3 seconds"), "k").agg(n="count(*)").write.memory(
         "sessions"
     )
@@ -157,15 +153,9 @@ def python(path: str) -> DataflowBuilder:
 
         return frame.withColumn("word", F.concat(F.lit("#"), F.col("id").cast("string")))
 
-    doubled = stream.with_watermark("ts", "5 seconds").map_batches(
-        double, "id bigint, ts timestamp, v double"
-    )
-    doubled.to_layer("cloud").transform(shout, "id bigint, ts timestamp, v double, word string").write.memory(
-        "words"
-    )
-    doubled.to_layer("cloud").group_by(hw.window("ts", "30 seconds", "10 seconds")).agg(
-        s="sum(v)"
-    ).write.memory("sums")
+    doubled = stream.with_watermark("ts", "5 seconds").map_batches(double, "id bigint, ts timestamp, v double")
+    doubled.to_layer("cloud").transform(shout, "id bigint, ts timestamp, v double, word string").write.memory("words")
+    doubled.to_layer("cloud").group_by(hw.window("ts", "30 seconds", "10 seconds")).agg(s="sum(v)").write.memory("sums")
     return builder
 
 
@@ -213,15 +203,13 @@ def together(path: str) -> DataflowBuilder:
     order, keys = ["ts", "id"], ["location", "k"]
     timed = stream.where("v IS NOT NULL").with_watermark("ts", "5 seconds").named("timed").to_layer("site")
     schema = "id bigint, ts timestamp, location string, k string, most double"
-    highest = (
-        timed.where("v > -5").scan(most, schema, keys=keys, order_by=order, keeps_keys=True).named("highest")
-    )
+    highest = timed.where("v > -5").scan(most, schema, keys=keys, order_by=order, keeps_keys=True).named("highest")
     stepped = highest.scan(
         steps, "id bigint, k string, n int, most double", keys=keys, order_by=order, initial=0
     ).named("stepped")
-    count = timed.scan(
-        counted, "id bigint, location string, n int", keys="location", order_by=order, initial=0
-    ).named("count")
+    count = timed.scan(counted, "id bigint, location string, n int", keys="location", order_by=order, initial=0).named(
+        "count"
+    )
     high = highest.where("most > 20").select("id", "k", "most")
     high.write.memory("high")
     low = timed.where("v < 0").select("v AS most", "k", "id")

@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from headwater.runtime.offerfile import FileOffer
+from headwater.connectors.offerfile import FileOffer
 
 
 def main(order: Path) -> None:

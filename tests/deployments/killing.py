@@ -12,14 +12,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from headwater.agent.agents import Agents
 from headwater.control.controller import Controller
 from headwater.control.executor import Attempt, Executor
 from headwater.control.ports import Ports
 from headwater.control.store import Store
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import Step
-from headwater.runtime.agents import Agents
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 
 
 def order_kill(home: Path, step: Step, target: str) -> None:
@@ -74,9 +74,7 @@ def main() -> None:
 
     store, home = sys.argv[1], Path(sys.argv[2])
     zones = Agents(home, options=("--quick",)).open
-    Controller(Store(store), zones, executor=lambda ports: Killing(ports, home), lease=2.0).run(
-        threading.Event()
-    )
+    Controller(Store(store), zones, executor=lambda ports: Killing(ports, home), lease=2.0).run(threading.Event())
 
 
 if __name__ == "__main__":

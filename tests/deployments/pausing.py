@@ -18,17 +18,17 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from headwater.continuum import Node
+from headwater.agent.agents import AgentClient, Agents
+from headwater.continuum.model import Node
 from headwater.control.calls import Calls
 from headwater.control.controller import Controller
 from headwater.control.executor import Attempt, Executor
 from headwater.control.ports import Ports
 from headwater.control.store import LeaseLost, Store
-from headwater.errors import Fenced
+from headwater.core.errors import Fenced
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.port import TakeStamp
 from headwater.plan.steps import Step, Switch
-from headwater.runtime.agents import AgentClient, Agents
 
 FENCED = 3
 """The exit code of a controller that has learned that another one acts."""

@@ -105,9 +105,7 @@ def wait_for(directory: Path, count: int, process: subprocess.Popen[str]) -> Non
 
 def test_interrupt_resume_and_drain(tmp_path: Path) -> None:
     prepare(tmp_path)
-    feed(
-        tmp_path, "a.csv", ["1,2026-01-01 00:00:00", "2,2026-01-01 00:00:01", "oops", "1,2026-01-01 00:00:02"]
-    )
+    feed(tmp_path, "a.csv", ["1,2026-01-01 00:00:00", "2,2026-01-01 00:00:01", "oops", "1,2026-01-01 00:00:02"])
     with headwater(tmp_path) as first:
         wait_for(tmp_path, 2, first)  # the newest row waits for the watermark
         with headwater(tmp_path) as second:

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
-from headwater import live, live_share
-from headwater.continuum import Continuum
+from headwater.app import deployments, pools
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ChannelError
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stream import Stream
-from headwater.errors import ChannelError
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from headwater.testing.compare import Difference
 from tests.deployments.controllers import PATIENCE, Controller, running, sink_rows
@@ -127,7 +127,7 @@ class World:
         self._released = iter(self.source.release())
         self.released = 0
         self.since: dict[str, int] = {}
-        self.born: dict[str, int] = {}
+        self.ingested: dict[str, int] = {}
 
     def more(self) -> None:
         """Release a piece and wait until every sink holds what has to come of it, event time included."""
@@ -136,31 +136,29 @@ class World:
         self.check()
 
     def submit(self, name: str) -> None:
-        joined = live_share.submit(self.flows[name], CONTINUUM, "team", self.store)
+        joined = pools.submit(self.flows[name], CONTINUUM, "team", self.store)
         self._controller.carry_out(joined.version, kill=self._kill)
         self.since[name] = self.released
         if name in KEEPS:
-            self.born.setdefault(KEEPS[name], self.released)
+            self.ingested.setdefault(KEEPS[name], self.released)
 
     def remove(self, name: str) -> None:
-        joined = live_share.remove(name, "team", self.store)
+        joined = pools.remove(name, "team", self.store)
         self._controller.carry_out(joined.version, kill=self._kill)
         del self.since[name]
         if name in KEEPS and KEEPS[name] not in {KEEPS.get(n) for n in self.since}:
-            del self.born[KEEPS[name]]
+            del self.ingested[KEEPS[name]]
 
     def defragment(self) -> None:
-        self._controller.carry_out(
-            live_share.defragment(live_share.POOL, self.store).version, kill=self._kill
-        )
+        self._controller.carry_out(pools.defragment(pools.POOL, self.store).version, kill=self._kill)
 
     def finish(self) -> None:
-        version = live.stop(live_share.POOL, self.store, how="finish")
+        version = deployments.stop(pools.POOL, self.store, how="finish")
         self._controller.carry_out(version, kill=self._kill)
 
     def check(self, *, ended: bool = False) -> None:
         """Hold every sink against its dataflow run alone over what came since."""
-        (pool,) = live_share.pools(self.store)
+        (pool,) = pools.pools(self.store)
         pool.check()
         assert {s.name for s in pool.submissions} == set(self.since)
         wanted = {name: self._expected(name, ended=ended) for name in self.since}
@@ -175,7 +173,7 @@ class World:
 
     def _difference(self, sink: str, wanted: pa.Table | None) -> Difference:
         try:
-            got = sink_rows(self.place, live_share.POOL, sink)
+            got = sink_rows(self.place, pools.POOL, sink)
         except ChannelError:  # nothing was written yet
             got = None
         if wanted is None or not got:
@@ -184,7 +182,7 @@ class World:
         return compare(wanted, got)
 
     def _expected(self, name: str, *, ended: bool) -> pa.Table | None:
-        first = self.born[KEEPS[name]] if name in KEEPS else self.since[name]
+        first = self.ingested[KEEPS[name]] if name in KEEPS else self.since[name]
         place = self.place / "alone" / f"{name}-{first}-{self.released}"
         rows = self._rows[first * PIECE : self.released * PIECE]
         if not rows:
@@ -219,7 +217,7 @@ def _text(seconds: float) -> str:
 
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[Controller]:
-    with running(live_share.POOL, tmp_path, seed=11) as started:
+    with running(pools.POOL, tmp_path, seed=11) as started:
         yield started
 
 

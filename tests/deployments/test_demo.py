@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from headwater.demo.run import DemoSettings, run_demo, summary_view
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 
 KEYS = {"zones", "units", "rows_in", "rows_out", "lost", "duplicated", "anomalies"}
 KEYS |= {"link_bytes", "link_bytes_all_to_cloud"}

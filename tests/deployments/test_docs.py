@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater import live
+from headwater.app import deployments
 from tests import pages
 
 
@@ -22,4 +22,4 @@ def test_tutorial_is_deployed(tmp_path: Path) -> None:
     try:
         pages.run(pages.TUTORIAL, tmp_path, having=("spark",), seconds=1400)
     finally:
-        live.down(tmp_path / ".headwater")
+        deployments.down(tmp_path / ".headwater")

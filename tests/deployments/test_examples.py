@@ -12,12 +12,12 @@ import pytest
 
 from examples.taxi import flow as taxi_flow
 from examples.taxi.generate import write_files
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.sensors import SensorModel
 from headwater.demo.data import sensor_series, write_all
 from headwater.demo.flow import CONTINUUM, LOCATIONS, acme
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.sensors import SensorModel
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, check_equivalent
 from tests.deployments.test_oracle import DECISIONS
 
@@ -66,9 +66,7 @@ def batch(request: pytest.FixtureRequest, endpoint: LocalEndpoint, place: Path) 
     "decision",
     [pytest.param(d, marks=[pytest.mark.long] if d == "unit per operator" else []) for d in DECISIONS],
 )
-def test_examples_equal_one_batch_run(
-    batch: Batch, decision: str, endpoint: LocalEndpoint, tmp_path: Path
-) -> None:
+def test_examples_equal_one_batch_run(batch: Batch, decision: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     wanted = DECISIONS[decision](batch.flow, batch.continuum)
     outcome = check_equivalent(
         batch.flow, batch.continuum, endpoint, tmp_path / "run", decision=wanted, expected=batch.tables

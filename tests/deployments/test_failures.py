@@ -16,11 +16,11 @@ import pytest
 
 import headwater as hw
 from headwater.app.local import LocalRun
-from headwater.continuum import Continuum
-from headwater.errors import DeploymentError, Unavailable, UserCodeError
+from headwater.continuum.model import Continuum
+from headwater.core.errors import DeploymentError, Unavailable, UserCodeError
+from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build, one_unit
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.settings import UnitSettings
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import KILL, PAUSE, STOP, BoundedSource, batch_result, check_equivalent, compare
 from tests.conftest import start_endpoint
 from tests.deployments.flows import CONTINUUM, FLOWS, LOCATIONS, rows
@@ -87,9 +87,7 @@ def test_malformed_records_become_dead_letters(behind: str, endpoint: LocalEndpo
     stream.select("id", "at").to_layer("cloud").write.memory("out")
     flow = builder.build()
     continuum = Continuum.from_text(CONTINUUM)
-    deployment = LocalRun(
-        build(flow, continuum), tmp_path / "run", endpoint, UnitSettings(trigger="200 milliseconds")
-    )
+    deployment = LocalRun(build(flow, continuum), tmp_path / "run", endpoint, UnitSettings(trigger="200 milliseconds"))
     deployment.start()
     try:
         deployment.drain()
@@ -202,18 +200,14 @@ def disturbed(count: int, *events: object) -> dict[str, list[object]]:
 def test_stopped_and_resumed_in_mid_stream(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(tmp_path / "in", disturbed(60, PAUSE, STOP), rows_per_file=10)  # type: ignore[arg-type]
     flow = FLOWS["acme"](source.path).build()
-    outcome = check_equivalent(
-        flow, Continuum.from_text(CONTINUUM), endpoint, tmp_path / "run", source=source
-    )
+    outcome = check_equivalent(flow, Continuum.from_text(CONTINUUM), endpoint, tmp_path / "run", source=source)
     assert all(outcome.rows.values())
 
 
 def test_killed_in_mid_stream(own_endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(tmp_path / "in", disturbed(60, PAUSE, KILL), rows_per_file=10)  # type: ignore[arg-type]
     flow = FLOWS["acme"](source.path).build()
-    outcome = check_equivalent(
-        flow, Continuum.from_text(CONTINUUM), own_endpoint, tmp_path / "run", source=source
-    )
+    outcome = check_equivalent(flow, Continuum.from_text(CONTINUUM), own_endpoint, tmp_path / "run", source=source)
     assert all(outcome.rows.values())
 
 

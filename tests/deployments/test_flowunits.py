@@ -11,7 +11,7 @@ from benchmarks.flowunits.workload import BATCH_ROWS, EDGES, Arrivals, Burst, co
 from benchmarks.flowunits.zones import Zones
 from headwater.app.local import LocalRun
 from headwater.plan.build import build
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 
 
 def test_two_bursts_come_out_as_expected(endpoint: LocalEndpoint, tmp_path: Path) -> None:

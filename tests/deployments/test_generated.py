@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.plan.build import build
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, check_equivalent
 from tests.deployments.flows import CONTINUUM, rows
 from tests.deployments.generated import dataflows

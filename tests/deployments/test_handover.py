@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import headwater as hw
-from headwater import live
-from headwater.continuum import Continuum
+from headwater.agent.agents import Agents
+from headwater.app import deployments
+from headwater.continuum.model import Continuum
 from headwater.plan import edit
 from headwater.plan.build import annotated, build, in_layers, marked_layers
 from headwater.plan.deployment import Edge
 from headwater.plan.model import DeploymentPlan
-from headwater.runtime.agents import Agents
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from tests.deployments.controllers import PATIENCE, Controller, apply, running
 from tests.deployments.flows import SCHEMA, rows
@@ -84,7 +84,7 @@ def written(out: Path) -> pa.Table:
 
 def malformed(place: Path, name: str = NAME) -> list[str]:
     """Give the values that a deployment's dead letters tell of."""
-    letters = live.dead_letters(name, str(place / "store.db"), home=place)
+    letters = deployments.dead_letters(name, str(place / "store.db"), home=place)
     return sorted(str(json.loads(letter["record"])["v"]) for letter in letters)
 
 
@@ -134,7 +134,7 @@ def test_operators_go_from_unit_to_unit(
         wait_until_read(tmp_path, step, count)
     for _ in released:
         pass
-    controller.carry_out(live.stop(NAME, str(tmp_path / "store.db"), how="finish"), kill=False)
+    controller.carry_out(deployments.stop(NAME, str(tmp_path / "store.db"), how="finish"), kill=False)
     expected = batch_result(endpoint.session(), changes[0].dataflow, CONTINUUM)["out"]
     assert expected.num_rows > 20
     assert not compare(expected, written(out))
@@ -151,8 +151,7 @@ def test_state_of_several_zones_becomes_one_and_is_divided_again(
     released = iter(source.release())
     count = 0
     plans = [
-        planned(source.path, str(out), first, locations=("L1", "L2"))
-        for first in ("list", "once", "counted", "rising")
+        planned(source.path, str(out), first, locations=("L1", "L2")) for first in ("list", "once", "counted", "rising")
     ]
     for plan in plans:
         version = apply(plan, str(tmp_path / "store.db"))
@@ -162,7 +161,7 @@ def test_state_of_several_zones_becomes_one_and_is_divided_again(
         wait_until_read(tmp_path, plan, count)
     for _ in released:
         pass
-    controller.carry_out(live.stop(NAME, str(tmp_path / "store.db"), how="finish"), kill=False)
+    controller.carry_out(deployments.stop(NAME, str(tmp_path / "store.db"), how="finish"), kill=False)
     expected = batch_result(endpoint.session(), plans[0].dataflow, CONTINUUM)["out"]
     assert expected.num_rows > 20
     assert not compare(expected, written(out))
@@ -178,9 +177,7 @@ def test_all_rows_that_wait_go_along_where_state_is_divided(
     builder = hw.flow(NAME, locations=["L1", "L2"])
     read = builder.read.json(source.path, SCHEMA, location_as="location").with_watermark("ts", "20 seconds")
     cloud = read.named("read").to_layer("cloud")
-    numbered = cloud.count_window(4, keys="location", order_by=["ts", "id"]).agg(
-        first="first(id)", n="sum(id)"
-    )
+    numbered = cloud.count_window(4, keys="location", order_by=["ts", "id"]).agg(first="first(id)", n="sum(id)")
     numbered.named("counted").write.parquet(str(tmp_path / "out")).named("out")
     flow, count = builder.build(), 0
     together = build(flow, CONTINUUM, annotated(flow, CONTINUUM))
@@ -195,7 +192,7 @@ def test_all_rows_that_wait_go_along_where_state_is_divided(
     controller.carry_out(apply(apart, store), kill=False)
     for _ in released:
         pass
-    controller.carry_out(live.stop(NAME, store, how="finish"), kill=False)
+    controller.carry_out(deployments.stop(NAME, store, how="finish"), kill=False)
     expected = batch_result(endpoint.session(), flow, CONTINUUM)["out"]
     assert expected.num_rows == 30
     assert not compare(expected, written(tmp_path / "out"))

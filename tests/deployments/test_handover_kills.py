@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from headwater import live
+from headwater.app import deployments
 from headwater.app.client import Client
 from headwater.plan.document import plan_id
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import Step
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from tests.deployments import killing
 from tests.deployments.controllers import apply
@@ -58,8 +58,8 @@ class KilledController:
         """Wait until a version is dealt with; give its outcome."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            (now,) = live.status(NAME, str(self._place / "store.db"))
-            if now.deployment.dealt >= version:
+            (now,) = deployments.status(NAME, str(self._place / "store.db"))
+            if now.observed_version >= version:
                 assert now.change is not None
                 return str(now.change.outcome)
             if self._process.poll() is not None:
@@ -82,7 +82,7 @@ def controller(tmp_path: Path) -> Iterator[KilledController]:
         yield started
     finally:
         started.end()
-        live.down(tmp_path)
+        deployments.down(tmp_path)
 
 
 def cases(steps: tuple[Step, ...]) -> list[tuple[Step, str]]:
@@ -121,14 +121,14 @@ def test_a_kill_at_any_step_loses_nothing(
             begun = time.monotonic()
             outcome = controller.carry_out(apply(after, store))
             assert not killing.is_ordered(tmp_path), (kind, step, target)
-            (now,) = live.status(NAME, store)
+            (now,) = deployments.status(NAME, store)
             assert outcome in ("done", "rolled back", "failed"), now
             where = f"{step.kind} {getattr(step, 'unit', '')}"
             table.append((kind, where, target, outcome, time.monotonic() - begun))
             print(*table[-1], sep=" | ", flush=True)
     for _ in released:
         pass
-    assert controller.carry_out(live.stop(NAME, store, how="finish")) == "done"
+    assert controller.carry_out(deployments.stop(NAME, store, how="finish")) == "done"
     expected = batch_result(endpoint.session(), low.dataflow, CONTINUUM)["out"]
     assert expected.num_rows > 20
     assert not compare(expected, written(out))
@@ -136,8 +136,8 @@ def test_a_kill_at_any_step_loses_nothing(
 
 def go_to(controller: KilledController, plan: DeploymentPlan, store: str) -> None:
     """Bring the deployment into a plan, whatever became of the change before."""
-    (now,) = live.status(NAME, store)
+    (now,) = deployments.status(NAME, store)
     shown = Client(store).preview(plan)
-    if now.deployment.base == plan_id(shown.diff.wanted) and not shown.steps:
+    if now.active_plan == plan_id(shown.diff.wanted) and not shown.steps:
         return
     assert controller.carry_out(apply(plan, store)) == "done"

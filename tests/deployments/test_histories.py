@@ -12,16 +12,16 @@ from hypothesis import note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from headwater import live
-from headwater.continuum import Continuum
+from headwater.app import deployments
+from headwater.continuum.model import Continuum
+from headwater.core.errors import HeadwaterError
 from headwater.dataflow.sources import Source
-from headwater.errors import HeadwaterError
 from headwater.plan import edit
 from headwater.plan.build import annotated, build
 from headwater.plan.deployment import Deployment
 from headwater.plan.diff import diff
 from headwater.plan.model import DeploymentPlan
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from tests.deployments.controllers import Controller, apply
 from tests.deployments.flows import rows
@@ -62,9 +62,7 @@ class History(RuleBasedStateMachine):
         self.released = iter(source.release())
         self.controller.name = self.flow.name
         for id_ in self.flow.order:  # what a failure is about
-            config = {
-                k: v for k, v in self.flow[id_].config().items() if k not in ("function", "schema_text")
-            }
+            config = {k: v for k, v in self.flow[id_].config().items() if k not in ("function", "schema_text")}
             note(f"{id_}: {self.flow[id_].kind} of {self.flow[id_].inputs}: {config}")
         self.plan = build(self.flow, CONTINUUM, annotated(self.flow, CONTINUUM))
         self.controller.carry_out(apply(self.plan, self.store), kill=False)
@@ -105,15 +103,12 @@ class History(RuleBasedStateMachine):
             for layer in ("edge", "site", "cloud"):
                 others = [x for x in self.flow.locations if self.plan.layer(id_, x) != layer]
                 for at in (None, *others) if others else ():
-                    found[f"move {id_} to {layer}" + (f" at {at}" if at else "")] = (
-                        lambda plan, i=id_, to=layer, x=at: edit.move(plan, i, to, location=x)
-                    )
+                    name = f"move {id_} to {layer}" + (f" at {at}" if at else "")
+                    found[name] = lambda plan, i=id_, to=layer, x=at: edit.move(plan, i, to, location=x)
         for unit in self.plan.units:
             for id_ in unit.operators:
                 if any(c in unit.operators for c in self.flow.consumers[id_]):
-                    found[f"split {unit.id} after {id_}"] = lambda plan, u=unit.id, i=id_: edit.split(
-                        plan, u, i
-                    )
+                    found[f"split {unit.id} after {id_}"] = lambda plan, u=unit.id, i=id_: edit.split(plan, u, i)
         for channel in self.plan.channels:
             for reader in channel.consumers:
                 for layer in {self.plan.unit(u).layer for u in (channel.producer, reader)}:
@@ -127,7 +122,7 @@ class History(RuleBasedStateMachine):
             return
         for _ in self.released:
             pass
-        self.controller.carry_out(live.stop(self.flow.name, self.store, how="finish"), kill=False)
+        self.controller.carry_out(deployments.stop(self.flow.name, self.store, how="finish"), kill=False)
         expected = batch_result(self.endpoint.session(), self.flow, CONTINUUM)
         for sink, table in expected.items():
             if table.num_rows:
@@ -135,7 +130,7 @@ class History(RuleBasedStateMachine):
             else:
                 assert not [f for f in (self.out / sink).rglob("*.parquet") if not f.name.startswith(".")]
         assert malformed(self.place, self.flow.name) == self.malformed
-        self.controller.carry_out(live.stop(self.flow.name, self.store, how="forget"), kill=False)
+        self.controller.carry_out(deployments.stop(self.flow.name, self.store, how="forget"), kill=False)
 
 
 def broken(made: list[Any], location: str) -> list[Any]:
@@ -156,7 +151,7 @@ def hold(endpoint: LocalEndpoint, place: Path, *, histories: int, steps: int) ->
         )
     finally:
         controller.end()
-        live.down(place)
+        deployments.down(place)
     return made
 
 

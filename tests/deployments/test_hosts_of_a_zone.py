@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater import live
+from headwater.agent.agents import Agents, running_agent
+from headwater.app import deployments
 from headwater.app.client import Client, PlanRequest
-from headwater.continuum import Continuum
+from headwater.channels.wire import TOKEN_ENV
+from headwater.continuum.model import Continuum
 from headwater.dataflow.graph import Dataflow
 from headwater.plan.edit import Edit, Move, Spread
 from headwater.plan.model import DeploymentPlan
-from headwater.runtime.agents import Agents, running_agent
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.wire import TOKEN_ENV
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from tests.deployments.controllers import Controller, running
 from tests.deployments.flows import SCHEMA, rows
@@ -49,9 +49,9 @@ def flow(path: str, out: str) -> Dataflow:
     builder = hw.flow(NAME, locations=["L1"])
     read = builder.read.json(path, SCHEMA, location_as="location").named("read")
     clean = read.with_watermark("ts", "10 seconds").where("v IS NOT NULL").named("clean").to_layer("site")
-    rising = clean.scan(
-        _most, "id bigint, k string, most double", keys=["location", "k"], order_by=["ts", "id"]
-    ).named("rising")
+    rising = clean.scan(_most, "id bigint, k string, most double", keys=["location", "k"], order_by=["ts", "id"]).named(
+        "rising"
+    )
     rising.write.parquet(f"{out}/rising").named("rises")
     ranks = clean.scan(_rank, "id bigint, rank bigint", keys=(), order_by=["ts", "id"], initial=0)
     ranks.named("ranks").write.parquet(f"{out}/ranks").named("ranked")
@@ -122,7 +122,7 @@ def test_units_move_between_hosts_and_are_spread_over_them(
         wait_until_read(tmp_path, proposal.plan, count)
     for _ in released:
         pass
-    controller.carry_out(live.stop(NAME, store, how="finish"), kill=False)
+    controller.carry_out(deployments.stop(NAME, store, how="finish"), kill=False)
     assert {d.name for d in (tmp_path / "zones").iterdir()} == {"E1", "big", "left", "right"}
     expected = batch_result(endpoint.session(), dataflow, CONTINUUM)
     for sink, folder in (("rises", "rising"), ("ranked", "ranks"), ("counts", "counts")):
@@ -153,9 +153,7 @@ def agent(place: Path, host: str, offer: str) -> Iterator[str]:
         process.wait(60)
 
 
-def test_a_host_that_offers_less_than_the_plan_claims_refuses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_that_offers_less_than_the_plan_claims_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN_ENV, "a-token-for-tests")
     monkeypatch.setenv("HEADWATER_STATE_STORE", str(tmp_path / "state"))
     (tmp_path / "in" / "L1").mkdir(parents=True)

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from headwater.app.local import LocalRun
-from headwater.continuum import Continuum
-from headwater.errors import HeadwaterError
+from headwater.channels.channelspec import channel_spec, drop_topics
+from headwater.channels.open import open_log
+from headwater.continuum.model import Continuum
+from headwater.core.errors import HeadwaterError
+from headwater.disk.layout import Layout
+from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build
 from headwater.plan.spec import spec_of
-from headwater.runtime.broker import LocalBroker
-from headwater.runtime.channels.open import open_log
-from headwater.runtime.channelspec import channel_spec, drop_topics
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.layout import Layout
-from headwater.runtime.settings import UnitSettings
+from headwater.spark.broker import LocalBroker
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, check_equivalent
 from tests.deployments.flows import CONTINUUM, FLOWS, rows
 

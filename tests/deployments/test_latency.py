@@ -11,16 +11,16 @@ import pytest
 
 import headwater as hw
 from headwater.app.local import LocalRun
-from headwater.continuum import Continuum
-from headwater.metrics import UnitProgress
+from headwater.continuum.model import Continuum
+from headwater.core.metrics import UnitProgress
+from headwater.disk.settings import UnitSettings
 from headwater.plan.build import build
 from headwater.plan.model import Unit
 from headwater.plan.spec import spec_of
-from headwater.runtime.broker import LocalBroker
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.passage import Passage, latency
-from headwater.runtime.settings import UnitSettings
-from headwater.runtime.unit import passage_of
+from headwater.query.latency import LatencyTracking, latency
+from headwater.query.unit import tracking_of
+from headwater.spark.broker import LocalBroker
+from headwater.spark.endpoint import LocalEndpoint
 
 PAUSE = 2.0  # seconds for which nobody reads
 TICK = 0.01  # seconds by which file times may be off: Spark keeps milliseconds, kernels a coarse clock
@@ -43,9 +43,7 @@ class Run:
         rows = flow.read.json(str(self._in), "id bigint")
         rows.where("id >= 0").to_layer("cloud").where("id >= 0").write.memory("out")
         self.plan = build(flow.build(), Continuum.from_text(continuum))
-        self.deployment = LocalRun(
-            self.plan, place / "run", endpoint, UnitSettings(trigger="100 milliseconds")
-        )
+        self.deployment = LocalRun(self.plan, place / "run", endpoint, UnitSettings(trigger="100 milliseconds"))
         self.edge, self.cloud = sorted(self.plan.units, key=lambda u: u.node, reverse=True)
         self._files = 0
 
@@ -63,18 +61,16 @@ class Run:
 
     def batches(self, unit: Unit) -> list[tuple[int, int]]:
         """Name the batches that gave rows and how many."""
-        return [(p.batch, p.rows) for p in self.passage(unit).passed(0.0)]
+        return [(p.batch, p.rows) for p in self.tracking(unit).passed(0.0)]
 
-    def passage(self, unit: Unit) -> Passage:
-        return passage_of(spec_of(self.plan, unit.id), self.deployment.layout)
+    def tracking(self, unit: Unit) -> LatencyTracking:
+        return tracking_of(spec_of(self.plan, unit.id), self.deployment.layout)
 
     def check(self, unit: Unit, came: float) -> None:
         """Compare the newest batch with the times of its files in the checkpoint."""
-        newest = self.passage(unit).passed(0.0)[-1]
+        newest = self.tracking(unit).passed(0.0)[-1]
         checkpoint = self.deployment.layout.checkpoint(unit)
-        planned, done = (
-            (checkpoint / log / str(newest.batch)).stat().st_mtime for log in ("offsets", "commits")
-        )
+        planned, done = ((checkpoint / log / str(newest.batch)).stat().st_mtime for log in ("offsets", "commits"))
         assert newest.oldest == newest.newest == pytest.approx(came, abs=TICK)
         found = latency([newest])
         assert found is not None
@@ -90,7 +86,7 @@ def follow(run: Run) -> None:
     assert run.seen(run.edge).oldest_s is None
     run.check(run.edge, came)
     run.check(run.cloud, came)
-    edge, cloud = (latency(run.passage(u).passed(0.0)) for u in (run.edge, run.cloud))
+    edge, cloud = (latency(run.tracking(u).passed(0.0)) for u in (run.edge, run.cloud))
     assert edge is not None and cloud is not None and 0 < edge.p95 < cloud.p50
 
     deployed = run.deployment._deployed

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import headwater as hw
-from headwater import live
+from headwater.agent.agents import Agents
+from headwater.app import deployments
 from headwater.app.client import Client
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
-from headwater.runtime.agents import Agents
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from tests.deployments.controllers import PATIENCE, Controller, apply, running, sink_rows
 from tests.deployments.flows import SCHEMA, rows
@@ -112,13 +112,13 @@ def test_changes_by_a_controller_that_is_killed(
         stopped = changed(tmp_path, controller, make(), kill=number > 0)
         assert stopped.keys() == restarted, number
         more(2)
-    controller.carry_out(live.stop(NAME, str(tmp_path / "store.db"), how="finish"), kill=True)
+    controller.carry_out(deployments.stop(NAME, str(tmp_path / "store.db"), how="finish"), kill=True)
     assert controller.kills >= 2
     got = sink_rows(tmp_path, NAME, "out")
     expected = batch_result(endpoint.session(), plan("L1", "L2").dataflow, CONTINUUM)["out"]
     assert not compare(expected, got)
     assert got.num_rows > 20
-    letters = list(live.dead_letters(NAME, str(tmp_path / "store.db"), home=tmp_path))
+    letters = list(deployments.dead_letters(NAME, str(tmp_path / "store.db"), home=tmp_path))
     assert [(x["unit"], x["operator"]) for x in letters] == [("clean@E1", "files")]
 
 

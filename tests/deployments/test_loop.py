@@ -1,4 +1,4 @@
-"""A promise is broken while a deployment runs: it is changed without a person, and the law holds."""
+"""An SLO is broken while a deployment runs: it is changed without a person, and the law holds."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from secrets import token_hex
 import pytest
 
 import headwater as hw
-from headwater import live, live_loop
-from headwater.adapt.promise import Promise
-from headwater.continuum import Continuum
+from headwater.adapt.slo import SLO
+from headwater.app import deployments, objectives
+from headwater.continuum.model import Continuum
 from headwater.control.records import Decision
 from headwater.control.store import StoreReader
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare
 from tests.deployments.controllers import PATIENCE, Controller, apply, running, sink_rows, story
 
@@ -93,10 +93,10 @@ def decided(place: Path, fits: Callable[[Decision], bool]) -> Decision:
     """Wait for a decision."""
     store, deadline = str(place / "store.db"), time.monotonic() + PATIENCE
     while True:
-        found = [d for d in live_loop.decisions(NAME, store) if fits(d)]
+        found = [d for d in objectives.decisions(NAME, store) if fits(d)]
         if found:
             return found[0]
-        assert time.monotonic() < deadline, f"{live_loop.decisions(NAME, store)}\n{story(place)}"
+        assert time.monotonic() < deadline, f"{objectives.decisions(NAME, store)}\n{story(place)}"
         time.sleep(0.2)
 
 
@@ -105,8 +105,8 @@ def wait_until_learned(place: Path) -> None:
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         with closing(StoreReader.open(str(place / "store.db"))) as store:
-            known = (store.learned(NAME) or {"profile": {"operators": {}}})["profile"]["operators"]
-        if known.get("counts", {}).get("selectivity", 1.0) < 0.5:
+            counts = store.known(NAME).profile.operators.get("counts")
+        if counts is not None and counts.selectivity < 0.5:
             return
         time.sleep(0.5)
     raise AssertionError(f"nothing was learned\n{story(place)}")
@@ -123,22 +123,22 @@ def test_a_limit_that_is_broken_moves_what_can_be_moved(tmp_path: Path, controll
         plan = planned(str(tmp_path / "in" / "{location}"))
         controller.carry_out(apply(plan, store), kill=False)
         wait_until_learned(tmp_path)
-        promise = Promise(mode="advise", max_bandwidth=LIMIT, headroom=0.0, settle=8.0)
-        live_loop.set_promise(NAME, promise, store)
+        slo = SLO(mode="advise", max_bandwidth=LIMIT, headroom=0.0, settle=8.0)
+        objectives.set_slo(NAME, slo, store)
         found = decided(tmp_path, lambda d: d.state == "proposed")
         assert "max_bandwidth" in found.trigger
         assert found.data["measured"]["bandwidth_bytes_per_s"] > LIMIT
         chosen = found.data["alternatives"][found.data["chosen"]]
         assert chosen["layers"]["counts"] == "edge" and chosen["bandwidth_bytes_per_s"] < LIMIT
-        version = live_loop.approve(found.id, store)
+        version = objectives.approve(found.id, store)
         controller.carry_out(version, kill=True)
         ended = decided(tmp_path, lambda d: d.id == found.id and d.state in ("kept", "undone"))
         assert ended.state == "kept" and ended.after is not None, ended
         assert ended.after["bandwidth_bytes_per_s"] < LIMIT
-        live_loop.set_promise(NAME, Promise(mode="off"), store)
+        objectives.set_slo(NAME, SLO(mode="off"), store)
     finally:
         feed.end()
-    controller.carry_out(live.stop(NAME, store, how="finish"), kill=False)
+    controller.carry_out(deployments.stop(NAME, store, how="finish"), kill=False)
     batch = LocalEndpoint.start(tmp_path / "batch", cores=2, memory_mb=1000, quick=True)
     try:
         expected = batch_result(batch.session(), plan.dataflow, CONTINUUM)["out"]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from headwater import live
+from headwater.app import deployments
 from headwater.plan import edit
 from headwater.plan.build import build
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from tests.deployments.controllers import Controller, apply
 from tests.deployments.flows import rows
@@ -49,7 +49,7 @@ def test_one_location_goes_up_and_down(
     assert plan.unit("rising@E1").locations == ("L1",) and plan.unit("rising@C1").locations == ("L2",)
     for _ in released:
         pass
-    controller.carry_out(live.stop(flow.name, store, how="finish"), kill=False)
+    controller.carry_out(deployments.stop(flow.name, store, how="finish"), kill=False)
     expected = batch_result(endpoint.session(), flow, CONTINUUM)["out"]
     assert expected.num_rows > 40
     assert not compare(expected, written(out))

@@ -10,13 +10,13 @@ import pytest
 
 import headwater as hw
 from headwater.app.client import Client, PlanRequest
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.operators import Watermark
 from headwater.dataflow.sources import Source
 from headwater.plan import build
 from headwater.plan.deployment import Deployment
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import PAUSE, BoundedSource, check_equivalent
 from tests.deployments.flows import CONTINUUM, FLOWS, SCHEMA, rows
 
@@ -54,9 +54,7 @@ def _cases() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("name", "decision"), list(_cases()))
 def test_equals_one_batch_run(name: str, decision: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
-    source = BoundedSource(
-        tmp_path / "in", rows(ROWS.get(name, 60), seed=7), rows_per_file=ROWS.get(name, 60) // 3
-    )
+    source = BoundedSource(tmp_path / "in", rows(ROWS.get(name, 60), seed=7), rows_per_file=ROWS.get(name, 60) // 3)
     source.release_all()
     flow = FLOWS[name](source.path).build()
     continuum = Continuum.from_text(CONTINUUM)
@@ -74,9 +72,7 @@ def test_equals_one_batch_run(name: str, decision: str, endpoint: LocalEndpoint,
 @pytest.mark.parametrize(
     ("name", "strategy"), [("acme", "optimal"), pytest.param("joined", "aels", marks=pytest.mark.long)]
 )
-def test_layers_that_a_strategy_chose(
-    name: str, strategy: str, endpoint: LocalEndpoint, tmp_path: Path
-) -> None:
+def test_layers_that_a_strategy_chose(name: str, strategy: str, endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(tmp_path / "in", rows(60, seed=8), rows_per_file=20)
     source.release_all()
     flow, continuum = FLOWS[name](source.path).build(), Continuum.from_text(CONTINUUM)
@@ -111,9 +107,7 @@ def test_units_shared_out_by_key(name: str, endpoint: LocalEndpoint, tmp_path: P
     assert all(outcome.rows.values())
 
 
-def test_a_zone_that_comes_later_is_not_late_behind_a_chain_of_units(
-    endpoint: LocalEndpoint, tmp_path: Path
-) -> None:
+def test_a_zone_that_comes_later_is_not_late_behind_a_chain_of_units(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     made = rows(60, seed=5)
     later: dict[str, list[Any]] = {"L1": [PAUSE, *made["L1"]], "L2": made["L2"]}
     source = BoundedSource(tmp_path / "in", later, rows_per_file=60)

@@ -2,8 +2,8 @@
 
 One deployment is changed over and over while rows flow. Whatever the first controller sends when it goes on
 is refused: what runs on the nodes is what the store says, and in the end nothing is lost or doubled. A part
-of the matrix is a test; ``HEADWATER_PAUSES="fission fusion migration"``, or some of them, runs all of these and
-prints the table.
+of the matrix is a test; ``HEADWATER_PAUSES="fission fusion migration"``, or some of them, runs all of these
+and prints the table.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pathlib import Path
 
 import pytest
 
-from headwater import live
+from headwater.agent.agents import Agents
+from headwater.app import deployments
 from headwater.app.client import Client
 from headwater.control.store import StoreReader
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.steps import Step, Watch
-from headwater.runtime.agents import Agents
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from tests.deployments import pausing
 from tests.deployments.controllers import PATIENCE, apply
@@ -63,12 +63,12 @@ class Two:
     def carry_out(self, version: int) -> str:
         """Wait until a version is dealt with; give its outcome."""
 
-        def dealt() -> bool:
-            (now,) = live.status(NAME, str(self._place / "store.db"))
-            return now.deployment.dealt >= version
+        def observed_version() -> bool:
+            (now,) = deployments.status(NAME, str(self._place / "store.db"))
+            return now.observed_version >= version
 
-        self._until(dealt, f"version {version}")
-        (now,) = live.status(NAME, str(self._place / "store.db"))
+        self._until(observed_version, f"version {version}")
+        (now,) = deployments.status(NAME, str(self._place / "store.db"))
         assert now.change is not None
         return str(now.change.outcome)
 
@@ -123,7 +123,7 @@ def running(place: Path) -> set[str]:
 def known(place: Path) -> set[str]:
     """Name the units that are to run, by the store's word."""
     with closing(StoreReader.open(str(place / "store.db"))) as store:
-        return {which[0] for which, standing in store.standings(NAME).items() if standing.runs}
+        return {which[0] for which, unit_status in store.unit_statuses(NAME).items() if unit_status.runs}
 
 
 @pytest.fixture
@@ -133,14 +133,12 @@ def two(tmp_path: Path) -> Iterator[Two]:
         yield started
     finally:
         started.end()
-        live.down(tmp_path)
+        deployments.down(tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(20_000)
-def test_a_paused_controller_changes_nothing_any_more(
-    endpoint: LocalEndpoint, tmp_path: Path, two: Two
-) -> None:
+def test_a_paused_controller_changes_nothing_any_more(endpoint: LocalEndpoint, tmp_path: Path, two: Two) -> None:
     whole = os.environ.get("HEADWATER_PAUSES", "").split()
     made = rows(4000 if whole else 600, seed=29)["L1"]
     source = BoundedSource(tmp_path / "in", {"L1": made}, rows_per_file=3)
@@ -166,7 +164,7 @@ def test_a_paused_controller_changes_nothing_any_more(
             begun, version = time.monotonic(), apply(after, store)
             two.wait_for_pause()
             outcome = two.carry_out(version)
-            assert outcome in ("done", "rolled back"), live.status(NAME, store)
+            assert outcome in ("done", "rolled back"), deployments.status(NAME, store)
             assert running(tmp_path) == known(tmp_path)
             two.go_on()
             assert running(tmp_path) == known(tmp_path), "the first one has done something"
@@ -174,7 +172,7 @@ def test_a_paused_controller_changes_nothing_any_more(
             print(kind, where, moment, outcome, f"{time.monotonic() - begun:.1f}", sep=" | ", flush=True)
     for _ in released:
         pass
-    assert two.carry_out(live.stop(NAME, store, how="finish")) == "done"
+    assert two.carry_out(deployments.stop(NAME, store, how="finish")) == "done"
     assert two.fenced >= (SAMPLE if not whole else 10)
     expected = batch_result(endpoint.session(), low.dataflow, CONTINUUM)["out"]
     assert expected.num_rows > 20

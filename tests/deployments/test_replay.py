@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater import live
-from headwater.continuum import Continuum
+from headwater.agent.agents import running_agent
+from headwater.app import deployments
+from headwater.channels.wire import TOKEN_ENV
+from headwater.continuum.model import Continuum
 from headwater.plan.build import build
-from headwater.runtime.agents import running_agent
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.wire import TOKEN_ENV
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, compare
 from tests.deployments.controllers import PATIENCE, apply, running, sink_rows
 
@@ -76,21 +76,19 @@ def test_a_corrected_record_is_in_the_sink_once(
     lines = ["id,v", *ROWS[:20], "100,warm", *ROWS[20:], "101,cold"]
     (files / "a.csv").write_text("\n".join(lines) + "\n")
     builder = hw.flow(NAME, locations=["L1"])
-    read = builder.read.csv(
-        f"{place}/in/{{location}}", "id bigint, v double", location_as="at", header="true"
-    )
+    read = builder.read.csv(f"{place}/in/{{location}}", "id bigint, v double", location_as="at", header="true")
     read.where("id >= 0").select("id", "at", "v * 2 AS w").write.memory("out")
     plan = build(builder.build(), CONTINUUM)
 
     def replay(id_: str, record: str) -> Any:
-        (found,) = live.replay(NAME, [id_], store, records={id_: record}, home=place)
+        (found,) = deployments.replay(NAME, [id_], store, records={id_: record}, home=place)
         return found
 
     with agent_to_kill(place, order), running(NAME, place, seed=1) as controller:
         controller.carry_out(apply(plan, store), kill=False)
         letters = {
             x["record"]: x["id"]
-            for x in until(lambda: list(live.dead_letters(NAME, store, home=place)), "the dead letters")
+            for x in until(lambda: list(deployments.dead_letters(NAME, store, home=place)), "the dead letters")
         }
         assert letters.keys() == {"100,warm", "101,cold"}
         assert replay(letters["100,warm"], "100,hot").outcome == "refused"
@@ -109,9 +107,9 @@ def test_a_corrected_record_is_in_the_sink_once(
         assert replay(letters["100,warm"], "100,21.5").outcome == "refused"
         assert replay(letters["101,cold"], "101,-3.5").outcome == "replayed"
         assert len(list(files.glob("*replayed*"))) == 2
-        known = {x["record"]: x["replayed"] for x in live.dead_letters(NAME, store, home=place)}
+        known = {x["record"]: x["replayed"] for x in deployments.dead_letters(NAME, store, home=place)}
         assert known["100,warm"]["done"] and known["101,cold"]["done"]
-        controller.carry_out(live.stop(NAME, store, how="finish"), kill=False)
+        controller.carry_out(deployments.stop(NAME, store, how="finish"), kill=False)
         late = replay(letters["101,cold"], "101,-3.5")
         assert late.outcome == "refused"
         got = sink_rows(place, NAME, "out")

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 import headwater as hw
-from headwater.continuum import Continuum
-from headwater.errors import Unavailable
+from headwater.channels.filelog import FileLog
+from headwater.continuum.model import Continuum
+from headwater.core.errors import Unavailable
 from headwater.plan.build import build
 from headwater.plan.diff import diff
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.spec import spec_of
-from headwater.runtime.channels.filelog import FileLog
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, ZoneRun, batch_result, compare
 from tests.deployments.flows import SCHEMA, rows
 

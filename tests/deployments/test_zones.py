@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, ZoneRun, batch_result, compare
 from tests.deployments.flows import FLOWS, rows
 
@@ -22,9 +22,7 @@ zones:
 """
 
 
-def prepared(
-    directory: Path, name: str, *, count: int, per_file: int
-) -> tuple[DeploymentPlan, BoundedSource]:
+def prepared(directory: Path, name: str, *, count: int, per_file: int) -> tuple[DeploymentPlan, BoundedSource]:
     """Plan one of the tests' dataflows over three zones."""
     made = {k: v for k, v in rows(count, seed=5).items() if k != "L4"}
     source = BoundedSource(directory / "in", made, rows_per_file=per_file)

@@ -10,16 +10,16 @@ from typing import Any
 from hypothesis import strategies as st
 
 import headwater as hw
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.control.executor import Executor
 from headwater.control.ports import Ports
-from headwater.control.simulated import SimulatedNodes
 from headwater.control.stamps import Stamps
 from headwater.plan.build import build, one_unit, unit_per_operator
 from headwater.plan.diff import PlanDiff
 from headwater.plan.document import plan_id
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.steps import Standings, Step, begun, done
+from headwater.plan.steps import Step, UnitStatuses, begun, done
+from headwater.testing.nodes import SimulatedNodes
 
 ACME = Continuum.from_yaml(Path(__file__).parents[2] / "examples/acme/continuum.yaml")
 SCHEMA = "id bigint, ts timestamp, k string, v double"
@@ -80,9 +80,7 @@ FIRST = Version()
 def versions(draw: st.DrawFn) -> Version:
     """Draw a version that differs from the first in few things."""
     changes = {
-        "locations": st.sets(st.sampled_from(("L1", "L2", "L4", "L5")), min_size=1).map(
-            lambda s: tuple(sorted(s))
-        ),
+        "locations": st.sets(st.sampled_from(("L1", "L2", "L4", "L5")), min_size=1).map(lambda s: tuple(sorted(s))),
         "above": st.integers(0, 2),
         "wider": st.booleans(),
         "size": st.sampled_from(["1 minute", "2 minutes"]),
@@ -101,24 +99,24 @@ def versions(draw: st.DrawFn) -> Version:
 
 
 def carry_out(
-    steps: tuple[Step, ...], zones: SimulatedNodes, decided: PlanDiff, standings: Standings
-) -> Standings:
+    steps: tuple[Step, ...], zones: SimulatedNodes, decided: PlanDiff, unit_statuses: UnitStatuses
+) -> UnitStatuses:
     """Carry steps out one by one, in a new term, and give where units stand then."""
     plans = {plan_id(p): p for p in (decided.running, decided.wanted) if p is not None}
     executor = Executor(Ports(zones.open, Stamps("a store", next(_TERMS))))
     for step in steps:
         plan = plans[step.plan]
-        standings = begun(step, standings, plan)
+        unit_statuses = begun(step, unit_statuses, plan)
         for _ in range(20):
             if executor.attempt(step, plan).done:
                 break
         else:
             raise AssertionError(f"never done: {step}")
-        standings = done(step, standings, plan)
-    return standings
+        unit_statuses = done(step, unit_statuses, plan)
+    return unit_statuses
 
 
 def calls_of(zones: SimulatedNodes, *names: str) -> list[str]:
     """Give the calls that change something, as `name unit`."""
-    wanted = names or ("prepare", "start", "feed", "stop", "forget")
+    wanted = names or ("prepare", "start", "update_inputs", "stop", "forget")
     return [f"{c.name} {c.unit}" for c in zones.calls if c.name in wanted]

@@ -9,9 +9,9 @@ from typing import Any
 from headwater.control.controller import Controller
 from headwater.control.executor import Executor
 from headwater.control.records import DeploymentRecord
-from headwater.control.simulated import Call, SimulatedNodes
 from headwater.control.store import Store
 from headwater.plan.model import DeploymentPlan
+from headwater.testing.nodes import NodeCall, SimulatedNodes
 from tests.unit.changes import FIRST, Version
 
 WIDER = replace(FIRST, wider=True, locations=("L1", "L4", "L5"))
@@ -40,9 +40,7 @@ class Site:
             self.zones.open,
             lease=600,
             patience=30,
-            executor=lambda ports: Executor(
-                ports, shortest=1.0, longest=8.0, look=1.0, clock=lambda: self.now
-            ),
+            executor=lambda ports: Executor(ports, shortest=1.0, longest=8.0, look=1.0, clock=lambda: self.now),
         )
         assert self.controller.hold()
 
@@ -51,7 +49,7 @@ class Site:
         for _ in range(limit):
             self.now += self.controller.advance("f")
             record = self.store.deployment("f")
-            if record.version == record.dealt:
+            if record.version == record.observed_version:
                 return record
         raise AssertionError(f"still busy: {self.store.deployment('f')}")
 
@@ -60,7 +58,7 @@ class Site:
         return self.settle()
 
     def running(self) -> DeploymentPlan:
-        base = self.store.base("f")
+        base = self.store.active_plan("f")
         assert base is not None
         return base
 
@@ -74,15 +72,15 @@ class Site:
             found,
             [str(e.step) for c in self.store.changes("f")[-1:] for e in self.store.journal(c.id)],
         )
-        standings = self.store.standings("f")
-        assert {(u.id, u.tag, u.epoch) for u in base.units} == standings.keys()
-        assert all(s.runs and s.sure for s in standings.values())
+        unit_statuses = self.store.unit_statuses("f")
+        assert {(u.id, u.tag, u.epoch) for u in base.units} == unit_statuses.keys()
+        assert all(s.runs and s.sure for s in unit_statuses.values())
 
 
 def kill_at(zones: SimulatedNodes, moment: str, number: int) -> None:
     """Kill whoever makes a call, before or after it is carried out."""
 
-    def kill(call: Call) -> None:
+    def kill(call: NodeCall) -> None:
         if call.number == number:
             raise Killed
 

@@ -18,27 +18,28 @@ import httpx
 from typer import testing
 from typer.main import get_command
 
-from headwater import cli, live_share, service
+from headwater import cli
+from headwater.app import pools, running
 from headwater.app.client import Client, PlanRequest, Proposal
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.control.controller import Controller
 from headwater.control.executor import Executor
-from headwater.control.simulated import SimulatedNodes
 from headwater.control.store import Store
+from headwater.core.errors import HeadwaterError
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import HeadwaterError
 from headwater.placement.situation import Limits
 from headwater.placement.usage import Weights
 from headwater.plan.document import to_document
 from headwater.plan.edit import Edit, Fuse, Move, Split, Spread
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.profile import Profile
 from headwater.plan.steps import CanarySettings
-from headwater.profile import Profile
+from headwater.testing.nodes import SimulatedNodes
 from headwater.web import problems
 from headwater.web.access import Access, Asker
-from headwater.web.api.asking import Served
+from headwater.web.api.dependencies import Served
 from headwater.web.dashboard import proposals
-from headwater.web.dashboard.frame import Frame, Place
+from headwater.web.dashboard.frame import DashboardContext, Frame
 from headwater.web.dashboard.sessions import Sessions, Visitor
 from headwater.web.server import make_app
 
@@ -138,8 +139,7 @@ def outline(plan: DeploymentPlan) -> Document:
             for u in plan.units
         ],
         "channels": [
-            {"id": c.id, "operator": c.operator, "from": c.producer, "to": list(c.consumers)}
-            for c in plan.channels
+            {"id": c.id, "operator": c.operator, "from": c.producer, "to": list(c.consumers)} for c in plan.channels
         ],
         "cuts": sorted([p, c] for p, c in plan.deployment.cuts),
     }
@@ -167,9 +167,9 @@ def copied(store: Path, to: Path) -> Path:
 def newest(store: Path, name: str) -> tuple[DeploymentPlan | None, tuple[Any, ...], int]:
     """Give the plan that is wanted last, the wish's options, and its version."""
     with closing(Store(store)) as opened:
-        wish = opened.wish(name)
-        options = (wish.goal, sorted(wish.reset_state), wish.canary)
-        return opened.plan(wish.plan) if wish.plan else None, options, wish.version
+        desired = opened.desired(name)
+        options = (desired.goal, sorted(desired.reset_state), desired.canary)
+        return opened.plan(desired.plan) if desired.plan else None, options, desired.version
 
 
 def stored(store: Path, name: str, shown: list[str]) -> Stored:
@@ -198,7 +198,7 @@ def settle(store: Path, name: str, zones: SimulatedNodes) -> DeploymentPlan:
         for _ in range(3000):
             now[0] += controller.advance(name)
             record = opened.deployment(name)
-            if record.version == record.dealt:
+            if record.version == record.observed_version:
                 break
         else:
             raise AssertionError(f"still busy: {record}")
@@ -246,16 +246,14 @@ class Python:
     def submit(self, asked: Asked, pool: str, store: Path) -> Document | Refused | None:
         zones = asked.request.continuum
         assert zones is not None
-        return self._pooled(
-            lambda: live_share.submit(asked.flow, zones, OWNER, str(store), pool=pool), pool, store
-        )
+        return self._pooled(lambda: pools.submit(asked.flow, zones, OWNER, str(store), pool=pool), pool, store)
 
     def remove(self, name: str, pool: str, store: Path) -> Document | Refused | None:
-        return self._pooled(lambda: live_share.remove(name, OWNER, str(store)), pool, store)
+        return self._pooled(lambda: pools.remove(name, OWNER, str(store)), pool, store)
 
     @staticmethod
     def _pooled(act: Callable[[], object], pool: str, store: Path) -> Document | Refused | None:
-        with mock.patch.object(live_share, "_want", wraps=live_share._want) as want:
+        with mock.patch.object(pools, "_want", wraps=pools._want) as want:
             try:
                 act()
             except HeadwaterError as error:
@@ -326,7 +324,7 @@ class CommandLine:
             seen.append(plan)
             raise SystemExit(0)
 
-        with mock.patch.object(service, "run", run):
+        with mock.patch.object(running, "run", run):
             place = str(self.directory / "run")
             arguments = ["run", *self.files(asked), "--dir", place, "--json"]
             result = self._invoke(arguments)
@@ -446,9 +444,7 @@ class Rest:
         return told if isinstance(told, Refused) else wanted(store, pool)
 
     def remove(self, name: str, pool: str, store: Path) -> Any:
-        told = self._told(
-            self._answer("DELETE", f"/pools/{pool}/dataflows/{name}?owner={OWNER}", None, store)
-        )
+        told = self._told(self._answer("DELETE", f"/pools/{pool}/dataflows/{name}?owner={OWNER}", None, store))
         return told if isinstance(told, Refused) else wanted(store, pool)
 
     def _stored(self, name: str, path: str, form: Document, store: Path) -> Any:
@@ -473,7 +469,7 @@ class Dashboard:
     @staticmethod
     def _page(number: int, store: Path, show: Callable[[Any], None]) -> proposals.ProposalPage:
         sessions = Sessions()
-        place = Place(str(store), None, sessions, feed=SimpleNamespace(view=None), home=store.parent)  # type: ignore[arg-type]
+        place = DashboardContext(str(store), None, sessions, feed=SimpleNamespace(view=None), home=store.parent)  # type: ignore[arg-type]
         request: Any = SimpleNamespace(url=SimpleNamespace(path="/proposals/1"), cookies={})
         frame = Frame(place, Visitor(None, sessions, None), Asker(name=None, role="owner"), request)
         page = object.__new__(proposals.ProposalPage)
@@ -505,7 +501,7 @@ def proposed(store: Path, found: Proposal) -> int:
             why="it costs less",
             state="proposed",
             plan=found.plan,
-            before=opened.deployment(name).base,
+            before=opened.deployment(name).active_plan,
             data={},
         )
         opened.release("me")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from headwater.adapt.model import Costs, Facts
-from headwater.adapt.promise import Promise
-from headwater.continuum import Continuum
+from headwater.adapt.slo import SLO
+from headwater.continuum.model import Continuum
 from headwater.control.policy import Policy
 from headwater.control.records import Decision
 from headwater.control.store import Store
@@ -15,8 +15,8 @@ from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
 from headwater.plan.model import DeploymentPlan
-from headwater.profile import OperatorProfile, Profile
-from headwater.simulate import World
+from headwater.plan.profile import OperatorProfile, Profile
+from headwater.testing.modelled import ModelledWorld
 
 HOLDER = "test:1"
 BEGIN = 1_700_000_000.0
@@ -67,12 +67,12 @@ def planned(first_in_cloud: str, dataflow: Dataflow | None = None) -> Deployment
 
 
 class Loop:
-    """One deployment whose promise a policy is to keep."""
+    """One deployment whose SLO a policy is to keep."""
 
     def __init__(
         self,
         place: Path,
-        promise: Promise,
+        slo: SLO,
         *,
         first_in_cloud: str = "zones",
         costs: Costs | None = None,
@@ -81,7 +81,7 @@ class Loop:
         self.store = Store(place / "store.db")
         self.store.hold(HOLDER, 1e9)
         plan = planned(first_in_cloud)
-        self.world = World(plan, Facts(profile=PROFILE, costs=costs or Costs()))
+        self.world = ModelledWorld(plan, Facts(profile=PROFILE, costs=costs or Costs()))
         self.rate(100)
         self.tried: list[DeploymentPlan] = []
         self.policy = Policy(self.store, HOLDER, clock=self.clock, try_out=self._try_out)
@@ -92,7 +92,7 @@ class Loop:
         self._take_up()
         self._end()
         self.store.keep_profile("two", PROFILE)
-        self.store.set_promise("two", promise)
+        self.store.set_slo("two", slo)
 
     def clock(self) -> float:
         return BEGIN + self.world.now
@@ -101,16 +101,16 @@ class Loop:
         self.world.set_rates({"trips": {"nyc": rows}})
 
     def go(self, seconds: int) -> None:
-        """Let time pass, second by second, and count those in which the promise is broken."""
+        """Let time pass, second by second, and count those in which the SLO is broken."""
         for _ in range(seconds):
             self.world.go(1.0)
-            promise = self.store.promise("two")
-            assert promise is not None
-            self.broken += self.world.latency > promise.max_latency
+            slo = self.store.slo("two")
+            assert slo is not None
+            self.broken += self.world.latency > slo.max_latency
             self.store.report(HOLDER, self.clock(), samples={"two": self.world.progress()})
             self.policy.look()
             record = self.store.deployment("two")
-            if self._until is None and record.version > record.dealt:
+            if self._until is None and record.version > record.observed_version:
                 self._take_up()
             elif self._until is not None and self.world.now >= self._until:
                 self._end()
@@ -128,11 +128,11 @@ class Loop:
         return True
 
     def _take_up(self) -> None:
-        wish = self.store.wish("two")
-        assert wish.plan is not None
-        base = self.store.base("two")
-        self._wanted = diff(base, self.store.plan(wish.plan), generation=wish.generation).wanted
-        self.store.begin_change(HOLDER, wish, self._wanted, (), phase="checking")
+        desired = self.store.desired("two")
+        assert desired.plan is not None
+        base = self.store.active_plan("two")
+        self._wanted = diff(base, self.store.plan(desired.plan), generation=desired.generation).wanted
+        self.store.begin_change(HOLDER, desired, self._wanted, (), phase="checking")
         self._until = self.world.now + self._change_s
 
     def _end(self) -> None:
@@ -140,5 +140,5 @@ class Loop:
         assert change is not None
         if self.world.plan is not self._wanted:
             self.world.change(self._wanted)
-        self.store.end_change(HOLDER, change, "done", phase="running", base=plan_id(self._wanted))
+        self.store.end_change(HOLDER, change, "done", phase="running", active_plan=plan_id(self._wanted))
         self._until = None

@@ -9,9 +9,9 @@ from itertools import product
 import numpy as np
 
 from headwater.placement.cost import evaluate, shortages
-from headwater.placement.generate import series_parallel
 from headwater.placement.network import Mesh, Network, Tree
-from headwater.placement.problem import Application, Hosts, Operator, Placement, Problem, Topology
+from headwater.placement.problem import Application, Hosts, PlacedOperator, Placement, Problem, Topology
+from headwater.testing.generate import series_parallel
 
 
 def mixed(seed: int, *, operators: int = 5, hosts: int = 8, zones: int = 4, tight: bool = False) -> Problem:
@@ -59,9 +59,7 @@ def _tree(drawn: np.random.Generator, zones: int) -> Network:
     )
 
 
-def _application(
-    drawn: np.random.Generator, count: int, topology: Topology, *, tree: bool, tight: bool
-) -> Application:
+def _application(drawn: np.random.Generator, count: int, topology: Topology, *, tree: bool, tight: bool) -> Application:
     graph = series_parallel(count, seed=int(drawn.integers(1_000_000)))
     readers = {o: sum(u == o for u, _ in graph) for o in range(count)}
     sources = {u for u, _ in graph} - {v for _, v in graph}
@@ -75,7 +73,7 @@ def _application(
         elif not readers[o]:
             pinned = int(drawn.choice(root if tree or drawn.random() < 0.5 else low))
         operators.append(
-            Operator(
+            PlacedOperator(
                 name=f"o{o}",
                 cpu=0.0 if pinned is not None else float(drawn.uniform(1, 12 if tight else 4)),
                 memory=float(drawn.uniform(1, 60 if tight else 20)),
@@ -92,9 +90,7 @@ def _application(
 
 def every(problem: Problem) -> Iterator[Placement]:
     """Give all placements, those that hold and those that do not."""
-    choices = [
-        range(len(problem.hosts)) if o.host is None else (o.host,) for o in problem.application.operators
-    ]
+    choices = [range(len(problem.hosts)) if o.host is None else (o.host,) for o in problem.application.operators]
     yield from product(*choices)
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from headwater import live, live_share, service
+from headwater.app import deployments, observe, pools, running
 from headwater.control import tables
 from headwater.control.sharing import Role
-from headwater.control.simulated import SimulatedNodes
+from headwater.testing.nodes import SimulatedNodes
 from headwater.web.server import serving
 from tests.unit.test_cli_control import CONTINUUM, controller, tiny
 
@@ -44,7 +44,7 @@ class Client(httpx.Client):
 
     def settled(self, name: str, version: int) -> None:
         """Wait until a version is brought to an end."""
-        until(lambda: next(d for d in self.see("/deployments") if d["name"] == name)["dealt"] >= version)
+        until(lambda: next(d for d in self.see("/deployments") if d["name"] == name)["observed_version"] >= version)
 
 
 def answer(response: httpx.Response, status: int) -> Any:
@@ -64,7 +64,7 @@ def until(true: Callable[[], bool]) -> None:
 
 def flow(*places: str, **options: Any) -> dict[str, Any]:
     """Give the dataflow `tiny` as a document."""
-    return service.load_dataflow(tiny(*places, **options)[0]).dataflow.to_data()
+    return running.load_dataflow(tiny(*places, **options)[0]).dataflow.to_data()
 
 
 @contextmanager
@@ -73,8 +73,8 @@ def place(directory: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(directory)
         patch.setattr(tables, "SYNCHRONOUS", "OFF")
-        patch.setattr(live, "RECENT", 600.0)
-        for name in (live.STORE, live_share.TOKEN):
+        patch.setattr(observe, "RECENT", 600.0)
+        for name in (deployments.STORE, pools.TOKEN):
             patch.delenv(name, raising=False)
         yield
 
@@ -88,7 +88,7 @@ def world(directory: Path, **options: Any) -> Iterator[tuple[str, SimulatedNodes
 
 def token(name: str, role: Role = "owner") -> str:
     """Make a token; the first ends the trial."""
-    admin = live_share.set_owner(live_share.ADMIN, token=True) if name == live_share.ADMIN else None
-    made = admin or live_share.set_owner(name, role=role, token=True)
+    admin = pools.set_owner(pools.ADMIN, token=True) if name == pools.ADMIN else None
+    made = admin or pools.set_owner(name, role=role, token=True)
     assert made is not None
     return made

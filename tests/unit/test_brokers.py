@@ -13,17 +13,19 @@ import pytest
 from rich.console import Console
 
 import headwater as hw
-from headwater.continuum import Continuum
-from headwater.errors import ErrorList
+from headwater.channels.channelspec import channel_spec, member_spec, topic_of
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ErrorList
+from headwater.core.jsonform import dump
+from headwater.disk.layout import Layout
 from headwater.plan.build import build
 from headwater.plan.diff import diff
 from headwater.plan.document import from_document, to_document
 from headwater.plan.model import DeploymentPlan
+from headwater.plan.outline import outline
 from headwater.plan.spec import spec_of
 from headwater.render.deployment import plan_view
-from headwater.runtime import broker
-from headwater.runtime.channelspec import channel_spec, member_spec, topic_of
-from headwater.runtime.layout import Layout
+from headwater.spark import broker
 
 
 def continuum(*, e1: str = "", e2: str = "", s1: str = "", c1: str = "") -> Continuum:
@@ -60,7 +62,7 @@ def test_a_channel_that_goes_to_a_broker_is_another_one() -> None:
     moved = "the channel of 'clean' goes to the broker of S1, b:9092"
     assert found["clean@E1"] == found["clean@E2"] == ("replace", moved)
     assert found["more@S1"][0] == "replace"
-    assert found["out@C1"][0] == "feed"
+    assert found["out@C1"][0] == "update_inputs"
     assert sorted(c.action for c in decided.channels) == ["begins"] * 3 + ["ends"] * 3
     back = diff(decided.wanted, plan(continuum()))
     assert {u.reason for u in back.changed if u.unit != "out@C1"} == {
@@ -72,7 +74,7 @@ def test_a_channel_that_goes_to_a_broker_is_another_one() -> None:
 def test_a_broker_with_a_new_address_keeps_its_channels() -> None:
     decided = diff(plan(continuum(s1=BROKER)), plan(continuum(s1=BROKER.replace("9092", "9093"))))
     assert {u.unit: u.action for u in decided.changed} == {
-        "clean@E1": "replace", "clean@E2": "replace", "more@S1": "replace", "out@C1": "feed",
+        "clean@E1": "replace", "clean@E2": "replace", "more@S1": "replace", "out@C1": "update_inputs",
     }  # fmt: skip
     assert {c.action for c in decided.channels} == {"continues"}
 
@@ -110,7 +112,7 @@ def test_what_stops_with_a_link_is_said() -> None:
 
 def test_the_plan_shows_where_channels_are() -> None:
     made = plan(continuum(s1=BROKER))
-    data = {c["id"].partition("@")[2]: (c["kind"], c.get("broker")) for c in made.to_data()["channels"]}
+    data = {c["id"].partition("@")[2]: (c["kind"], c.get("broker")) for c in dump(outline(made))["channels"]}
     assert data == {"E1": ("kafka", "S1"), "E2": ("kafka", "S1"), "S1": ("kafka", "S1")}
     screen = Console(width=200, file=io.StringIO())
     with screen.capture() as capture:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headwater.errors import ChannelError
-from headwater.runtime.checkpoint import (
+from headwater.core.errors import ChannelError
+from headwater.disk.checkpoint import (
     begin_run,
     begin_to_publish,
     cut_off,

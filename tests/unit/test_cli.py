@@ -13,10 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from headwater.cli.app import Screen, app
+from headwater.core.errors import DataflowError, ErrorList, PlacementError
+from headwater.core.jsonform import dump
+from headwater.core.metrics import LinkProgress, Progress, UnitProgress
+from headwater.core.quantity import parse_heap
 from headwater.demo.flow import PERSISTENCE, WARM_UP, watch
-from headwater.errors import DataflowError, ErrorList, PlacementError
-from headwater.metrics import LinkProgress, Progress, UnitProgress
-from headwater.quantity import parse_heap
 from headwater.render import deployment
 
 ROOT = Path(__file__).parents[2]
@@ -134,7 +135,7 @@ def test_progress_as_table_line_and_json(capsys: pytest.CaptureFixture[str]) -> 
     assert line.startswith("01:15 units: 1 running, 1 failed; rows read 12,345; lag 7; dead letters 2")
     with Screen("acme", as_json=True) as screen:
         screen.show(PROGRESS)
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(PROGRESS.to_data()))
+    assert json.loads(capsys.readouterr().out) == dump(PROGRESS)
 
 
 def test_plain_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:

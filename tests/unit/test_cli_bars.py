@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from headwater import live, service
+from headwater.app import deployments, running
 from headwater.app.client import Client, PlanRequest
 from headwater.cli.app import Screen
 from headwater.cli.bars import Bar
 from headwater.control import tables
-from headwater.control.simulated import SimulatedNodes
-from headwater.metrics import Progress, UnitProgress
-from headwater.plan.place import Wish
+from headwater.core.metrics import Progress, UnitProgress
+from headwater.plan.place import PlacementRequest
+from headwater.testing.nodes import SimulatedNodes
 from tests.unit.terminal import Terminal
 from tests.unit.test_cli_control import controller
 
@@ -36,7 +36,7 @@ STEPS = 6
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.delenv(live.STORE, raising=False)
+    monkeypatch.delenv(deployments.STORE, raising=False)
     (tmp_path / "flow.py").write_text(FLOW)
     rates = [f"{step},rows,L1,{100 + step}" for step in range(STEPS)]
     (tmp_path / "rates.csv").write_text("\n".join(["time,source,location,rate", *rates]) + "\n")
@@ -44,9 +44,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def piped(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "headwater", *arguments], capture_output=True, text=True, timeout=120
-    )
+    return subprocess.run([sys.executable, "-m", "headwater", *arguments], capture_output=True, text=True, timeout=120)
 
 
 def test_a_bar_is_on_the_terminal_and_never_in_the_result(files: list[str], tmp_path: Path) -> None:
@@ -89,19 +87,17 @@ def test_nothing_is_drawn_without_a_terminal(capfd: pytest.CaptureFixture[str]) 
 
 
 def test_long_work_tells_how_far_it_is(files: list[str]) -> None:
-    dataflow, zones = service.load_dataflow("flow.py").dataflow, service.load_continuum(CONTINUUM)
+    dataflow, zones = running.load_dataflow("flow.py").dataflow, running.load_continuum(CONTINUUM)
     seen: list[tuple[str, int, int]] = []
 
     def observe(what: str, done: int, of: int) -> None:
         seen.append((what, done, of))
 
-    wishes = [Wish(strategy="fog_only"), Wish(strategy="annotated")]
-    service.simulate(dataflow, zones, "rates.csv", wishes, observe=observe)
+    desired_states = [PlacementRequest(strategy="fog_only"), PlacementRequest(strategy="annotated")]
+    running.simulate(dataflow, zones, "rates.csv", desired_states, observe=observe)
     assert [s[0] for s in seen] == ["fog_only"] * STEPS + ["annotated"] * STEPS
     assert [s[1:] for s in seen] == [(n, 2 * STEPS) for n in range(2 * STEPS)]
     seen.clear()
     asked = PlanRequest(dataflow=dataflow, continuum=zones, strategy="annotated", compare=True)
     found = Client().propose(asked, observe=observe).others
-    assert [s[0] for s in seen] == list(found) and [s[1:] for s in seen] == [
-        (n, len(found)) for n in range(len(found))
-    ]
+    assert [s[0] for s in seen] == list(found) and [s[1:] for s in seen] == [(n, len(found)) for n in range(len(found))]

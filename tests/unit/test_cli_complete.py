@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headwater import live, service
+from headwater.app import deployments, running
 from headwater.cli import complete
 from headwater.cli.app import app
 from headwater.control import tables
@@ -35,14 +35,14 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A store with two deployments whose plans are in force."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.delenv(live.STORE, raising=False)
-    place = live.store_place(None)
+    monkeypatch.delenv(deployments.STORE, raising=False)
+    place = deployments.resolved_url(None)
     opened = Store(place)
     assert opened.hold("test", 60)
     for name in ("tiny", "tall"):
         (tmp_path / f"{name}.py").write_text(FLOW.format(name=name))
-        loaded = service.load_dataflow(f"{name}.py").dataflow
-        opened.want(name, "run", build(loaded, service.load_continuum(ROOT / "tests/unit/acme.yaml")))
+        loaded = running.load_dataflow(f"{name}.py").dataflow
+        opened.want(name, "run", build(loaded, running.load_continuum(ROOT / "tests/unit/acme.yaml")))
         begin(opened, name)
     opened.close()
     return place
@@ -52,10 +52,10 @@ def begin(store: Store, name: str) -> None:
     """Put a plan in force, as the controller does when it begins a change."""
     from sqlalchemy import update
 
-    wish = store.wish(name)
+    desired = store.desired(name)
     with store._writing() as connection:
         connection.execute(
-            update(tables.deployments).where(tables.deployments.c.name == name).values(base=wish.plan)
+            update(tables.deployments).where(tables.deployments.c.name == name).values(active_plan=desired.plan)
         )
 
 
@@ -88,14 +88,12 @@ def test_names_come_from_the_store(store: str) -> None:
     assert completed("headwater explain t") == ["tall", "tiny", "tall.py", "tiny.py"]
 
 
-def test_the_store_that_the_line_names_is_asked(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_store_that_the_line_names_is_asked(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert completed("headwater status t") == []
     assert completed(f"headwater status --store {tmp_path / store} ti") == ["tiny"]
-    monkeypatch.setenv(live.STORE, str(tmp_path / store))
+    monkeypatch.setenv(deployments.STORE, str(tmp_path / store))
     assert completed("headwater status ta") == ["tall"]
 
 

@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headwater import cli, live, service
+from headwater import cli
+from headwater.agent.agents import Agents
+from headwater.app import deployments, running
 from headwater.app.client import Client, PlanRequest
 from headwater.cli import control
-from headwater.continuum import Node
+from headwater.continuum.model import Node
 from headwater.control import tables
-from headwater.control.simulated import SimulatedNodes
-from headwater.errors import DeploymentError, Unavailable
-from headwater.runtime.agents import Agents
+from headwater.core.errors import DeploymentError, Unavailable
+from headwater.testing.nodes import SimulatedNodes
 
 ROOT = Path(__file__).parents[2]
 CONTINUUM = str(ROOT / "tests/unit/acme.yaml")
@@ -37,7 +38,7 @@ window.to_layer("cloud").write.memory("out")
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.delenv(live.STORE, raising=False)
+    monkeypatch.delenv(deployments.STORE, raising=False)
     monkeypatch.setenv("COLUMNS", "200")
     return tmp_path
 
@@ -57,7 +58,7 @@ def tiny(*places: str, above: int = 1, agg: str = "avg(v)") -> list[str]:
 def controller(zones: SimulatedNodes | None = None) -> Iterator[SimulatedNodes]:
     """Run `up` with simulated zones."""
     zones, stop = zones or SimulatedNodes(), threading.Event()
-    thread = threading.Thread(target=live.up, kwargs={"open_node": zones.open, "stop": stop})
+    thread = threading.Thread(target=deployments.up, kwargs={"open_node": zones.open, "stop": stop})
     thread.start()
     try:
         yield zones
@@ -79,8 +80,8 @@ def test_apply_shows_stores_and_waits() -> None:
         assert [u["action"] for u in data["units"]] == ["replace", "replace"]
         code, out, _ = invoke("apply", *tiny(above=2))
         assert code == 0 and "nothing to do" in out  # and nobody is asked
-        store = live.Store(live.store_place(None))
-        assert zones.differences(store.base("tiny"), "tiny") == [] and store.deployment("tiny").version == 2
+        store = deployments.Store(deployments.resolved_url(None))
+        assert zones.differences(store.active_plan("tiny"), "tiny") == [] and store.deployment("tiny").version == 2
         store.close()
 
 
@@ -96,7 +97,7 @@ def test_plan_shows_what_would_change() -> None:
     data = json.loads(text)
     assert data["dataflow"] == "tiny"
     assert {u["unit"]: u["action"] for u in data["change"]["units"]} == {
-        "low@E4": "stop", "high@S2": "stop", "out@C1": "feed",
+        "low@E4": "stop", "high@S2": "stop", "out@C1": "update_inputs",
     }  # fmt: skip
     code, out, err = invoke("plan", *tiny(agg="max(v)"))
     assert code == 6 and "high@S1 on s1a" in out and "--reset-state high@S1" in err
@@ -112,7 +113,7 @@ def test_operators_are_moved_and_units_split_by_name() -> None:
         code, out, err = invoke("split", "high@E1", "--after", "low", "--yes", "--wait", "--json")
         data = json.loads(out)
         assert code == 0 and data["stored"], err
-        assert data["carried"] == [{"unit": "low@E1", "from": ["high@E1"]}]  # the windows stay where they are
+        assert data["transferred"] == [{"unit": "low@E1", "from": ["high@E1"]}]  # the windows stay where they are
         code, out, err = invoke("fuse", "low", "high", "--of", "tiny", "--yes", "--wait")
         assert code == 0, err
         assert zones.kept("tiny")["high@E1"] == begun
@@ -155,8 +156,8 @@ def test_a_unit_is_spread_over_hosts_with_agents_of_their_own() -> None:
         now = zones.kept("tiny")
         assert {now[id_]["high"] for id_ in ("high.1of2@s1a", "high.2of2@s1b")} == {joined}
         assert now["high@S2"]["high"] == begun["high@S2"]
-        store = live.Store(live.store_place(None))
-        assert zones.differences(store.base("tiny"), "tiny") == []
+        store = deployments.Store(deployments.resolved_url(None))
+        assert zones.differences(store.active_plan("tiny"), "tiny") == []
         store.close()
         code, _, err = invoke("spread", "high@S2", "--over", "s1a", "--yes")
         assert code == 4 and "no host of zone S2 is called 's1a'" in err
@@ -187,9 +188,7 @@ def test_refusals_have_their_exit_code() -> None:
     with controller():
         assert invoke("apply", *tiny(), "--yes", "--wait")[0] == 0
         code, _, err = invoke("apply", *tiny(agg="max(v)"), "--yes")
-        assert (
-            code == 6 and "error: its state cannot be gone on with" in err and "--reset-state high@S1" in err
-        )
+        assert code == 6 and "error: its state cannot be gone on with" in err and "--reset-state high@S1" in err
         agreed = ["--reset-state", "high@S1", "--reset-state", "high@S2"]
         code, out, _ = invoke("apply", *tiny(agg="max(v)"), "--yes", "--wait", *agreed)
         assert code == 0 and "its state is given up" in out
@@ -222,9 +221,7 @@ def test_a_failed_change_ends_the_waiting() -> None:
     assert [c["outcome"] for c in data["changes"]] == ["done", "failed", "rolled back"]
     assert any("going back to what ran" in e["text"] for e in data["events"])
     code, out, _ = invoke("explain", "tiny")
-    assert (
-        code == 0 and "version 3: rolled back" in out and "replace low@E1: the change is rolled back" in out
-    )
+    assert code == 0 and "version 3: rolled back" in out and "replace low@E1: the change is rolled back" in out
 
 
 def _broken(call: object) -> None:
@@ -242,8 +239,8 @@ def test_status_stop_and_go_on() -> None:
     assert "not begun yet" in out
     assert json.loads(invoke("explain", "tiny", "--json")[1]) is None
     with controller() as zones:
-        live.follow("tiny", 1, every=0.05)
-        _until(lambda: len(live.status("tiny")[0].units) == 5)
+        deployments.follow("tiny", 1, every=0.05)
+        _until(lambda: len(deployments.status("tiny")[0].units) == 5)
         data = json.loads(invoke("status", "tiny", "--json")[1])
         assert data["phase"] == "running" and {u["unit"] for u in data["units"]} >= {"low@E1", "out@C1"}
         assert data["change"]["done"] == data["change"]["steps"] > 10 and data["controller"]
@@ -254,9 +251,9 @@ def test_status_stop_and_go_on() -> None:
         invoke("move", "low", "--to", "cloud", "--yes", "--wait")
         assert "s from the first stop to the last start" in invoke("explain", "tiny")[1]
         assert invoke("stop", "tiny", "--wait")[0] == 0
-        assert live.status("tiny")[0].deployment.phase == "stopped"
+        assert deployments.status("tiny")[0].phase == "stopped"
         assert invoke("apply", *tiny(), "--yes", "--wait")[0] == 0  # the same plan, which does not run
-        assert live.status("tiny")[0].deployment.phase == "running"
+        assert deployments.status("tiny")[0].phase == "running"
         assert invoke("stop", "tiny", "--forget")[0] == 2
         assert invoke("stop", "tiny", "--forget", "--yes", "--wait")[0] == 0
         assert zones.differences(None, "tiny") == []
@@ -278,18 +275,16 @@ def test_explain_a_file() -> None:
 
 
 def test_the_store_comes_from_option_environment_or_habit(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert live.store_place(None) == str(Path(".headwater") / "headwater.db")
-    monkeypatch.setenv(live.STORE, "other.db")
-    assert live.store_place(None) == "other.db" and live.store_place("x") == "x"
+    assert deployments.resolved_url(None) == str(Path(".headwater") / "headwater.db")
+    monkeypatch.setenv(deployments.STORE, "other.db")
+    assert deployments.resolved_url(None) == "other.db" and deployments.resolved_url("x") == "x"
     invoke("apply", *tiny(), "--yes")
     assert Path("other.db").exists()
 
 
 def test_what_was_shown_is_what_is_stored() -> None:
     flow, _, continuum = tiny()
-    asked = PlanRequest(
-        dataflow=service.load_dataflow(flow).dataflow, continuum=service.load_continuum(continuum)
-    )
+    asked = PlanRequest(dataflow=running.load_dataflow(flow).dataflow, continuum=running.load_continuum(continuum))
     shown = Client().propose(asked)
     assert shown.change.version == 0 and Client().apply(shown) == 1
     for after in (None, 0):  # as it was shown for, by default
@@ -308,6 +303,6 @@ def test_up_reaches_nodes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Agents, "open", reach)
     stop = threading.Event()
     stop.set()
-    live.up(nodes=service.load_continuum(CONTINUUM).nodes, stop=stop, say=told.append)
+    deployments.up(nodes=running.load_continuum(CONTINUUM).nodes, stop=stop, say=told.append)
     assert opened == ["C1", "S1", "S2", "E1", "E2", "E3", "E4", "E5"]
     assert told == ["S2: nobody answers"]

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import headwater
 from headwater.cli.app import _Commands, app
 from headwater.cli.exits import EXITS, IN_WORDS
-from headwater.errors import ErrorList, HeadwaterError, PlacementError, RuntimeFailure, Unavailable
+from headwater.core.errors import ErrorList, HeadwaterError, PlacementError, RuntimeFailure, Unavailable
 
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| (\d+) \| ([^|]+?) \|([^|]*)\|$", re.MULTILINE)
@@ -22,18 +22,14 @@ ROW = re.compile(r"^\| (\d+) \| ([^|]+?) \|([^|]*)\|$", re.MULTILINE)
 
 def documented() -> dict[int, tuple[str, list[str]]]:
     text = (ROOT / "docs/command-line.md").read_text(encoding="utf-8")
-    return {
-        int(code): (meaning, re.findall(r"`(\w+)`", raised)) for code, meaning, raised in ROW.findall(text)
-    }
+    return {int(code): (meaning, re.findall(r"`(\w+)`", raised)) for code, meaning, raised in ROW.findall(text)}
 
 
 def errors() -> list[type[HeadwaterError]]:
     """Give every class of error, those of modules that need Spark included."""
     for module in pkgutil.walk_packages(headwater.__path__, "headwater."):
         source = ROOT / Path(*module.name.split(".")).with_suffix(".py")
-        if source.is_file() and re.search(
-            r"^class \w+\(\w*(Error|Failure|Unavailable)\)", source.read_text(), re.M
-        ):
+        if source.is_file() and re.search(r"^class \w+\(\w*(Error|Failure|Unavailable)\)", source.read_text(), re.M):
             importlib.import_module(module.name)
     found: list[type[HeadwaterError]] = [HeadwaterError]
     for kind in found:
@@ -83,9 +79,7 @@ def test_every_class_of_error_has_the_code_that_is_documented() -> None:
 
 
 def test_a_list_of_errors_shows_all_and_has_the_first_ones_code() -> None:
-    code, said = raised(
-        ErrorList([Unavailable("no broker"), PlacementError("no host"), RuntimeFailure("it fell")])
-    )
+    code, said = raised(ErrorList([Unavailable("no broker"), PlacementError("no host"), RuntimeFailure("it fell")]))
     assert code == 7
     assert [line for line in said.splitlines() if line.startswith("error")] == [
         "error: no broker",

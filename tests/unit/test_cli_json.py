@@ -18,11 +18,11 @@ import typer
 from typer.testing import CliRunner
 
 import headwater
-from headwater import live
+from headwater.app import deployments
 from headwater.cli.app import app
 from headwater.control import tables
-from headwater.control.simulated import SimulatedNodes
 from headwater.control.store import NoStore
+from headwater.testing.nodes import SimulatedNodes
 from tests.unit.test_cli_control import controller, tiny
 
 WITHOUT_JSON: dict[str, str] = {}
@@ -33,7 +33,7 @@ WITHOUT_JSON: dict[str, str] = {}
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.delenv(live.STORE, raising=False)
+    monkeypatch.delenv(deployments.STORE, raising=False)
     return tmp_path
 
 
@@ -77,9 +77,7 @@ def test_every_command_has_json() -> None:
 
 
 def test_version_and_down_as_json() -> None:
-    assert json.loads(CliRunner().invoke(app, ["version", "--json"]).stdout) == {
-        "version": headwater.__version__
-    }
+    assert json.loads(CliRunner().invoke(app, ["version", "--json"]).stdout) == {"version": headwater.__version__}
     result = CliRunner().invoke(app, ["down", "--json"])
     assert (json.loads(result.stdout), result.stderr) == ({"ended": []}, "")
 
@@ -108,7 +106,7 @@ def test_status_as_a_line_for_each_look() -> None:
 def test_up_says_what_it_says_as_json() -> None:
     def led() -> bool:
         try:
-            with live.existing(None) as store:
+            with deployments.existing(None) as store:
                 return store.lease() is not None
         except NoStore:
             return False

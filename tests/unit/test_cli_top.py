@@ -15,12 +15,12 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from headwater import live, live_view
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import SLO
+from headwater.app import deployments, observe
+from headwater.app.view import View, ZoneSeen
 from headwater.cli.app import app
 from headwater.control import tables
 from headwater.control.store import Store
-from headwater.live_seen import View, ZoneSeen
 from headwater.render.top import KEYS, Order, Top, shares
 from tests.crowd import fill
 from tests.unit.terminal import Terminal
@@ -31,8 +31,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """A store with 5 deployments over 20 zones, of which nobody says more."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.delenv(live.STORE, raising=False)
-    opened = Store(live.store_place(None))
+    monkeypatch.delenv(deployments.STORE, raising=False)
+    opened = Store(deployments.resolved_url(None))
     fill(opened, 20, 5)
     yield opened
     opened.close()
@@ -59,7 +59,7 @@ def test_once_shows_everything(store: Store) -> None:
     assert first_words(lines, "Deployment") == [f"d{n}" for n in range(5)]
     assert len(first_words(lines, "Zone")) == 20 and len(first_words(lines, "Link")) == 19
     assert "nobody acts on the store: `headwater up` does" in result.stdout
-    view = live_view.look()
+    view = observe.look()
     one = next(d for d in view.deployments if d.name == "d0")
     row = next(line for line in lines if line.startswith("d0 ")).split()
     assert row[1:4] == ["running", "1", f"{one.running}/{one.units}"]
@@ -69,19 +69,19 @@ def test_once_shows_everything(store: Store) -> None:
     assert cores > 0 and row[8] == f"{cores:.2f}"
 
 
-def test_latency_stands_beside_what_is_promised(store: Store) -> None:
-    store.set_promise("d1", Promise(max_latency=0.001))
-    store.set_promise("d2", Promise(max_latency=3600.0))
-    lines = shown(Top(view=live_view.look()))
-    promised = {line.split()[0]: line.split()[7] for line in lines if line[:3] in ("d0 ", "d1 ", "d2 ")}
-    assert promised == {"d0": "-", "d1": "1ms", "d2": "60min"}
-    assert any(line.startswith("d1: promise broken: max_latency") for line in lines)
-    assert not any(line.startswith("d2: promise broken") for line in lines)
+def test_latency_stands_beside_its_limit(store: Store) -> None:
+    store.set_slo("d1", SLO(max_latency=0.001))
+    store.set_slo("d2", SLO(max_latency=3600.0))
+    lines = shown(Top(view=observe.look()))
+    has_slo = {line.split()[0]: line.split()[7] for line in lines if line[:3] in ("d0 ", "d1 ", "d2 ")}
+    assert has_slo == {"d0": "-", "d1": "1ms", "d2": "60min"}
+    assert any(line.startswith("d1: SLO broken: max_latency") for line in lines)
+    assert not any(line.startswith("d2: SLO broken") for line in lines)
 
 
 @pytest.mark.parametrize(("order", "column"), [("rate", 4), ("lag", 5), ("latency", 6), ("cores", 8)])
 def test_the_highest_come_first(store: Store, order: Order, column: int) -> None:
-    view = live_view.look()
+    view = observe.look()
     unknown = replace(view.deployments[0], name="new", rows_per_s=None, lag=None, latency_p95_s=None)
     view = replace(view, deployments=(unknown, *view.deployments), zones=tuple(map(uneven, view.zones)))
     names = first_words(shown(Top(view=view, order=order)), "Deployment")
@@ -98,7 +98,7 @@ def test_the_highest_come_first(store: Store, order: Order, column: int) -> None
 
 
 def test_zones_and_links_go_by_load_but_by_name_where_asked(store: Store) -> None:
-    view = live_view.look()
+    view = observe.look()
     loads = {z.name: max((h.load for h in z.hosts if h.load is not None), default=-1.0) for z in view.zones}
     zones = first_words(shown(Top(view=view, order="rate")), "Zone")
     assert [loads[z] for z in zones] == sorted(loads.values(), reverse=True) and len(set(loads.values())) > 1
@@ -110,15 +110,12 @@ def test_zones_and_links_go_by_load_but_by_name_where_asked(store: Store) -> Non
 
 @pytest.mark.parametrize("height", [8, 12, 24, 40])
 def test_it_fits_the_screen(store: Store, height: int) -> None:
-    lines = shown(Top(view=live_view.look(), height=height))
+    lines = shown(Top(view=observe.look(), height=height))
     assert len(lines) <= height
     if height >= 24:
         assert any("more zones" in line for line in lines) and any("more links" in line for line in lines)
     left = sum(int(line.split()[1]) for line in lines if line.startswith("and "))
-    assert (
-        left + sum(line.split()[0] in names(live_view.look()) for line in lines if line) == 5 + 20 + 19
-        or height < 20
-    )
+    assert left + sum(line.split()[0] in names(observe.look()) for line in lines if line) == 5 + 20 + 19 or height < 20
 
 
 def uneven(zone: ZoneSeen) -> ZoneSeen:
@@ -132,7 +129,7 @@ def names(view: View) -> set[str]:
 
 
 def test_rows_are_limited(store: Store) -> None:
-    lines = shown(Top(view=live_view.look(), rows=2))
+    lines = shown(Top(view=observe.look(), rows=2))
     assert first_words(lines, "Deployment") == ["d0", "d1"] and "and 3 more deployments" in lines
     assert "and 18 more zones" in lines and "and 17 more links" in lines
 
@@ -147,9 +144,7 @@ def test_lines_are_shared_out() -> None:
 def test_one_document_or_a_line_for_each_look(store: Store, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["top", "--once", "--json"])
     data = json.loads(result.stdout)
-    assert {d["name"] for d in data["deployments"]} == {f"d{n}" for n in range(5)} and len(
-        data["zones"]
-    ) == 20
+    assert {d["name"] for d in data["deployments"]} == {f"d{n}" for n in range(5)} and len(data["zones"]) == 20
     running = subprocess.Popen(
         [sys.executable, "-m", "headwater", "top", "--json", "--every", "0.1"],
         cwd=tmp_path,
@@ -172,7 +167,7 @@ def test_one_document_or_a_line_for_each_look(store: Store, tmp_path: Path) -> N
 
 def test_without_a_store_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(live.STORE, raising=False)
+    monkeypatch.delenv(deployments.STORE, raising=False)
     result = CliRunner().invoke(app, ["top", "--once"])
     assert result.exit_code == 6 and "no store here" in result.stderr and result.stdout == ""
     lines = shown(Top(view=View(at=time.time(), store="s.db", error="no store here\n  -> make one")))
@@ -182,7 +177,7 @@ def test_without_a_store_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_was_seen_stays_when_the_store_is_gone(store: Store) -> None:
-    view = replace(live_view.look(), error="the store cannot be used")
+    view = replace(observe.look(), error="the store cannot be used")
     lines = shown(Top(view=view))
     assert "the store cannot be used" in lines and any("was seen at" in line for line in lines)
     assert "d0" in first_words(lines, "Deployment")
@@ -190,16 +185,16 @@ def test_what_was_seen_stays_when_the_store_is_gone(store: Store) -> None:
 
 
 def test_a_zone_that_is_silent_says_for_how_long(store: Store) -> None:
-    view = live_view.look()
-    zone = replace(view.zones[1], heard=view.at - 300.0, error="cannot be reached")
-    late = replace(view.zones[2], heard=view.at - 60.0)
+    view = observe.look()
+    zone = replace(view.zones[1], heartbeat=view.at - 300.0, error="cannot be reached")
+    late = replace(view.zones[2], heartbeat=view.at - 60.0)
     lines = shown(Top(view=replace(view, zones=(view.zones[0], zone, late))))
     assert next(x for x in lines if x.startswith(f"{zone.name} ")).endswith("silent for 5.0 min")
     assert next(x for x in lines if x.startswith(f"{late.name} ")).endswith("60 s ago")
 
 
 def test_on_a_terminal_it_is_sorted_by_keys_and_ends_with_q(store: Store, tmp_path: Path) -> None:
-    by_lag = first_words(shown(Top(view=live_view.look(), order="lag")), "Deployment")
+    by_lag = first_words(shown(Top(view=observe.look(), order="lag")), "Deployment")
     assert by_lag != sorted(by_lag)
     with Terminal(["top", "--every", "30"], tmp_path, lines=24) as terminal:
         terminal.until(lambda text: "more links" in text)

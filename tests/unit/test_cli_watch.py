@@ -87,7 +87,7 @@ def test_each_change_is_planned_and_compared(files: Path) -> None:
         assert second["changed"] == ["flow.py"] and len(second["units"]) == 5
         assert {u["unit"]: u["action"] for u in second["differs"]["units"]} == {
             "low@E5": "start",
-            "out@S2": "feed",
+            "out@S2": "update_inputs",
         }
 
         (files / "zones.yaml").write_text("name: [\n")
@@ -123,9 +123,7 @@ def test_on_a_terminal_plan_difference_and_errors_are_shown(files: Path) -> None
         terminal.until(lambda text: "waiting for files to change" in text and "low@E4 on" in text)
         flow(files, "L1")
         since = len(terminal.text)
-        text = terminal.until(
-            lambda text: "Beside the last plan" in text and "units change" in text, since=since
-        )
+        text = terminal.until(lambda text: "Beside the last plan" in text and "units change" in text, since=since)
         assert "flow.py changed" in text and "low@E1 on" in text
         assert "tiny: 2 units change, 2 stay as they are" in text
         flow(files, "L9")

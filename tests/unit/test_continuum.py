@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headwater.continuum import Continuum
-from headwater.errors import ContinuumError, ErrorList
-from headwater.requirement import Requirement
-from headwater.yamltree import MAX_BYTES
+from headwater.continuum.model import Continuum
+from headwater.continuum.yamltree import MAX_BYTES
+from headwater.core.errors import ContinuumError, ErrorList
+from headwater.core.requirement import Requirement
 
 ACME = Path(__file__).parents[2] / "examples" / "acme" / "continuum.yaml"
 ML = Requirement.parse("gpu = true and n_cpu >= 4")
@@ -164,8 +164,7 @@ def test_a_location_may_be_listed_along_one_path() -> None:
 
 def test_aliases_are_read() -> None:
     continuum = Continuum.from_text(
-        HEAD + "  E1: {layer: edge, parent: S1, link: &l {latency: 1ms}}\n"
-        "  E2: {layer: edge, parent: S1, link: *l}\n"
+        HEAD + "  E1: {layer: edge, parent: S1, link: &l {latency: 1ms}}\n  E2: {layer: edge, parent: S1, link: *l}\n"
     )
     assert [link.latency for link in continuum.links] == [0.0, 0.0, 0.001, 0.001]
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headwater.continuum import Continuum
-from headwater.errors import ContinuumError, ErrorList
-from headwater.yamltree import MAX_PROBLEMS
+from headwater.continuum.model import Continuum
+from headwater.continuum.yamltree import MAX_PROBLEMS
+from headwater.core.errors import ContinuumError, ErrorList
 
 HEAD = """\
 layers: [edge, site, cloud]
@@ -143,8 +143,7 @@ RULES = {
     ),
     # One zone a layer, and yet data of E1 could not go to S3.
     "location on two branches": (
-        HEAD + "  E1: {layer: edge, parent: C1, locations: [L1]}\n"
-        "  S3: {layer: site, parent: C1, locations: [L1]}\n",
+        HEAD + "  E1: {layer: edge, parent: C1, locations: [L1]}\n  S3: {layer: site, parent: C1, locations: [L1]}\n",
         7,
         "location L1 is listed by zones E1 and S3, which are not on one path",
     ),

@@ -1,4 +1,4 @@
-"""The controller against simulated zones: changes, failures, canaries, newer wishes, kills at every step."""
+"""The controller against simulated zones: changes, failures, canaries, newer desired states, kills at every step."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import SLO
 from headwater.control import poller, tables
 from headwater.control.controller import WATCHED, Controller, holder_label
-from headwater.control.simulated import Call
-from headwater.errors import HeadwaterError, RuntimeFailure, Unavailable
-from headwater.metrics import UnitProgress
+from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
+from headwater.core.metrics import UnitProgress
 from headwater.plan.build import build, in_layers
 from headwater.plan.steps import CanarySettings, Finish
+from headwater.testing.nodes import NodeCall
 from tests.unit.changes import ACME, FIRST, calls_of
 from tests.unit.controlled import WIDER, Site
 
@@ -64,7 +64,7 @@ def test_zones_check_at_once(site: Site) -> None:
     """Each edge waits for the check of the other one, in vain if that comes later."""
     met = threading.Barrier(2, timeout=10.0)
 
-    def wait(call: Call) -> None:
+    def wait(call: NodeCall) -> None:
         if (call.name, call.node[0]) == ("check", "E"):
             met.wait()
 
@@ -78,8 +78,8 @@ def test_forget_leaves_nothing_and_a_new_beginning_has_new_names(site: Site) -> 
     first = site.running()
     site.store.want("f", "forget")
     assert site.settle().phase == "stopped"
-    assert site.zones.differences(None, "f") == [] and site.store.standings("f") == {}
-    assert site.store.base("f") is None and site.store.reports("f") == ()
+    assert site.zones.differences(None, "f") == [] and site.store.unit_statuses("f") == {}
+    assert site.store.active_plan("f") is None and site.store.reports("f") == ()
     site.check(site.apply(FIRST), FIRST)
     assert not {u.tag for u in first.units} & {u.tag for u in site.running().units}
     assert min(u.epoch for u in site.running().units) > 1
@@ -127,8 +127,8 @@ def test_a_failed_check_leaves_everything_running(site: Site) -> None:
     site.check(site.apply(WIDER), WIDER)
 
 
-def _raising(name: str, unit: str, error: BaseException) -> Callable[[Call], None]:
-    def before(call: Call) -> None:
+def _raising(name: str, unit: str, error: BaseException) -> Callable[[NodeCall], None]:
+    def before(call: NodeCall) -> None:
         if (call.name, call.unit) == (name, unit):
             raise error
 
@@ -155,7 +155,7 @@ def test_a_zone_away_is_waited_for_and_told_of_once(site: Site) -> None:
     site.apply(FIRST)
     away = {"calls": 0}
 
-    def before(call: Call) -> None:
+    def before(call: NodeCall) -> None:
         if call.node == "S1" and call.name == "stop" and away["calls"] < 6:
             away["calls"] += 1
             raise Unavailable("no answer", hint="wait")
@@ -178,7 +178,7 @@ def test_a_zone_away_during_checks_ends_the_change(site: Site) -> None:
     site.check(site.apply(replace(FIRST, alarm=2)), replace(FIRST, alarm=2))
 
 
-def _away(call: Call) -> None:
+def _away(call: NodeCall) -> None:
     raise Unavailable("no answer", hint="wait")
 
 
@@ -202,9 +202,9 @@ def test_each_poll_keeps_a_sample_of_the_zones_that_answered(site: Site) -> None
     site.zones.before = lambda call: _away(call) if call.node == "E1" else None
     usual = pytest.approx(5.0, abs=0.9)
     assert site.controller.poll() == usual
-    site.store.set_promise("f", Promise(mode="off"))
+    site.store.set_slo("f", SLO(mode="off"))
     assert site.controller.poll() == usual
-    site.store.set_promise("f", Promise(mode="advise"))
+    site.store.set_slo("f", SLO(mode="advise"))
     assert site.controller.poll() == WATCHED
     samples = site.store.samples("f")
     assert len(samples) == 3
@@ -345,7 +345,7 @@ def test_a_way_back_over_a_changed_form_loses_nothing(site: Site) -> None:
     assert calls_of(site.zones, "drained")[-2:] == ["drained AD@S2", "drained AD@S2"]
 
 
-# ---------------------------------------------------------------- newer wishes
+# ---------------------------------------------------------------- newer desired states
 
 
 def test_a_newer_wish_does_not_wait_for_a_change_that_is_stuck(site: Site) -> None:
@@ -392,7 +392,7 @@ def test_the_loop_acts_until_told_and_hands_the_lease_on(tmp_path: Path) -> None
     stop.set()
     thread.join(10)
     site.store.want("f", "run", replace(FIRST, alarm=2).plan())
-    _until(lambda: site.store.deployment("f").dealt == 2)
+    _until(lambda: site.store.deployment("f").observed_version == 2)
     lease = site.store.lease()
     assert lease is not None and (lease.holder, lease.term) == ("two", 3)
     waiting.set()
@@ -461,6 +461,6 @@ def test_a_plan_is_tried_beside_what_runs(site: Site) -> None:
     before, begin = site.store.deployment("f"), len(site.zones.calls)
     assert site.controller.try_out("f", replace(FIRST, alarm=2).plan())
     made = {call.name for call in site.zones.calls[begin:]}
-    assert made and made <= {"check", "survey", "rehearse"}
+    assert made and made <= {"check", "preflight", "warm_up"}
     assert site.store.deployment("f") == before
     assert site.store.changes("f")[-1].version == before.version

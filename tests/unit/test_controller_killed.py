@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from headwater.control.simulated import SimulatedNodes
 from headwater.control.store import Store
+from headwater.testing.nodes import SimulatedNodes
 from tests.unit.changes import FIRST, Version
 
 ROOT = Path(__file__).parents[2]
@@ -33,9 +33,7 @@ def start(directory: Path, place: str) -> subprocess.Popen[bytes]:
     ("versions", "seed"),
     [(VERSIONS[:2], 11), *(pytest.param(VERSIONS, s, marks=pytest.mark.long) for s in range(3))],
 )
-def test_killed_at_random_it_ends_in_the_wanted_plan(
-    tmp_path: Path, versions: tuple[Version, ...], seed: int
-) -> None:
+def test_killed_at_random_it_ends_in_the_wanted_plan(tmp_path: Path, versions: tuple[Version, ...], seed: int) -> None:
     changed_and_killed(tmp_path, str(tmp_path / "store.db"), versions, seed)
 
 
@@ -48,7 +46,7 @@ def changed_and_killed(directory: Path, place: str, versions: tuple[Version, ...
         longest = 0.3
         store.want("f", "run", version.plan())
         deadline = time.monotonic() + 300
-        while store.deployment("f").dealt < number:
+        while store.deployment("f").observed_version < number:
             assert time.monotonic() < deadline, store.deployment("f")
             process = start(directory, place)
             try:
@@ -58,8 +56,8 @@ def changed_and_killed(directory: Path, place: str, versions: tuple[Version, ...
             finally:
                 process.kill()
                 process.wait()
-            kills += store.deployment("f").dealt < number
-        base = store.base("f")
+            kills += store.deployment("f").observed_version < number
+        base = store.active_plan("f")
         assert base is not None and base.dataflow == version.flow()
         assert store.deployment("f").phase == "running"
         assert zones.differences(base, "f") == []
@@ -72,7 +70,7 @@ def _until_it_acts(store: Store, process: subprocess.Popen[bytes], version: int)
     for _ in range(600):
         lease = store.lease()
         acting = lease is not None and lease.label.endswith(f":{process.pid}")
-        if acting or store.deployment("f").dealt >= version:
+        if acting or store.deployment("f").observed_version >= version:
             return
         assert process.poll() is None
         time.sleep(0.02)

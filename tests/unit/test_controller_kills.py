@@ -1,4 +1,4 @@
-"""A controller thrown away at every call and write, and newer wishes on top: it ends in what is wanted."""
+"""A controller thrown away at every call and write, and newer desired states on top: it ends in what is wanted."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headwater.control import tables
-from headwater.control.simulated import Call, SimulatedNodes
 from headwater.control.store import Store
-from headwater.errors import RuntimeFailure
+from headwater.core.errors import RuntimeFailure
+from headwater.testing.nodes import NodeCall, SimulatedNodes
 from tests.unit.changes import FIRST, Version, calls_of, versions
 from tests.unit.controlled import WIDER, Killed, Site, kill_at
 
@@ -46,9 +46,7 @@ EVERY = [pytest.param(1, marks=pytest.mark.long), 5]
 
 
 @pytest.mark.parametrize("every", EVERY)
-def test_a_kill_before_or_after_every_call_ends_in_the_wanted_plan(
-    copies: Callable[[str], Site], every: int
-) -> None:
+def test_a_kill_before_or_after_every_call_ends_in_the_wanted_plan(copies: Callable[[str], Site], every: int) -> None:
     site = copies("count")
     begin = len(site.zones.calls)
     site.check(site.apply(WIDER), WIDER)
@@ -147,11 +145,11 @@ def test_any_history_with_kills_and_newer_wishes(
     site = Site(tmp_path_factory.mktemp("site"))
     everything = frozenset(u.id for v in history for u in v.plan().units)
     for version in history:
-        base = site.store.base("f")
+        base = site.store.active_plan("f")
         known = {u.id for p in (version.plan(), base) if p is not None for u in p.units}
         agreed = frozenset(data.draw(st.sets(st.sampled_from(sorted(everything & known)), max_size=1)))
         site.store.want("f", "run", version.plan(), reset_state=agreed)
-        far = data.draw(st.integers(0, 25))  # how far it comes before the next wish
+        far = data.draw(st.integers(0, 25))  # how far it comes before the next desired state
         for _ in range(far):
             site.now += site.controller.advance("f")
         if version is not history[-1] and data.draw(st.booleans()):
@@ -258,13 +256,11 @@ def test_a_kill_at_every_call_of_a_hand_over_loses_no_state(
 
 
 @pytest.mark.parametrize("step", ["save", "load"])
-def test_a_hand_over_that_cannot_be_done_goes_back_to_what_ran(
-    apart: Callable[[str], Site], step: str
-) -> None:
+def test_a_hand_over_that_cannot_be_done_goes_back_to_what_ran(apart: Callable[[str], Site], step: str) -> None:
     site = apart("fails")
     begun = begun_by(site)
 
-    def fail(call: Call) -> None:
+    def fail(call: NodeCall) -> None:
         if call.name == step and call.unit in ("AD@E4", "AD@S2"):
             raise RuntimeFailure("the disk is full", where=call.unit)
 

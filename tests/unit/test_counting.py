@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 import headwater as hw
+from headwater.core.jsonform import dump, load
+from headwater.core.metrics import OperatorProgress
 from headwater.dataflow.graph import Dataflow
-from headwater.metrics import OperatorProgress
-from headwater.runtime.counting import Counting, Read, Tally, completed, points, rejects_of, rows_of
+from headwater.query.counting import Counting, Read, Tally, completed, points, rejects_of, rows_of
 
 
 def forked() -> Dataflow:
@@ -63,9 +64,7 @@ def test_rows_of_a_watermark_that_is_read_from_a_channel_are_observed() -> None:
     assert points(flow, tuple(flow.order), set(flow.order), {"source", "out"}) == frozenset()
 
 
-def batch(
-    *read: int, written: int | None = None, observed: dict[str, list[int]] | None = None
-) -> dict[str, Any]:
+def batch(*read: int, written: int | None = None, observed: dict[str, list[int]] | None = None) -> dict[str, Any]:
     """Write what Spark tells of a batch."""
     return {
         "sources": [{"numInputRows": n} for n in read],
@@ -80,11 +79,9 @@ def counting() -> Counting:
 
 
 def test_batches_add_up_and_malformed_records_are_told_apart() -> None:
-    tally = Tally(Counting.from_data(counting().to_data()))
+    tally = Tally(load(Counting, dump(counting()), what="what was counted"))
     for _ in range(2):
-        tally.take(
-            batch(10, 20, 1, 2, 9, written=15, observed={rows_of("b_kept"): [3], rejects_of("a", "L2"): [4]})
-        )
+        tally.take(batch(10, 20, 1, 2, 9, written=15, observed={rows_of("b_kept"): [3], rejects_of("a", "L2"): [4]}))
     told = {(o.operator, o.location): (o.rows_in, o.rows_out) for o in tally.operators(forked(), EVERY)}
     assert told == {
         ("a", "L1"): (20, 20),
@@ -132,4 +129,4 @@ def test_counts_go_on_from_what_was_noted() -> None:
 
 @pytest.mark.parametrize("damaged", [{}, {"reads": []}])
 def test_a_note_of_before_counts_nothing(damaged: dict[str, Any]) -> None:
-    assert Tally(Counting.from_data(damaged)).operators(forked(), EVERY) == ()
+    assert Tally(load(Counting, damaged, what="what was counted")).operators(forked(), EVERY) == ()

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.errors import UserCodeError
-from headwater.runtime.countwindow import MASK, VALUE, _order, aggregate
+from headwater.core.errors import UserCodeError
+from headwater.query.countwindow import MASK, VALUE, _order, aggregate
 
 WHOLE = st.integers(-(2**40), 2**40)
 REAL = st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf, -math.inf])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import headwater as hw
-from headwater.continuum import Continuum
-from headwater.metrics import ChannelProgress, Progress, UnitProgress
+from headwater.continuum.model import Continuum
+from headwater.core.metrics import ChannelProgress, Progress, UnitProgress
 from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.cutcost import cut_cost
 from headwater.plan.model import DeploymentPlan
@@ -34,13 +34,8 @@ def planned(first_in_cloud: str, *, more: bool = False) -> DeploymentPlan:
 
 def seen(plan: DeploymentPlan, rows: int = 1000, bytes_: int = 20_000) -> Progress:
     """Give progress in which each channel is written with 2 kB/s, and each unit reads 90 rows/s."""
-    channels = [
-        ChannelProgress(channel=c.id, rows=rows, bytes=bytes_, bytes_per_s=2000.0) for c in plan.channels
-    ]
-    units = [
-        UnitProgress(unit=u.id, zone=u.zone, layer=u.layer, status="running", rows_per_s=90.0)
-        for u in plan.units
-    ]
+    channels = [ChannelProgress(channel=c.id, rows=rows, bytes=bytes_, bytes_per_s=2000.0) for c in plan.channels]
+    units = [UnitProgress(unit=u.id, zone=u.zone, layer=u.layer, status="running", rows_per_s=90.0) for u in plan.units]
     return Progress(seconds=1.0, channels=tuple(channels), units=tuple(units))
 
 

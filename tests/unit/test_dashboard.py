@@ -9,18 +9,18 @@ import pytest
 
 pytest.importorskip("nicegui")
 
-from headwater import live_share
-from headwater.live_seen import LinkSeen, UnitSeen, View, ZoneSeen
+from headwater.app import pools
+from headwater.app.view import LinkSeen, UnitSeen, View, ZoneSeen
 from headwater.web.access import Access, NotAllowed, NotKnown
 from headwater.web.dashboard import sessions, signin
-from headwater.web.dashboard.feed import DRAWN, Feed, link_piece, zone_piece
+from headwater.web.dashboard.feed import DRAWN, ViewFeed, link_piece, zone_piece
 from headwater.web.dashboard.rich import node
 from headwater.web.dashboard.sessions import Sessions, Visitor
 
 
 def zone(name: str, *units: UnitSeen, parent: str | None = None) -> ZoneSeen:
     return ZoneSeen(
-        name=name, layer="edge", parent=parent, locations=(), hosts=(), units=units, heard=1.0, error=None
+        name=name, layer="edge", parent=parent, locations=(), hosts=(), units=units, heartbeat=1.0, error=None
     )
 
 
@@ -33,7 +33,7 @@ def view(*zones: ZoneSeen, links: tuple[LinkSeen, ...] = ()) -> View:
 
 
 def test_a_page_is_told_what_it_has_not_had() -> None:
-    feed = Feed(None)
+    feed = ViewFeed(None)
     feed.take(view(zone("C1"), zone("E1", unit("a@E1"), parent="C1")))
     version, whole = feed.since(0)
     assert whole is not None and whole["whole"] and whole["order"] == ["C1", "E1"]
@@ -105,12 +105,12 @@ def test_the_oldest_session_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_role_is_looked_up_before_each_act(tmp_path: Path) -> None:
     place = str(tmp_path / "s.db")
-    admin = live_share.set_owner("admin", place, token=True)
-    token = live_share.set_owner("olga", place, token=True, role="operator", shown=admin)
+    admin = pools.set_owner("admin", place, token=True)
+    token = pools.set_owner("olga", place, token=True, role="operator", shown=admin)
     open_ = Sessions()
     visitor = Visitor(Access(place), open_, open_.begin(token or ""))
     visitor.check("operator")
-    live_share.set_owner("olga", place, role="viewer", shown=admin)
+    pools.set_owner("olga", place, role="viewer", shown=admin)
     with pytest.raises(NotAllowed):
         visitor.check("operator")
     open_.end(visitor.session)

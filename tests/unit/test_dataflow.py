@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import headwater as hw
+from headwater.core.errors import DataflowError, ErrorList, HeadwaterError
 from headwater.dataflow import graph
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stream import Stream
-from headwater.errors import DataflowError, ErrorList, HeadwaterError
 from tests.deployments import flows
 
 SCHEMA = "id bigint, ts timestamp, k string, v double, tags array<string>"

@@ -10,10 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headwater.errors import ChannelError
-from headwater.runtime.deadletters import MAX_RECORD, Locator, Place, explain, locate, read_dead_letters
-from headwater.runtime.outlets import open_outlet
-from headwater.runtime.reasons import NOT_UTF8
+from headwater.connectors.deadletters import (
+    MAX_RECORD,
+    Locator,
+    RecordPosition,
+    explain,
+    locate,
+    read_dead_letters,
+)
+from headwater.connectors.reasons import NOT_UTF8
+from headwater.connectors.writers import open_sink_writer
+from headwater.core.errors import ChannelError
 
 SCHEMA = "id bigint, temperature double, ts timestamp"
 NESTED = "v bigint, w struct<a: array<int>>, d decimal(3,1), on boolean, m map<string,double>, ts timestamp"
@@ -101,19 +108,23 @@ def test_places_in_a_file(tmp_path: Path) -> None:
     uri = path.as_uri()
     assert uri.startswith("file:///")
     for source in (str(path), uri, uri.replace("file://", "file:")):
-        assert locate("1,x", source) == Place(2, 6)
-        assert locate("11,x", source) == Place(4, 16)
+        assert locate("1,x", source) == RecordPosition(2, 6)
+        assert locate("11,x", source) == RecordPosition(4, 16)
     locator = Locator()
-    assert [locator.locate("1,x", uri) for _ in range(3)] == [Place(2, 6), Place(5, 22), None]
-    assert locator.locate("2,2", uri) == Place(3, 11)  # out of order
+    assert [locator.locate("1,x", uri) for _ in range(3)] == [
+        RecordPosition(2, 6),
+        RecordPosition(5, 22),
+        None,
+    ]
+    assert locator.locate("2,2", uri) == RecordPosition(3, 11)  # out of order
     assert locate("x", uri) is None  # only whole lines are records
-    assert locate("last\ufffd,1", uri) == Place(6, 27)
+    assert locate("last\ufffd,1", uri) == RecordPosition(6, 27)
 
 
 def test_places_of_records_with_several_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text('\ufeff{"v":\n "x"}\n')
-    assert locate('{"v":\n "x"}', str(path)) == Place(1, 3)
+    assert locate('{"v":\n "x"}', str(path)) == RecordPosition(1, 3)
 
 
 def test_there_may_be_no_place(tmp_path: Path) -> None:
@@ -154,14 +165,14 @@ def rows(*records: str, **values: str | None) -> pa.RecordBatch:
 
 
 def put(path: Path, batch: int, *batches: pa.RecordBatch, epoch: int = 1, **spec: Any) -> None:
-    outlet = open_outlet(
+    sink_writer = open_sink_writer(
         {"kind": "deadletters", "path": str(path), "unit": "u", "fsync": False, **spec}, epoch
     )
-    task = outlet.open()
+    task = sink_writer.open()
     for part in batches:
         task.write(part)
     piece = task.close()
-    outlet.commit([piece] if piece else [], batch)
+    sink_writer.commit([piece] if piece else [], batch)
 
 
 def test_a_letter_tells_all_about_its_record(tmp_path: Path) -> None:

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater.continuum import Continuum
-from headwater.control.simulated import SimulatedNodes
+from headwater.continuum.model import Continuum
+from headwater.core.errors import DeploymentError, ErrorList
 from headwater.dataflow.stream import Stream
-from headwater.errors import DeploymentError, ErrorList
 from headwater.plan.build import build, in_layers, marked_layers
 from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.document import plan_id
@@ -24,8 +23,9 @@ from headwater.plan.steps import (
     Start,
     Stop,
     Watch,
-    standing_of,
+    unit_statuses_of,
 )
+from headwater.testing.nodes import SimulatedNodes
 from tests.unit.changes import ACME, FIRST, SCHEMA, Version, calls_of, carry_out
 
 EVERY = ("FP@E1", "FP@E2", "FP@E4", "AD@S1", "AD@S2", "out@C1")
@@ -98,9 +98,7 @@ def test_readers_at_different_places_are_levelled_before_they_become_one() -> No
     rows = builder.read.json("/d/{location}", SCHEMA).named("read")
     left, right = rows.where("v > 1").named("left"), rows.where("v < 0").named("right")
     left.write.memory("one")
-    right.named("r").union(builder.read.json("/e/{location}", SCHEMA).named("other")).named(
-        "both"
-    ).write.memory("two")
+    right.named("r").union(builder.read.json("/e/{location}", SCHEMA).named("other")).named("both").write.memory("two")
     flow = builder.build()
     layers = marked_layers(flow, ACME)
     apart = frozenset({("read", "left"), ("read", "r")})
@@ -109,22 +107,22 @@ def test_readers_at_different_places_are_levelled_before_they_become_one() -> No
     readers = sorted(sorted(u.operators) for u in old.units if "read" not in u.operators)
     assert readers == [["both", "other", "r", "two"], ["left", "one"]]
     decided = diff(old, new)
-    (carry,) = [c for c in decided.carries if any(r.level for r in c.readings)]
-    assert sorted(carry.donors) == sorted(u.id for u in old.units if "read" not in u.operators)
+    (transfer,) = [c for c in decided.transfers if any(r.level for r in c.readings)]
+    assert sorted(transfer.source_units) == sorted(u.id for u in old.units if "read" not in u.operators)
     order = [f"{s.kind} {s.unit}" for s in steps_of(decided) if isinstance(s, Stop | Start | Drain)]
-    for donor in carry.donors:
-        assert order.index("stop read@E1") < order.index(f"drain {donor}") < order.index(f"stop {donor}")
-    assert order.index(f"start {carry.unit}") > order.index(f"drain {carry.donors[-1]}")
+    for source_unit in transfer.source_units:
+        assert order.index("stop read@E1") < order.index(f"drain {source_unit}") < order.index(f"stop {source_unit}")
+    assert order.index(f"start {transfer.unit}") > order.index(f"drain {transfer.source_units[-1]}")
     assert "start read@E1" in order
 
 
 def test_a_location_more() -> None:
     decided = between(FIRST, replace(FIRST, locations=("L1", "L2", "L4", "L5")))
     assert actions(decided) == {"FP@E5": "start none", "AD@S2": "feed kept"}
-    zones, standings = SimulatedNodes(), standing_of(FIRST.plan())
+    zones, unit_statuses = SimulatedNodes(), unit_statuses_of(FIRST.plan())
     carry_out(steps_of(diff(None, FIRST.plan())), zones, diff(None, FIRST.plan()), {})
     begin = len(calls_of(zones))
-    carry_out(steps_of(decided), zones, decided, standings)
+    carry_out(steps_of(decided), zones, decided, unit_statuses)
     assert calls_of(zones)[begin:] == ["feed AD@S2", "prepare FP@E5", "start FP@E5"]
 
 
@@ -181,9 +179,7 @@ def test_a_layers_name_is_no_content() -> None:
     data = str(ACME.to_data()).replace("'site'", "'plant'")
     renamed = Continuum.from_data(eval(data))
     old, dataflow = FIRST.plan(), FIRST.flow()
-    moved = dataflow.with_operators(
-        replace(o, layer="plant") for o in dataflow.operators if o.layer == "site"
-    )
+    moved = dataflow.with_operators(replace(o, layer="plant") for o in dataflow.operators if o.layer == "site")
     assert diff(old, build(moved, renamed)).empty
 
 
@@ -228,9 +224,7 @@ SCHEMA_TS = "ts timestamp, v double"
 ROWS = "id bigint, ts timestamp, k string, v double"
 
 
-def with_state(
-    write: Callable[[Stream], Stream], *, before: str = "v > 0", schema: str = ROWS
-) -> DeploymentPlan:
+def with_state(write: Callable[[Stream], Stream], *, before: str = "v > 0", schema: str = ROWS) -> DeploymentPlan:
     """Plan a dataflow whose site keeps state."""
     builder = hw.flow("f", locations=("L1",))
     rows = builder.read.json("/d/{location}", schema).named("read").with_watermark("ts", "5 seconds")
@@ -253,9 +247,7 @@ def state(old: Callable[[Stream], Stream], new: Callable[[Stream], Stream], **ch
 WINDOW = hw.window("ts", "1 minute")
 
 
-def windowed(
-    agg: str = "avg(v)", *, size: str = "1 minute", keys: tuple[str, ...] = ("k",), above: int = 0
-) -> Any:
+def windowed(agg: str = "avg(v)", *, size: str = "1 minute", keys: tuple[str, ...] = ("k",), above: int = 0) -> Any:
     return lambda s: s.where(f"v > {above}").group_by(hw.window("ts", size), *keys).agg(m=agg)
 
 
@@ -280,9 +272,7 @@ def joined(within: str = "1 minute", columns: tuple[str, ...] = ("id", "ts", "k"
 
 
 def accumulated(limit: int) -> Any:
-    return lambda s: s.filter_acc(
-        lambda last, row: row["v"], lambda last, row: limit < 9, keys="k", order_by="id"
-    )
+    return lambda s: s.filter_acc(lambda last, row: row["v"], lambda last, row: limit < 9, keys="k", order_by="id")
 
 
 def best(k: int, by: str = "m") -> Any:
@@ -400,22 +390,20 @@ def test_a_source_goes_on_when_its_columns_change() -> None:
 
 def test_state_of_two_zones_becomes_one_and_is_divided_again() -> None:
     dataflow = FIRST.flow()
-    lifted = build(
-        dataflow, ACME, in_layers(dataflow, ACME, {**marked_layers(dataflow, ACME), "AD": "cloud"})
-    )
+    lifted = build(dataflow, ACME, in_layers(dataflow, ACME, {**marked_layers(dataflow, ACME), "AD": "cloud"}))
     up = diff(FIRST.plan(), lifted)
-    ((share,),) = [c.shares for c in up.carries]
-    assert ([d.unit for d in share.donors], share.by, share.part) == (["AD@S1", "AD@S2"], None, None)
+    ((share,),) = [c.shares for c in up.transfers]
+    assert ([d.unit for d in share.source_units], share.by, share.part) == (["AD@S1", "AD@S2"], None, None)
     assert actions(up)["AD@S1"] == "stop carried"
     down = diff(up.wanted, FIRST.plan())
-    assert {c.unit: (share.by, share.values, share.part) for c in down.carries for share in c.shares} == {
+    assert {c.unit: (share.by, share.values, share.part) for c in down.transfers for share in c.shares} == {
         "AD@S1": ("location", ("L1", "L2"), None),
         "AD@S2": ("location", ("L4",), None),
     }
     given_up = diff(FIRST.plan(), lifted, reset_state=frozenset({"AD@S1", "AD@S2"}))
     assert actions(given_up)["AD@S1"] == "stop given up"
     # What they have read is not read again all the same.
-    assert [r.donors for c in given_up.carries for r in c.readings] == [("AD@S1", "AD@S2")]
+    assert [r.source_units for c in given_up.transfers for r in c.readings] == [("AD@S1", "AD@S2")]
 
 
 def test_a_zone_cannot_change_its_parent_in_the_midst() -> None:

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from headwater import errors, live
+from headwater.app import deployments
 from headwater.control import tables
-from headwater.control.simulated import SimulatedNodes
+from headwater.core import errors
+from headwater.testing.nodes import SimulatedNodes
 from scripts import check_docs, docs_site
 from tests import pages
 
@@ -32,7 +33,7 @@ def named(page: Path) -> str:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.delenv(live.STORE, raising=False)
+    monkeypatch.delenv(deployments.STORE, raising=False)
     return tmp_path
 
 
@@ -40,7 +41,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def controller() -> Iterator[None]:
     """Run `headwater up` with simulated zones beside the commands of a page."""
     zones, stop = SimulatedNodes(), threading.Event()
-    thread = threading.Thread(target=live.up, kwargs={"open_node": zones.open, "stop": stop})
+    thread = threading.Thread(target=deployments.up, kwargs={"open_node": zones.open, "stop": stop})
     thread.start()
     try:
         yield
@@ -116,7 +117,7 @@ def _check_module(place: str, module: str, options: list[str]) -> None:
 
 
 def test_modules_that_are_named_are_there() -> None:
-    prose = "`headwater.plan.edit` and `headwater.errors.ChannelFull`\n`headwater.plan.edits`"
+    prose = "`headwater.plan.edit` and `headwater.core.errors.ChannelFull`\n`headwater.plan.edits`"
     assert list(check_docs.check_modules(prose)) == [(2, "no such module or name: headwater.plan.edits")]
 
 

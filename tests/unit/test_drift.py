@@ -11,12 +11,12 @@ import pytest
 
 from headwater.control import tables
 from headwater.control.controller import Controller
-from headwater.control.simulated import Call, SimulatedNode
 from headwater.control.stamps import Stamps
-from headwater.errors import Unavailable
+from headwater.core.errors import Unavailable
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.port import NodeReport
 from headwater.plan.spec import UnitSpec, spec_of
+from headwater.testing.nodes import NodeCall, SimulatedNode
 from tests.unit.changes import FIRST
 from tests.unit.controlled import Site
 
@@ -172,7 +172,7 @@ def test_a_node_that_cannot_be_reached_is_put_right_when_it_can(site: Site) -> N
     one = spec(site.running(), "AD@S1")
     behind(site, one).stop(one)
 
-    def away(call: Call) -> None:
+    def away(call: NodeCall) -> None:
         if call.node == "S1" and call.name == "start":
             raise Unavailable("cannot be reached", where=call.node)
 
@@ -192,13 +192,13 @@ def test_the_running_controller_finds_it_by_itself(site: Site) -> None:
     thread.start()
     try:
         site.store.want("f", "run", FIRST.plan())
-        until(lambda: site.store.deployment("f").dealt == 1)
+        until(lambda: site.store.deployment("f").observed_version == 1)
         one = spec(site.running(), "AD@S1")
         for _ in range(3):
             behind(site, one).stop(one)
             until(lambda: "AD@S1" in running(site))
         site.store.want("f", "stop")
-        until(lambda: site.store.deployment("f").dealt == 2)
+        until(lambda: site.store.deployment("f").observed_version == 2)
         behind(site, one).start(one)
         until(lambda: not running(site))
     finally:

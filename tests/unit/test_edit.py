@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import headwater as hw
-from headwater.continuum import Continuum
-from headwater.errors import PlacementError
+from headwater.continuum.model import Continuum
+from headwater.core.errors import PlacementError
 from headwater.plan import edit
 from headwater.plan.build import annotated, build
 from headwater.plan.diff import diff
@@ -64,7 +64,7 @@ def test_split_and_fused_again() -> None:
     split = build(plan().dataflow, CONTINUUM, two)
     assert [u.id for u in split.units] == ["low@E1", "once@S1", "windows@S1", "out@C1"]
     assert edit.fuse(split, "once", "windows") == plan().deployment
-    assert diff(plan(), split).carries and diff(split, plan()).carries
+    assert diff(plan(), split).transfers and diff(split, plan()).transfers
 
 
 def whole(*, more: bool = False) -> DeploymentPlan:
@@ -90,8 +90,8 @@ def test_what_was_held_back_may_come_over_a_new_channel(last: str, prompt: bool)
     """Duplicates are told at once; what is folded in the order of time waits for it."""
     wanted = whole(more=last == "more")
     cut = diff(whole(), build(wanted.dataflow, CONTINUUM, edit.split(wanted, "out", last)))
-    (upper,) = [c for c in cut.carries if c.unit == "out@E1"]
-    assert [(r.operator, r.donors, r.prompt) for r in upper.readings] == [(last, (), prompt)]
+    (upper,) = [c for c in cut.transfers if c.unit == "out@E1"]
+    assert [(r.operator, r.source_units, r.prompt) for r in upper.readings] == [(last, (), prompt)]
 
 
 def test_a_channel_that_comes_again_is_another_one() -> None:

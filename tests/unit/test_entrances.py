@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 
-from headwater import live, live_share
+from headwater.app import deployments, pools
 from headwater.app.client import Client, PlanRequest, Proposal
 from headwater.control import tables
-from headwater.control.simulated import SimulatedNodes
 from headwater.control.store import Store
+from headwater.core.requirement import Requirement
 from headwater.dataflow.graph import Dataflow
 from headwater.placement import STRATEGIES
 from headwater.placement.schedule import SCHEDULERS
@@ -26,8 +26,8 @@ from headwater.plan.document import to_document
 from headwater.plan.edit import Edit, Fuse, Move, Split, Spread
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.place import ANNOTATED
-from headwater.profile import OperatorProfile, Profile
-from headwater.requirement import Requirement
+from headwater.plan.profile import OperatorProfile, Profile
+from headwater.testing.nodes import SimulatedNodes
 from tests.unit import entrances as ways
 from tests.unit.changes import FIRST, versions
 from tests.unit.entrances import Asked, Refused, Stored
@@ -54,7 +54,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         directory = tmp_path_factory.mktemp("entrances")
         patch.chdir(directory)
         patch.setattr(tables, "SYNCHRONOUS", "OFF")
-        for name in (live.STORE, live_share.TOKEN):
+        for name in (deployments.STORE, pools.TOKEN):
             patch.delenv(name, raising=False)
         Store(directory / "empty.db").close()
         yield World(directory, ways.Rest(directory / "nowhere.db"), directory / "empty.db")
@@ -370,9 +370,7 @@ def check_pooled(outcomes: list[Any], store: Path, pool: str) -> bool:
         with closing(Store(store)) as opened:
             plan, kept = ways.newest(store, pool)[0], opened.pool(pool)
         assert plan is not None and plan.pooled
-        request = PlanRequest(
-            dataflow=plan.dataflow, continuum=plan.continuum, decided=plan.deployment, pool=kept
-        )
+        request = PlanRequest(dataflow=plan.dataflow, continuum=plan.continuum, decided=plan.deployment, pool=kept)
         assert to_document(Client(str(store)).propose(request).plan) == python
     return True
 

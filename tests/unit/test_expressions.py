@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.dataflow.expressions import check, check_aggregate, check_condition, parse_projection
-from headwater.dataflow.schema import Schema
-from headwater.errors import DataflowError
+from headwater.core.errors import DataflowError
+from headwater.sql.expressions import check, check_aggregate, check_condition, parse_projection
+from headwater.sql.schema import Schema
 from tests.conformance import expression_cases as cases
 
 SCHEMA = Schema.parse(
@@ -302,7 +302,7 @@ def test_any_text_is_checked_or_refused(text: str) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=40))
 def test_any_string_is_a_literal(value: str) -> None:
-    from headwater.dataflow.lexer import quote_name, quote_string, tokens
+    from headwater.sql.lexer import quote_name, quote_string, tokens
 
     assert tokens(quote_string(value))[0].text == value
     if value:

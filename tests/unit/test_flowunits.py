@@ -25,7 +25,7 @@ from benchmarks.flowunits.flow import flow
 from benchmarks.flowunits.storage import Storage
 from benchmarks.flowunits.workload import CORES, EDGES, UNIT, Arrivals, Burst, continuum_text, measure, whole
 from benchmarks.flowunits.zones import Zones
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.plan.build import build
 
 # ---------------------------------------------------------------- workload
@@ -95,9 +95,7 @@ class Local:
             os.replace(scratch, self.results / f"{self.count}.parquet")
 
 
-def test_each_burst_is_measured_and_checked_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_burst_is_measured_and_checked_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.flowunits.workload._SETTLE", 0.0)
     arrivals, variant = Arrivals(tmp_path), Local(tmp_path)
     for first in (0, 1200):
@@ -255,9 +253,7 @@ def test_a_cell_that_fails_is_noted_and_the_next_one_begins_anew(
 
     wanted, found, notes = cells("unlimited/0,10mbit/0,10mbit/10"), Found(), []
     trial = Trial(NoLab(), make, 1200, 0.5)  # type: ignore[arg-type]
-    run_variant(
-        trial, wanted, found, repeats=1, note=lambda: notes.append(summary({"stretched": found}, wanted))
-    )
+    run_variant(trial, wanted, found, repeats=1, note=lambda: notes.append(summary({"stretched": found}, wanted)))
     assert (len(made), len(notes), list(found.failed)) == (2, 3, [("10mbit", 0)])
     assert [cell["stretched_s"] is None for cell in notes[-1]] == [False, True, False]
     assert notes[-1][1]["failed"]["stretched"].startswith("0 of")

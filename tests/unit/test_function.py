@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from headwater.core.errors import DataflowError
 from headwater.dataflow.function import PythonFunction, accepts, fingerprint
-from headwater.errors import DataflowError
 
 TEXT = '''
 import functools
@@ -139,9 +139,7 @@ def fingerprints(module: Any) -> dict[str, str]:
         ("ring.append(ring)", "ring.append(1)", ["uses_ring"]),
     ],
 )
-def test_what_changes_a_fingerprint(
-    load: Callable[[str], Any], old: str, new: str, changed: list[str]
-) -> None:
+def test_what_changes_a_fingerprint(load: Callable[[str], Any], old: str, new: str, changed: list[str]) -> None:
     assert TEXT.count(old) == 1
     before = fingerprints(load(TEXT))
     after = fingerprints(load(TEXT.replace(old, new)))
@@ -205,13 +203,13 @@ def test_fingerprint_is_the_same_in_every_process(seed: str) -> None:
 
 
 def test_users_modules_travel_by_value(load: Callable[[str], Any], tmp_path: Path) -> None:
-    carried = PythonFunction.of(load(TEXT).f, where="here")
-    code = f"import pickle, base64; print(pickle.loads(base64.b64decode({carried.pickled!r}))(10))"
+    transferred = PythonFunction.of(load(TEXT).f, where="here")
+    code = f"import pickle, base64; print(pickle.loads(base64.b64decode({transferred.pickled!r}))(10))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "37"  # 20 + K + 11 + 1 + 2
-    assert carried.name == "outer.<locals>.inner"
+    assert transferred.name == "outer.<locals>.inner"
 
 
 def test_builtins_and_partials() -> None:
@@ -234,9 +232,9 @@ def test_what_is_no_function_when_loaded() -> None:
     import base64
     import pickle
 
-    carried = PythonFunction("f", "x", base64.b64encode(pickle.dumps(3)).decode())
+    transferred = PythonFunction("f", "x", base64.b64encode(pickle.dumps(3)).decode())
     with pytest.raises(DataflowError, match="'f' is not a function"):
-        carried.load()
+        transferred.load()
 
 
 def test_accepts() -> None:

@@ -14,6 +14,8 @@ import pytest
 
 from examples.acme import generate as acme
 from examples.taxi import generate as taxi
+from headwater.core.errors import HeadwaterError
+from headwater.dataflow.sensors import SensorModel, readings
 from headwater.demo.data import (
     MALFORMED_KINDS,
     NAB_SHIFT_DAYS,
@@ -23,8 +25,6 @@ from headwater.demo.data import (
     write_all,
     write_steps,
 )
-from headwater.errors import HeadwaterError
-from headwater.sensors import SensorModel, readings
 
 NAB = Path(__file__).parents[3] / "shared" / "data" / "nab"
 
@@ -32,9 +32,7 @@ NAB = Path(__file__).parents[3] / "shared" / "data" / "nab"
 def parses(line: str) -> bool:
     parts = line.split(",")
     try:
-        return (
-            len(parts) == 3 and bool(datetime.fromisoformat(parts[1])) and float(parts[2]) == float(parts[2])
-        )
+        return len(parts) == 3 and bool(datetime.fromisoformat(parts[1])) and float(parts[2]) == float(parts[2])
     except ValueError:
         return False
 
@@ -110,9 +108,7 @@ def test_acme_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert acme.main is main
     assert main(["--out", str(tmp_path), "--locations", "A,B", "--days", "10", "--malformed", "0.01"]) == 0
     bad = json.loads((tmp_path / "malformed.json").read_text())
-    assert capsys.readouterr().out.startswith(
-        f"5760 lines in 16 files under {tmp_path}, {len(bad)} malformed\n"
-    )
+    assert capsys.readouterr().out.startswith(f"5760 lines in 16 files under {tmp_path}, {len(bad)} malformed\n")
     with pytest.raises(SystemExit) as wrong:
         main(["--out", str(tmp_path), "--nab", "x.csv"])
     assert wrong.value.code == 2

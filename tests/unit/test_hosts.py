@@ -12,23 +12,23 @@ from typing import Any
 
 import pytest
 
-from headwater.continuum import Host
-from headwater.runtime.hosts import Account, Hosts, Meter, Process, quota, quota_of, since
-from headwater.runtime.query import Batch, Running
+from headwater.continuum.model import Host
+from headwater.query.query import Batch, Running
+from headwater.spark.hosts import CpuClock, HostMeter, Meter, Process, quota, quota_of, since
 
 HOST = Host("host", "zone")
 SERVER, ZYGOTE, WORKER, OTHER = (1, 1.0), (2, 1.0), (3, 2.0), (3, 9.0)
 
 
 def test_the_first_look_tells_only_where_to_begin() -> None:
-    account = Account()
+    account = CpuClock()
     assert account.take({SERVER: Process(100.0, 50.0)}) == 0.0
     assert account.take({SERVER: Process(102.0, 50.0)}) == 2.0
     assert account.seconds == 2.0
 
 
 def test_a_worker_that_ended_is_counted_once() -> None:
-    account = Account()
+    account = CpuClock()
     account.take({ZYGOTE: Process(5.0, 1.0)})
     assert account.take({ZYGOTE: Process(5.0, 1.0), WORKER: Process(3.0, 0.0)}) == 3.0
     # It took half a second more, ended, and the zygote has its 3.5 seconds in its account of the ended.
@@ -37,7 +37,7 @@ def test_a_worker_that_ended_is_counted_once() -> None:
 
 
 def test_a_parent_may_be_told_of_the_end_a_look_later() -> None:
-    account = Account()
+    account = CpuClock()
     account.take({ZYGOTE: Process(5.0, 0.0), WORKER: Process(3.0, 0.0)})
     assert account.take({ZYGOTE: Process(5.0, 0.0)}) == 0.0
     assert account.take({ZYGOTE: Process(5.0, 3.25)}) == 0.25
@@ -45,7 +45,7 @@ def test_a_parent_may_be_told_of_the_end_a_look_later() -> None:
 
 
 def test_nothing_goes_backward_when_nobody_waits_for_the_ended() -> None:
-    account = Account()
+    account = CpuClock()
     account.take({ZYGOTE: Process(5.0, 0.0), WORKER: Process(3.0, 0.0)})
     assert account.take({ZYGOTE: Process(5.5, 0.0)}) == 0.5
     assert account.take({}) == 0.0
@@ -53,13 +53,13 @@ def test_nothing_goes_backward_when_nobody_waits_for_the_ended() -> None:
 
 
 def test_one_that_came_and_went_between_two_looks_is_counted() -> None:
-    account = Account()
+    account = CpuClock()
     account.take({ZYGOTE: Process(5.0, 0.0)})
     assert account.take({ZYGOTE: Process(5.0, 2.0)}) == 2.0
 
 
 def test_an_id_that_was_given_away_again_is_another_process() -> None:
-    account = Account()
+    account = CpuClock()
     account.take({ZYGOTE: Process(0.0, 0.0), WORKER: Process(7.0, 0.0)})
     assert account.take({ZYGOTE: Process(0.0, 7.0), OTHER: Process(0.25, 0.0)}) == 0.25
 
@@ -132,7 +132,7 @@ def test_a_process_that_works_is_seen() -> None:
     code = "print(sum(i * i for i in range(4_000_000)), flush=True)\ninput()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
         spark = Spark(processes=(one.pid,))
-        hosts = Hosts(spark)  # type: ignore[arg-type]
+        hosts = HostMeter(spark)  # type: ignore[arg-type]
         hosts.look(())
         assert one.stdin is not None and one.stdout is not None
         one.stdout.readline()
@@ -147,6 +147,6 @@ def test_a_process_that_works_is_seen() -> None:
 
 
 def test_of_a_spark_elsewhere_nothing_is_said() -> None:
-    hosts = Hosts(Spark())  # type: ignore[arg-type]
+    hosts = HostMeter(Spark())  # type: ignore[arg-type]
     hosts.look([running(Batch(0, 1.0, 1.0, 1))])
     assert hosts.progress() == ()

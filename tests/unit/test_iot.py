@@ -12,16 +12,14 @@ import pytest
 
 import headwater as hw
 from headwater import iot
+from headwater.core.errors import DataflowError
 from headwater.dataflow.stream import Stream
-from headwater.errors import DataflowError
 
 BEGIN = datetime(2026, 1, 1)
 
 
 def readings() -> Stream:
-    rows = hw.flow("f", locations=["here"]).read.json(
-        "/in", "ts timestamp, id string, obs string, value double"
-    )
+    rows = hw.flow("f", locations=["here"]).read.json("/in", "ts timestamp, id string, obs string, value double")
     return rows.with_watermark("ts", "10 seconds")
 
 
@@ -136,9 +134,7 @@ def test_a_linear_model_is_an_expression() -> None:
 
 def test_what_is_wrong_is_said_at_once() -> None:
     with pytest.raises(DataflowError, match="no event time"):
-        rows = hw.flow("f", locations=["x"]).read.json(
-            "/in", "ts timestamp, id string, obs string, value double"
-        )
+        rows = hw.flow("f", locations=["x"]).read.json("/in", "ts timestamp, id string, obs string, value double")
         iot.kalman(rows)
     with pytest.raises(DataflowError, match="size=0"):
         iot.block_average(readings(), size=0)

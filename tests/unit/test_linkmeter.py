@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from headwater.runtime.linkmeter import ASK_SECONDS, WINDOW, Line, LinkMeter
+from headwater.channels.linkmeter import ASK_SECONDS, WINDOW, Line, LinkMeter
 
 PIECE = 64 * 1024
 A, B = "relay a", "relay b"
@@ -71,9 +71,7 @@ def test_small_entries_that_wait_tell_it_together(receiving: Receiving) -> None:
 
 
 @pytest.mark.parametrize("busy", [True, False])
-def test_it_falls_when_a_link_is_throttled_and_rises_when_it_recovers(
-    receiving: Receiving, busy: bool
-) -> None:
+def test_it_falls_when_a_link_is_throttled_and_rises_when_it_recovers(receiving: Receiving, busy: bool) -> None:
     """With data all the time, and with a little of it now and then."""
 
     def at(rate: float, seconds: float) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from headwater import live_unit
+from headwater.app import details
 from headwater.control import tables
 from headwater.control.store import Store
-from headwater.errors import DeploymentError
+from headwater.core.errors import DeploymentError
 from headwater.plan import edit
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
@@ -32,49 +32,46 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 def proposed(store: Store, plan: DeploymentPlan, **values: Any) -> int:
     store.hold(HOLDER, 60.0)
     given: dict[str, Any] = {"mode": "advise", "trigger": "gain", "why": "it costs less", "state": "proposed"}
-    before = store.deployment("d0").base
+    before = store.deployment("d0").active_plan
     return store.record_decision(HOLDER, "d0", plan=plan, before=before, data={}, **{**given, **values})
 
 
 def test_a_unit_with_what_it_computes_reads_and_writes(store: Store) -> None:
     crowd.fill(store, 12, 1)
-    found = live_unit.unit("d0", "high@S1", store.where)
+    found = details.unit("d0", "high@S1", store.where)
     assert (found.zone, found.layer, found.hosts) == ("S1", "site", ("s1",))
     assert [o.operator for o in found.operators] == ["high"] and "m double" in found.operators[0].schema
     assert {r.units for r in found.reads} == {("low@E1.1",), ("low@E1.2",), ("low@E1.3",)}
     assert found.reads[0].links == ("E1.1-S1",) and found.reads[0].kept == "filelog of E1.1"
     assert found.writes[0].units == ("out@C1",) and found.writes[0].links == ("S1-C1",)
-    assert found.spark is None and found.measured is not None and found.measured["rows_in_per_s"] > 0
-    data = found.to_data()
-    assert data["operators"][0]["kind"] == "aggregate" and data["reads"][0]["channel"].startswith("low-")
+    assert found.spark is None and found.measured is not None and found.measured.rows_in_per_s > 0
+    assert found.operators[0].kind == "aggregate" and found.reads[0].channel.startswith("low-")
     with pytest.raises(DeploymentError, match="no unit 'high@S9'"):
-        live_unit.unit("d0", "high@S9", store.where)
+        details.unit("d0", "high@S9", store.where)
 
 
 def test_a_proposal_is_shown_beside_what_runs(store: Store) -> None:
     (plan,) = crowd.fill(store, 12, 1)
     other = build(plan.dataflow, plan.continuum, edit.split(plan, "low@E1.1", "watermark"))
     number = proposed(store, other)
-    found = live_unit.proposal(number, store.where)
-    assert {t.kind for t in found.turns} == {"split"} and found.preview is not None and not found.gone
-    edge = next(z for z in found.zones if z["zone"] == "E1.1")
-    assert edge["before"] == ["low@E1.1"] and set(edge["after"]) == {"watermark@E1.1", "low@E1.1"}
-    assert found.to_data()["change"]["units"]
+    found = details.examine(number, store.where)
+    assert {t.kind for t in found.change_summary} == {"split"} and found.preview is not None and not found.gone
+    edge = next(z for z in details.zones_of(found.preview) if z.zone == "E1.1")
+    assert edge.before == ("low@E1.1",) and set(edge.after) == {"watermark@E1.1", "low@E1.1"}
+    assert found.preview.shown().units
     store.want("d0", "run", plan)  # something else is wanted meanwhile
-    gone = live_unit.proposal(number, store.where)
+    gone = details.examine(number, store.where)
     assert gone.preview is None and "not in force any more" in (gone.gone or "")
     store.settle_decision(None, number, "rejected")
-    assert live_unit.proposal(number, store.where).gone is None
+    assert details.examine(number, store.where).gone is None
 
 
 def test_the_course_has_what_was_changed_and_decided(store: Store) -> None:
     (plan,) = crowd.fill(store, 12, 1)
     number = proposed(store, plan)
-    found = live_unit.course("d0", 60.0, store.where)
-    data = found.to_data()
-    assert [d["id"] for d in data["decisions"]] == [number] and data["metrics"]["course"]
+    found = details.course("d0", 60.0, store.where)
+    assert [d.id for d in found.decisions] == [number] and found.metrics.course
     assert found.since == pytest.approx(time.time() - 60.0, abs=30)
-    later = live_unit.Course(
-        metrics=found.metrics, history=found.history, promise=None, since=time.time() + 99
-    )
-    assert later.to_data()["decisions"] == [] and later.to_data()["events"] == []
+    assert all(d.updated >= found.since for d in found.decisions)
+    nothing = details.course("d0", -99.0, store.where)  # since a time that is to come
+    assert nothing.decisions == () and nothing.events == ()

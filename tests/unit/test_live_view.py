@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, delete, event, insert, update
 
-from headwater import live_share, live_view
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import SLO
+from headwater.app import observe, pools
+from headwater.app.view import UnitSeen, View
 from headwater.control import tables as t
-from headwater.control.pulse import Pulse
+from headwater.control.notify import ChangeNotifier
 from headwater.control.store import NoStore, Store
-from headwater.live_seen import UnitSeen, View
+from headwater.core.jsonform import dump
 from tests import crowd
 from tests.unit.test_sharing import TWO, end, flow
 
@@ -54,7 +55,7 @@ def unit_of(view: View, unit: str, deployment: str = "d0") -> UnitSeen:
 
 def test_zones_units_links_and_hosts_are_seen(store: Store) -> None:
     (plan,) = crowd.fill(store, 12, 1)
-    view = live_view.look(store.where)
+    view = observe.look(store.where)
     names = [zone.name for zone in view.zones]
     assert names[:3] == ["C1", "S1", "E1.1"] and len(names) == 12  # parents first
     assert view.layers == ("edge", "site", "cloud")
@@ -73,23 +74,16 @@ def test_zones_units_links_and_hosts_are_seen(store: Store) -> None:
     assert idle.bytes_per_s is None and idle.used is None and idle.up is None
     (one,) = view.deployments
     assert (one.name, one.phase, one.units, one.running, one.failed) == ("d0", "running", 5, 5, 0)
-    assert one.rows_per_s == pytest.approx(
-        sum(unit_of(view, f"low@E1.{n}").rows_in_per_s or 0 for n in (1, 2, 3))
-    )
+    assert one.rows_per_s == pytest.approx(sum(unit_of(view, f"low@E1.{n}").rows_in_per_s or 0 for n in (1, 2, 3)))
     assert view.controller is None and view.error is None
-    data = view.to_data()
+    data = dump(view)
     assert data["zones"][0]["units"][0]["unit"] == "out@C1" and data["deployments"][0]["name"] == "d0"
 
 
 def test_what_goes_over_a_link_is_added_up(store: Store) -> None:
     plans = crowd.fill(store, 4, 2, each=2)  # both over the same two locations
-    view = live_view.look(store.where)
-    parts = [
-        x.bytes_per_s or 0
-        for n, p in enumerate(plans)
-        for x in crowd.said(p, 1.0, n).links
-        if x.link == "S1-C1"
-    ]
+    view = observe.look(store.where)
+    parts = [x.bytes_per_s or 0 for n, p in enumerate(plans) for x in crowd.said(p, 1.0, n).links if x.link == "S1-C1"]
     assert len(parts) == 2
     assert next(x for x in view.links if x.link == "S1-C1").bytes_per_s == pytest.approx(sum(parts))
     assert {u.deployment for u in view.units if u.zone == "C1"} == {"d0", "d1"}
@@ -105,9 +99,9 @@ def test_what_a_zone_said_last_stays_and_says_why(store: Store) -> None:
     crowd_without = replace(whole, units=tuple(u for u in whole.units if u.zone != "E1.1"))
     store.hold(HOLDER, 60.0)
     store.report(HOLDER, time.time(), samples={"d0": crowd_without})
-    view = live_view.look(store.where)
+    view = observe.look(store.where)
     zone_seen = next(z for z in view.zones if z.name == "E1.1")
-    assert zone_seen.error == "it cannot be reached" and zone_seen.heard
+    assert zone_seen.error == "it cannot be reached" and zone_seen.heartbeat
     silent = unit_of(view, "low@E1.1")
     assert silent.status == "running" and silent.rows_in_per_s is None  # known once, not measured now
     assert view.controller == HOLDER
@@ -115,51 +109,51 @@ def test_what_a_zone_said_last_stays_and_says_why(store: Store) -> None:
 
 def test_units_are_planned_before_zones_speak(store: Store) -> None:
     crowd.fill(store, 12, 1, samples=0)
-    view = live_view.look(store.where)
+    view = observe.look(store.where)
     assert {u.status for u in view.units} == {"planned"} and view.deployments[0].rows_per_s is None
 
 
-def test_a_broken_promise_is_told(store: Store) -> None:
+def test_a_broken_slo_is_told(store: Store) -> None:
     crowd.fill(store, 12, 1)
-    store.set_promise("d0", Promise(max_latency=1000.0))
-    (one,) = live_view.look(store.where).deployments
-    assert one.promised and one.broken == ()
-    store.set_promise("d0", Promise(max_latency=0.1))
-    (one,) = live_view.look(store.where).deployments
+    store.set_slo("d0", SLO(max_latency=1000.0))
+    (one,) = observe.look(store.where).deployments
+    assert one.has_slo and one.broken == ()
+    store.set_slo("d0", SLO(max_latency=0.1))
+    (one,) = observe.look(store.where).deployments
     assert len(one.broken) == 1 and one.broken[0].startswith("max_latency: ")
 
 
 def test_a_change_under_way_is_counted(store: Store) -> None:
     (plan,) = crowd.fill(store, 12, 1)
     store.want("d0", "stop")
-    (one,) = live_view.look(store.where).deployments
+    (one,) = observe.look(store.where).deployments
     assert (one.phase, one.busy, one.done, one.steps) == ("wanted", True, 0, 0)
     store.hold(HOLDER, 60.0)
     from headwater.plan.steps import Check
 
-    steps = [Check(unit=u.id, plan=store.deployment("d0").base or "") for u in plan.units[:2]]
-    number = store.begin_change(HOLDER, store.wish("d0"), None, steps, phase="stopping")
+    steps = [Check(unit=u.id, plan=store.deployment("d0").active_plan or "") for u in plan.units[:2]]
+    number = store.begin_change(HOLDER, store.desired("d0"), None, steps, phase="stopping")
     with store._writing() as connection:
         first = (t.journal.c.change == number) & (t.journal.c.number == 0)
         connection.execute(update(t.journal).where(first).values(state="done"))
-    (one,) = live_view.look(store.where).deployments
+    (one,) = observe.look(store.where).deployments
     assert (one.done, one.steps) == (1, 2)
 
 
 def test_pools_and_what_they_share(store: Store) -> None:
-    live_share.submit(flow("one"), TWO, "ann", store.where)
+    pools.submit(flow("one"), TWO, "ann", store.where)
     end(store)
-    live_share.submit(flow("two", least=5), TWO, "bob", store.where)
+    pools.submit(flow("two", least=5), TWO, "bob", store.where)
     end(store)
-    (pool,) = live_view.look(store.where).pools
+    (pool,) = observe.look(store.where).pools
     assert [(m.name, m.owner) for m in pool.dataflows] == [("one", "ann"), ("two", "bob")]
     assert pool.dataflows[0].shared >= 1  # the source
     assert pool.operators < sum(m.operators for m in pool.dataflows)
-    whole = store.pool(live_share.POOL)
+    whole = store.pool(pools.POOL)
     assert whole is not None and pool.operators == len(whole.users)
-    live_share.remove("two", "bob", store.where)
+    pools.remove("two", "bob", store.where)
     end(store, outcome="refused")
-    (pool,) = live_view.look(store.where).pools
+    (pool,) = observe.look(store.where).pools
     assert len(pool.dataflows) == 2  # nothing was removed
 
 
@@ -169,14 +163,14 @@ def test_a_look_asks_the_same_of_few_as_of_many(tmp_path: Path, monkeypatch: pyt
     for dataflows in (2, 12):
         store = Store(tmp_path / f"{dataflows}.db")
         plans = crowd.fill(store, 40, dataflows)
-        live_view.look(store.where)
+        observe.look(store.where)
         with queries() as asked:
-            live_view.look(store.where)
+            observe.look(store.where)
         assert not any("headwater_plans" in q for q in asked)  # plans stay what they are
         assert not any("headwater_samples.progress" in q for q in asked)
         crowd.tell(store, plans, 1020.0, at=time.time())
         with queries() as again:
-            live_view.look(store.where)
+            observe.look(store.where)
         assert sum("headwater_samples.progress" in q for q in again) == 1
         counts.append((len(asked), len(again)))
         store.close()
@@ -185,20 +179,20 @@ def test_a_look_asks_the_same_of_few_as_of_many(tmp_path: Path, monkeypatch: pyt
 
 def test_newer_words_are_seen(store: Store) -> None:
     plans = crowd.fill(store, 12, 1)
-    before = unit_of(live_view.look(store.where), "low@E1.1").rows_in_per_s
+    before = unit_of(observe.look(store.where), "low@E1.1").rows_in_per_s
     crowd.tell(store, plans, 1013.0 + 500, at=time.time() + 0.001)
-    after = unit_of(live_view.look(store.where), "low@E1.1").rows_in_per_s
+    after = unit_of(observe.look(store.where), "low@E1.1").rows_in_per_s
     assert before is not None and after is not None and after > 10 * before
     with store._writing() as connection:
-        connection.execute(update(t.deployments).values(base=None))
-    assert list(live_view.look(store.where).units) == []
+        connection.execute(update(t.deployments).values(active_plan=None))
+    assert list(observe.look(store.where).units) == []
 
 
 def test_without_a_store_it_says_so_and_goes_on(tmp_path: Path) -> None:
     place, stop = str(tmp_path / "later.db"), threading.Event()
     with pytest.raises(NoStore):
-        live_view.look(place)
-    seen = live_view.watch(place, every=0.01, stop=stop)
+        observe.look(place)
+    seen = observe.watch(place, every=0.01, stop=stop)
     empty = next(seen)
     assert "no store here" in (empty.error or "") and empty.zones == ()
     store = Store(place)
@@ -215,7 +209,7 @@ def test_without_a_store_it_says_so_and_goes_on(tmp_path: Path) -> None:
 
 def test_what_is_written_is_seen_at_once(store: Store) -> None:
     plans, stop = crowd.fill(store, 12, 1), threading.Event()
-    seen = live_view.watch(store.where, every=60.0, at_once=True, stop=stop)
+    seen = observe.watch(store.where, every=60.0, at_once=True, stop=stop)
     assert len(next(seen).decisions) == 0
     begun = time.monotonic()
     writing = threading.Timer(0.3, crowd.tell, (store, plans, 5000.0), {"at": time.time() + 1})
@@ -227,18 +221,18 @@ def test_what_is_written_is_seen_at_once(store: Store) -> None:
 
 def test_a_pulse_is_felt_where_somebody_writes(tmp_path: Path) -> None:
     place = tmp_path / "s.db"
-    pulse = Pulse(place)
-    assert not pulse.beats()
+    notifier = ChangeNotifier(place)
+    assert not notifier.beats()
     for name in ("first", "in its place"):
         store = Store(str(place))
-        assert not pulse.beats(), name  # there is nothing to compare with yet
+        assert not notifier.beats(), name  # there is nothing to compare with yet
         crowd.fill(store, 12, 1)
-        assert pulse.beats() and not pulse.beats(), name
+        assert notifier.beats() and not notifier.beats(), name
         store.close()
         place.rename(tmp_path / name)
-    assert not pulse.beats()
-    pulse.close()
-    assert not Pulse("postgresql://nobody@127.0.0.1:1/none").beats() and not Pulse(tmp_path).beats()
+    assert not notifier.beats()
+    notifier.close()
+    assert not ChangeNotifier("postgresql://nobody@127.0.0.1:1/none").beats() and not ChangeNotifier(tmp_path).beats()
 
 
 def test_a_store_in_the_place_of_another_is_another(tmp_path: Path) -> None:
@@ -246,7 +240,7 @@ def test_a_store_in_the_place_of_another_is_another(tmp_path: Path) -> None:
     for zones in (12, 14):
         store = Store(place)
         crowd.fill(store, zones, 1)
-        assert len(live_view.look(str(place)).zones) == zones
+        assert len(observe.look(str(place)).zones) == zones
         store.close()
         place.unlink()
 
@@ -256,8 +250,14 @@ def test_a_plan_that_is_gone_leaves_the_rest(store: Store) -> None:
     with store._writing() as connection:
         connection.execute(
             insert(t.deployments).values(
-                name="lost", version=1, dealt=1, phase="running", base="0" * 64, message="", updated=0.0
+                name="lost",
+                version=1,
+                observed_version=1,
+                phase="running",
+                active_plan="0" * 64,
+                message="",
+                updated=0.0,
             )
         )
-    view = live_view.look(store.where)
+    view = observe.look(store.where)
     assert [d.name for d in view.deployments] == ["d0", "lost"] and view.deployments[1].units == 0

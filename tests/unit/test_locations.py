@@ -8,21 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headwater as hw
-from headwater.continuum import Continuum
-from headwater.control.simulated import SimulatedNodes
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ErrorList, HeadwaterError, PlacementError
+from headwater.core.jsonform import dump
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import ErrorList, HeadwaterError, PlacementError
 from headwater.plan import edit
 from headwater.plan.build import build, in_layers, marked_layers
-from headwater.plan.carry import Carry
 from headwater.plan.deployment import Edge
 from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.document import from_document, plan_id, to_document
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import steps_of
+from headwater.plan.outline import outline
 from headwater.plan.state import kept_state
-from headwater.plan.steps import Drain, Stop, standing_of
+from headwater.plan.steps import Drain, Stop, unit_statuses_of
+from headwater.plan.transfer import StateTransfer
 from headwater.render.deployment import plan_view
+from headwater.testing.nodes import SimulatedNodes
 from tests.deployments.flows import CONTINUUM as THREE
 from tests.unit.changes import carry_out
 from tests.unit.test_plan import dataflows
@@ -103,9 +105,9 @@ def test_what_most_locations_have_is_usual() -> None:
 def test_a_plan_is_stored_with_its_layers_by_location() -> None:
     plan = deployed(line(), {"L2": up("fold", "count")})
     assert from_document(to_document(plan)) == plan
-    assert plan.to_data()["at"] == {"L2": up("count", "fold")}
+    assert dump(outline(plan))["at"] == {"L2": up("count", "fold")}
     usual = deployed(line(), {})
-    assert "at" not in usual.to_data() and from_document(to_document(usual)).layers_at == {}
+    assert outline(usual).at == {} and from_document(to_document(usual)).layers_at == {}
     assert plan_id(plan) != plan_id(usual)
 
 
@@ -253,8 +255,8 @@ def actions(decided: PlanDiff) -> dict[str, str]:
     return {u.unit: f"{u.action} {u.state}" for u in decided.changed}
 
 
-def carries(decided: PlanDiff) -> dict[str, Carry]:
-    return {c.unit: c for c in decided.carries}
+def transfers(decided: PlanDiff) -> dict[str, StateTransfer]:
+    return {c.unit: c for c in decided.transfers}
 
 
 def test_state_of_a_location_joins_that_of_another_and_leaves_it_again() -> None:
@@ -268,18 +270,18 @@ def test_state_of_a_location_joins_that_of_another_and_leaves_it_again() -> None
         "clean@E1": "start none", "out@C1": "replace carried", "count@E1": "stop carried",
         "count@C1": "stop carried",
     }  # fmt: skip
-    carry = carries(there)["out@C1"]
-    assert {s.operator: [d.unit for d in s.donors] for s in carry.shares} == {
+    transfer = transfers(there)["out@C1"]
+    assert {s.operator: [d.unit for d in s.source_units] for s in transfer.shares} == {
         "fold": ["count@E1", "count@C1"], "count": ["count@E1", "count@C1"],
     }  # fmt: skip
-    assert all(s.by is None for s in carry.shares)
-    (reading,) = carry.readings
-    assert (reading.donors, reading.joined, reading.prompt) == (("count@C1",), True, True)
+    assert all(s.by is None for s in transfer.shares)
+    (reading,) = transfer.readings
+    assert (reading.source_units, reading.joined, reading.prompt) == (("count@C1",), True, True)
     back = diff(there.wanted, apart)
     for unit, location in (("count@E1", "L1"), ("count@C1", "L2")):
-        shares = carries(back)[unit].shares
+        shares = transfers(back)[unit].shares
         assert [(s.by, s.values) for s in shares] == [("location", (location,))] * 2
-        assert {d.unit for s in shares for d in s.donors} == {"out@C1"}
+        assert {d.unit for s in shares for d in s.source_units} == {"out@C1"}
     assert "clean@E2" not in actions(back)
 
 
@@ -293,8 +295,8 @@ def test_a_unit_that_gets_a_location_more_is_replaced_with_its_state() -> None:
     }  # fmt: skip
     (change,) = [u for u in there.units if u.unit == "count@C1"]
     assert change.reason == "it takes over L1; it goes on from count@E1"
-    shares = carries(there)["count@C1"].shares
-    assert [[d.unit for d in s.donors] for s in shares] == [["count@E1", "count@C1"]] * 2
+    shares = transfers(there)["count@C1"].shares
+    assert [[d.unit for d in s.source_units] for s in shares] == [["count@E1", "count@C1"]] * 2
     # What out@C1 knows of the event time of L2 does not hold for L1: it is another channel.
     assert {c.channel.split("-")[0] for c in there.channels if c.action == "begins"} == {"clean", "count"}
     assert there.wanted.unit("count@C1").tag != one.unit("count@C1").tag
@@ -303,7 +305,7 @@ def test_a_unit_that_gets_a_location_more_is_replaced_with_its_state() -> None:
         "count@E1": "start carried", "count@C1": "replace carried", "out@C1": "feed none",
         "clean@E1": "stop none",
     }  # fmt: skip
-    assert [(s.by, s.values) for s in carries(back)["count@C1"].shares] == [("location", ("L2",))] * 2
+    assert [(s.by, s.values) for s in transfers(back)["count@C1"].shares] == [("location", ("L2",))] * 2
     assert [c.channel for c in back.channels if c.action == "begins"] == [
         c.id for c in back.wanted.channels if c.producer == "count@E1"
     ]
@@ -322,9 +324,9 @@ def stateless(*, tap: bool = False) -> Dataflow:
 def test_without_state_event_time_comes_from_where_the_rows_were() -> None:
     one, two = (deployed(stateless(), dict.fromkeys(at, up("more"))) for at in (("L2",), ("L1", "L2")))
     there = diff(one, two)
-    carry = carries(there)["more@C1"]
-    assert carry.donors == ("more@E1", "more@C1")  # the first for its event time alone
-    assert [(r.donors, r.joined, r.prompt) for r in carry.readings] == [(("more@C1",), True, True)]
+    transfer = transfers(there)["more@C1"]
+    assert transfer.source_units == ("more@E1", "more@C1")  # the first for its event time alone
+    assert [(r.source_units, r.joined, r.prompt) for r in transfer.readings] == [(("more@C1",), True, True)]
     assert actions(diff(there.wanted, one))["more@C1"] == "replace none"
 
 
@@ -363,13 +365,13 @@ def test_any_history_keeps_each_state_once(plans: list[DeploymentPlan]) -> None:
     """For each location and operator its state is where its rows are, and nowhere else."""
     running = diff(None, plans[0]).wanted
     zones = SimulatedNodes()
-    standings = carry_out(steps_of(diff(None, running)), zones, diff(None, running), {})
-    assert standings == standing_of(running)
+    unit_statuses = carry_out(steps_of(diff(None, running)), zones, diff(None, running), {})
+    assert unit_statuses == unit_statuses_of(running)
     for number, plan in enumerate(plans[1:]):
         check_plan(plan)
         decided = diff(running, plan, generation=2 * number + 3)
         check_states(decided)
-        carry_out(steps_of(decided), zones, decided, standing_of(running))
+        carry_out(steps_of(decided), zones, decided, unit_statuses_of(running))
         running = decided.wanted
         assert not zones.differences(running, running.dataflow.name)
 
@@ -393,7 +395,7 @@ def check_plan(plan: DeploymentPlan) -> None:
 def check_states(decided: PlanDiff) -> None:
     old, new = decided.running, decided.wanted
     assert old is not None
-    takes = carries(decided)
+    takes = transfers(decided)
     for unit in new.units:
         before = next((v for v in old.units if v.checkpoint == unit.checkpoint), None)
         for kept in kept_state(new.dataflow, unit):
@@ -403,7 +405,7 @@ def check_states(decided: PlanDiff) -> None:
                 assert before is not None and holders == [before] and before.locations == unit.locations
                 continue
             (share,) = [s for s in takes[unit.id].shares if s.operator == kept.operator]
-            assert [d.unit for d in share.donors] == [v.id for v in holders]
+            assert [d.unit for d in share.source_units] == [v.id for v in holders]
             more = {x for v in holders for x in v.locations} - set(unit.locations)
             assert share.values == (unit.locations if more else ())
 

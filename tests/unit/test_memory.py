@@ -1,4 +1,4 @@
-"""What the store keeps for decisions: samples, promises, profiles, decisions; older stores."""
+"""What the store keeps for decisions: samples, SLOs, profiles, decisions; older stores."""
 
 from __future__ import annotations
 
@@ -10,18 +10,27 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from headwater.adapt.promise import Promise
+from headwater.adapt.calibrate import Learned
+from headwater.adapt.slo import SLO
 from headwater.control import tables as t
-from headwater.control.memory import APART, DECISIONS, DENSE, LASTING, lean
-from headwater.control.sharing import Limits
+from headwater.control.memory import APART, DECISIONS, DENSE, LASTING
+from headwater.control.sharing import OwnerLimits
 from headwater.control.store import LeaseLost, Store, StoreReader
-from headwater.errors import DeploymentError
-from headwater.metrics import HostProgress, Latency, LinkProgress, OperatorProgress, Progress, UnitProgress
+from headwater.core.errors import DeploymentError
+from headwater.core.jsonform import dump_json
+from headwater.core.metrics import (
+    HostProgress,
+    Latency,
+    LinkProgress,
+    OperatorProgress,
+    Progress,
+    UnitProgress,
+)
 from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
 from headwater.plan.order import steps_of
-from headwater.plan.steps import standing_of
-from headwater.profile import OperatorProfile, Profile
+from headwater.plan.profile import OperatorProfile, Profile
+from headwater.plan.steps import unit_statuses_of
 from tests.unit.changes import FIRST
 from tests.unit.test_store import store
 
@@ -47,13 +56,13 @@ def running(store: Store, plan=None) -> str:  # type: ignore[no-untyped-def] # a
     """Let a plan be in force; give its id."""
     store.hold("me", 600)
     store.want("f", "run", plan or FIRST.plan())
-    decided = diff(store.base("f"), plan or FIRST.plan(), generation=store.wish("f").generation)
-    store.begin_change("me", store.wish("f"), decided.wanted, steps_of(decided), phase="checking")
+    decided = diff(store.active_plan("f"), plan or FIRST.plan(), generation=store.desired("f").generation)
+    store.begin_change("me", store.desired("f"), decided.wanted, steps_of(decided), phase="checking")
     change = store.change("f")
     assert change is not None
     store.step_begun("me", change, 0, {}, phase="changing")
-    standings, base = standing_of(decided.wanted), plan_id(decided.wanted)
-    store.end_change("me", change, "done", phase="running", standings=standings, base=base)
+    unit_statuses, base = unit_statuses_of(decided.wanted), plan_id(decided.wanted)
+    store.end_change("me", change, "done", phase="running", unit_statuses=unit_statuses, active_plan=base)
     return base
 
 
@@ -77,7 +86,8 @@ def test_samples_are_kept_as_they_were_seen(store: Store) -> None:
     assert store.samples("f")[-1].progress == Progress(seconds=0.0)
     with pytest.raises(LeaseLost):
         store.report("two", 1004.0, samples={"f": SEEN})
-    assert "watermark" not in str(lean(SEEN)) and "hosts" not in lean(Progress(seconds=1.0))
+    assert b"watermark" not in dump_json(SEEN, lean=True)
+    assert b"hosts" not in dump_json(Progress(seconds=1.0), lean=True)
 
 
 def test_samples_are_bounded(store: Store) -> None:
@@ -99,24 +109,25 @@ def test_samples_are_bounded(store: Store) -> None:
     assert len(store.samples("f", most=100_000)) == len(kept) + 1  # thinned once a minute
 
 
-def test_promise_profile_and_what_was_learned(store: Store) -> None:
+def test_slo_profile_and_what_was_learned(store: Store) -> None:
     with pytest.raises(DeploymentError, match="no deployment 'f'"):
-        store.set_promise("f", Promise())
+        store.set_slo("f", SLO())
     running(store)
-    assert (store.promise("f"), store.profile("f"), store.learned("f")) == (None, None, None)
-    promise = Promise(mode="auto", max_latency=3.0, max_bandwidth=2e5)
-    store.set_promise("f", Promise())
-    store.set_promise("f", promise)
-    assert store.promise("f") == promise
+    assert (store.slo("f"), store.profile("f"), store.learned("f")) == (None, None, None)
+    slo = SLO(mode="auto", max_latency=3.0, max_bandwidth=2e5)
+    store.set_slo("f", SLO())
+    store.set_slo("f", slo)
+    assert store.slo("f") == slo
     assert store.events("f")[-1].text == (
-        "promised: latency up to 3s, up to 200kB/s into the top layer, headroom 20%; "
+        "SLO: latency up to 3s, up to 200kB/s into the top layer, headroom 20%; "
         "mode auto, gain 10%, cool-down 60s, settle 20s"
     )
     profile = Profile(dataflow="f", operators={"AD": OperatorProfile(cpu_s=1e-5)}, rates={"read": {"*": 9.0}})
     store.keep_profile("f", profile)
     assert store.profile("f") == profile
-    store.keep_learned("me", "f", {"AD": [1, None, {"x": math.nan}]})
-    assert store.learned("f") == {"AD": [1, None, {"x": None}]}
+    learned = Learned(profile=profile)
+    store.keep_learned("me", "f", learned)
+    assert store.learned("f") == learned == store.known("f")
     with pytest.raises(LeaseLost):
         store.keep_learned("two", "f", {})
 
@@ -130,8 +141,8 @@ def test_a_decision_is_wanted_watched_and_kept(store: Store) -> None:
     assert found.data == {"chosen": 0, "load": {"s1a (S1)": None}, "alternatives": [{"moved": 1}]}
     assert store.events("f")[-1].text == f"decision {number}: less is used: 12%: proposed"
     assert store.want_decided("me", number) == 2
-    wish = store.wish("f")
-    assert (wish.version, wish.goal, wish.plan) == (2, "run", found.plan)
+    desired = store.desired("f")
+    assert (desired.version, desired.goal, desired.plan) == (2, "run", found.plan)
     assert (store.decision(number).state, store.decision(number).version) == ("wanted", 2)
     with pytest.raises(DeploymentError, match="it is wanted and cannot be approved"):
         store.want_decided(None, number)
@@ -169,7 +180,7 @@ def test_a_decision_whose_ground_is_gone_is_refused(store: Store) -> None:
         with pytest.raises(DeploymentError, match="not in force any more"):
             store.want_decided(holder, stale)
     assert store.decision(stale).state == "proposed" and store.deployment("f").version == 2
-    fresh = propose(store, store.deployment("f").base)
+    fresh = propose(store, store.deployment("f").active_plan)
     store.want("f", "stop")
     with pytest.raises(DeploymentError, match="not in force any more"):
         store.want_decided("me", fresh)
@@ -195,14 +206,14 @@ def test_what_is_forgotten_and_what_stays(store: Store) -> None:
     base = running(store)
     store.report("me", 1000.0, samples={"f": SEEN})
     store.report("me", 1000.0, samples={"g": SEEN})
-    store.set_promise("f", Promise())
+    store.set_slo("f", SLO())
     number = propose(store, base)
     store.want("f", "forget")
-    store.begin_change("me", store.wish("f"), None, (), phase="stopping")
+    store.begin_change("me", store.desired("f"), None, (), phase="stopping")
     change = store.change("f")
     assert change is not None
-    store.end_change("me", change, "done", phase="stopped", standings={}, base=None)
-    assert store.samples("f") == () and store.promise("f") is None
+    store.end_change("me", change, "done", phase="stopped", unit_statuses={}, active_plan=None)
+    assert store.samples("f") == () and store.slo("f") is None
     assert store.decision(number).state == "expired"
     assert len(store.samples("g")) == 1
 
@@ -237,26 +248,26 @@ def test_an_older_store_gets_what_it_lacks(tmp_path: Path, opened, version: int)
 
 def upgraded(place: str | Path, opened, base: str) -> None:  # type: ignore[no-untyped-def]
     found = opened(place)
-    assert (found.deployment("f").base, found.promise("f"), found.samples("f")) == (base, None, ())
+    assert (found.deployment("f").active_plan, found.slo("f"), found.samples("f")) == (base, None, ())
     assert found.pools() == found.owners() == ()
     with found._reading() as connection:
         assert connection.execute(select(t.meta.c.schema)).all() == [(t.SCHEMA,)]
-        assert connection.execute(select(func.count()).select_from(t.wishes)).scalar() == 1
+        assert connection.execute(select(func.count()).select_from(t.desired_states)).scalar() == 1
     found.close()
     again = Store(place)
-    again.set_promise("f", Promise())
+    again.set_slo("f", SLO())
     again.close()
 
 
 def test_owners_of_an_older_store_go_on_as_owners(store: Store) -> None:
-    mine = store.set_owner("a", Limits(dataflows=2), role="viewer", token=True)
+    mine = store.set_owner("a", OwnerLimits(dataflows=2), role="viewer", token=True)
     lacking(store, 4)
     store.close()
     found = StoreReader.open(store.where)
-    assert [(o.name, o.role, o.limits) for o in found.owners()] == [("a", "owner", Limits(dataflows=2))]
+    assert [(o.name, o.role, o.limits) for o in found.owners()] == [("a", "owner", OwnerLimits(dataflows=2))]
     assert found.is_owner("a", mine)
     found.close()
     again = Store(store.where)
-    again.set_owner("a", Limits(), role="operator")
+    again.set_owner("a", OwnerLimits(), role="operator")
     assert [o.role for o in again.owners()] == ["operator"]
     again.close()

@@ -11,9 +11,10 @@ from headwater.adapt.calibrate import Learned, compared, facts_of, learn
 from headwater.adapt.model import Costs, Facts, predict, rows_of
 from headwater.adapt.window import window
 from headwater.control.records import Sample
-from headwater.metrics import HostProgress, OperatorProgress, Progress, UnitProgress
-from headwater.profile import Known, OperatorProfile, Profile
-from headwater.simulate import World
+from headwater.core.jsonform import dump, load
+from headwater.core.metrics import HostProgress, OperatorProgress, Progress, UnitProgress
+from headwater.plan.profile import Known, OperatorProfile, Profile
+from headwater.testing.modelled import ModelledWorld
 from tests.unit.looped import PROFILE, planned
 
 KERB, CLOUD = ("kerb", "pi"), ("cloud", "vm")
@@ -157,7 +158,7 @@ def test_the_newest_seconds_count() -> None:
 # ---------------------------------------------------------------- calibration
 
 
-def lived(world: World, seconds: int) -> list[Sample]:
+def lived(world: ModelledWorld, seconds: int) -> list[Sample]:
     found = []
     for _ in range(seconds):
         world.go(1.0)
@@ -170,7 +171,7 @@ def test_costs_that_nobody_knew_are_learned(first_in_cloud: str) -> None:
     """Rows cost three times what the profile says, batches twice what is usual."""
     plan = planned(first_in_cloud)
     real = Costs(batch_s=0.5, batch_cpu=0.3, state_s=0.05, row=dict.fromkeys(plan.dataflow.order, 3.0))
-    world = World(plan, facts(50, costs=real, others={CLOUD: 0.1}))
+    world = ModelledWorld(plan, facts(50, costs=real, others={CLOUD: 0.1}))
     learned = Learned(profile=PROFILE)
     for rate in (50, 300, 100, 200, 400, 250):
         world.set_rates({"trips": {"nyc": rate}})
@@ -196,7 +197,7 @@ def test_one_units_batches_cost_more_than_anothers() -> None:
     plan = planned("zones")
     dear, _ = plan.units
     real = Costs(batch_s=0.2, batch_cpu=0.15, state_s=0.0, state_cpu=0.0, own_cpu={dear.key: 0.28})
-    world = World(plan, facts(10, costs=real))
+    world = ModelledWorld(plan, facts(10, costs=real))
     learned = Learned(profile=PROFILE)
     for _ in range(6):
         seen = window(lived(world, 15))
@@ -208,7 +209,7 @@ def test_one_units_batches_cost_more_than_anothers() -> None:
     assert len(load) == 2 and all(c.error < 0.1 for c in load), load
     # What is not at work now is not known by what it once cost.
     elsewhere = planned("light")
-    world = World(elsewhere, facts(10, costs=real))
+    world = ModelledWorld(elsewhere, facts(10, costs=real))
     seen = window(lived(world, 15))
     assert seen is not None
     assert dear.key not in learn(learned, elsewhere, seen).costs.own_cpu
@@ -216,7 +217,7 @@ def test_one_units_batches_cost_more_than_anothers() -> None:
 
 def test_selectivity_and_sizes_are_measured() -> None:
     plan = planned("zones")
-    world = World(plan, facts(200))
+    world = ModelledWorld(plan, facts(200))
     unknown = Profile(dataflow="two", operators={"zones": OperatorProfile(selectivity=0.9)})
     learned = Learned(profile=unknown)
     for _ in range(12):
@@ -229,7 +230,7 @@ def test_selectivity_and_sizes_are_measured() -> None:
 
 def test_what_was_learned_is_kept_as_json() -> None:
     plan = planned("zones")
-    seen = window(lived(World(plan, facts(200)), 15))
+    seen = window(lived(ModelledWorld(plan, facts(200)), 15))
     assert seen is not None
     learned = learn(Learned(profile=PROFILE), plan, seen)
-    assert Learned.from_data(learned.to_data()) == learned
+    assert load(Learned, dump(learned), what="what was learned") == learned

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.netlab import forwarder, links, namespaces
 from benchmarks.netlab.topology import MOST_ZONES, Route, Topology, owner, plan
-from headwater.continuum import Continuum
-from headwater.errors import ContinuumError, Unavailable
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ContinuumError, Unavailable
 
 TREE = Continuum.from_text("""
 name: tree
@@ -56,9 +56,7 @@ def test_a_packet_finds_its_way_between_any_two_zones() -> None:
     assert _way(topology, tables, "E1", topology.zones["E3"].address) == ["E1", "S1", "C1", "S2", "E3"]
 
 
-def _way(
-    topology: Topology, tables: Mapping[str, Mapping[str, Route]], start: str, address: str
-) -> list[str]:
+def _way(topology: Topology, tables: Mapping[str, Mapping[str, Route]], start: str, address: str) -> list[str]:
     way = [start]
     while topology.zones[way[-1]].address != address:
         table = tables[way[-1]]
@@ -96,9 +94,7 @@ def test_delay_by_netem_comes_before_the_bucket() -> None:
 
 
 def test_no_limit_takes_limits_and_cuts_away() -> None:
-    assert links.shape("ns", "dev0", None) == [
-        ("tc", "-n", "ns", "qdisc", "replace", "dev", "dev0", "root", "noqueue")
-    ]
+    assert links.shape("ns", "dev0", None) == [("tc", "-n", "ns", "qdisc", "replace", "dev", "dev0", "root", "noqueue")]
     assert links.cut("ns", "dev0")[0][-1] == "blackhole"
 
 
@@ -144,9 +140,7 @@ def test_the_forwarder_keeps_order_when_the_delay_shrinks(monkeypatch: pytest.Mo
     clock = [100.0]
     monkeypatch.setattr(forwarder.time, "monotonic", lambda: clock[0])
     # Like TUN devices, datagram sockets keep packets apart.
-    (inside, source), (target, outside) = (
-        socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2)
-    )
+    (inside, source), (target, outside) = (socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2))
     for end in (source, outside):
         end.setblocking(False)
     with inside, source, target, outside:

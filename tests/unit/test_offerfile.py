@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from headwater.runtime.deadletters import letters_of
-from headwater.runtime.globs import fits
+from headwater.connectors.deadletters import dead_letters_of
+from headwater.connectors.globs import fits
 from tests.unit.test_deadletters import put, rows
 from tests.unit.test_replaying import BAD, GOOD, Scene
 
@@ -82,7 +82,7 @@ def test_json_of_several_lines(scene: Scene) -> None:
 
 def test_where_the_old_file_is_unknown_the_sources_directory_takes_it(scene: Scene) -> None:
     put(scene.letters / "u", 0, rows(BAD, location="L1"))
-    (letter,) = letters_of(scene.letters)
+    (letter,) = dead_letters_of(scene.letters)
     assert scene.one(letter.id).target == f"{scene.input}/L1/records-replayed-{letter.id}.csv"
 
 

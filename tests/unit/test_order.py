@@ -9,14 +9,15 @@ import pytest
 from hypothesis import assume, event, example, given, settings
 from hypothesis import strategies as st
 
-from headwater.control.simulated import SimulatedNodes
-from headwater.errors import DeploymentError, ErrorList
+from headwater.core.errors import DeploymentError, ErrorList
+from headwater.core.jsonform import dump_json, load_json
 from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.document import from_document, to_document
 from headwater.plan.explain import explain
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import steps_of
 from headwater.plan.steps import (
+    AnyStep,
     CanarySettings,
     Check,
     Finish,
@@ -25,10 +26,9 @@ from headwater.plan.steps import (
     Stop,
     Watch,
     side_by_side,
-    standing_of,
-    step_from_data,
-    step_to_data,
+    unit_statuses_of,
 )
+from headwater.testing.nodes import SimulatedNodes
 from tests.unit.changes import FIRST, Version, carry_out, versions
 from tests.unit.test_diff import between
 
@@ -56,9 +56,7 @@ def test_gates_are_where_no_channel_is_half_changed() -> None:
         if isinstance(s, Watch)
     ]  # fmt: skip
     assert gates == [(("E1",), ("FP@E1",)), (("E2",), ("FP@E2",)), (("E4",), ("FP@E4",))]
-    (gate,) = [
-        s for s in steps_of(between(FIRST, replace(FIRST, wider=True)), canary=canary) if isinstance(s, Watch)
-    ]
+    (gate,) = [s for s in steps_of(between(FIRST, replace(FIRST, wider=True)), canary=canary) if isinstance(s, Watch)]
     assert (gate.nodes, gate.units) == (
         ("E1", "E2", "E4", "S1", "S2"),
         ("FP@E1", "FP@E2", "FP@E4", "AD@S1", "AD@S2"),
@@ -89,54 +87,50 @@ def test_no_canary_where_there_is_no_way_back() -> None:
 def test_steps_lead_to_the_wanted_plan(history: list[Version]) -> None:
     zones = SimulatedNodes()
     running: DeploymentPlan | None = None
-    standings: Any = {}
+    unit_statuses: Any = {}
     for number, version in enumerate(history, start=1):
         wanted = version.plan()
         known = {u.id for p in (running, wanted) if p for u in p.units}
         try:
-            decided = diff(
-                running, wanted, reset_state=_needed_consent(running, wanted), generation=2 * number - 1
-            )
+            decided = diff(running, wanted, reset_state=_needed_consent(running, wanted), generation=2 * number - 1)
         except ErrorList:
             event("refused")
             assume(number > 1)
             continue
         steps = steps_of(decided)
         event(f"{len(steps)} steps")
-        assert steps_of(decided) == tuple(step_from_data(step_to_data(s)) for s in steps)
+        assert steps_of(decided) == tuple(load_json(AnyStep, dump_json(s), what="a step") for s in steps)
         first_stop = next((n for n, s in enumerate(steps) if isinstance(s, Stop)), len(steps))
         assert not any(isinstance(s, Check) for s in steps[first_stop:])
         begin, kept = len(zones.calls), zones.kept("f")
-        standings = carry_out(steps, zones, decided, standings)
+        unit_statuses = carry_out(steps, zones, decided, unit_statuses)
         check_state(decided, kept, zones.kept("f"))
         assert zones.differences(decided.wanted, "f") == []
-        left_alone = {u.unit for u in decided.units if u.action in ("unchanged", "feed")}
+        left_alone = {u.unit for u in decided.units if u.action in ("unchanged", "update_inputs")}
         touched = {c.unit for c in zones.calls[begin:] if c.name in ("stop", "start", "forget")}
         assert not left_alone & touched and touched <= known
         assert diff(decided.wanted, decided.wanted).empty
         assert from_document(to_document(decided.wanted)) == decided.wanted
-        assert standings.keys() == standing_of(decided.wanted).keys()
+        assert unit_statuses.keys() == unit_statuses_of(decided.wanted).keys()
         running = decided.wanted
-        standings = standing_of(running)
+        unit_statuses = unit_statuses_of(running)
 
 
-def check_state(
-    decided: PlanDiff, before: dict[str, dict[str, str]], after: dict[str, dict[str, str]]
-) -> None:
+def check_state(decided: PlanDiff, before: dict[str, dict[str, str]], after: dict[str, dict[str, str]]) -> None:
     """Hold what the diff says of state against what became of it."""
     for change in decided.units:
         for operator, begun_by in after.get(change.unit, {}).items():
             known = {kept[operator] for kept in before.values() if operator in kept}
-            if change.state in ("kept", "carried") and change.action != "start":
+            if change.state in ("kept", "transferred") and change.action != "start":
                 assert all(one in " ".join(known) for one in begun_by.split(" + ")), (change, begun_by, known)
             if change.state == "given up":
                 assert begun_by not in known, (change, operator, begun_by)
-    for carry in decided.carries:
-        event("carried" if carry.shares else "read on")
-        for share in carry.shares:
-            event("divided" if share.by else "whole" if len(share.donors) == 1 else "made one")
-            for donor in share.donors:
-                assert before[donor.unit][share.operator] in after[carry.unit][share.operator]
+    for transfer in decided.transfers:
+        event("transferred" if transfer.shares else "read on")
+        for share in transfer.shares:
+            event("divided" if share.by else "whole" if len(share.source_units) == 1 else "made one")
+            for source_unit in share.source_units:
+                assert before[source_unit.unit][share.operator] in after[transfer.unit][share.operator]
 
 
 def _needed_consent(running: DeploymentPlan | None, wanted: DeploymentPlan) -> frozenset[str]:

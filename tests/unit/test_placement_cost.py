@@ -9,10 +9,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from headwater.errors import PlacementError
+from headwater.core.errors import PlacementError
 from headwater.placement.cost import evaluate, service_time, shortages, transfer_time
-from headwater.placement.network import Flow, Mesh, Tree
-from headwater.placement.problem import Application, Hosts, Operator, Problem, Topology
+from headwater.placement.network import Mesh, StreamFlow, Tree
+from headwater.placement.problem import Application, Hosts, PlacedOperator, Problem, Topology
 from tests.unit.placements import mixed
 
 #          0 and 1 in zone 0, 2 in zone 1, 3 in zone 2, a cloud
@@ -26,12 +26,12 @@ HOSTS = Hosts(
 )
 WAN = np.array([[0.0, 0.05, 0.07], [0.05, 0.0, 0.06], [0.07, 0.06, 0.0]])
 TOPOLOGY = Topology(HOSTS, Mesh(WAN, np.array(2000.0)), np.array([False, False, True]))
-SOURCE = Operator(name="source", rate=10.0, size=4.0, host=0)
+SOURCE = PlacedOperator(name="source", rate=10.0, size=4.0, host=0)
 #           source -> work -> left, right -> sink
-WORK = Operator(name="work", cpu=5.0, memory=20.0, selectivity=0.5, size_ratio=2.0, window=4.0)
-LEFT = Operator(name="left", cpu=10.0, memory=30.0)
-RIGHT = Operator(name="right", cpu=4.0, memory=30.0, selectivity=0.5, size_ratio=0.5)
-SINK = Operator(name="sink", host=2)
+WORK = PlacedOperator(name="work", cpu=5.0, memory=20.0, selectivity=0.5, size_ratio=2.0, window=4.0)
+LEFT = PlacedOperator(name="left", cpu=10.0, memory=30.0)
+RIGHT = PlacedOperator(name="right", cpu=4.0, memory=30.0, selectivity=0.5, size_ratio=0.5)
+SINK = PlacedOperator(name="sink", host=2)
 STREAMS = {(0, 1): 1.0, (1, 2): 0.4, (1, 3): 0.6, (2, 4): 1.0, (3, 4): 1.0}
 PROBLEM = Problem(TOPOLOGY, Application((SOURCE, WORK, LEFT, RIGHT, SINK), STREAMS))
 
@@ -56,9 +56,7 @@ def test_a_streams_time_is_summed_hop_by_hop() -> None:
     assert transfer_time(PROBLEM, (0, 1), 0, 0) == 0.0
     assert transfer_time(PROBLEM, (0, 1), 0, 1) == pytest.approx(0.001 + 0.002 + 2 * out)
     wan = 0.05 + 1 / (2000 / 32 - 10)
-    assert transfer_time(PROBLEM, (0, 1), 0, 2) == pytest.approx(
-        0.001 + out + wan + 0.003 + 1 / (500 / 32 - 10)
-    )
+    assert transfer_time(PROBLEM, (0, 1), 0, 2) == pytest.approx(0.001 + out + wan + 0.003 + 1 / (500 / 32 - 10))
     # A cloud has no LAN to cross.
     assert transfer_time(PROBLEM, (0, 1), 0, 3) == pytest.approx(0.001 + out + 0.07 + 1 / (2000 / 32 - 10))
 
@@ -67,9 +65,7 @@ def test_paths_are_counted_as_if_they_were_listed() -> None:
     for seed in range(30):
         problem = mixed(seed, operators=9)
         application = problem.application
-        paths = [
-            path for source in application.sources for path in _paths_from(application.downstream, (source,))
-        ]
+        paths = [path for source in application.sources for path in _paths_from(application.downstream, (source,))]
         placed = tuple(seed % len(problem.hosts) for _ in application.operators)
         cost = evaluate(problem, placed)
         listed = math.fsum(
@@ -100,14 +96,10 @@ def with_work(**changed: float) -> Problem:
 
 
 def test_every_constraint_is_checked() -> None:
-    assert found(with_work(cpu=10.0), 0, 0, 3, 3, 2)[0].startswith(
-        "processing rate (eq. 9) at operator 'work'"
-    )
+    assert found(with_work(cpu=10.0), 0, 0, 3, 3, 2)[0].startswith("processing rate (eq. 9) at operator 'work'")
     assert "cpu (eq. 11) at b" in found(with_work(cpu=19.0), 0, 1, 1, 3, 2)
     assert found(with_work(memory=70.0), 0, 0, 0, 3, 2) == ["memory (eq. 12) at a"]
-    assert found(with_work(window=30.0), 0, 0, 3, 3, 2) == [
-        "memory (eq. 12) at a"
-    ]  # 20 + 30 events of 4 bytes
+    assert found(with_work(window=30.0), 0, 0, 3, 3, 2) == ["memory (eq. 12) at a"]  # 20 + 30 events of 4 bytes
     assert found(with_work(size_ratio=7.0), 0, 0, 3, 3, 2) == [
         "bandwidth (eq. 13) at LAN out of a",
         "bandwidth (eq. 13) at LAN into c",
@@ -122,9 +114,7 @@ def test_every_constraint_is_checked() -> None:
 
 
 def test_what_others_take_is_not_there() -> None:
-    hosts = replace(
-        HOSTS, cpu_used=np.array([60.0, 0.0, 0.0, 0.0]), memory_used=np.array([0.0, 90.0, 0.0, 0.0])
-    )
+    hosts = replace(HOSTS, cpu_used=np.array([60.0, 0.0, 0.0, 0.0]), memory_used=np.array([0.0, 90.0, 0.0, 0.0]))
     problem = Problem(replace(TOPOLOGY, hosts=hosts), PROBLEM.application)
     (cpu,) = shortages(problem, (0, 0, 3, 3, 2))
     assert (cpu.constraint, cpu.needed, cpu.available) == ("cpu (eq. 11)", 50.0, 40.0)
@@ -150,14 +140,14 @@ def test_in_a_tree_data_only_goes_up() -> None:
     assert np.isinf(tree.latencies_from(2)).tolist() == [True, True, False]
     assert tree.latencies_to(2).tolist() == [0.05, 0.06, 0.0]
     assert "transfer rate (eq. 10)" in found(problem, 0, 0, 2, 3, 2)[0]
-    flows = [Flow(0, 10.0, 32.0), Flow(1, 10.0, 32.0)]
+    flows = [StreamFlow(0, 10.0, 32.0), StreamFlow(1, 10.0, 32.0)]
     assert np.isfinite(tree.arrivals(flows, {})).tolist() == [False, False, True]
     assert np.isinf(tree.arrivals(flows, {(1, 2): 700.0})).all()
 
 
 def test_a_mesh_has_room_for_all_flows_of_a_zone_or_for_none() -> None:
     mesh = Mesh(WAN, np.array(600.0))
-    two = [Flow(0, 10.0, 32.0), Flow(0, 10.0, 32.0)]
+    two = [StreamFlow(0, 10.0, 32.0), StreamFlow(0, 10.0, 32.0)]
     assert np.isfinite(mesh.arrivals(two[:1], {})).all()
     assert np.isfinite(mesh.arrivals(two, {})).tolist() == [True, False, False]
     assert np.isfinite(mesh.arrivals(two[:1], {(0, 1): 300.0})).tolist() == [True, False, True]

@@ -8,13 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headwater.errors import PlacementError
-from headwater.placement import Application, Hosts, Operator, Problem, Topology, fog
+from headwater.core.errors import PlacementError
+from headwater.placement import Application, Hosts, PlacedOperator, Problem, Topology
 from headwater.placement.cuts import branches, trunks
-from headwater.placement.fog import APP_1, APP_2, DEVICES, devices, diamond
 from headwater.placement.network import Tree
 from headwater.placement.response import response
 from headwater.placement.usage import resource_usage
+from headwater.testing import fog
+from headwater.testing.fog import APP_1, APP_2, DEVICES, devices, diamond
 
 
 def problem(graph: Sequence[tuple[int, int]], fogs: int, levels: int = 2) -> Problem:
@@ -34,13 +35,13 @@ def problem(graph: Sequence[tuple[int, int]], fogs: int, levels: int = 2) -> Pro
     above = range(fogs, zones)
     for j in range(fogs):
         base = len(operators)
-        operators.append(Operator(name=f"s{j}", rate=10.0, size=10.0, host=j))
+        operators.append(PlacedOperator(name=f"s{j}", rate=10.0, size=10.0, host=j))
         operators += [
-            Operator(name=f"o{o}.{j}", logical=f"o{o}", hosts=frozenset({j, *above})) for o in range(count)
+            PlacedOperator(name=f"o{o}.{j}", logical=f"o{o}", hosts=frozenset({j, *above})) for o in range(count)
         ]
         streams |= {(base, base + 1): 1.0} | {(base + 1 + u, base + 1 + v): 1.0 for u, v in graph}
     sink = len(operators)
-    operators.append(Operator(name="sink", host=zones - 1))
+    operators.append(PlacedOperator(name="sink", host=zones - 1))
     streams |= {(j * (count + 1) + count, sink): 1.0 for j in range(fogs)}
     levels_of = np.array([0] * fogs + list(range(1, levels)))
     cloud = np.arange(zones) == zones - 1
@@ -75,7 +76,7 @@ def test_what_several_sources_lead_to_is_in_no_branch() -> None:
     found = problem(diamond(1, (1,), 1), fogs=2)
     application = found.application
     joined, sink = len(application), len(application) - 1
-    operators = (*application.operators, Operator(name="join", hosts=frozenset({2})))
+    operators = (*application.operators, PlacedOperator(name="join", hosts=frozenset({2})))
     streams = {(u, joined if v == sink else v): 1.0 for u, v in application.streams}
     streams[joined, sink] = 1.0
     both = Problem(found.topology, Application(operators, streams))

@@ -10,17 +10,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headwater.errors import PlacementError
-from headwater.placement import Application, Hosts, Operator, Problem, Topology, fog
-from headwater.placement.cutnumbers import Load
+from headwater.core.errors import PlacementError
+from headwater.placement import Application, Hosts, PlacedOperator, Problem, Topology
+from headwater.placement.cutnumbers import CutLoad
 from headwater.placement.exact import Exactness, lacking, tsoo_exact
-from headwater.placement.fog import APP_1, APP_2, DEVICES
 from headwater.placement.network import Tree
 from headwater.placement.problem import Ints
 from headwater.placement.response import response
 from headwater.placement.schedule import SCHEDULERS, decide, scheduler, tables
 from headwater.placement.situation import Limits, Situation
 from headwater.placement.usage import Weights, resource_usage
+from headwater.testing import fog
+from headwater.testing.fog import APP_1, APP_2, DEVICES
 
 LIMITS = Limits(max_latency=1.0, max_bandwidth=125e6 * 8, links=False)
 FULL = Exactness(steps=1_000_000, most_steps=1_000_000, price=0.0)
@@ -61,9 +62,9 @@ def three_layers(seed: int, *, most_memory: float = 4e6, locations: int = 3) -> 
     for j in range(locations):
         base = len(operators)
         above = frozenset({j, parents[j], cloud})
-        operators.append(Operator(name=f"s{j}", rate=float(drawn.uniform(100, 1500)), size=1000.0, host=j))
+        operators.append(PlacedOperator(name=f"s{j}", rate=float(drawn.uniform(100, 1500)), size=1000.0, host=j))
         operators += [
-            Operator(
+            PlacedOperator(
                 name=f"o{k}.{j}",
                 logical=f"o{k}",
                 cpu=2e5 * float(cost[k]),
@@ -77,8 +78,8 @@ def three_layers(seed: int, *, most_memory: float = 4e6, locations: int = 3) -> 
         ]
         streams |= {(base + k, base + k + 1): 1.0 for k in range(3)}
         streams[base + 3, 4 * locations] = 1.0
-    whole = Operator(name="all", cpu=1e4, span=1.0, selectivity=0.01, size=50.0, hosts=frozenset({cloud}))
-    operators += [whole, Operator(name="sink", host=cloud)]
+    whole = PlacedOperator(name="all", cpu=1e4, span=1.0, selectivity=0.01, size=50.0, hosts=frozenset({cloud}))
+    operators += [whole, PlacedOperator(name="sink", host=cloud)]
     streams[4 * locations, 4 * locations + 1] = 1.0
     topology = Topology(hosts, network, np.arange(zones) == cloud, levels)
     return Problem(topology, Application(tuple(operators), streams))
@@ -100,7 +101,7 @@ def least_of_all(situation: Situation) -> float:
 def test_a_table_measures_what_the_models_say(app: fog.FogApplication, total: int) -> None:
     problem = small(app, total, seed=4)
     (table,) = tables(problem)
-    situation = Situation(table, Load.of(problem), LIMITS)
+    situation = Situation(table, CutLoad.of(problem), LIMITS)
     drawn = np.random.default_rng(1)
     for _ in range(5):
         selection = np.array([drawn.integers(n) for n in table.shape.choices])
@@ -116,7 +117,7 @@ def test_with_three_layers_too(seed: int) -> None:
     problem = three_layers(seed)
     weights = Weights(0.3, 0.7)
     (table,) = tables(problem, weights)
-    situation = Situation(table, Load.of(problem), Limits())
+    situation = Situation(table, CutLoad.of(problem), Limits())
     for selection in itertools.islice(every(situation), 0, None, 7):
         placement = table.placement(selection)
         measured, usage = situation.measure(selection), resource_usage(problem, placement, weights)
@@ -134,16 +135,14 @@ def test_a_table_takes_in_new_numbers_as_a_new_problem_would() -> None:
         operators[source] = replace(operators[source], rate=2.5 * operators[source].rate)
     processes = np.arange(len(hosts))
     used = np.append(np.full(len(hosts) - 1, 5 * MBIT), 0.0)
-    busier = replace(
-        hosts, memory_used=0.3 * hosts.memory[:-1].min() * np.ones(len(hosts)), processes=processes
-    )
+    busier = replace(hosts, memory_used=0.3 * hosts.memory[:-1].min() * np.ones(len(hosts)), processes=processes)
     network = replace(tree, used=used)
     topology = Topology(busier, network, problem.topology.cloud, problem.topology.level)
     after = Problem(topology, Application(tuple(operators), problem.application.streams))
     (fresh,) = tables(after)
-    for selection in itertools.islice(every(Situation(table, Load.of(after), Limits())), 0, None, 11):
-        one = Situation(table, Load.of(after), Limits()).measure(selection)
-        other = Situation(fresh, Load.of(after), Limits()).measure(selection)
+    for selection in itertools.islice(every(Situation(table, CutLoad.of(after), Limits())), 0, None, 11):
+        one = Situation(table, CutLoad.of(after), Limits()).measure(selection)
+        other = Situation(fresh, CutLoad.of(after), Limits()).measure(selection)
         assert one.fits == other.fits
         assert (one.cost, *one.times) == pytest.approx((other.cost, *other.times))
 
@@ -155,7 +154,7 @@ def test_the_exact_one_finds_the_least_of_all(total: int, seed: int, nodes: int)
     problem = small(APP_1, total, seed=seed, nodes=nodes)
     (table,) = tables(problem)
     for limits in (LIMITS, replace(LIMITS, max_bandwidth=8e6 * 8), replace(LIMITS, max_latency=0.6)):
-        situation = Situation(table, Load.of(problem), limits)
+        situation = Situation(table, CutLoad.of(problem), limits)
         found, least = tsoo_exact(situation, FULL), least_of_all(situation)
         assert found.kept == (least < math.inf)
         if found.kept:
@@ -171,7 +170,7 @@ def test_the_exact_one_where_zones_are_shared(seed: int) -> None:
     (table,) = tables(problem)
     found = 0
     for limits in (Limits(), Limits(max_latency=0.55), Limits(max_bandwidth=6 * MBIT, max_latency=0.9)):
-        situation = Situation(table, Load.of(problem), limits)
+        situation = Situation(table, CutLoad.of(problem), limits)
         decision, least = tsoo_exact(situation, FULL), least_of_all(situation)
         assert decision.kept == (least < math.inf)
         found += decision.kept
@@ -183,7 +182,7 @@ def test_the_exact_one_where_zones_are_shared(seed: int) -> None:
 def test_rows_that_met_in_a_zone_stay_together() -> None:
     problem = three_layers(1, most_memory=1e9)
     (table,) = tables(problem)
-    situation = Situation(table, Load.of(problem), Limits(links=False))
+    situation = Situation(table, CutLoad.of(problem), Limits(links=False))
     parted = 0
     zone = problem.hosts.zone
     for selection in every(situation):
@@ -203,7 +202,7 @@ def test_rows_that_met_in_a_zone_stay_together() -> None:
 def test_a_change_has_its_price() -> None:
     problem = small(APP_2, 33_000, seed=5)
     (table,) = tables(problem)
-    load = Load.of(problem)
+    load = CutLoad.of(problem)
     free = tsoo_exact(Situation(table, load, LIMITS), FULL)
     first = Situation(table, load, LIMITS).all_down
     moving = Situation(table, load, replace(LIMITS, max_latency=math.inf), first)
@@ -219,7 +218,7 @@ def test_what_runs_stays_where_nothing_keeps_to_the_limits() -> None:
     (table,) = tables(problem)
     none = replace(LIMITS, max_latency=0.2)
     selection = np.array([3, 1])
-    situation = Situation(table, Load.of(problem), none, selection)
+    situation = Situation(table, CutLoad.of(problem), none, selection)
     stays, goes = tsoo_exact(situation), tsoo_exact(situation, Exactness(stay=False))
     assert stays.selection.tolist() == selection.tolist() and not stays.kept and stays.bound == math.inf
     assert not goes.kept and goes.measured.worst <= stays.measured.worst
@@ -232,7 +231,7 @@ def test_what_runs_stays_where_nothing_keeps_to_the_limits() -> None:
 def test_the_binding_limit_is_named() -> None:
     problem = small(APP_2, 33_000, seed=6, nodes=2)
     (table,) = tables(problem)
-    load = Load.of(problem)
+    load = CutLoad.of(problem)
     few = Situation(table, load, replace(LIMITS, max_bandwidth=1.0))
     short = lacking(few)
     assert short is not None and short.constraint == "max_bandwidth"
@@ -240,9 +239,7 @@ def test_the_binding_limit_is_named() -> None:
     assert short.needed == pytest.approx(least)
     assert lacking(Situation(table, load, Limits(links=False))) is None
     assert isinstance(problem.network, Tree)
-    memory, links = (
-        np.where(np.isfinite(a), a, 0) for a in (problem.hosts.memory, problem.network.bandwidth)
-    )
+    memory, links = (np.where(np.isfinite(a), a, 0) for a in (problem.hosts.memory, problem.network.bandwidth))
     short = lacking(Situation(table, replace(load, memory=memory, links=links), Limits()))
     assert short is not None and short.constraint == "memory or bandwidth" and "S0" in short.where
 
@@ -262,7 +259,7 @@ def test_an_unstable_queue_is_never_within_limits() -> None:
 def test_tsoo_is_optimal_where_the_cheapest_cuts_will_do() -> None:
     problem = small(APP_1, 12_000, seed=1, nodes=2)
     (table,) = tables(problem)
-    situation = Situation(table, Load.of(problem), LIMITS)
+    situation = Situation(table, CutLoad.of(problem), LIMITS)
     assert scheduler("tsoo_h")(situation).measured.cost == pytest.approx(least_of_all(situation))
 
 
@@ -274,7 +271,7 @@ def test_what_a_scheduler_says_holds(name: str, seed: int) -> None:
     for total in (12_000, 40_000, 26_000):
         problem = small(APP_1, total, seed=seed, nodes=2)
         (table,) = tables(problem)
-        situation = Situation(table, Load.of(problem), LIMITS, current)
+        situation = Situation(table, CutLoad.of(problem), LIMITS, current)
         decision = scheduler(name)(situation)
         if decision.kept:
             assert decision.measured.cost >= least_of_all(situation) * (1 - 1e-9)
@@ -299,7 +296,7 @@ def test_fog_only_runs_all_it_can_below_and_the_cloud_gets_the_rest() -> None:
 def test_trcs_keeps_b_between_its_limits() -> None:
     problem = small(APP_1, 54_000, seed=3)
     (table,) = tables(problem)
-    load = Load.of(problem)
+    load = CutLoad.of(problem)
     whole = Situation(table, load, Limits(links=False))
     most = whole.measure(whole.all_up).bandwidth
     limits = Limits(max_bandwidth=0.7 * most, min_bandwidth=0.5 * most, links=False)
@@ -313,8 +310,8 @@ def test_trcs_keeps_b_between_its_limits() -> None:
 def test_atsoo_changes_little() -> None:
     problem = small(APP_2, 26_000, seed=4)
     (table,) = tables(problem)
-    running = scheduler("tsoo_h")(Situation(table, Load.of(problem), LIMITS)).selection
-    again = Situation(table, Load.of(problem), LIMITS, running)
+    running = scheduler("tsoo_h")(Situation(table, CutLoad.of(problem), LIMITS)).selection
+    again = Situation(table, CutLoad.of(problem), LIMITS, running)
     assert again.changes(scheduler("atsoo_h")(again).selection) == 0
 
 
@@ -336,9 +333,7 @@ def test_the_trunk_goes_where_it_is_best() -> None:
     other = next(t for t in tables(free, middle) if t.trunk[whole] != best.placement[whole])
     running = list(best.placement)
     running[whole] = other.trunk[whole]
-    costs = [
-        decide(free, "tsoo_exact", Limits(), among=(t,)).decision.measured.cost for t in tables(free, middle)
-    ]
+    costs = [decide(free, "tsoo_exact", Limits(), among=(t,)).decision.measured.cost for t in tables(free, middle)]
     stays = decide(free, "tsoo_exact", Limits(), weights=middle, current=tuple(running)).placement[whole]
     assert (stays == other.trunk[whole]) == (max(costs) < min(costs) * 1.01)
 
@@ -350,7 +345,7 @@ def test_compiled_loops_find_the_same(name: str) -> None:
     for total in (12_000, 40_000):
         (table,) = tables(problem := small(APP_2, total, seed=7))
         one, other = (
-            scheduler(name)(Situation(table, Load.of(problem), LIMITS, compiled=compiled))
+            scheduler(name)(Situation(table, CutLoad.of(problem), LIMITS, compiled=compiled))
             for compiled in (True, False)
         )
         assert one.selection.tolist() == other.selection.tolist()

@@ -7,14 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headwater.placement import Application, Hosts, Operator, Problem, Topology, generate, solve
+from headwater.placement import Application, Hosts, PlacedOperator, Problem, Topology, solve
 from headwater.placement.network import Mesh
-from headwater.placement.simulation import World, simulate
+from headwater.testing import generate
+from headwater.testing.queues import QueueWorld, simulate
 
 RATE, CPU = 80.0, 100.0  # load 0.8
 
 
-def one_operator(*more: Operator, window: float = 0.0) -> Problem:
+def one_operator(*more: PlacedOperator, window: float = 0.0) -> Problem:
     """A source, operators of work 1 on one host, and a sink on another."""
     hosts = Hosts(
         cpu=np.array([CPU, CPU]),
@@ -25,10 +26,10 @@ def one_operator(*more: Operator, window: float = 0.0) -> Problem:
     )
     network = Mesh(np.array([[0.0, 0.05], [0.05, 0.0]]), np.array(50_000.0))
     operators = (
-        Operator(name="source", rate=RATE, size=50.0, host=0),
-        Operator(name="work", cpu=1.0, window=window),
+        PlacedOperator(name="source", rate=RATE, size=50.0, host=0),
+        PlacedOperator(name="work", cpu=1.0, window=window),
         *more,
-        Operator(name="sink", host=1),
+        PlacedOperator(name="sink", host=1),
     )
     streams = {(n, n + 1): 1.0 for n in range(len(operators) - 1)}
     return Problem(Topology(hosts, network, np.array([False, True])), Application(operators, streams))
@@ -47,25 +48,25 @@ def test_queues_are_as_the_model_says_where_its_assumptions_hold() -> None:
 
 
 def test_fixed_service_waits_half_as_long() -> None:
-    seen = simulate(one_operator(), (0, 0, 1), seconds=1500, seed=4, world=World(fixed=True))
+    seen = simulate(one_operator(), (0, 0, 1), seconds=1500, seed=4, world=QueueWorld(fixed=True))
     load = RATE / CPU
     assert seen.service[1] == pytest.approx(1 / CPU * (1 + load / (2 * (1 - load))), rel=0.1)  # M/D/1
-    steady = simulate(one_operator(), (0, 0, 1), seconds=200, seed=4, world=World(fixed=True, steady=True))
+    steady = simulate(one_operator(), (0, 0, 1), seconds=200, seed=4, world=QueueWorld(fixed=True, steady=True))
     assert steady.service[1] == pytest.approx(1 / CPU, rel=1e-6)  # D/D/1: no queue
 
 
 def test_a_shared_host_is_slower_than_the_model() -> None:
-    light = Operator(name="after", cpu=0.2)
+    light = PlacedOperator(name="after", cpu=0.2)
     problem = one_operator(light)
     own = simulate(problem, (0, 0, 0, 1), seconds=600, seed=5)
-    shared = simulate(problem, (0, 0, 0, 1), seconds=600, seed=5, world=World(shared=True))
+    shared = simulate(problem, (0, 0, 0, 1), seconds=600, seed=5, world=QueueWorld(shared=True))
     assert own.service[2] == pytest.approx(1 / (CPU / 0.2 - RATE), rel=0.05)
     assert shared.service[2] > 10 * own.service[2]
 
 
 def test_windows_hold_half_of_what_the_model_adds() -> None:
     problem = one_operator(window=10)
-    seen = simulate(problem, (0, 0, 1), seconds=600, seed=6, world=World(windows=True))
+    seen = simulate(problem, (0, 0, 1), seconds=600, seed=6, world=QueueWorld(windows=True))
     assert problem.application.waiting == pytest.approx(10 / RATE)  # eq. 7
     assert seen.holding[1] == pytest.approx(9 / (2 * RATE), rel=0.05)
     # Its events come together: they wait for each other.

@@ -8,17 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headwater.errors import PlacementError
-from headwater.placement import STRATEGIES, Application, Operator, Placement, Problem, solve
-from headwater.placement import generate as g
+from headwater.core.errors import PlacementError
+from headwater.placement import STRATEGIES, Application, PlacedOperator, Placement, Problem, solve
 from headwater.placement.cost import evaluate, shortages
 from headwater.placement.elimination import eliminate
 from headwater.placement.index import _BLOCK, Indexed, _find, _loop
 from headwater.placement.optimal import Effort, optimal
 from headwater.placement.placing import Placing
-from headwater.placement.search import Scan
-from headwater.placement.tcep import Merged, Sorted, tcep
+from headwater.placement.search import HostScan
+from headwater.placement.tcep import MergedOperators, Sorted, tcep
 from headwater.placement.why import Unplaceable
+from headwater.testing import generate as g
 from tests.unit.placements import best, mixed
 
 
@@ -54,7 +54,7 @@ def test_tcep_as_in_the_authors_code_forgets_bandwidth() -> None:
     wrong = 0
     for seed in range(40):
         problem = mixed(seed, operators=7, hosts=24, zones=6)
-        for ranking in (Merged(problem.topology), Sorted(problem.topology)):
+        for ranking in (MergedOperators(problem.topology), Sorted(problem.topology)):
             try:
                 found = tcep(problem, ranking, checked=False)
             except Unplaceable:
@@ -97,7 +97,7 @@ def test_compiled_loops_find_the_same() -> None:
         plain = search.cheapest(operator)
         assert search._find is _find
         search._find = _loop(True)
-        assert search.cheapest(operator) == plain == Scan(placing).cheapest(operator)
+        assert search.cheapest(operator) == plain == HostScan(placing).cheapest(operator)
 
 
 def test_the_optimum_is_that_of_trying_everything() -> None:
@@ -124,17 +124,13 @@ def test_the_optimum_is_that_of_trying_everything() -> None:
 
 def test_no_strategy_is_below_the_bound() -> None:
     for seed in range(6):
-        problem = g.problem(
-            g.series_parallel(14, seed=seed), (5, 6, 20), seed=seed, units=("phys", "paper")[seed % 2]
-        )
+        problem = g.problem(g.series_parallel(14, seed=seed), (5, 6, 20), seed=seed, units=("phys", "paper")[seed % 2])
         least = solve(problem, "optimal")
         assert least.bound is not None and least.gap is not None
         for strategy in STRATEGIES:
             if (found := answer(problem, strategy)) is not None:
                 assert least.bound <= evaluate(problem, found).latency * (1 + 1e-9)
-                assert (
-                    least.evaluation.latency <= evaluate(problem, found).latency * (1 + 1e-9) or least.gap > 0
-                )
+                assert least.evaluation.latency <= evaluate(problem, found).latency * (1 + 1e-9) or least.gap > 0
 
 
 def test_hosts_not_looked_at_are_bounded_by_those_that_stand_in() -> None:
@@ -151,9 +147,7 @@ def test_hosts_not_looked_at_are_bounded_by_those_that_stand_in() -> None:
 def test_local_search_only_betters() -> None:
     better = 0
     for seed in range(20):
-        problem = g.problem(
-            g.series_parallel(20, seed=seed, sources=2, sinks=5), (4, 8, 10), seed=seed, units="paper"
-        )
+        problem = g.problem(g.series_parallel(20, seed=seed, sources=2, sinks=5), (4, 8, 10), seed=seed, units="paper")
         start = answer(problem, "aels_rp_la")
         if start is None:
             continue
@@ -297,7 +291,7 @@ def test_series_parallel_graphs_have_the_sources_and_sinks_asked_for() -> None:
             count = size + sources + sinks - 2
             graph = g.series_parallel(count, seed=size, sources=sources, sinks=sinks)
             assert len({o for edge in graph for o in edge}) == count
-            operators = tuple(Operator(name=str(n)) for n in range(count))
+            operators = tuple(PlacedOperator(name=str(n)) for n in range(count))
             application = Application(operators, dict.fromkeys(graph, 1.0))
             assert (len(application.sources), len(application.sinks)) == (sources, sinks)
     with pytest.raises(PlacementError, match="too few"):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headwater.placement import Application, Hosts, Operator, Problem, Topology
+from headwater.placement import Application, Hosts, PlacedOperator, Problem, Topology
 from headwater.placement.network import Tree
 from headwater.placement.queueing import dm1, md1, mm1
 from headwater.placement.response import LEAST_BANDWIDTH, response
@@ -32,19 +32,19 @@ LINKS = Tree(
 TOPOLOGY = Topology(HOSTS, LINKS, np.array([False, False, True]), np.array([0, 0, 1]))
 
 
-def work(number: int, **changed: float) -> Operator:
+def work(number: int, **changed: float) -> PlacedOperator:
     settings = {"cpu": 2.0, "selectivity": 0.5, "span": 0.5, "overhead": 1.2, **changed}
-    return Operator(name=f"work{number}", logical="work", **settings)
+    return PlacedOperator(name=f"work{number}", logical="work", **settings)
 
 
 def problem(**changed: float) -> Problem:
     """Sources 0 and 1, their work 2 and 3, the sink 4."""
     operators = (
-        Operator(name="s0", rate=10.0, size=20.0, host=0),
-        Operator(name="s1", rate=20.0, size=20.0, host=1),
+        PlacedOperator(name="s0", rate=10.0, size=20.0, host=0),
+        PlacedOperator(name="s1", rate=20.0, size=20.0, host=1),
         work(0, **changed),
         work(1, **changed),
-        Operator(name="sink", host=2),
+        PlacedOperator(name="sink", host=2),
     )
     return Problem(TOPOLOGY, Application(operators, {(0, 2): 1, (1, 3): 1, (2, 4): 1, (3, 4): 1}))
 

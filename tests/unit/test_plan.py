@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headwater as hw
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ErrorList, PlacementError
+from headwater.core.jsonform import dump
 from headwater.dataflow.builder import DataflowBuilder
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stream import Stream
-from headwater.errors import ErrorList, PlacementError
 from headwater.plan.build import annotated, build, marked_layers, one_unit, unit_per_operator
 from headwater.plan.deployment import Deployment
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.onepass import one_pass, outputs_of
+from headwater.plan.outline import outline
 from headwater.plan.pieces import pieces
 
 ACME = Continuum.from_yaml(Path(__file__).parents[2] / "examples/acme/continuum.yaml")
@@ -89,7 +90,7 @@ def test_paper_channels_and_links() -> None:
 
 
 def test_plan_as_data() -> None:
-    data = json.loads(json.dumps(build(paper(), ACME).to_data()))
+    data = dump(outline(build(paper(), ACME)))
     assert data["layers"] == {
         "read": "edge", "watermark": "edge", "FP": "edge", "AD": "site", "ML": "cloud", "out": "cloud",
     }  # fmt: skip
@@ -124,9 +125,7 @@ def test_layer_below_input() -> None:
     builder, rows = begin()
     rows.to_layer("cloud").where("v > 1").to_layer("site").where("v > 2").write.memory("out")
     (text,) = reasons(builder.build())
-    assert (
-        "'where-2'" in text and "below its input 'where' in layer cloud" in text and "cloud or higher" in text
-    )
+    assert "'where-2'" in text and "below its input 'where' in layer cloud" in text and "cloud or higher" in text
 
 
 def test_unknown_location() -> None:
@@ -202,9 +201,7 @@ def test_no_host_at_an_edge_names_the_zone() -> None:
 def test_requirement_changes_inside_a_piece() -> None:
     builder, rows = begin()
     big = rows.to_layer("cloud").require("gpu = false").where("v > 1").named("a")
-    big.where("v > 2").named("b").to_layer("cloud").require("gpu = true").where("v > 3").named(
-        "c"
-    ).write.memory("out")
+    big.where("v > 2").named("b").to_layer("cloud").require("gpu = true").where("v > 3").named("c").write.memory("out")
     plan = build(builder.build(), ACME)
     cloud = [(u.operators, u.hosts) for u in plan.units if u.zone == "C1"]
     assert cloud == [(("a", "b"), ("vm2",)), (("c", "out"), ("vm1",))]
@@ -447,4 +444,4 @@ def test_any_graph_is_planned(dataflow: Dataflow) -> None:
         assert all(c.consumers for c in plan.channels)
         assert len({u.id for u in plan.units}) == len(plan.units)
         assert len({c.id for c in plan.channels}) == len(plan.channels)
-        json.dumps(plan.to_data())
+        dump(outline(plan))

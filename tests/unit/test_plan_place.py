@@ -15,14 +15,15 @@ from typer.testing import CliRunner
 import headwater as hw
 from headwater.app.client import Client, PlanRequest, Proposal
 from headwater.cli import app
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ErrorList, HeadwaterError, PlacementError
+from headwater.core.jsonform import dump
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import ErrorList, HeadwaterError, PlacementError
 from headwater.placement import STRATEGIES
 from headwater.placement.cost import evaluate, shortages
 from headwater.plan.build import build, in_layers, marked_layers
-from headwater.plan.place import ANNOTATED, Setting, Wish, place
-from headwater.profile import Known, OperatorProfile, Profile
+from headwater.plan.place import ANNOTATED, PlacementRequest, Setting, place
+from headwater.plan.profile import Known, OperatorProfile, Profile
 
 ZONES = """
 name: plant
@@ -91,7 +92,7 @@ def test_sources_and_sinks_stay_and_requirements_hold() -> None:
 def test_what_strategies_choose_can_be_built(strategy: str, dataflow: Dataflow) -> None:
     found = setting(dataflow)
     try:
-        deployment, prediction = place(found, Wish(strategy=strategy))
+        deployment, prediction = place(found, PlacementRequest(strategy=strategy))
     except HeadwaterError as error:
         assert strategy == ANNOTATED  # marks put it into the edge
         why = {
@@ -139,35 +140,35 @@ def test_the_optimum_over_layers_is_that_of_trying_all(
     least = exhaustive(found)
     if least == float("inf"):
         with pytest.raises(PlacementError):
-            place(found, Wish(strategy="optimal"))
+            place(found, PlacementRequest(strategy="optimal"))
         return
-    assert place(found, Wish(strategy="optimal"))[1].latency == pytest.approx(least)
-    assert place(found, Wish(strategy="local_search"))[1].latency >= least * (1 - 1e-9)
+    assert place(found, PlacementRequest(strategy="optimal"))[1].latency == pytest.approx(least)
+    assert place(found, PlacementRequest(strategy="local_search"))[1].latency >= least * (1 - 1e-9)
 
 
 def test_a_narrow_link_keeps_the_filter_at_the_edge() -> None:
     """60 bytes × 8,000 rows/s are more than 2 Mbit/s; a hundredth of it is not."""
     light = measured(8_000.0, valid=OperatorProfile(cpu_s=1e-6, selectivity=0.01, bytes_out=50))
-    deployment, _ = place(setting(plant(), light), Wish(strategy="optimal"))
+    deployment, _ = place(setting(plant(), light), PlacementRequest(strategy="optimal"))
     assert build(plant(), CONTINUUM, deployment).layers["valid"] == "edge"
     with pytest.raises(PlacementError, match=r"bandwidth|no way"):
-        place(setting(plant(), light), Wish(strategy="cloud_only"))
+        place(setting(plant(), light), PlacementRequest(strategy="cloud_only"))
 
 
 def test_too_much_work_for_the_edge_goes_up() -> None:
     heavy = measured(200.0, means=OperatorProfile(cpu_s=0.008, selectivity=0.1, bytes_out=40))
-    deployment, prediction = place(setting(plant(), heavy), Wish(strategy="optimal"))
+    deployment, prediction = place(setting(plant(), heavy), PlacementRequest(strategy="optimal"))
     assert build(plant(), CONTINUUM, deployment).layers["means"] in ("site", "cloud")
     assert max(prediction.load.values()) < 1
     with pytest.raises(PlacementError, match=r"(?s)cpu \(eq. 11\).*pi1|processing rate \(eq. 9\)"):
         far_too_heavy = measured(200.0, means=OperatorProfile(cpu_s=1.0))
-        place(setting(plant(), far_too_heavy), Wish(strategy="optimal"))
+        place(setting(plant(), far_too_heavy), PlacementRequest(strategy="optimal"))
 
 
 def test_what_is_predicted_is_said_with_its_grounds() -> None:
     profile = measured(100.0, valid=OperatorProfile(cpu_s=0.001, selectivity=0.5, bytes_out=50))
-    _, prediction = place(setting(plant(), profile), Wish(strategy=ANNOTATED))
-    data = json.loads(json.dumps(prediction.to_data()))
+    _, prediction = place(setting(plant(), profile), PlacementRequest(strategy=ANNOTATED))
+    data = dump(prediction)
     assert data["strategy"] == ANNOTATED
     # The marks: all at the edge up to the windows, these too; 50 rows/s of them go over each link.
     assert data["layers"]["means"] == "edge"
@@ -244,9 +245,7 @@ def files(tmp_path: Path) -> list[str]:
 def test_the_command_line_places_and_compares(files: list[str], tmp_path: Path) -> None:
     profile = tmp_path / "profile.json"
     profile.write_text(measured(50.0).to_json())
-    shown = CliRunner().invoke(
-        app, ["plan", *files, "--strategy", "optimal", "--profile", str(profile), "--compare"]
-    )
+    shown = CliRunner().invoke(app, ["plan", *files, "--strategy", "optimal", "--profile", str(profile), "--compare"])
     assert shown.exit_code == 0, shown.output
     for word in ("Placed by optimal", "no placement has less", "Predicted latency", "aels_rp_la", "S1-C1"):
         assert word in shown.output

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headwater import live
+from headwater.app import deployments
 from headwater.app.client import Client, PlanRequest
 from headwater.cli import app
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
+from headwater.core.errors import PlacementError
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import PlacementError
 from headwater.placement.forecast import FORECASTS, ewma, forecast, holt_winters, last_value
 from headwater.placement.schedule import SCHEDULERS
 from headwater.placement.situation import Limits
@@ -24,9 +24,9 @@ from headwater.placement.usage import Weights
 from headwater.plan.build import annotated, build, in_layers
 from headwater.plan.deployment import Deployment, Placement
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.place import ANNOTATED, Wish, place
+from headwater.plan.place import ANNOTATED, PlacementRequest, place
+from headwater.plan.profile import OperatorProfile, Profile
 from headwater.plan.rates import read_trace, replayed
-from headwater.profile import OperatorProfile, Profile
 from tests.unit.test_plan_place import CONTINUUM, FLOW, ZONES, measured, plant, setting
 
 STRONG_AND_WEAK = Continuum.from_text(
@@ -49,8 +49,8 @@ def heavy(rate: float = 700.0) -> Profile:
     return measured(rate, valid=WORK)
 
 
-def exact(**limits: float) -> Wish:
-    return Wish(strategy="tsoo_exact", limits=Limits(**limits), weights=Weights(0.0, 1.0))
+def exact(**limits: float) -> PlacementRequest:
+    return PlacementRequest(strategy="tsoo_exact", limits=Limits(**limits), weights=Weights(0.0, 1.0))
 
 
 def planned(deployment: Deployment, dataflow: Dataflow | None = None) -> DeploymentPlan:
@@ -63,7 +63,7 @@ def test_each_location_is_cut_where_it_is_best_there() -> None:
     deployment, prediction = place(found, exact(max_latency=1.0))
     plan = planned(deployment)
     assert plan.layer("valid", "L1") == "edge" and plan.layer("valid", "L2") == "cloud"
-    assert prediction.promise is not None and prediction.promise.kept and prediction.promise.response <= 1.0
+    assert prediction.slo is not None and prediction.slo.kept and prediction.slo.response <= 1.0
     where = {(u.zone, u.locations) for u in plan.units if "valid" in u.operators}
     assert where == {("E1", ("L1",)), ("C1", ("L2",))}
     without = planned(place(found, exact())[0])
@@ -80,9 +80,9 @@ def test_what_schedulers_choose_can_be_built(name: str, dataflow: Dataflow, cont
     found = setting(dataflow, measured(300.0), continuum)
     if continuum is STRONG_AND_WEAK and "fahrenheit" in dataflow.order:
         with pytest.raises(PlacementError, match="could run in no layer"):
-            place(found, Wish(strategy=name))
+            place(found, PlacementRequest(strategy=name))
         return
-    deployment, prediction = place(found, Wish(strategy=name, limits=Limits(max_latency=3.0)))
+    deployment, prediction = place(found, PlacementRequest(strategy=name, limits=Limits(max_latency=3.0)))
     plan = build(dataflow, continuum, deployment)
     assert {o for u in plan.units for o in u.operators} == set(dataflow.order)
     assert prediction.layers == plan.layers and prediction.at == plan.layers_at
@@ -98,11 +98,11 @@ def test_what_runs_is_moved_only_where_it_pays() -> None:
     found = setting(plant(), heavy(50.0), STRONG_AND_WEAK)
     first, _ = place(found, exact(max_latency=3.0))
     again, prediction = place(found, replace(exact(max_latency=3.0), running=first))
-    assert (again, prediction.promise and prediction.promise.moved) == (first, 0)
+    assert (again, prediction.slo and prediction.slo.moved) == (first, 0)
     layers = {**planned(first).layers, "valid": "cloud", "late": "edge", "means": "cloud"}
     other = in_layers(plant(), STRONG_AND_WEAK, layers)
     _, prediction = place(found, replace(exact(max_latency=3.0), running=other))
-    assert prediction.promise is not None and prediction.promise.moved
+    assert prediction.slo is not None and prediction.slo.moved
     # Another dataflow under that name: nothing of it can stay.
     strange = Deployment(frozenset(), Placement({"nothing": {"L1": ("big",)}}))
     assert place(found, replace(exact(max_latency=3.0), running=strange))[0] == first
@@ -125,9 +125,7 @@ def test_other_dataflows_take_their_part() -> None:
     assert taken.hosts.processes[at_edge].tolist() == [16]
     assert taken.hosts.cpu_used[at_edge].tolist() == [pytest.approx(4 * 4 * 1_000 * 5e-6)]
     # By their profile they take what was measured.
-    known = replace(
-        found, beside=((others[0][0], measured(10.0, valid=OperatorProfile(cpu_s=0.01))),)
-    ).problem
+    known = replace(found, beside=((others[0][0], measured(10.0, valid=OperatorProfile(cpu_s=0.01))),)).problem
     assert known.hosts.cpu_used is not None
     assert known.hosts.cpu_used[at_edge].tolist() == [pytest.approx(10 * 0.01 + 3 * 10 * 5e-6)]
     elsewhere = ((build(plant(), CONTINUUM, annotated(plant(), CONTINUUM)), None),)
@@ -137,17 +135,17 @@ def test_other_dataflows_take_their_part() -> None:
 def test_a_limit_that_nothing_keeps_to_is_named() -> None:
     found = setting(plant(), measured(100.0), STRONG_AND_WEAK)
     _, prediction = place(found, exact(max_latency=0.1))
-    promise = prediction.promise
-    assert promise is not None and not promise.kept
-    assert "least bad" in promise.missing and "max_latency" in promise.missing
-    assert promise.missing in prediction.notes
+    slo = prediction.slo
+    assert slo is not None and not slo.kept
+    assert "least bad" in slo.missing and "max_latency" in slo.missing
+    assert slo.missing in prediction.notes
     _, prediction = place(found, replace(exact(max_latency=0.1), running=found.marked))
-    assert prediction.promise is not None and "what runs stays" in prediction.promise.missing
+    assert prediction.slo is not None and "what runs stays" in prediction.slo.missing
     assert prediction.layers == planned(found.marked).layers
     with pytest.raises(PlacementError, match="knows no limits"):
-        place(found, Wish(strategy="optimal", limits=Limits(max_latency=1.0)))
+        place(found, PlacementRequest(strategy="optimal", limits=Limits(max_latency=1.0)))
     with pytest.raises(PlacementError, match="no strategy 'tsoo_exakt'") as refused:
-        place(found, Wish(strategy="tsoo_exakt"))
+        place(found, PlacementRequest(strategy="tsoo_exakt"))
     assert "did you mean 'tsoo_exact'" in str(refused.value)
 
 
@@ -203,7 +201,7 @@ def test_schedulers_follow_rates_that_marks_do_not() -> None:
     blind = replayed(found, steps, exact(max_latency=1.2), forecast="last")
     assert sum(score.kept for score in blind) < len(blind)
     with pytest.raises(PlacementError, match="does not adapt"):
-        replayed(found, steps, Wish(strategy="optimal"))
+        replayed(found, steps, PlacementRequest(strategy="optimal"))
 
 
 def test_a_trend_is_foreseen() -> None:
@@ -255,9 +253,9 @@ def test_plan_keeps_to_limits_and_compares(files: list[str]) -> None:
     for word in ("Placed by tsoo_exact", "of at most 2s", "resource usage", "fog_only", "optimal"):
         assert word in " ".join(shown.output.split())
     told = json.loads(CliRunner().invoke(app, ["plan", *files, *options, "--json"]).output)
-    promise = told["prediction"]["promise"]
-    assert promise["kept"] and promise["response_s"] <= promise["max_latency_s"] == 2.0
-    assert promise["max_bandwidth_bytes_per_s"] == 125e6
+    slo = told["prediction"]["slo"]
+    assert slo["kept"] and slo["response_s"] <= slo["max_latency_s"] == 2.0
+    assert slo["max_bandwidth_bytes_per_s"] == 125e6
     assert set(told["strategies"]) >= set(SCHEDULERS)
 
 
@@ -268,7 +266,7 @@ def test_a_broken_limit_is_among_the_plans_warnings(files: list[str], tmp_path: 
     assert shown.exit_code == 0 and "nothing keeps to max_latency" in " ".join(shown.output.split())
     stored = CliRunner().invoke(app, ["apply", *files, *options, "--store", store, "--yes"])
     assert stored.exit_code == 0, stored.output
-    assert live.in_force(store) == {}  # nobody has carried it out yet
+    assert deployments.in_force(store) == {}  # nobody has carried it out yet
 
 
 def test_profiles_are_of_their_dataflows(files: list[str], tmp_path: Path) -> None:
@@ -326,5 +324,5 @@ def test_simulate_draws(files: list[str], tmp_path: Path) -> None:
 def test_schedulers_are_asked_for_like_any_strategy(tmp_path: Path) -> None:
     asked = PlanRequest(dataflow=plant(), continuum=CONTINUUM, strategy="fog_only")
     proposal = Client(str(tmp_path / "none.db")).propose(asked)
-    assert proposal.prediction is not None and proposal.prediction.promise is not None
+    assert proposal.prediction is not None and proposal.prediction.slo is not None
     assert proposal.plan.layers["means"] == "edge"

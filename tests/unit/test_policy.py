@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import SLO
 from headwater.control import policy, tables
 from tests.unit.looped import BEGIN, Loop
 
-CALM = Promise(mode="auto", max_latency=8.0, headroom=0.1, settle=15.0, cool_down=30.0)
+CALM = SLO(mode="auto", max_latency=8.0, headroom=0.1, settle=15.0, cool_down=30.0)
 Begin = Callable[..., Loop]
 
 
@@ -20,9 +20,9 @@ Begin = Callable[..., Loop]
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
 
-    def make(promise: Promise = CALM, **more: object) -> Loop:
+    def make(slo: SLO = CALM, **more: object) -> Loop:
         monkeypatch.setattr("time.time", lambda: BEGIN)
-        loop = Loop(tmp_path, promise, **more)  # type: ignore[arg-type]
+        loop = Loop(tmp_path, slo, **more)  # type: ignore[arg-type]
         monkeypatch.setattr("time.time", loop.clock)
         return loop
 
@@ -79,7 +79,7 @@ def test_advice_waits_for_a_person_and_expires_with_its_reason(begin: Begin) -> 
     loop.store.want_decided(None, found.id)
     loop.go(60)
     assert loop.store.decision(found.id).state == "kept"
-    loop.store.set_promise("two", CALM)
+    loop.store.set_slo("two", CALM)
     loop.rate(100)
     loop.go(30)
 
@@ -94,9 +94,7 @@ def test_a_proposal_expires_when_its_reason_is_gone(begin: Begin) -> None:
     assert [d.state for d in loop.decisions()] == ["expired"]
 
 
-def test_a_load_that_nothing_explains_is_no_reason_to_move(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_load_that_nothing_explains_is_no_reason_to_move(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches take more of every core all at once, which the model does not know yet."""
     loop = begin()
     loop.go(40)
@@ -180,7 +178,7 @@ def test_every_decision_tells_what_it_stands_on(begin: Begin) -> None:
     (found,) = loop.decisions()
     data = found.data
     assert data["measured"]["rates"]["trips"]["nyc"] == pytest.approx(2000, rel=0.5)
-    assert data["promise"]["max_latency"] == 8.0
+    assert data["slo"]["max_latency"] == 8.0
     assert all(o["why_not"] for n, o in enumerate(data["alternatives"]) if n != data["chosen"])
     assert found.after and found.after["verdict"] in ("better", "as good")
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.errors import HeadwaterError
-from headwater.quantity import (
+from headwater.core.errors import HeadwaterError
+from headwater.core.quantity import (
     QuantityError,
     format_bandwidth,
     format_duration,
@@ -69,9 +69,7 @@ def test_bandwidth(text: str, bandwidth: float) -> None:
     assert parse_bandwidth(text) == bandwidth
 
 
-@pytest.mark.parametrize(
-    "text", ["10Mbps", "10mbps", "10Mb/s", "10mb/s", "10", "10MB", "fast", "9" * 390 + "Gbit"]
-)
+@pytest.mark.parametrize("text", ["10Mbps", "10mbps", "10Mb/s", "10mb/s", "10", "10MB", "fast", "9" * 390 + "Gbit"])
 def test_no_bandwidth(text: str) -> None:
     with pytest.raises(QuantityError, match=text[:20]):
         parse_bandwidth(text)

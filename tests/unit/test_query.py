@@ -9,10 +9,10 @@ from typing import Any
 import grpc
 import pytest
 
-from headwater.errors import RuntimeFailure, Unavailable
-from headwater.runtime.counting import Counting, Read, Tally
-from headwater.runtime.ports import free_ports
-from headwater.runtime.query import BATCHES, Batch, Running, reaching_spark
+from headwater.core.errors import RuntimeFailure, Unavailable
+from headwater.disk.ports import free_ports
+from headwater.query.counting import Counting, Read, Tally
+from headwater.query.query import BATCHES, Batch, Running, reaching_spark
 
 
 @dataclass

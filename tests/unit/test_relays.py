@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from headwater.errors import Unavailable
+from headwater.agent.relays import Relays
+from headwater.channels.linkmeter import LinkMeter
+from headwater.channels.relay import RelayState
+from headwater.core.errors import Unavailable
+from headwater.disk.layout import Layout
+from headwater.disk.settings import UnitSettings
 from headwater.plan.model import Channel, DeploymentPlan
-from headwater.runtime.layout import Layout
-from headwater.runtime.linkmeter import LinkMeter
-from headwater.runtime.relay import RelayState
-from headwater.runtime.relays import Relays
-from headwater.runtime.settings import UnitSettings
 
 
 class _Elsewhere:

@@ -11,23 +11,24 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater import live
-from headwater.continuum import Continuum
+from headwater.agent.agent import Agent
+from headwater.agent.agents import Agents
+from headwater.agent.tasks import Task
+from headwater.app import deployments
+from headwater.channels.logserver import LogServer
+from headwater.channels.wire import TOKEN_ENV, Credentials
+from headwater.connectors.deadletters import read_dead_letters
+from headwater.connectors.replaying import ReplayRequest
+from headwater.continuum.model import Continuum
 from headwater.control import tables
 from headwater.control.store import Store
-from headwater.errors import ContinuumError, DeploymentError
+from headwater.core.errors import ContinuumError, DeploymentError
+from headwater.core.jsonform import dump, dump_json
+from headwater.disk.durable import write_atomically
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.spec import spec_of
-from headwater.runtime.agent import Agent
-from headwater.runtime.agents import Agents
-from headwater.runtime.deadletters import read_dead_letters
-from headwater.runtime.durable import write_atomically
-from headwater.runtime.logserver import LogServer
-from headwater.runtime.replaying import Wanted
-from headwater.runtime.sparks import Sparks
-from headwater.runtime.tasks import Task
-from headwater.runtime.wire import TOKEN_ENV, Credentials
+from headwater.spark.sparks import Sparks
 from tests.conftest import free_port
 from tests.unit.test_cli_control import invoke
 from tests.unit.test_deadletters import put, rows
@@ -66,14 +67,14 @@ class Zones:
         tasks = [Task(spec.id, spec.digest, "prepared") for spec in specs]
         root = home / "deployments/f"
         for spec in specs:
-            write_atomically(root / "specs" / f"{spec.digest}.json", json.dumps(spec.to_data()))
+            write_atomically(root / "specs" / f"{spec.digest}.json", dump_json(spec).decode())
         write_atomically(root / "tasks.json", json.dumps({"tasks": [asdict(t) for t in tasks]}))
         agent = Agent(zone, home, Credentials(TOKEN), Sparks(home / "spark"))
         listen = f"127.0.0.1:{self.ports[zone]}"
         actions = agent.actions()
         server = LogServer(listen, token=TOKEN, find=agent.find_log, actions=actions)
         # Not begun: it knows its tasks, and looks after none of them, for which it would start a Spark.
-        actions["hold"]({"spec": specs[0].to_data()})
+        actions["hold"]({"spec": dump(specs[0])})
         self._up[zone] = agent, server
 
     def stop(self, zone: str) -> None:
@@ -105,9 +106,9 @@ def zones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Zones]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
     monkeypatch.setenv(TOKEN_ENV, TOKEN)
-    monkeypatch.delenv(live.STORE, raising=False)
+    monkeypatch.delenv(deployments.STORE, raising=False)
     made = Zones(tmp_path)
-    store = Store(live.store_place(None))
+    store = Store(deployments.resolved_url(None))
     running(store, made.plan)
     made.start("E1")
     made.start("E2")
@@ -119,7 +120,7 @@ def zones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Zones]:
 def test_letters_of_two_zones_are_replayed_where_they_are(zones: Zones) -> None:
     (first,), (second,) = zones.malformed("E1", "L1", BAD), zones.malformed("E2", "L2", BAD)
     said: list[str] = []
-    found = live.replay("f", [second, first], records={first: GOOD, second: GOOD}, say=said.append)
+    found = deployments.replay("f", [second, first], records={first: GOOD, second: GOOD}, say=said.append)
     assert said == []  # the cloud, which reads no source and has no agent, was not asked
     assert [(x.id, x.zone, x.outcome) for x in found] == [
         (second, "E2", "replayed"), (first, "E1", "replayed"),
@@ -127,19 +128,19 @@ def test_letters_of_two_zones_are_replayed_where_they_are(zones: Zones) -> None:
     assert zones.new() == {
         f"L1/a-replayed-{first}.csv": f"{GOOD}\n", f"L2/a-replayed-{second}.csv": f"{GOOD}\n",
     }  # fmt: skip
-    assert all(x["replayed"]["done"] for x in live.dead_letters("f"))
-    (again,) = live.replay("f", [first], records={first: GOOD})
+    assert all(x["replayed"]["done"] for x in deployments.dead_letters("f"))
+    (again,) = deployments.replay("f", [first], records={first: GOOD})
     assert again.outcome == "refused" and "it was replayed at" in str(again.reason)
-    (forced,) = live.replay("f", [first], records={first: GOOD}, force=True)
+    (forced,) = deployments.replay("f", [first], records={first: GOOD}, force=True)
     assert forced.outcome == "replayed" and len(zones.new()) == 3
 
 
 def test_after_a_new_start_an_agent_still_knows_what_was_replayed(zones: Zones) -> None:
     (id_,) = zones.malformed("E1", "L1", BAD)
-    live.replay("f", [id_], records={id_: GOOD})
+    deployments.replay("f", [id_], records={id_: GOOD})
     zones.stop("E1")
     zones.start("E1")
-    assert live.replay("f", [id_], records={id_: GOOD})[0].outcome == "refused"
+    assert deployments.replay("f", [id_], records={id_: GOOD})[0].outcome == "refused"
     assert len(zones.new()) == 1
 
 
@@ -147,14 +148,14 @@ def test_a_zone_that_does_not_answer_is_named(zones: Zones) -> None:
     (first,), (second,) = zones.malformed("E1", "L1", BAD), zones.malformed("E2", "L2", BAD)
     zones.stop("E1")
     said: list[str] = []
-    found = live.replay("f", [first, second], records={first: GOOD, second: GOOD}, say=said.append)
+    found = deployments.replay("f", [first, second], records={first: GOOD, second: GOOD}, say=said.append)
     assert [x.outcome for x in found] == ["unknown", "replayed"]
     assert "E1, C1 did not" in str(found[0].reason) and any(s.startswith("E1: ") for s in said)
 
 
 def test_what_a_zone_does_not_read_any_more_is_not_put_there(zones: Zones) -> None:
     elsewhere = zones.malformed("E1", "L2", BAD)
-    (found,) = live.replay("f", elsewhere, records={elsewhere[0]: GOOD})
+    (found,) = deployments.replay("f", elsewhere, records={elsewhere[0]: GOOD})
     assert found.outcome == "refused" and "source 'files_1' at L2 is not read here" in str(found.reason)
     assert zones.new() == {}
 
@@ -164,7 +165,7 @@ def test_a_finished_unit_takes_no_more(zones: Zones) -> None:
     unit = next(u for u in zones.plan.units if u.zone == "E1")
     state = zones.place / "E1/deployments/f/units" / unit.checkpoint / "unit.json"
     write_atomically(state, json.dumps({"finished": True}))
-    (found,) = live.replay("f", [id_], records={id_: GOOD})
+    (found,) = deployments.replay("f", [id_], records={id_: GOOD})
     assert found.outcome == "refused" and "has used up its input" in str(found.reason)
     assert zones.new() == {}
 
@@ -177,19 +178,19 @@ def test_mistakes_of_the_caller(zones: Zones) -> None:
         ([id_], {"0" * 16: GOOD}, "which is not to be replayed"),
     ):
         with pytest.raises(DeploymentError, match=says):
-            live.replay("f", ids, records=records)
+            deployments.replay("f", ids, records=records)
     with pytest.raises(DeploymentError, match="no deployment 'g'"):
-        live.replay("g", [id_])
-    (found,) = live.replay("f", ["0" * 16])
+        deployments.replay("g", [id_])
+    (found,) = deployments.replay("f", ["0" * 16])
     assert found.outcome == "unknown" and str(found.reason).startswith("no such letter")
 
 
 def test_more_letters_than_one_request_takes(zones: Zones, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headwater.runtime import replaying
+    from headwater.connectors import replaying
 
     ids = zones.malformed("E1", "L1", *(f"{n},x,2024-01-01" for n in range(5)))
     monkeypatch.setattr(replaying, "MOST", 2)
-    found = live.replay("f", ids, records=dict.fromkeys(ids, GOOD))
+    found = deployments.replay("f", ids, records=dict.fromkeys(ids, GOOD))
     assert [x.outcome for x in found] == ["replayed"] * 5 and len(zones.new()) == 5
 
 
@@ -217,7 +218,7 @@ def test_an_agent_refuses_what_is_no_request(zones: Zones) -> None:
 def test_a_client_gives_what_came_of_it(zones: Zones) -> None:
     (id_,) = zones.malformed("E1", "L1", BAD)
     client = Agents(zones.place).open(zones.plan.continuum.node("E1"))
-    (found,) = client.replay("f", [Wanted(id=id_, record=GOOD)], force=False)
+    (found,) = client.replay("f", [ReplayRequest(id=id_, record=GOOD)], force=False)
     assert found.outcome == "replayed" and found.target == f"{zones.place}/in/L1/a-replayed-{id_}.csv"
 
 

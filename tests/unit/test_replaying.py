@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
+from headwater.connectors import replaying
+from headwater.connectors.deadletters import DeadLetter, dead_letters_of, read_dead_letters
+from headwater.connectors.offerfile import FileOffer
+from headwater.connectors.offermqtt import mqtt_offer
+from headwater.connectors.replaying import Replayed, ReplayRequest, read_wanted, replay
+from headwater.core.errors import DeploymentError
 from headwater.dataflow.sources import FileSource, MqttSource, Source
-from headwater.errors import DeploymentError
-from headwater.runtime import replaying
-from headwater.runtime.deadletters import Letter, letters_of, read_dead_letters
-from headwater.runtime.offerfile import FileOffer
-from headwater.runtime.offermqtt import mqtt_offer
-from headwater.runtime.replaying import Replayed, Wanted, replay, wanted_from_data
 from tests.unit.test_deadletters import put, rows
 
 SCHEMA = "id bigint, temperature double, ts timestamp"
@@ -60,10 +60,10 @@ class Scene:
         origin = self.input / file
         origin.parent.mkdir(parents=True, exist_ok=True)
         origin.write_text("".join(f"{r}\n" for r in records))
-        known = {x.id for x in letters_of(self.letters)}
+        known = {x.id for x in dead_letters_of(self.letters)}
         given = rows(*records, source=origin.as_uri(), location="L1", format=self.format)
         put(self.letters / "u-1@E1", batch, given, options={"files_1": self.options})
-        return [x.id for x in letters_of(self.letters) if x.id not in known]
+        return [x.id for x in dead_letters_of(self.letters) if x.id not in known]
 
     def find(self, name: str, location: str | None) -> tuple[Source, str]:
         if name != "files_1":
@@ -71,7 +71,7 @@ class Scene:
         return self.source, location or "L1"
 
     def replay(self, *ids: str, record: str | None = GOOD, force: bool = False) -> list[Replayed]:
-        return replay(self.letters, [Wanted(id=i, record=record) for i in ids], self.find, force=force)
+        return replay(self.letters, [ReplayRequest(id=i, record=record) for i in ids], self.find, force=force)
 
     def one(self, id_: str, record: str | None = GOOD, *, force: bool = False) -> Replayed:
         (found,) = self.replay(id_, record=record, force=force)
@@ -139,7 +139,7 @@ def test_each_letter_is_told_of_by_itself(scene: Scene) -> None:
     ids = scene.malformed(BAD, "x,1,2024-01-01")
     found = scene.replay(ids[0], "0" * 16, ids[1])
     assert [x.outcome for x in found] == ["replayed", "unknown", "replayed"]
-    nowhere = replay(scene.place / "none", [Wanted(id=ids[0])], scene.find)
+    nowhere = replay(scene.place / "none", [ReplayRequest(id=ids[0])], scene.find)
     assert [x.outcome for x in nowhere] == ["unknown"]
 
 
@@ -284,9 +284,7 @@ def test_after_a_kill_another_record_counts_only_if_the_first_was_not_offered(
     assert list(scene.new().values()) == [f"{GOOD if offered else other}\n".encode()]
 
 
-def test_a_source_that_removes_what_it_has_read_gets_it_once(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_that_removes_what_it_has_read_gets_it_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     (id_,) = scene.malformed(BAD)
     gone: list[Path] = []
 
@@ -303,9 +301,7 @@ def test_a_source_that_removes_what_it_has_read_gets_it_once(
     assert scene.one(id_).outcome == "replayed" and scene.new() == {}
 
 
-def test_a_draft_in_a_directory_that_is_not_read_any_more_goes(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_draft_in_a_directory_that_is_not_read_any_more_goes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     (id_,) = scene.malformed(BAD)
     with monkeypatch.context() as patch:
         kill_at(patch, replaying, "_write", 1, "after", lambda: None)
@@ -332,7 +328,7 @@ def test_a_real_kill_between_file_and_note(scene: Scene) -> None:
     (id_,) = scene.malformed(BAD)
     code = (
         "import os, signal, sys; from pathlib import Path; from tests.unit.test_replaying import Scene\n"
-        "from headwater.runtime.offerfile import FileOffer\n"
+        "from headwater.connectors.offerfile import FileOffer\n"
         "real = FileOffer.offer\n"
         "def offer(self): real(self); os.kill(os.getpid(), signal.SIGKILL)\n"
         "FileOffer.offer = offer\n"
@@ -361,7 +357,7 @@ def test_a_damaged_note_is_no_licence_to_double(scene: Scene) -> None:
 
 def topic_for(pattern: str, source: str | None) -> str:
     mqtt = MqttSource(id="m", broker="b", topic=pattern, schema_text="id bigint")
-    return mqtt_offer(mqtt, "L1", Letter("x", Path("."), {"source": source}), "{}").target
+    return mqtt_offer(mqtt, "L1", DeadLetter("x", Path("."), {"source": source}), "{}").target
 
 
 @pytest.mark.parametrize(
@@ -408,10 +404,10 @@ def test_without_a_topic_there_is_nowhere_to_go(source: str | None) -> None:
 )
 def test_a_request_that_is_none_is_refused(data: Any) -> None:
     with pytest.raises(DeploymentError) as found:
-        wanted_from_data(data, where="zone E1")
+        read_wanted(data, where="zone E1")
     assert found.value.hint and len(str(found.value)) < 400
 
 
 def test_a_request_is_read() -> None:
     data = [{"id": "0" * 16}, {"id": "f" * 16, "record": "x"}]
-    assert wanted_from_data(data, where="") == (Wanted(id="0" * 16), Wanted(id="f" * 16, record="x"))
+    assert read_wanted(data, where="") == (ReplayRequest(id="0" * 16), ReplayRequest(id="f" * 16, record="x"))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.errors import DataflowError
-from headwater.requirement import Capabilities, Predicate, Requirement, Value, capability
+from headwater.core.errors import DataflowError
+from headwater.core.requirement import Capabilities, Predicate, Requirement, Value, capability
 
 HOST = Capabilities({"n_cpu": 2, "memory": "8GiB", "gpu": False, "os": "linux", "load": 0.5})
 
@@ -174,9 +174,7 @@ ATTRIBUTES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,8}", fullmatch=True).filt
     lambda name: name.lower() not in ("and", "or")
 )
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-VALUES = (
-    st.booleans() | NUMBERS | st.text(max_size=8) | st.sampled_from(["yes", "and", "or", "4", "1GiB", "a b"])
-)
+VALUES = st.booleans() | NUMBERS | st.text(max_size=8) | st.sampled_from(["yes", "and", "or", "4", "1GiB", "a b"])
 
 
 @st.composite

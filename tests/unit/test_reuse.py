@@ -12,20 +12,20 @@ from hypothesis import given, settings
 
 import headwater as hw
 from headwater.adapt.model import Costs, Facts
-from headwater.continuum import Continuum
-from headwater.dataflow.conditions import canonical, implied, parts_of
+from headwater.continuum.model import Continuum
+from headwater.core.errors import DataflowError, RuntimeFailure
 from headwater.dataflow.graph import Dataflow
-from headwater.dataflow.schema import Schema
 from headwater.dataflow.stream import Stream
-from headwater.errors import DataflowError, RuntimeFailure
 from headwater.plan.build import build, in_layers
 from headwater.plan.model import DeploymentPlan
-from headwater.profile import Profile
-from headwater.reuse.commons import Commons, Shape
+from headwater.plan.profile import Profile
+from headwater.reuse.commons import Commons, OperatorShape
 from headwater.reuse.contain import served
 from headwater.reuse.normal import normalized
 from headwater.reuse.pool import Pool
 from headwater.reuse.ways import cheapest, costs, ways
+from headwater.sql.conditions import canonical, implied, parts_of
+from headwater.sql.schema import Schema
 
 SCHEMA = "id int, ts timestamp, k string, v double, n int"
 TYPES = Schema.parse("v double, n int, s string, d decimal(5,2)")
@@ -53,9 +53,7 @@ def latest(state: Any, row: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def test_the_order_of_and_says_nothing() -> None:
-    assert canonical("n > 5 AND v < 1.5 and s='a'", TYPES) == canonical(
-        "s = 'a' and (1.5 > v AND 5 < n)", TYPES
-    )
+    assert canonical("n > 5 AND v < 1.5 and s='a'", TYPES) == canonical("s = 'a' and (1.5 > v AND 5 < n)", TYPES)
     assert canonical("n > 5 OR v < 1", TYPES) != canonical("v < 1 OR n > 6", TYPES)
 
 
@@ -85,12 +83,8 @@ def test_what_does_not_follow(one: str, other: str) -> None:
 
 _VALUE = {"v": st.one_of(st.none(), st.integers(-4, 4)), "n": st.one_of(st.none(), st.integers(-4, 4))}
 _PART = st.one_of(
-    st.tuples(
-        st.sampled_from(["v", "n"]), st.sampled_from(["<", "<=", ">", ">=", "=", "!="]), st.integers(-3, 3)
-    ),
-    st.tuples(
-        st.sampled_from(["v", "n"]), st.just("IN"), st.lists(st.integers(-3, 3), min_size=1, max_size=3)
-    ),
+    st.tuples(st.sampled_from(["v", "n"]), st.sampled_from(["<", "<=", ">", ">=", "=", "!="]), st.integers(-3, 3)),
+    st.tuples(st.sampled_from(["v", "n"]), st.just("IN"), st.lists(st.integers(-3, 3), min_size=1, max_size=3)),
     st.tuples(st.sampled_from(["v", "n"]), st.just("IS NOT NULL"), st.none()),
 )
 
@@ -162,9 +156,7 @@ def test_what_differs_is_not_equal() -> None:
         lambda r: r.select("v", "k"),
         lambda r: r.select("k", "v AS w"),
         lambda r: r.scan(latest, "k string, ts timestamp, v double", keys="k", order_by="ts"),
-        lambda r: r.select("ts", "k", "v").scan(
-            latest, "k string, ts timestamp, v double", keys="k", order_by="ts"
-        ),
+        lambda r: r.select("ts", "k", "v").scan(latest, "k string, ts timestamp, v double", keys="k", order_by="ts"),
     ]  # a function may look at every column
     keys = [sink_key(flow("f", lambda r, make=make: make(r).write.json("/out"))) for make in makes]
     assert len(set(keys)) == len(keys)
@@ -172,9 +164,7 @@ def test_what_differs_is_not_equal() -> None:
 
 def test_a_chain_keeps_its_place() -> None:
     """What is filtered at the edge is not filtered in the cloud because a projection there follows."""
-    found = normalized(
-        flow("f", lambda r: r.where("v > 1").to_layer("cloud").select("k", "v").write.memory("out"))
-    )
+    found = normalized(flow("f", lambda r: r.where("v > 1").to_layer("cloud").select("k", "v").write.memory("out")))
     assert [(o.kind, o.layer) for o in found.operators if o.kind in ("where", "select")] == [
         ("where", None), ("select", "cloud"),
     ]  # fmt: skip
@@ -208,9 +198,7 @@ def test_a_stricter_filter_is_served_by_a_looser_one() -> None:
 def test_columns_are_served_by_more_of_them() -> None:
     wide = lambda r: r.select("k", "v", "n", "v * 2 AS twice")  # noqa: E731
     found = served(
-        normalized(
-            flow("b", lambda r: r.select("n AS m", "v * 2 AS double", "v + n AS sum").write.memory("y"))
-        ),
+        normalized(flow("b", lambda r: r.select("n AS m", "v * 2 AS double", "v + n AS sum").write.memory("y"))),
         normalized(flow("a", lambda r: wide(r).write.memory("x"))),
     )
     (top,) = [o for o in found.operators if o.kind == "select" and "m" in found.types[o.id].schema.names]
@@ -241,9 +229,7 @@ def averages(name: str, *, strict: bool = False) -> Dataflow:
 
 def test_what_is_common_runs_once() -> None:
     pool = pool_of(averages("a"), averages("b"), averages("c", strict=True))
-    assert (
-        len(pool.dataflow.operators) == 4 + 1 + 2 + 2
-    )  # read, mark, clean, last, where; a where; three sinks
+    assert len(pool.dataflow.operators) == 4 + 1 + 2 + 2  # read, mark, clean, last, where; a where; three sinks
     assert pool.users["a.last"] == ("a", "b", "c")
     assert pool["b"].sinks == {"out": "b.out"}
     plan = build(pool.dataflow, TWO, pool.deployment(TWO))
@@ -320,8 +306,8 @@ def test_the_way_that_costs_least_is_taken() -> None:
     (read,) = [o for o in pool.dataflow.order if o.startswith("a.") and not pool.dataflow[o].inputs]
     rates = Profile(dataflow="commons", rates={read: {"here": 200.0}})
     dear = Facts(profile=rates, costs=Costs(batch_cpu=0.2))
-    foretold = costs(found, dear)
-    assert foretold["queries beside what runs"] > foretold["outputs of what runs"]
+    predicted = costs(found, dear)
+    assert predicted["queries beside what runs"] > predicted["outputs of what runs"]
     assert cheapest(found, dear) is found[0]
     assert cheapest(found[1:], dear).how == "filters and projections of its own"
 
@@ -329,7 +315,7 @@ def test_the_way_that_costs_least_is_taken() -> None:
 # ---------------------------------------------------------------- the model alone
 
 
-def shapes(seed: int, count: int) -> list[Shape]:
+def shapes(seed: int, count: int) -> list[OperatorShape]:
     """Draw dataflows over few sources and tasks, so that they overlap."""
     drawn = random.Random(seed)
     found = []
@@ -346,7 +332,7 @@ def shapes(seed: int, count: int) -> list[Shape]:
         for end in [e for e in ends if e not in read]:
             inputs[f"{end}>sink"] = (end,)
         sinks = frozenset(t for t in inputs if t.endswith("sink"))
-        found.append(Shape(f"d{number}", inputs, sinks))
+        found.append(OperatorShape(f"d{number}", inputs, sinks))
     return found
 
 
@@ -375,7 +361,7 @@ def test_any_order_of_coming_and_going(seed: int) -> None:
 
 def test_a_broken_invariant_is_found() -> None:
     commons = Commons()
-    commons.submit(Shape("a", {"s": (), "x": ("s",)}, frozenset(["x"])))
+    commons.submit(OperatorShape("a", {"s": (), "x": ("s",)}, frozenset(["x"])))
     with pytest.raises(RuntimeFailure, match="does not run"):
         commons.check(running=["s"])
     with pytest.raises(RuntimeFailure, match="nobody needs"):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.dataflow.rewrite import row_aggregates, substitute
-from headwater.dataflow.schema import Schema
-from headwater.errors import DataflowError
+from headwater.core.errors import DataflowError
+from headwater.sql.rewrite import row_aggregates, substitute
+from headwater.sql.schema import Schema
 
 SCHEMA = Schema.parse("id bigint, v double, x int, s struct<a:int,b:struct<c:int>>, xs array<int>")
 

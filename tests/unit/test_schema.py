@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.dataflow.coercion import castable, common_of, common_type
-from headwater.dataflow.schema import (
+from headwater.core.errors import DataflowError
+from headwater.sql.coercion import castable, common_of, common_type
+from headwater.sql.schema import (
     BIGINT,
     DOUBLE,
     ArrayType,
@@ -20,7 +21,6 @@ from headwater.dataflow.schema import (
     Schema,
     StructType,
 )
-from headwater.errors import DataflowError
 
 ATOM_NAMES = "tinyint smallint int bigint float double string boolean binary date timestamp timestamp_ntz"
 ATOMS = ATOM_NAMES.split()

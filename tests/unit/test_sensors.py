@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.errors import HeadwaterError
-from headwater.runtime.sensor_source import (
+from headwater.connectors.sensor_source import (
     SensorReader,
     SensorStreamReader,
     arrow_batches,
     parse_options,
 )
-from headwater.sensors import NAB_FIGURES, SensorModel, anomaly_windows, readings
+from headwater.core.errors import HeadwaterError
+from headwater.dataflow.sensors import NAB_FIGURES, SensorModel, anomaly_windows, readings
 
 COLUMNS = ("machine_index", "ts", "temperature", "label", "seq")
 NAB = Path(__file__).parents[3] / "shared" / "data" / "nab"

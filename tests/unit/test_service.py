@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from headwater import service
+from headwater.app import running
 from headwater.app.client import Client, PlanRequest, Shape
+from headwater.core.errors import DataflowError, DeploymentError, ErrorList, HeadwaterError
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import DataflowError, DeploymentError, ErrorList, HeadwaterError
 from headwater.plan.build import build
 
 TINY = """
@@ -36,30 +36,30 @@ def written(directory: Path, text: str, name: str = "flow.py") -> str:
 
 
 def test_loads_the_only_builder(tmp_path: Path) -> None:
-    loaded = service.load_dataflow(written(tmp_path, TINY))
+    loaded = running.load_dataflow(written(tmp_path, TINY))
     assert loaded.dataflow.name == "tiny"
     assert loaded.directory == tmp_path.resolve()
     assert loaded.is_code
 
 
 def test_an_alias_is_not_a_second_dataflow(tmp_path: Path) -> None:
-    assert service.load_dataflow(written(tmp_path, TINY + "same = f\n")).dataflow.name == "tiny"
+    assert running.load_dataflow(written(tmp_path, TINY + "same = f\n")).dataflow.name == "tiny"
 
 
 def test_loads_a_built_dataflow_and_what_build_returns(tmp_path: Path) -> None:
-    built = service.load_dataflow(written(tmp_path, TINY + "g = f.build()\ndel f\n"))
+    built = running.load_dataflow(written(tmp_path, TINY + "g = f.build()\ndel f\n"))
     text = TINY.replace("\nf", "\n    f").replace("\n    f = ", "\ndef build():\n    f = ") + "    return f\n"
-    assert service.load_dataflow(written(tmp_path, text, "b.py")).dataflow == built.dataflow
+    assert running.load_dataflow(written(tmp_path, text, "b.py")).dataflow == built.dataflow
 
 
 def test_two_dataflows_need_a_name(tmp_path: Path) -> None:
     file = written(tmp_path, TINY + "g = hw.flow('other')\n")
     with pytest.raises(DataflowError, match="2 dataflows: f, g") as caught:
-        service.load_dataflow(file)
+        running.load_dataflow(file)
     assert caught.value.hint == f"name one: {file}:f"
-    assert service.load_dataflow(f"{file}:f").dataflow.name == "tiny"
+    assert running.load_dataflow(f"{file}:f").dataflow.name == "tiny"
     with pytest.raises(DataflowError, match="there is no 'h'"):
-        service.load_dataflow(f"{file}:h")
+        running.load_dataflow(f"{file}:h")
 
 
 def test_neighbours_are_importable_and_forgotten(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_neighbours_are_importable_and_forgotten(tmp_path: Path) -> None:
         written(directory, STEP.replace("+ 1", f"+ {number}"), "words.py")
         written(directory, SCAN)
     before = list(sys.path)
-    first, second = (service.load_dataflow(str(tmp_path / n / "flow.py")).dataflow for n in "12")
+    first, second = (running.load_dataflow(str(tmp_path / n / "flow.py")).dataflow for n in "12")
     assert first.keys["out"] != second.keys["out"]
     assert sys.path == before
     assert "words" not in sys.modules
@@ -88,7 +88,7 @@ def test_neighbours_are_importable_and_forgotten(tmp_path: Path) -> None:
 def test_errors_in_the_file_name_its_line(tmp_path: Path, text: str, line: int, what: str) -> None:
     file = written(tmp_path, text)
     with pytest.raises(HeadwaterError) as caught:
-        service.load_dataflow(file)
+        running.load_dataflow(file)
     assert what in caught.value.what
     assert f"{file}:{line}" in str(caught.value.where)
     assert caught.value.hint
@@ -96,59 +96,57 @@ def test_errors_in_the_file_name_its_line(tmp_path: Path, text: str, line: int, 
 
 def test_an_error_in_build_is_a_list_with_hints(tmp_path: Path) -> None:
     with pytest.raises(ErrorList):
-        service.load_dataflow(written(tmp_path, TINY.replace('"out"', '"not a name!"')))
+        running.load_dataflow(written(tmp_path, TINY.replace('"out"', '"not a name!"')))
 
 
 @pytest.mark.parametrize("reference", ["nowhere.py", "nowhere.json", "nowhere.py:f"])
 def test_no_such_file(reference: str) -> None:
     with pytest.raises(DataflowError, match="no such file"):
-        service.load_dataflow(reference)
+        running.load_dataflow(reference)
 
 
 def test_a_file_without_dataflow(tmp_path: Path) -> None:
     with pytest.raises(DataflowError, match="no dataflow in the file"):
-        service.load_dataflow(written(tmp_path, "x = 1\n"))
+        running.load_dataflow(written(tmp_path, "x = 1\n"))
     with pytest.raises(DataflowError, match="gives int, not a dataflow"):
-        service.load_dataflow(written(tmp_path, "def build():\n    return 1\n"))
+        running.load_dataflow(written(tmp_path, "def build():\n    return 1\n"))
     with pytest.raises(DataflowError, match="neither Python nor JSON"):
-        service.load_dataflow(written(tmp_path, "", "flow.txt"))
+        running.load_dataflow(written(tmp_path, "", "flow.txt"))
 
 
 def test_json_is_the_same_dataflow(tmp_path: Path) -> None:
-    dataflow = service.load_dataflow(written(tmp_path, TINY)).dataflow
-    loaded = service.load_dataflow(written(tmp_path, dataflow.to_json(), "flow.json"))
+    dataflow = running.load_dataflow(written(tmp_path, TINY)).dataflow
+    loaded = running.load_dataflow(written(tmp_path, dataflow.to_json(), "flow.json"))
     assert loaded.dataflow == dataflow
     assert not loaded.is_code
-    service.check_trust(loaded, trust_code=False)
+    running.check_trust(loaded, trust_code=False)
 
 
 def test_pickled_code_needs_trust(tmp_path: Path) -> None:
     written(tmp_path, STEP, "words.py")
-    own = service.load_dataflow(written(tmp_path, SCAN))
-    service.check_trust(own, trust_code=False)
-    foreign = service.load_dataflow(written(tmp_path, own.dataflow.to_json(), "flow.json"))
+    own = running.load_dataflow(written(tmp_path, SCAN))
+    running.check_trust(own, trust_code=False)
+    foreign = running.load_dataflow(written(tmp_path, own.dataflow.to_json(), "flow.json"))
     with pytest.raises(DataflowError, match="pickled Python code") as caught:
-        service.check_trust(foreign, trust_code=False)
+        running.check_trust(foreign, trust_code=False)
     assert "--trust-code" in str(caught.value.hint)
-    service.check_trust(foreign, trust_code=True)
+    running.check_trust(foreign, trust_code=True)
 
 
 def test_bad_json_names_the_file(tmp_path: Path) -> None:
     file = written(tmp_path, "{", "flow.json")
     with pytest.raises(DataflowError) as caught:
-        service.load_dataflow(file)
+        running.load_dataflow(file)
     assert file in str(caught.value.where)
 
 
 def test_shapes_of_a_plan(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
-    dataflow = service.load_dataflow(str(root / "examples/acme/flow.py")).dataflow
-    continuum = service.load_continuum(root / "examples/acme/continuum.yaml")
+    dataflow = running.load_dataflow(str(root / "examples/acme/flow.py")).dataflow
+    continuum = running.load_continuum(root / "examples/acme/continuum.yaml")
     shapes: tuple[Shape, ...] = ("annotated", "one-unit", "unit-per-operator")
     marked, one, every = (
-        Client(str(tmp_path / "none.db"))
-        .propose(PlanRequest(dataflow=dataflow, continuum=continuum, shape=shape))
-        .plan
+        Client(str(tmp_path / "none.db")).propose(PlanRequest(dataflow=dataflow, continuum=continuum, shape=shape)).plan
         for shape in shapes
     )
     assert {u.zone for u in one.units} == {"C1"}
@@ -160,22 +158,22 @@ def test_the_demo_has_the_continuum_of_the_example() -> None:
 
     root = Path(__file__).parents[2]
     assert CONTINUUM.read_text() == (root / "examples/acme/continuum.yaml").read_text()
-    assert service.load_continuum(CONTINUUM).locations == LOCATIONS
+    assert running.load_continuum(CONTINUUM).locations == LOCATIONS
 
 
 @pytest.mark.parametrize("name", ["frequent", "profitable"])
 def test_the_taxi_example_plans(name: str) -> None:
     taxi = Path(__file__).parents[2] / "examples/taxi"
-    dataflow = service.load_dataflow(f"{taxi / 'flow.py'}:{name}").dataflow
+    dataflow = running.load_dataflow(f"{taxi / 'flow.py'}:{name}").dataflow
     assert isinstance(dataflow, Dataflow)
-    assert len(build(dataflow, service.load_continuum(taxi / "continuum.yaml")).units) == 2
+    assert len(build(dataflow, running.load_continuum(taxi / "continuum.yaml")).units) == 2
 
 
 def test_only_one_run_in_a_directory(tmp_path: Path) -> None:
     with (
-        service._only_one(tmp_path),
+        running._only_one(tmp_path),
         pytest.raises(DeploymentError, match=f"process {os.getpid()}"),
-        service._only_one(tmp_path),
+        running._only_one(tmp_path),
     ):
         pass
 
@@ -183,25 +181,25 @@ def test_only_one_run_in_a_directory(tmp_path: Path) -> None:
 def test_fresh_deletes_only_a_deployment(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("{}")
     (tmp_path / "channels").mkdir()
-    service._clear(tmp_path)
+    running._clear(tmp_path)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(DeploymentError, match=r"thesis\.tex"):
-        service._clear(tmp_path)
+        running._clear(tmp_path)
     assert (tmp_path / "thesis.tex").exists()
 
 
 def test_the_only_deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DeploymentError, match="no deployment"):
-        service.only_deployment()
+        running.only_deployment()
     for name in ("a", "b"):
         (tmp_path / ".headwater" / name).mkdir(parents=True)
         (tmp_path / ".headwater" / name / "plan.json").write_text("{}")
         if name == "a":
-            assert service.only_deployment() == Path(".headwater/a")
+            assert running.only_deployment() == Path(".headwater/a")
     with pytest.raises(DeploymentError, match="2 deployments: a, b"):
-        service.only_deployment()
+        running.only_deployment()
 
 
 def test_an_edit_of_the_same_size_in_the_same_second_is_seen(tmp_path: Path) -> None:
@@ -216,5 +214,5 @@ def test_an_edit_of_the_same_size_in_the_same_second_is_seen(tmp_path: Path) -> 
         beside.write_text(f"LEAST = {other}\n")
         for path in (file, beside):
             os.utime(path, (1_700_000_000, 1_700_000_000))
-        keys.add(service.load_dataflow(str(file)).dataflow.keys["out"])
+        keys.add(running.load_dataflow(str(file)).dataflow.keys["out"])
         assert len(keys) == number + 1

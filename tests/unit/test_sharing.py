@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 import headwater as hw
-from headwater import live_share
 from headwater.adapt.calibrate import Learned, learn
 from headwater.adapt.model import Facts
 from headwater.adapt.window import window
-from headwater.continuum import Continuum
+from headwater.app import pools
+from headwater.continuum.model import Continuum
 from headwater.control import tables
-from headwater.control.sharing import Limits
+from headwater.control.sharing import OwnerLimits
 from headwater.control.store import Store
+from headwater.core.errors import DeploymentError, Unavailable
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import DeploymentError, Unavailable
 from headwater.plan.model import DeploymentPlan
-from headwater.profile import Profile
-from headwater.simulate import World
+from headwater.plan.profile import Profile
+from headwater.testing.modelled import ModelledWorld
 from tests.unit.test_reuse import TWO
 
 HOLDER = "test:1"
@@ -29,7 +29,7 @@ HOLDER = "test:1"
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.delenv(live_share.TOKEN, raising=False)
+    monkeypatch.delenv(pools.TOKEN, raising=False)
     return Store(tmp_path / "store.db")
 
 
@@ -43,21 +43,21 @@ def flow(name: str, least: int = 1) -> Dataflow:
 def end(store: Store, *, outcome: str = "done") -> None:
     """Bring what is wanted of the pool to an end, as a controller would."""
     store.hold(HOLDER, 60.0)
-    wish = store.wish(live_share.POOL)
-    plan = store.plan(wish.plan) if wish.plan else None
+    desired = store.desired(pools.POOL)
+    plan = store.plan(desired.plan) if desired.plan else None
     if outcome == "refused":
-        store.refuse(HOLDER, wish, plan, "no")
+        store.refuse(HOLDER, desired, plan, "no")
         return
-    store.begin_change(HOLDER, wish, plan, (), phase="checking" if plan else "stopping")
-    change = store.change(live_share.POOL)
+    store.begin_change(HOLDER, desired, plan, (), phase="checking" if plan else "stopping")
+    change = store.change(pools.POOL)
     assert change is not None
     store.end_change(
-        HOLDER, change, "done", phase="running" if plan else "stopped", base=wish.plan if plan else None
+        HOLDER, change, "done", phase="running" if plan else "stopped", active_plan=desired.plan if plan else None
     )
 
 
-def submit(store: Store, name: str, owner: str = "a", *, least: int = 1, **more: object) -> live_share.Joined:
-    return live_share.submit(flow(name, least), TWO, owner, store.where, **more)  # type: ignore[arg-type]
+def submit(store: Store, name: str, owner: str = "a", *, least: int = 1, **more: object) -> pools.Joined:
+    return pools.submit(flow(name, least), TWO, owner, store.where, **more)  # type: ignore[arg-type]
 
 
 def test_a_pool_is_kept_in_the_store(store: Store) -> None:
@@ -69,15 +69,15 @@ def test_a_pool_is_kept_in_the_store(store: Store) -> None:
     second = submit(store, "two", "b")
     assert len(second.reused) == 2 and second.new == ("two.out",)
     end(store)
-    (pool,) = live_share.pools(store.where)
+    (pool,) = pools.pools(store.where)
     assert [(s.name, s.owner) for s in pool.submissions] == [("one", "a"), ("two", "b")]
     assert pool["two"].runs == submit_form(flow("two"))
-    gone = live_share.remove("one", "a", store.where)
+    gone = pools.remove("one", "a", store.where)
     assert gone.new == ("one.out",) and len(gone.reused) == 2
     end(store)
-    assert live_share.remove("two", "b", store.where).queries[1] == 0
+    assert pools.remove("two", "b", store.where).queries[1] == 0
     end(store)
-    (pool,) = live_share.pools(store.where)
+    (pool,) = pools.pools(store.where)
     assert pool.submissions == ()
     assert set(submit(store, "one").new).isdisjoint(first.new), "no name is used again"
 
@@ -93,11 +93,11 @@ def test_what_was_refused_was_never_there(store: Store) -> None:
     end(store)
     submit(store, "two")
     end(store, outcome="refused")
-    (pool,) = live_share.pools(store.where)
+    (pool,) = pools.pools(store.where)
     assert [s.name for s in pool.submissions] == ["one"]
-    live_share.remove("one", "a", store.where)
+    pools.remove("one", "a", store.where)
     end(store, outcome="refused")
-    (pool,) = live_share.pools(store.where)
+    (pool,) = pools.pools(store.where)
     assert [s.name for s in pool.submissions] == ["one"]
 
 
@@ -107,49 +107,49 @@ def test_names_and_pools(store: Store) -> None:
     with pytest.raises(DeploymentError, match="is a's"):
         submit(store, "one", "b", pool="other")
     with pytest.raises(DeploymentError, match="no dataflow 'none'"):
-        live_share.remove("none", "a", store.where)
+        pools.remove("none", "a", store.where)
     wider = TWO.to_data()
     wider["zones"]["E"]["hosts"]["e2"] = {"n_cpu": 4}
     with pytest.raises(DeploymentError, match="another continuum"):
-        live_share.submit(flow("two"), Continuum.from_data(wider), "a", store.where)
+        pools.submit(flow("two"), Continuum.from_data(wider), "a", store.where)
 
 
 def test_owners_have_rights_and_limits(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    token = live_share.set_owner("a", store.where, limits=Limits(dataflows=1), token=True)
+    token = pools.set_owner("a", store.where, limits=OwnerLimits(dataflows=1), token=True)
     assert token is not None
     with pytest.raises(DeploymentError, match="needs a token"):
         submit(store, "one")
     with pytest.raises(DeploymentError, match="needs a token"):
-        live_share.set_owner("a", store.where, token=True)
-    monkeypatch.setenv(live_share.TOKEN, token)
+        pools.set_owner("a", store.where, token=True)
+    monkeypatch.setenv(pools.TOKEN, token)
     submit(store, "one")
     end(store)
     with pytest.raises(DeploymentError, match="dataflows 2, 1 are allowed"):
         submit(store, "two")
-    monkeypatch.delenv(live_share.TOKEN)
+    monkeypatch.delenv(pools.TOKEN)
     with pytest.raises(DeploymentError, match="b may not remove it"):
-        live_share.remove("one", "b", store.where)
+        pools.remove("one", "b", store.where)
     with pytest.raises(DeploymentError, match="b may not read it"):
-        live_share.written("one", "b", store.where)
+        pools.written("one", "b", store.where)
     for what in ("read", "remove"):
-        live_share.grant("a", "b", what, store.where, token=token)  # type: ignore[arg-type]
-    assert live_share.written("one", "b", store.where) == flow("one")
-    live_share.grant("a", "b", "read", store.where, given=False, token=token)
+        pools.grant("a", "b", what, store.where, token=token)  # type: ignore[arg-type]
+    assert pools.written("one", "b", store.where) == flow("one")
+    pools.grant("a", "b", "read", store.where, given=False, token=token)
     with pytest.raises(DeploymentError, match="may not read"):
-        live_share.written("one", "b", store.where)
-    live_share.remove("one", "b", store.where)
+        pools.written("one", "b", store.where)
+    pools.remove("one", "b", store.where)
 
 
 def lived(store: Store, seconds: int = 20, rate: float = 400.0) -> DeploymentPlan:
     """Let the pool run for a while in a simulated world, and keep samples of it; give what runs."""
-    plan = store.base(live_share.POOL)
+    plan = store.active_plan(pools.POOL)
     assert plan is not None
     rates = {s.id: {"here": rate} for s in plan.dataflow.sources}
-    world = World(plan, Facts(profile=Profile(dataflow=live_share.POOL, rates=rates)))
+    world = ModelledWorld(plan, Facts(profile=Profile(dataflow=pools.POOL, rates=rates)))
     begun = time.time() - seconds
     for second in range(seconds):
         world.go(1.0)
-        store.report(HOLDER, begun + second, samples={live_share.POOL: world.progress()})
+        store.report(HOLDER, begun + second, samples={pools.POOL: world.progress()})
     return plan
 
 
@@ -159,8 +159,8 @@ def test_who_shares_pays_less(store: Store) -> None:
         end(store)
     plan = lived(store)
     assert len(plan.units) == 1
-    found = {a.name: a for a in live_share.costs(store.where)[live_share.POOL]}
-    seen = window(store.samples(live_share.POOL))
+    found = {a.name: a for a in pools.costs(store.where)[pools.POOL]}
+    seen = window(store.samples(pools.POOL))
     assert seen is not None
     whole = sum(u.cpu for u in seen.units.values())
     assert sum(a.shared for a in found.values()) == pytest.approx(whole, rel=0.01), "all is paid for, once"
@@ -168,31 +168,31 @@ def test_who_shares_pays_less(store: Store) -> None:
     assert found["one"].common == 2 and found["other"].common == 1
     assert all(a.alone > 1.5 * a.shared > 0 for a in found.values()), found
     learned = learn(Learned(profile=Profile()), plan, seen)
-    store.keep_learned(HOLDER, live_share.POOL, learned.to_data())
-    live_share.remove("other", "team-other", store.where)
+    store.keep_learned(HOLDER, pools.POOL, learned)
+    pools.remove("other", "team-other", store.where)
     end(store)
     lived(store)
-    assert len(live_share.costs(store.where)[live_share.POOL]) == 2, "what was learned of it is no obstacle"
+    assert len(pools.costs(store.where)[pools.POOL]) == 2, "what was learned of it is no obstacle"
     submit(store, "new", "team-new", least=7)
     end(store)
     lived(store)
-    live_share.set_owner("team-one", store.where, limits=Limits(cores=0.0001))
+    pools.set_owner("team-one", store.where, limits=OwnerLimits(cores=0.0001))
     with pytest.raises(DeploymentError, match=r"cores .* are used"):
         submit(store, "more", "team-one")
 
 
 def test_limits_are_the_admins_to_set(store: Store) -> None:
-    live_share.set_owner("a", store.where, limits=Limits(dataflows=2))
-    admin = live_share.set_owner(live_share.ADMIN, store.where, token=True)
+    pools.set_owner("a", store.where, limits=OwnerLimits(dataflows=2))
+    admin = pools.set_owner(pools.ADMIN, store.where, token=True)
     with pytest.raises(DeploymentError, match="admin needs a token"):
-        live_share.set_owner("a", store.where, limits=Limits())
-    live_share.set_owner("a", store.where, limits=Limits(dataflows=1), shown=admin)
-    assert live_share.limits_of("a", store.where) == Limits(dataflows=1)
-    assert live_share.set_owner("a", store.where, token=True), "a token is each owner's own"
-    assert live_share.limits_of("a", store.where) == Limits(dataflows=1)
+        pools.set_owner("a", store.where, limits=OwnerLimits())
+    pools.set_owner("a", store.where, limits=OwnerLimits(dataflows=1), shown=admin)
+    assert pools.limits_of("a", store.where) == OwnerLimits(dataflows=1)
+    assert pools.set_owner("a", store.where, token=True), "a token is each owner's own"
+    assert pools.limits_of("a", store.where) == OwnerLimits(dataflows=1)
 
 
 def test_a_token_is_kept_as_a_hash_alone(store: Store, tmp_path: Path) -> None:
-    token = live_share.set_owner("a", store.where, token=True)
+    token = pools.set_owner("a", store.where, token=True)
     assert token is not None
     assert token.encode() not in (tmp_path / "store.db").read_bytes()

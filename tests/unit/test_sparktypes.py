@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.dataflow.schema import DataType, Schema
-from headwater.runtime.sparktypes import spark_schema, spark_type
+from headwater.query.sparktypes import spark_schema, spark_type
+from headwater.sql.schema import DataType, Schema
 
 ATOMIC = "tinyint smallint int bigint float double string boolean binary date timestamp timestamp_ntz"
 NESTED = [

@@ -12,11 +12,12 @@ from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
 
 import headwater as hw
-from headwater.continuum import Continuum
-from headwater.control.simulated import SimulatedNodes
+from headwater.continuum.model import Continuum
+from headwater.core.errors import ErrorList, HeadwaterError, PlacementError
+from headwater.core.jsonform import dump_json, load_json
+from headwater.core.requirement import Requirement
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.stream import Stream
-from headwater.errors import ErrorList, HeadwaterError, PlacementError
 from headwater.plan import edit
 from headwater.plan.build import annotated, build
 from headwater.plan.diff import PlanDiff, diff
@@ -26,8 +27,8 @@ from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.order import steps_of
 from headwater.plan.spec import UnitSpec, spec_of
 from headwater.plan.spread import spread_column
-from headwater.plan.steps import standing_of
-from headwater.requirement import Requirement
+from headwater.plan.steps import unit_statuses_of
+from headwater.testing.nodes import SimulatedNodes
 from tests.unit.changes import carry_out
 from tests.unit.test_locations import line
 from tests.unit.test_plan import dataflows
@@ -182,9 +183,7 @@ def test_a_unit_is_spread_over_hosts_that_are_named() -> None:
 def test_operators_on_different_hosts_of_one_node_are_not_one_query() -> None:
     plan = planned(by_window("k"), ONE_NODE)
     moved = build(plan.dataflow, ONE_NODE, edit.move(plan, "count", "small"))
-    assert [(u.id, u.operators, u.hosts) for u in moved.units[1:]] == [
-        ("out@C1", ("count", "out"), ("small",))
-    ]
+    assert [(u.id, u.operators, u.hosts) for u in moved.units[1:]] == [("out@C1", ("count", "out"), ("small",))]
     apart = build(plan.dataflow, ONE_NODE, edit.move(moved, "out", "big"))
     assert [(u.operators, u.hosts) for u in apart.units[1:]] == [
         (("count",), ("small",)),
@@ -259,7 +258,7 @@ def check_plan(plan: DeploymentPlan) -> None:
         for host in unit.hosts:
             assert all(not flow[o].requires.unmet(continuum.host(host).capabilities) for o in unit.operators)
         spec = spec_of(plan, unit.id)
-        assert UnitSpec.from_data(json.loads(json.dumps(spec.to_data()))) == spec
+        assert load_json(UnitSpec, dump_json(spec), what="a unit") == spec
     for parts in together.values():
         shares = [(u.part.index, u.part.count) for u in parts if u.part is not None]
         assert shares == ([(n, len(parts)) for n in range(len(parts))] if len(parts) > 1 else [])
@@ -269,9 +268,7 @@ def check_plan(plan: DeploymentPlan) -> None:
         for operator in {p for o in unit.operators for p in flow[o].inputs} - {*unit.operators}:
             read = [c for c in plan.inputs(unit) if c.operator == operator]
             found = Counter(x for c in read for x in plan.unit(c.producer).locations)
-            parts = {
-                x: [u for u in plan.units if operator in u.operators and x in u.locations] for x in found
-            }
+            parts = {x: [u for u in plan.units if operator in u.operators and x in u.locations] for x in found}
             assert found == {x: len(parts[x]) for x in unit.locations}  # of each part once
 
 
@@ -328,7 +325,7 @@ class Running:
     def change(self, decided: PlanDiff) -> None:
         """Carry a change out, and hold what runs then against it."""
         check_plan(decided.wanted)
-        carry_out(steps_of(decided), self.nodes, decided, standing_of(self.plan))
+        carry_out(steps_of(decided), self.nodes, decided, unit_statuses_of(self.plan))
         self.plan = decided.wanted
         assert self.nodes.differences(self.plan, FLOW.name) == []
         assert self.states() == self.begun

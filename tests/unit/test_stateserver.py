@@ -10,20 +10,18 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 from pyspark.sql.streaming.stateful_processor_api_client import StatefulProcessorApiClient
 from pyspark.sql.types import StructType
 
+from headwater.core.errors import SparkStumbled
 from headwater.dataflow.function import PythonFunction
 from headwater.dataflow.stateful import Scan
-from headwater.errors import SparkStumbled
-from headwater.runtime import stateserver
-from headwater.runtime.query import translated
-from headwater.runtime.scan import Scanning, ScanProcessor
+from headwater.query import stateserver
+from headwater.query.query import translated
+from headwater.query.scan import Scanning, ScanProcessor
 
 
 def test_a_worker_gives_up_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stateserver, "PATIENCE", 0.2)
     function = PythonFunction.of(lambda state, row: (state, row), where="scan")
-    operator = Scan(
-        id="scan", keys=(), order_by=("ts",), function=function, initial="null", schema_text="ts timestamp"
-    )
+    operator = Scan(id="scan", keys=(), order_by=("ts",), function=function, initial="null", schema_text="ts timestamp")
     processor = ScanProcessor([Scanning(operator, "ts", "i0")])
     told: list[BaseException] = []
 

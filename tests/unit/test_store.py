@@ -1,8 +1,7 @@
-"""The store: wishes, journal, lease, and what several that use it at once find."""
+"""The store: desired states, journal, lease, and what several that use it at once find."""
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +13,13 @@ from headwater.control.lifecycle import BUSY, WAYS, move
 from headwater.control.records import Lease, ReportRecord
 from headwater.control.store import LeaseLost, Store, StoreReader
 from headwater.control.tables import shown, url_of
-from headwater.errors import DeploymentError, Unavailable
-from headwater.metrics import Progress, UnitProgress
+from headwater.core.errors import DeploymentError, Unavailable
+from headwater.core.jsonform import dump_json, load_json
+from headwater.core.metrics import Progress, UnitProgress
 from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
 from headwater.plan.order import steps_of
-from headwater.plan.steps import CanarySettings, standing_of
+from headwater.plan.steps import CanarySettings, unit_statuses_of
 from tests.unit.changes import FIRST
 
 
@@ -34,12 +34,12 @@ def test_a_wish_is_kept_with_its_plan_and_options(store: Store) -> None:
     canary = CanarySettings(seconds=5, factor=1.5)
     assert store.want("f", "run", FIRST.plan(), reset_state=frozenset({"AD@S1"}), canary=canary) == 1
     assert store.want("f", "stop") == 2
-    first, second = store.wishes("f")
+    first, second = store.desired_states("f")
     assert (first.goal, first.reset_state, first.canary) == ("run", {"AD@S1"}, canary)
     assert first.plan is not None and store.plan(first.plan) == FIRST.plan()
     assert (second.goal, second.plan, second.generation) == ("stop", None, 3)
     record = store.deployment("f")
-    assert (record.version, record.dealt, record.phase, record.base) == (2, 0, "wanted", None)
+    assert (record.version, record.observed_version, record.phase, record.active_plan) == (2, 0, "wanted", None)
     assert [e.text for e in store.events("f")] == [
         "version 1: a new plan is wanted",
         "version 2: wanted: stop",
@@ -58,7 +58,7 @@ def test_a_reader_sees_what_is_written(store: Store, tmp_path: Path) -> None:
     reader = StoreReader.open(tmp_path / "deep" / "store.db")
     assert reader.deployment("f").version == 1
     store.want("f", "stop")
-    assert reader.wish("f").goal == "stop"
+    assert reader.desired("f").goal == "stop"
     with pytest.raises(DeploymentError, match="no deployment 'g'") as caught:
         reader.deployment("g")
     assert "the deployments are: f" in str(caught.value)
@@ -116,16 +116,16 @@ def test_one_controller_at_a_time(store: Store, clock: Clock) -> None:
     clock.now += 0.2
     assert store.lease() is None and store.hold("two", 5.0, label="there") == 2
     assert store.lease() == Lease(holder="two", label="there", term=2, seconds=5.0)
-    wish = _wanted(store)
+    desired = _wanted(store)
     with pytest.raises(LeaseLost, match="two acts on this store"):
-        store.begin_change("one", wish, FIRST.plan(), (), phase="checking")
+        store.begin_change("one", desired, FIRST.plan(), (), phase="checking")
     assert store.change("f") is None
     store.release("one")  # not its own any more
     assert store.hold("one", 5.0) is None
     store.release("two")
     assert store.lease() is None
     with pytest.raises(LeaseLost):
-        store.begin_change("two", wish, FIRST.plan(), (), phase="checking")
+        store.begin_change("two", desired, FIRST.plan(), (), phase="checking")
     assert store.hold("one", 5.0) == 3  # no term comes again
 
 
@@ -150,23 +150,23 @@ def test_no_clock_of_another_machine_counts(tmp_path: Path, store: Store, clock:
 
 def _wanted(store: Store):  # type: ignore[no-untyped-def] # a Wish
     store.want("f", "run", FIRST.plan())
-    return store.wish("f")
+    return store.desired("f")
 
 
 def test_journal_and_standings(store: Store) -> None:
     store.hold("me", 60)
-    wish = _wanted(store)
+    desired = _wanted(store)
     decided = diff(None, FIRST.plan())
     steps = steps_of(decided)
-    number = store.begin_change("me", wish, decided.wanted, steps, phase="checking")
+    number = store.begin_change("me", desired, decided.wanted, steps, phase="checking")
     assert [e.step for e in store.journal(number)] == list(steps)
     change = store.change("f")
     assert change is not None and (change.id, change.before, change.baseline) == (number, None, None)
-    standings = standing_of(decided.wanted)
-    store.step_begun("me", change, 0, standings, phase="changing")
-    assert store.deployment("f").base == plan_id(decided.wanted)
-    assert store.standings("f") == standings
-    assert store.plans_of(standings) == {plan_id(decided.wanted): decided.wanted}
+    unit_statuses = unit_statuses_of(decided.wanted)
+    store.step_begun("me", change, 0, unit_statuses, phase="changing")
+    assert store.deployment("f").active_plan == plan_id(decided.wanted)
+    assert store.unit_statuses("f") == unit_statuses
+    assert store.plans_of(unit_statuses) == {plan_id(decided.wanted): decided.wanted}
     current = store.change("f")
     assert current is not None
     store.step_waits("me", current, 0, "E1: away")
@@ -176,13 +176,13 @@ def test_journal_and_standings(store: Store) -> None:
         ("begun", "E1: away"),
         ("todo", ""),
     ]
-    store.step_done("me", current, 0, standings)
+    store.step_done("me", current, 0, unit_statuses)
     store.end_change("me", current, "failed", phase="failed", message="it broke")
     assert {e.state for e in store.journal(number)} == {"done", "dropped"}
     assert store.change("f") is None and store.deployment("f").phase == "failed"
     (ended,) = store.changes("f")
     assert (ended.outcome, ended.message) == ("failed", "it broke")
-    assert store.deployment("f").dealt == 1
+    assert store.deployment("f").observed_version == 1
 
 
 def test_reports_keep_the_last_progress(store: Store) -> None:
@@ -196,7 +196,7 @@ def test_reports_keep_the_last_progress(store: Store) -> None:
     store.report("me", 9.0, {"f": [away]})
     (report,) = store.reports("f")
     assert (report.at, report.progress, report.error) == (5.0, seen, "cannot be reached")
-    assert Progress.from_data(json.loads(json.dumps(seen.to_data()))) == seen
+    assert load_json(Progress, dump_json(seen), what="progress") == seen
     store.clear_reports("me", "f", frozenset({"E1"}))
     assert store.reports("f") == ()
 
@@ -222,7 +222,7 @@ def test_many_entrances_at_once(tmp_path: Path) -> None:
         thread.join()
     assert errors == []
     store = StoreReader.open(tmp_path / "store.db")
-    assert [w.version for w in store.wishes("f")] == list(range(1, 31))
+    assert [w.version for w in store.desired_states("f")] == list(range(1, 31))
     store.close()
 
 

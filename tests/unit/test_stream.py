@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater.dataflow import functions, graph
+from headwater.core.errors import DataflowError, ErrorList
+from headwater.dataflow import graph
 from headwater.dataflow.builder import DataflowBuilder
 from headwater.dataflow.stream import Stream
-from headwater.errors import DataflowError, ErrorList
+from headwater.sql import functions
 
 SCHEMA = "id bigint, ts timestamp, k string, v double, tags array<string>, s struct<a:int,b:string>"
 COLUMNS = ["id", "ts", "k", "v", "tags", "s", "location"]
@@ -108,7 +109,7 @@ def test_schema_of_stream(make: Callable[[], Stream], schema: str) -> None:
 
 
 def hw_schema(text: str) -> Any:
-    from headwater.dataflow.schema import Schema
+    from headwater.sql.schema import Schema
 
     return Schema.parse(text)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import headwater as hw
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.plan import edit
 from headwater.plan.build import build
 from headwater.plan.deployment import Deployment
 from headwater.plan.diff import diff
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.turns import turns
+from headwater.plan.summary import change_summary
 
 ACME = Continuum.from_yaml(Path(__file__).parent / "acme.yaml")
 
@@ -29,16 +29,14 @@ def rebuilt(old: DeploymentPlan, deployment: Deployment) -> DeploymentPlan:
     return build(old.dataflow, old.continuum, deployment)
 
 
-def told(
-    old: DeploymentPlan | None, new: DeploymentPlan
-) -> set[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-    return {(t.kind, t.before, t.after) for t in turns(diff(old, new))}
+def told(old: DeploymentPlan | None, new: DeploymentPlan) -> set[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    return {(t.kind, t.before, t.after) for t in change_summary(diff(old, new))}
 
 
 def test_all_start_at_first_and_nothing_turns_where_nothing_changes() -> None:
     new = plan()
     assert told(None, new) == {("start", (), (u.id,)) for u in new.units}
-    assert turns(diff(new, new)) == ()
+    assert change_summary(diff(new, new)) == ()
 
 
 def test_a_location_comes_and_goes() -> None:
@@ -63,7 +61,7 @@ def test_units_are_split_and_fused() -> None:
 
 def test_a_unit_moves() -> None:
     old = plan("L1")
-    found = turns(diff(old, rebuilt(old, edit.move(old, "high", "edge"))))
+    found = change_summary(diff(old, rebuilt(old, edit.move(old, "high", "edge"))))
     (moved,) = [t for t in found if t.kind == "move"]
     assert "high@S1" in moved.before and any(u.endswith("@E1") for u in moved.after)
-    assert moved.to_data()["kind"] == "move" and moved.reason
+    assert moved.kind == "move" and moved.reason

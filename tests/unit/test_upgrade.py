@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headwater.errors import DeploymentError
+from headwater.core.errors import DeploymentError
 from headwater.plan.document import FORMAT, from_document
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 from headwater.plan.upgrade import upgraded

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from headwater import live, live_share
+from headwater.app import deployments, pools
+from headwater.app.pools import ADMIN, TOKEN
 from headwater.control import sharing, tables
 from headwater.control.sharing import ROLES, Role
 from headwater.control.store import Store
-from headwater.errors import DeploymentError
-from headwater.live_share import ADMIN, TOKEN
+from headwater.core.errors import DeploymentError
 from headwater.web.access import Access, Asker, NotAllowed, NotKnown
 from tests.unit.test_cli_control import invoke
 
@@ -22,13 +22,13 @@ from tests.unit.test_cli_control import invoke
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    for name in (live.STORE, TOKEN):
+    for name in (deployments.STORE, TOKEN):
         monkeypatch.delenv(name, raising=False)
     return str(tmp_path / "store.db")
 
 
 def token(place: str, name: str, role: Role | None = None) -> str:
-    made = live_share.set_owner(name, place, role=role, token=True)
+    made = pools.set_owner(name, place, role=role, token=True)
     assert made is not None
     return made
 
@@ -56,14 +56,14 @@ def test_a_token_that_is_nobodys_is_refused(place: str) -> None:
     for none in (None, ""):
         with pytest.raises(NotKnown, match="a token is needed"):
             access.asker(none)
-    newer = live_share.set_owner("a", place, token=True, shown=mine)
+    newer = pools.set_owner("a", place, token=True, shown=mine)
     with pytest.raises(NotKnown):
         access.asker(mine)
     assert access.asker(newer).name == "a"
 
 
 def test_who_has_no_token_cannot_be_asked_for(place: str) -> None:
-    live_share.set_owner("b", place, role="viewer")
+    pools.set_owner("b", place, role="viewer")
     token(place, "a")
     with pytest.raises(NotKnown):
         Access(place).asker("")
@@ -118,19 +118,19 @@ def test_no_token_is_shown_or_stored(place: str) -> None:
 def test_roles_are_the_admins_to_set(place: str) -> None:
     admin = token(place, ADMIN)
     with pytest.raises(DeploymentError, match="admin needs a token"):
-        live_share.set_owner("a", place, role="operator")
-    live_share.set_owner("a", place, role="viewer", shown=admin)
+        pools.set_owner("a", place, role="operator")
+    pools.set_owner("a", place, role="viewer", shown=admin)
     mine = token(place, "a")
     with pytest.raises(DeploymentError, match="admin needs a token"):
-        live_share.set_owner("a", place, role="owner", shown=mine)
-    assert live_share.role_of("a", place) == "viewer", "a token of one's own leaves the role as it is"
+        pools.set_owner("a", place, role="owner", shown=mine)
+    assert pools.role_of("a", place) == "viewer", "a token of one's own leaves the role as it is"
     with pytest.raises(DeploymentError, match="admin may do all"):
-        live_share.set_owner(ADMIN, place, role="viewer", shown=admin)
-    assert (live_share.role_of(ADMIN, place), live_share.role_of("nobody", place)) == ("owner", "owner")
+        pools.set_owner(ADMIN, place, role="viewer", shown=admin)
+    assert (pools.role_of(ADMIN, place), pools.role_of("nobody", place)) == ("owner", "owner")
 
 
 def test_the_role_is_set_and_shown_by_the_command(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(live.STORE, place)
+    monkeypatch.setenv(deployments.STORE, place)
     code, made, err = invoke("owner", "eve", "--role", "viewer", "--token")
     assert code == 0, err
     assert Access(place).asker(made.strip()).role == "viewer"
@@ -140,5 +140,5 @@ def test_the_role_is_set_and_shown_by_the_command(place: str, monkeypatch: pytes
     assert invoke("owner", "eve", "--role", "king")[0] == 2
     monkeypatch.setenv(TOKEN, made.strip())
     with pytest.raises(DeploymentError, match="eve has the role operator") as refused:
-        live_share.remove("any", "eve")
+        pools.remove("any", "eve")
     assert "--role owner" in str(refused.value)

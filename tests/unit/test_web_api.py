@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater import live, live_loop
+from headwater.app import deployments, objectives, observe
 from headwater.app.client import Client as StoreClient
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
 from headwater.control.store import Store
+from headwater.core.jsonform import dump
 from headwater.dataflow.graph import Dataflow
 from headwater.plan.build import build
 from headwater.web.server import serving
@@ -62,14 +63,14 @@ def test_a_dataflow_is_planned_and_nothing_is_stored(client: Client) -> None:
     assert {"annotated", "cloud_only"} <= found["strategies"].keys()
     assert not StoreClient().holds("tiny")
     plain = client.ask("/plans", {"dataflow": document, "continuum": ZONES}, 200)
-    assert "prediction" not in plain and "strategies" not in plain
+    assert plain["prediction"] is None and plain["strategies"] == {}
     named = {
         "strategy": "tsoo_exact",
         "limits": {"max_latency_s": 0.001},
         "weights": {"cpu": 1, "network": 0},
     }
     missed = client.ask("/plans", {"dataflow": document, "continuum": ZONES, **named}, 200)
-    assert missed["prediction"]["promise"]["kept"] is False and missed["warnings"]
+    assert missed["prediction"]["limit_check"]["kept"] is False and missed["warnings"]
 
 
 def test_zones_may_come_as_yaml_or_json(client: Client) -> None:
@@ -86,9 +87,7 @@ def test_a_deployment_is_applied_looked_at_and_stopped(client: Client, tiny: dic
     assert (listed["name"], listed["phase"]) == ("tiny", "running")
     until(lambda: len(client.see("/deployments/tiny")["units"]) == 5)
     status = client.see("/deployments/tiny")
-    assert status.keys() == live.status("tiny")[0].to_data().keys(), (
-        "what the command line gives, and no more"
-    )
+    assert status.keys() == dump(observe.status("tiny")[0]).keys(), "what the command line gives, and no more"
     assert status["change"]["done"] == status["change"]["steps"] > 10 and status["controller"]
     plan = client.see("/deployments/tiny/plan")
     assert {u["id"] for u in plan["units"]} == {u["unit"] for u in status["units"]}
@@ -96,7 +95,7 @@ def test_a_deployment_is_applied_looked_at_and_stopped(client: Client, tiny: dic
     told = client.see("/deployments/tiny/explain")
     assert told["outcome"] == "done" and told["words"] and all(s["state"] == "done" for s in told["steps"])
     history = client.see("/deployments/tiny/history")
-    assert history["wishes"][-1]["goal"] == "run" and history["events"] and history["changes"]
+    assert history["desired_states"][-1]["goal"] == "run" and history["events"] and history["changes"]
     version = client.ask("/deployments/tiny/stop")["wanted"]
     client.settled("tiny", version)
     assert client.see("/deployments")[0]["phase"] == "stopped"
@@ -151,19 +150,19 @@ def test_operators_are_moved_and_units_split_and_fused(client: Client, tiny: dic
     assert client.ask(f"{of}/spread", {"unit": "out", "over": []}, 422)
 
 
-def test_promises_metrics_and_the_model(client: Client, tiny: dict[str, Any]) -> None:
+def test_slos_metrics_and_the_model(client: Client, tiny: dict[str, Any]) -> None:
     of = "/deployments/tiny"
-    assert client.see(f"{of}/promise") is None
-    set_ = client.patch(f"{of}/promise", json={"max_latency": 3.0, "mode": "auto"})
+    assert client.see(f"{of}/slo") is None
+    set_ = client.patch(f"{of}/slo", json={"max_latency": 3.0, "mode": "auto"})
     assert set_.status_code == 200 and set_.json()["max_latency"] == 3.0
-    changed = client.patch(f"{of}/promise", json={"max_latency": None, "headroom": 0.3}).json()
+    changed = client.patch(f"{of}/slo", json={"max_latency": None, "headroom": 0.3}).json()
     assert (changed["max_latency"], changed["headroom"], changed["mode"]) == (None, 0.3, "auto")
-    assert client.see(f"{of}/promise") == changed
+    assert client.see(f"{of}/slo") == changed
     assert client.see(f"{of}/metrics", params={"since_s": 60}).keys() >= {"units", "hosts", "course"}
     assert client.see(f"{of}/model").keys() == {"latency", "load", "bytes"}
     assert client.see(f"{of}/metrics", 422, params={"since_s": "inf"})
-    assert client.patch(f"{of}/promise", json={"headroom": 1}).status_code == 422
-    assert client.patch(f"{of}/promise", json={"gain": False}).status_code == 422
+    assert client.patch(f"{of}/slo", json={"headroom": 1}).status_code == 422
+    assert client.patch(f"{of}/slo", json={"gain": False}).status_code == 422
     mistyped = client.see(f"{of}/metrics", 422, params={"since": "5"})
     assert mistyped["where"] == "query.since" and "did you mean 'since_s'?" in mistyped["detail"]
     assert "it takes none" in client.see("/health", 422, params={"deep": "1"})["detail"]
@@ -200,15 +199,15 @@ def test_decisions_are_listed_shown_and_answered(client: Client, tiny: dict[str,
 
 def propose(above: int) -> int:
     """Record a decision as the controller does, under its lease."""
-    store = Store(live.store_place(None))
-    base = store.base("tiny")
+    store = Store(deployments.resolved_url(None))
+    base = store.active_plan("tiny")
     assert base is not None
     plan = build(Dataflow.from_data(flow(above=above)), base.continuum)
     lease = store.lease()
     assert lease is not None
     number = store.record_decision(
         lease.holder, "tiny", mode="advise", trigger="gain", why="it was wanted by a test", state="proposed",
-        plan=plan, before=store.deployment("tiny").base, data={"load": {"gw1": float("inf")}},
+        plan=plan, before=store.deployment("tiny").active_plan, data={"load": {"gw1": float("inf")}},
     )  # fmt: skip
     store.close()
     return number
@@ -216,9 +215,7 @@ def propose(above: int) -> int:
 
 def test_dataflows_are_submitted_shared_and_removed(client: Client) -> None:
     shared = {**flow("L1"), "name": "one"}
-    joined = client.ask(
-        "/pools/commons/dataflows", {"dataflow": shared, "continuum": ZONES, "owner": "team-a"}
-    )
+    joined = client.ask("/pools/commons/dataflows", {"dataflow": shared, "continuum": ZONES, "owner": "team-a"})
     client.settled("commons", joined["version"])
     more = client.ask("/pools/commons/dataflows", {"dataflow": {**shared, "name": "two"}, "owner": "team-b"})
     client.settled("commons", more["version"])
@@ -272,9 +269,7 @@ def test_rates_are_simulated(client: Client) -> None:
 
 def test_a_world_is_supposed(client: Client, tiny: dict[str, Any]) -> None:
     source = tiny["operators"][0]["id"]
-    found = client.ask(
-        "/deployments/tiny/what-if", {"rates": [f"{source}=50000"], "links": ["E1=10kbit/s"]}, 200
-    )
+    found = client.ask("/deployments/tiny/what-if", {"rates": [f"{source}=50000"], "links": ["E1=10kbit/s"]}, 200)
     assert found["supposed"] == [f"{source}: 50000 rows/s", "the link of E1: 10kbit/s"]
     assert found["current"]["links"]["E1-S1"]["capacity_bytes_per_s"] == 1250.0 and found["why"]
     assert "is no rate" in client.ask("/deployments/tiny/what-if", {"rates": ["many"]}, 422)["detail"]
@@ -291,15 +286,15 @@ def test_all_is_seen_at_a_look(client: Client, tiny: dict[str, Any]) -> None:
 
 
 def test_what_happens_is_told_as_it_happens(client: Client) -> None:
-    heard: list[str] = []
+    heartbeat: list[str] = []
     begun = threading.Event()
 
     def listen() -> None:
-        with client.stream("GET", "/events", params={"seconds": 20, "deployment": "heard"}) as stream:
+        with client.stream("GET", "/events", params={"seconds": 20, "deployment": "heartbeat"}) as stream:
             assert stream.headers["content-type"].startswith("text/event-stream")
             for line in stream.iter_lines():
                 begun.set()
-                heard.append(line)
+                heartbeat.append(line)
                 if "outcome" in line or "done" in line:
                     return
 
@@ -307,13 +302,13 @@ def test_what_happens_is_told_as_it_happens(client: Client) -> None:
     thread.start()
     assert begun.wait(20)
     time.sleep(1.0)  # it has looked where the newest event is
-    applied(client, {**flow("L1"), "name": "heard"}, continuum=ZONES)
+    applied(client, {**flow("L1"), "name": "heartbeat"}, continuum=ZONES)
     applied(client, {**flow("L1"), "name": "unheard"}, continuum=ZONES)
     thread.join(30)
     assert not thread.is_alive()
-    told = [line for line in heard if line.startswith("data:")]
+    told = [line for line in heartbeat if line.startswith("data:")]
     assert told and all('"heard"' in line for line in told)
-    first = next(int(line[4:]) for line in heard if line.startswith("id: "))
+    first = next(int(line[4:]) for line in heartbeat if line.startswith("id: "))
     again = client.get("/events", params={"seconds": 1.5}, headers={"Last-Event-ID": str(first)}).text
     numbers = [int(line[4:]) for line in again.splitlines() if line.startswith("id: ")]
     assert numbers == sorted(numbers) and numbers[0] > first and '"unheard"' in again
@@ -322,9 +317,9 @@ def test_what_happens_is_told_as_it_happens(client: Client) -> None:
 
 def test_a_stream_says_when_the_store_is_gone(tmp_path: Path) -> None:
     with place(tmp_path), serving(None, "127.0.0.1", 0) as url, Client(url) as client:
-        store = Path(live.store_place(None))
+        store = Path(deployments.resolved_url(None))
         Store(str(store)).close()
-        assert live_loop.told(None) == (0, ())
+        assert objectives.told(None) == (0, ())
         store.rename("elsewhere.db")
         found = client.get("/events", params={"seconds": 1.2}).text
         assert found.count("event: problem") == 1 and '"status": 404' in found

@@ -1,4 +1,4 @@
-"""What the OpenAPI document promises holds for whatever is asked, right or wrong: generated requests.
+"""What the OpenAPI document SLOs holds for whatever is asked, right or wrong: generated requests.
 
 The store has a deployment, decisions and a pool that requests can name, so that they get further than 404.
 """
@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
-from headwater import live, live_share
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import SLO
+from headwater.app import deployments, pools
 from headwater.control.store import Store
 from headwater.web.server import serving
 from tests.unit.changes import ACME, FIRST
@@ -70,14 +70,14 @@ PLACES: list[dict[str, Any]] = [
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """Give the URL of a server and an owner's token."""
     with place(tmp_path_factory.mktemp("contract")):
-        store = Store(live.store_place(None))
+        store = Store(deployments.resolved_url(None))
         base = running(store)
         for number in range(30):
             propose(store, base, f"reason {number}")
         for ago in range(20):
             store.report("me", time.time() - ago, samples={"f": SEEN})
-        store.set_promise("f", Promise())
-        live_share.submit(FIRST.flow().__class__.from_data({**FLOW, "name": "one"}), ACME, "a")
+        store.set_slo("f", SLO())
+        pools.submit(FIRST.flow().__class__.from_data({**FLOW, "name": "one"}), ACME, "a")
         store.close()
         with serving(None, "127.0.0.1", 0) as url:
             yield url, token("a")
@@ -170,9 +170,7 @@ def test_what_comes_of_a_submission_is_as_documented(served: tuple[str, str]) ->
 
 
 @pytest.mark.parametrize(("preview", "expected"), [(True, 200), (False, 202)])
-def test_what_comes_of_a_change_is_as_documented(
-    served: tuple[str, str], preview: bool, expected: int
-) -> None:
+def test_what_comes_of_a_change_is_as_documented(served: tuple[str, str], preview: bool, expected: int) -> None:
     body = {"operator": "ML", "to": "site", "preview": preview}
     hold(served, "/api/v1/deployments/{name}/move", body, expected, name="f")
 

@@ -15,9 +15,11 @@ import httpx
 import pytest
 
 import headwater as hw
-from headwater import live_share
-from headwater.continuum import Continuum
+from headwater.app import pools
+from headwater.app.stores import resolved_url
+from headwater.continuum.model import Continuum
 from headwater.control.sharing import ROLES, Role
+from headwater.control.store import Store
 from headwater.web.guard import OPEN
 from headwater.web.problems import MEDIA_TYPE
 from headwater.web.server import serving
@@ -34,7 +36,7 @@ LEAST: dict[str, Role] = {
     "GET /deployments/{name}/explain": "viewer",
     "GET /deployments/{name}/metrics": "viewer",
     "GET /deployments/{name}/model": "viewer",
-    "GET /deployments/{name}/promise": "viewer",
+    "GET /deployments/{name}/slo": "viewer",
     "GET /deployments/{name}/dead-letters": "viewer",
     "POST /plans": "viewer",
     "POST /deployments": "operator",
@@ -44,7 +46,7 @@ LEAST: dict[str, Role] = {
     "POST /deployments/{name}/spread": "operator",
     "POST /deployments/{name}/stop": "operator",
     "POST /deployments/{name}/dead-letters/replay": "operator",
-    "PATCH /deployments/{name}/promise": "operator",
+    "PATCH /deployments/{name}/slo": "operator",
     "GET /decisions": "viewer",
     "GET /decisions/{number}": "viewer",
     "GET /decisions/{number}/plan": "viewer",
@@ -73,7 +75,7 @@ BODIES: dict[str, Any] = {
     "POST /deployments/{name}/split": {"unit": "a", "after_operator": "b"},
     "POST /deployments/{name}/fuse": {"first": "a", "second": "b"},
     "POST /deployments/{name}/spread": {"unit": "a", "over": ["b"]},
-    "PATCH /deployments/{name}/promise": {},
+    "PATCH /deployments/{name}/slo": {},
     "POST /deployments/{name}/dead-letters/replay": {"letters": [{"id": "0123456789abcdef"}]},
     "POST /pools/{pool}/dataflows": {"dataflow": "no", "continuum": ZONES},
     "PATCH /owners/{name}": {"role": "viewer"},
@@ -88,7 +90,7 @@ BODIES: dict[str, Any] = {
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
     with place(tmp_path), serving(None, "127.0.0.1", 0) as found:
-        live_share.live.Store(live_share.live.store_place(None)).close()
+        Store(resolved_url(None)).close()
         yield found
 
 
@@ -140,10 +142,10 @@ def test_the_tokens_role_counts_at_once(url: str) -> None:
     mine = token("eve", "viewer")
     with Client(url, mine) as client:
         client.ask("/deployments/nobody/stop", None, 403)
-        live_share.set_owner("eve", role="operator")
+        pools.set_owner("eve", role="operator")
         client.ask("/deployments/nobody/stop", None, 404)
         assert client.see("/me") == {"name": "eve", "role": "operator", "on_trial": False}
-        live_share.set_owner("eve", token=True, shown=mine)
+        pools.set_owner("eve", token=True, shown=mine)
         client.see("/me", 401)
     for wrong in ("x", "x" * 5000):
         with Client(url, wrong) as client:
@@ -159,9 +161,7 @@ def test_tokens_are_never_told(url: str) -> None:
             assert mine not in client.get(route).text
         made = client.patch("/owners/a", json={"token": True})
         assert made.status_code == 422 and mine not in made.text
-        echoed = client.ask(
-            "/plans", {"dataflow": {"secret": "s3cret"}, "strategy": 7, "more": "s3cret"}, 422
-        )
+        echoed = client.ask("/plans", {"dataflow": {"secret": "s3cret"}, "strategy": 7, "more": "s3cret"}, 422)
         assert "s3cret" not in json.dumps(echoed)
 
 
@@ -175,7 +175,7 @@ def test_an_owner_acts_in_ones_own_name(url: str) -> None:
         (pool,) = client.see("/pools")
         assert [d["owner"] for d in pool["dataflows"]] == ["team-a"]
         assert client.see("/pools/commons/dataflows/one")["name"] == "one"
-    admin = token(live_share.ADMIN)
+    admin = token(pools.ADMIN)
     with Client(url, mine) as client:
         assert client.patch("/owners/team-a", json={"cores": 5}).status_code == 403
     with Client(url, admin) as client:
@@ -183,8 +183,8 @@ def test_an_owner_acts_in_ones_own_name(url: str) -> None:
 
 
 def test_the_servers_own_environment_is_nobodys_token(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    admin = token(live_share.ADMIN)
-    monkeypatch.setenv(live_share.TOKEN, admin)
+    admin = token(pools.ADMIN)
+    monkeypatch.setenv(pools.TOKEN, admin)
     with Client(url, token("a")) as client:
         assert client.patch("/owners/a", json={"cores": 5}).status_code == 403
 
@@ -220,9 +220,7 @@ def test_pages_of_other_sites_cannot_act(url: str) -> None:
     asked = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
     before = fetch("OPTIONS", act, headers=asked)
     assert not any(name.startswith("access-control") for name in before.headers)
-    form = fetch(
-        "POST", f"{url}{V1}/plans", content=b'{"dataflow":"a"}', headers={"Content-Type": "text/plain"}
-    )
+    form = fetch("POST", f"{url}{V1}/plans", content=b'{"dataflow":"a"}', headers={"Content-Type": "text/plain"})
     assert form.status_code == 422, "JSON that does not say so is none"
 
 
@@ -315,9 +313,7 @@ def test_pickled_code_is_not_even_loaded(url: str, tmp_path: Path) -> None:
         ("jdbc:postgresql://db/plant", {"options": [["sessionInitStatement", "x"]]}, False),
     ],
 )
-def test_sinks_that_could_load_code_are_not_taken(
-    url: str, address: str, options: dict[str, Any], taken: bool
-) -> None:
+def test_sinks_that_could_load_code_are_not_taken(url: str, address: str, options: dict[str, Any], taken: bool) -> None:
     body = {"dataflow": to_jdbc(address, **options), "continuum": ZONES}
     with Client(url) as client:
         found = client.ask("/plans", body, 200 if taken else 403)

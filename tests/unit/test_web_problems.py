@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from headwater import errors, live
+from headwater.app import deployments
 from headwater.control.store import Store
-from headwater.quantity import QuantityError
+from headwater.core import errors
+from headwater.core.quantity import QuantityError
 from headwater.web.access import NotAllowed, NotKnown
 from headwater.web.api import about
-from headwater.web.problems import MEDIA_TYPE, Problem, problem_of
+from headwater.web.problems import MEDIA_TYPE, ProblemDetails, problem_of
 from headwater.web.server import serving
 from tests.unit.served import V1, ZONES, Client, fetch, flow, place
 
@@ -21,7 +22,7 @@ from tests.unit.served import V1, ZONES, Client, fetch, flow, place
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with place(tmp_path_factory.mktemp("problems")), serving(None, "127.0.0.1", 0) as found:
-        Store(live.store_place(None)).close()
+        Store(deployments.resolved_url(None)).close()
         yield found
 
 
@@ -74,7 +75,7 @@ def test_of_several_errors_each_is_told() -> None:
 def test_what_is_asked_wrongly(url: str, method: str, address: str, status: int, detail: str) -> None:
     response = fetch(method, url + address)
     assert (response.status_code, response.headers["content-type"]) == (status, MEDIA_TYPE), response.text
-    found = Problem.model_validate(response.json())
+    found = ProblemDetails.model_validate(response.json())
     assert found.status == status and detail in found.detail and found.hint and found.title
     assert status != 405 or response.headers["Allow"]
 
@@ -99,7 +100,7 @@ def test_bodies_that_cannot_be_read(url: str, body: bytes, detail: str) -> None:
     headers = {"Content-Type": "application/json"}
     response = fetch("POST", f"{url}{V1}/plans", content=body, headers=headers)
     assert response.status_code in (400, 404, 422), response.text
-    assert detail in Problem.model_validate(response.json()).detail
+    assert detail in ProblemDetails.model_validate(response.json()).detail
 
 
 def test_the_users_own_mistakes_have_their_place(url: str) -> None:

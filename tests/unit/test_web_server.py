@@ -12,10 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headwater import live
+from headwater.app import deployments
 from headwater.cli import serve
 from headwater.control.store import Store
-from headwater.errors import DeploymentError
+from headwater.core.errors import DeploymentError
 from headwater.web import server
 from headwater.web.server import serving
 from tests.conftest import free_port
@@ -26,7 +26,7 @@ from tests.unit.test_cli_control import invoke
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in (live.STORE, "HEADWATER_LISTEN"):
+    for name in (deployments.STORE, "HEADWATER_LISTEN"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -73,13 +73,13 @@ def test_on_trial_it_listens_on_this_machine_only() -> None:
 def test_a_store_that_loses_its_tokens_is_closed_to_others() -> None:
     token("a")
     with serving(None, "0.0.0.0", 0) as url:
-        Path(live.store_place(None)).unlink()
-        Store(live.store_place(None)).close()
+        Path(deployments.resolved_url(None)).unlink()
+        Store(deployments.resolved_url(None)).close()
         assert ask(url.replace("0.0.0.0", "127.0.0.1")) == 401
 
 
 def test_it_ends_while_streams_are_followed() -> None:
-    Store(live.store_place(None)).close()
+    Store(deployments.resolved_url(None)).close()
     begun, ended = threading.Event(), threading.Event()
 
     def follow(url: str) -> None:
@@ -100,14 +100,14 @@ def test_it_ends_while_streams_are_followed() -> None:
 def test_up_serves_beside_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[int] = []
     port = free_port()
-    monkeypatch.setattr(live, "up", lambda *given, **options: found.append(ask(f"http://127.0.0.1:{port}")))
+    monkeypatch.setattr(deployments, "up", lambda *given, **options: found.append(ask(f"http://127.0.0.1:{port}")))
     code, _, err = invoke("up", "--listen", str(port))
     assert (code, found) == (0, [200]) and f"REST API at http://127.0.0.1:{port}/api/v1" in err, err
     monkeypatch.setattr(serve, "LISTEN", f"127.0.0.1:{port}")
     assert invoke("up")[0] == 0 and found == [200, 200], "it is there unless it is turned off"
     for quiet in (["up", "--listen", "none"], ["up"]):
         monkeypatch.setenv("HEADWATER_LISTEN", "none")
-        monkeypatch.setattr(live, "up", lambda *given, **options: None)
+        monkeypatch.setattr(deployments, "up", lambda *given, **options: None)
         code, _, err = invoke(*quiet)
         assert code == 0 and "REST" not in err
     assert invoke("up", "--listen", "here")[0] == 6
@@ -117,7 +117,7 @@ def test_up_serves_beside_the_controller(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_without_the_extra_it_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "NEEDED", ("fastapi_that_is_not_there",))
-    monkeypatch.setattr(live, "up", lambda *given, **options: None)
+    monkeypatch.setattr(deployments, "up", lambda *given, **options: None)
     code, _, err = invoke("up")
     assert code == 0 and "REST" not in err
     code, _, err = invoke("up", "--listen", "8470")

@@ -11,34 +11,35 @@ from typing import Any
 
 import pytest
 
-from headwater import live
 from headwater.adapt.calibrate import Learned
 from headwater.adapt.model import Costs
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import SLO
+from headwater.app import deployments
+from headwater.app.whatif import Supposed, WhatIf, what_if
 from headwater.control import tables
 from headwater.control.store import Store
-from headwater.errors import DeploymentError, HeadwaterError
-from headwater.live_whatif import Supposed, WhatIf, what_if
-from headwater.profile import Profile
-from headwater.quantity import QuantityError
+from headwater.core.errors import DeploymentError, HeadwaterError
+from headwater.core.jsonform import dump
+from headwater.core.quantity import QuantityError
+from headwater.plan.profile import Profile
 from tests.unit.changes import FIRST
 from tests.unit.looped import BEGIN, HOLDER, PROFILE, Loop
 from tests.unit.test_cli_control import invoke
 from tests.unit.test_memory import running
 
-CALM = Promise(mode="auto", max_latency=8.0, headroom=0.1, settle=15.0, cool_down=30.0)
+CALM = SLO(mode="auto", max_latency=8.0, headroom=0.1, settle=15.0, cool_down=30.0)
 Begin = Callable[..., Loop]
 
 
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.setenv(live.STORE, str(tmp_path / "store.db"))
+    monkeypatch.setenv(deployments.STORE, str(tmp_path / "store.db"))
     monkeypatch.setenv("COLUMNS", "200")
 
-    def make(promise: Promise = CALM, **more: object) -> Loop:
+    def make(slo: SLO = CALM, **more: object) -> Loop:
         monkeypatch.setattr("time.time", lambda: BEGIN)
-        loop = Loop(tmp_path, promise, **more)  # type: ignore[arg-type]
+        loop = Loop(tmp_path, slo, **more)  # type: ignore[arg-type]
         monkeypatch.setattr("time.time", loop.clock)
         return loop
 
@@ -84,7 +85,7 @@ def test_what_is_foretold_of_a_narrower_link_is_what_happens_then(begin: Begin) 
     loop.go(60)
     found = suppose(links=("kerb=1Mbit/s",))
     assert math.isinf(found.choice.current.figures.latency) and found.now.figures.latency < 8.0
-    data = found.to_data()
+    data = dump(found.shown())
     assert data["now"]["links"]["kerb-cloud"]["capacity_bytes_per_s"] == pytest.approx(12.5e6)
     assert data["current"]["links"]["kerb-cloud"]["capacity_bytes_per_s"] == pytest.approx(125e3)
     assert data["current"]["latency_s"] is None and finite_all_through(data)
@@ -99,7 +100,7 @@ def test_a_delay_is_added_to_what_crosses_the_link(begin: Begin) -> None:
     found = suppose(links=("kerb=405ms",))  # 5 ms as the continuum has it
     assert found.choice.current.predicted.p50 - found.now.predicted.p50 == pytest.approx(0.4, abs=0.02)
     assert found.choice.chosen is None and found.preview is None
-    assert found.to_data()["change"] is None and found.to_data()["chosen"] is None
+    assert dump(found.shown())["change"] is None and dump(found.shown())["chosen"] is None
 
 
 def test_what_was_left_for_a_limit_may_come_back_where_that_is_gone(begin: Begin) -> None:
@@ -127,7 +128,7 @@ def test_without_samples_it_goes_by_the_profile_and_says_so(begin: Begin) -> Non
     assert (found.basis, found.measured_at) == ("profile", None)
     assert found.choice.chosen is not None and found.choice.chosen.plan.layers["light"] == "cloud"
     assert "cost of 'result'" in found.assumed and "cost of 'heavy'" not in found.assumed
-    loop.store.keep_learned(HOLDER, "two", Learned(profile=PROFILE, costs=Costs(batch_s=3.0)).to_data())
+    loop.store.keep_learned(HOLDER, "two", Learned(profile=PROFILE, costs=Costs(batch_s=3.0)))
     again = suppose("trips=20")
     assert again.basis == "learned" and again.now.predicted.p50 > 6.0
 
@@ -136,7 +137,7 @@ def test_a_profile_tells_of_rates_too(begin: Begin) -> None:
     loop = begin()
     loop.store.keep_profile("two", PROFILE.model_copy(update={"rates": {"trips": {"*": 100.0}}}))
     found = suppose("20x")
-    assert found.to_data()["rates"]["then"]["trips"]["nyc"] == 2000.0
+    assert dump(found.shown())["rates"]["then"]["trips"]["nyc"] == 2000.0
     assert found.choice.current.breaks and not found.now.breaks
 
 
@@ -144,10 +145,10 @@ def test_what_was_learned_before_a_stop_is_not_lost(begin: Begin) -> None:
     loop = begin()
     loop.go(60)
     loop.store.want("two", "stop")
-    loop.store.begin_change(HOLDER, loop.store.wish("two"), None, (), phase="stopping")
+    loop.store.begin_change(HOLDER, loop.store.desired("two"), None, (), phase="stopping")
     change = loop.store.change("two")
     assert change is not None
-    loop.store.end_change(HOLDER, change, "done", phase="stopped", base=loop.store.deployment("two").base)
+    loop.store.end_change(HOLDER, change, "done", phase="stopped", active_plan=loop.store.deployment("two").active_plan)
     found = suppose("20x")
     assert found.basis == "measured" and found.choice.current.breaks
 
@@ -161,8 +162,8 @@ def test_a_deployment_that_never_ran_or_is_not_there_is_refused(begin: Begin) ->
         suppose(name="three")
 
 
-def test_without_a_promise_only_room_on_hosts_counts(begin: Begin) -> None:
-    begin(Promise(mode="off", headroom=0.1)).go(60)
+def test_without_an_slo_only_room_on_hosts_counts(begin: Begin) -> None:
+    begin(SLO(mode="off", headroom=0.1)).go(60)
     found = suppose("20x")
     assert [b.limit for b in found.choice.current.breaks] == ["headroom"]
     assert "its mode is off" in invoke("what-if", "two", "--rate", "20x")[1]
@@ -174,7 +175,7 @@ def test_without_a_promise_only_room_on_hosts_counts(begin: Begin) -> None:
 @pytest.fixture
 def located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.setenv(live.STORE, str(tmp_path / "store.db"))
+    monkeypatch.setenv(deployments.STORE, str(tmp_path / "store.db"))
     store = Store(tmp_path / "store.db")
     running(store, FIRST.plan())
     return store
@@ -191,17 +192,17 @@ def located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     ],
 )
 def test_rates_by_location(located: Store, rates: list[str], expected: dict[str, float]) -> None:
-    places = located.base("f").dataflow.locations  # type: ignore[union-attr]
+    places = located.active_plan("f").dataflow.locations  # type: ignore[union-attr]
     known = {"read": {p: {"L1": 30.0, "L2": 10.0}.get(p, 0.0) for p in places}}
     located.keep_profile("f", Profile(dataflow="f", rates=known))
-    found = suppose(*rates, name="f").to_data()["rates"]
+    found = dump(suppose(*rates, name="f").shown())["rates"]
     assert {p: v for p, v in found["then"]["read"].items() if p in expected} == pytest.approx(expected)
     assert found["before"]["read"]["L1"] == 30
 
 
 def test_an_amount_is_shared_evenly_where_nothing_is_known(located: Store) -> None:
     found = suppose("read=600", name="f")
-    then = found.to_data()["rates"]["then"]["read"]
+    then = dump(found.shown())["rates"]["then"]["read"]
     assert sum(then.values()) == pytest.approx(600) and len(set(then.values())) == 1 and len(then) > 1
     assert found.basis == "assumed" and "cost of 'FP'" in found.assumed
 
@@ -238,9 +239,7 @@ def test_mistakes_are_named_with_what_to_write(begin: Begin, rate: str, link: st
         suppose(*([] if link else [rate]), links=(link,) if link else ())
     assert found.value.hint
     code, out, err = invoke("what-if", "two", *options)
-    assert (
-        code == (3 if isinstance(found.value, QuantityError) else 6) and not out and found.value.what in err
-    )
+    assert code == (3 if isinstance(found.value, QuantityError) else 6) and not out and found.value.what in err
 
 
 # ---------------------------------------------------------------- how it is shown
@@ -265,7 +264,7 @@ def test_it_is_shown(begin: Begin) -> None:
 
 
 def test_what_is_not_measured_is_said(begin: Begin) -> None:
-    loop = begin(Promise(mode="off"))
+    loop = begin(SLO(mode="off"))
     out = invoke("what-if", "two", "--rate", "trips=10")[1]
     assert "foretold by its profile" in out and "assumed: cost of 'result'" in out
     assert "no limit would be broken" in out and loop.decisions() == ()

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from headwater.runtime.handover import SOCKET
-from headwater.runtime.zygote import supported, write_launcher
+from headwater.spark.handover import SOCKET
+from headwater.spark.zygote import supported, write_launcher
 
 pytestmark = pytest.mark.skipif(not supported(), reason="only on Linux")
 
@@ -75,7 +75,7 @@ class Place:
         (directory / "asked.py").write_text(MODULE)
         self.launcher = write_launcher(self.directory)
         self.server = subprocess.Popen(["sleep", "120"])
-        serve = [sys.executable, "-m", "headwater.runtime.zygote", str(self.directory), str(self.server.pid)]
+        serve = [sys.executable, "-m", "headwater.spark.zygote", str(self.directory), str(self.server.pid)]
         serve += ["0.3"]  # seconds after which an idle daemon ends
         self.log = (directory / "log").open("wb")
         self.zygote = subprocess.Popen(serve, stderr=self.log)

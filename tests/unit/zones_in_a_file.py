@@ -10,11 +10,11 @@ from pathlib import Path
 from headwater.control import tables
 from headwater.control.controller import Controller
 from headwater.control.executor import Executor
-from headwater.control.simulated import Call, SimulatedNodes
 from headwater.control.store import Store
+from headwater.testing.nodes import NodeCall, SimulatedNodes
 
 
-def linger(call: Call) -> None:
+def linger(call: NodeCall) -> None:
     """Take some time, so that a kill may find it in the midst of a call."""
     time.sleep(0.004)
 

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headwater import live, service
-from headwater.adapt.promise import Promise
+from headwater.adapt.slo import SLO
+from headwater.app import deployments, running
 from headwater.control.store import Store
 from headwater.plan import edit
 from headwater.plan.deployment import Deployment
@@ -37,17 +37,17 @@ def apply(place: str, directory: Path) -> int:
     """Want the dataflow, and give its version."""
     flow = directory / "flow.py"
     flow.write_text(FLOW)
-    loaded = service.load_dataflow(str(flow)).dataflow
-    plan = service.plan(loaded, service.load_continuum(str(ROOT / "tests/unit/acme.yaml")))
-    return live.apply(plan, place)
+    loaded = running.load_dataflow(str(flow)).dataflow
+    plan = running.plan(loaded, running.load_continuum(str(ROOT / "tests/unit/acme.yaml")))
+    return deployments.apply(plan, place)
 
 
 def until_runs(place: str, version: int, seconds: float = 90.0) -> None:
     """Wait until a version is in force, and measured."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        (status,) = live.status("machines", place)
-        if status.deployment.dealt >= version and status.units and status.measured:
+        (status,) = deployments.status("machines", place)
+        if status.observed_version >= version and status.units and status.measured:
             return
         time.sleep(0.2)
     raise AssertionError(f"version {version} is not in force within {seconds} s")
@@ -60,14 +60,14 @@ def propose_fission(place: str) -> int:
         unit = next(u for u in plan.units if u.zone == "E1")
         return edit.split(plan, unit.id, "watermark")
 
-    return propose(place, live.edited(split, "machines", place))
+    return propose(place, deployments.edited(split, "machines", place))
 
 
 def propose(place: str, plan: DeploymentPlan) -> int:
     """Propose a plan as the controller would, which holds the lease and decides nothing by itself here."""
     store = Store(place)
     try:
-        store.set_promise("machines", Promise(mode="off", max_latency=2.0))
+        store.set_slo("machines", SLO(mode="off", max_latency=2.0))
         lease = store.lease()
         assert lease is not None
         return store.record_decision(
@@ -78,7 +78,7 @@ def propose(place: str, plan: DeploymentPlan) -> int:
             why="max_latency: 3.1 s > 2 s; cut behind watermark keeps to all limits",
             state="proposed",
             plan=plan,
-            before=store.deployment("machines").base,
+            before=store.deployment("machines").active_plan,
             data={"current": OPTION, "alternatives": [BETTER], "chosen": 0},
         )
     finally:

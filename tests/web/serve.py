@@ -9,48 +9,63 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from headwater import live
+from headwater.app import deployments
 from headwater.cli.signals import stopped_by_signals
-from headwater.continuum import Zone
+from headwater.continuum.model.model import Link, Node
 from headwater.control import tables
-from headwater.control.simulated import SimulatedZone, SimulatedNodes
-from headwater.metrics import HostProgress, Latency, LinkProgress, OperatorProgress, Progress, UnitProgress
+from headwater.core.metrics import HostProgress, Latency, LinkProgress, OperatorProgress, Progress, UnitProgress
+from headwater.plan.port import TakeStamp
+from headwater.testing.nodes import SimulatedNode, SimulatedNodes
 from headwater.web.server import serving
 
 RATES = {"edge": 640.0, "site": 212.0, "cloud": 31.0}
 
 
-class LivelyZones(SimulatedNodes):
-    """Simulated zones that say how fast they are, too: all counts begin when they are first asked for."""
+class LivelyNodes(SimulatedNodes):
+    """Simulated nodes that say how fast they are, too: all counts begin when they are first asked for."""
+
+    def __init__(self, place: str, file: Path) -> None:
+        super().__init__(file, seen=lambda unit: _lively(unit, self.passed(unit.unit)))
+        self._place = place
+        self._begun: dict[str, float] = {}
+        self._links: dict[str, Link | None] = {}
 
     def passed(self, what: str) -> float:
         now = time.time()
-        return now - self.__dict__.setdefault("begun", {}).setdefault(what, now)
+        return now - self._begun.setdefault(what, now)
 
-    def open(self, zone: Zone) -> LivelyZone:
-        return LivelyZone(self, zone.name, zone)
+    def link(self, zone: str) -> Link | None:
+        """Give the link of a zone upward, as a plan that is in force has it."""
+        if zone not in self._links:
+            for plan in deployments.in_force(self._place).values():
+                self._links |= {z.name: z.link for z in plan.continuum.zones}
+        return self._links.get(zone)
+
+    def open(self, node: Node, stamps: TakeStamp) -> LivelyNode:
+        return LivelyNode(self, node.name, stamps, node)
 
 
 @dataclass
-class LivelyZone(SimulatedZone):
-    """A simulated zone with hosts and a link."""
+class LivelyNode(SimulatedNode):
+    """A simulated node with hosts and a link."""
 
-    zones: LivelyZones
-    zone: Zone
+    nodes: LivelyNodes
+    node: Node
 
-    def progress(self, deployment: str) -> Progress:
-        passed = self.zones.passed(self.name)
-        found = super().progress(deployment)
-        units = tuple(_lively(u, self.zones.passed(u.unit)) for u in found.units)
-        runs = sum(u.status == "running" for u in units)
+    def _progress(self, units: Sequence[Mapping[str, Any]]) -> Progress:
+        passed = self.nodes.passed(self.name)
+        found = super()._progress(units)
+        runs = sum(u.status == "running" for u in found.units)
         share = 0.3 + sum(map(ord, self.name)) % 7 / 10
         hosts = tuple(
             HostProgress(
                 host=h.name,
-                zone=self.name,
+                zone=self.node.zone,
                 cores=2.0,
                 seconds=passed,
                 cpu_s=passed * share,
@@ -58,24 +73,25 @@ class LivelyZone(SimulatedZone):
                 memory=2**31,
                 memory_free=2**30,
             )
-            for h in self.zone.hosts
+            for h in self.node.hosts
         )
         links: tuple[LinkProgress, ...] = ()
-        if self.zone.link is not None and runs:
-            capacity = (self.zone.link.bandwidth or 1e8) / 8
+        link = self.nodes.link(self.node.zone)
+        if link is not None and runs:
+            capacity = (link.bandwidth or 1e8) / 8
             used = 0.1 + 0.09 * (sum(map(ord, self.name)) % 10)
             links = (
                 LinkProgress(
-                    link=self.zone.link.name,
+                    link=link.name,
                     bytes=int(passed * capacity * used),
                     rows=int(passed * 100),
                     up=True,
-                    delay_s=self.zone.link.latency,
+                    delay_s=link.latency,
                     bytes_per_s=capacity * used,
                     capacity=capacity,
                 ),
             )
-        return replace(found, units=units, hosts=hosts, links=links)
+        return replace(found, hosts=hosts, links=links)
 
 
 def _lively(unit: UnitProgress, passed: float) -> UnitProgress:
@@ -94,9 +110,7 @@ def _lively(unit: UnitProgress, passed: float) -> UnitProgress:
         cpu_s=passed * 0.2,
         run="1",
         began=time.time(),
-        operators=(
-            OperatorProgress(operator=unit.unit.split("@")[0], rows_in=rows, rows_out=int(rows * 0.6)),
-        ),
+        operators=(OperatorProgress(operator=unit.unit.split("@")[0], rows_in=rows, rows_out=int(rows * 0.6)),),
         latency=Latency(p50=0.6, p95=0.9 + RATES.get(unit.layer, 0) / 1000, rows=1000, over_s=10.0),
         dead_letters=3 if unit.layer == "edge" else 0,
         state_rows=120 if unit.layer == "site" else 0,
@@ -109,14 +123,14 @@ def main(directory: Path, port: int, *, idle: bool, real: bool) -> None:
     """Serve until the process is ended."""
     tables.SYNCHRONOUS = "OFF"  # what a power cut would take is made anew by the next test
     place, stop = str(directory / "store.db"), stopped_by_signals()
-    zones = LivelyZones(directory / "zones.json")
+    nodes = LivelyNodes(place, directory / "zones.json")
     with serving(place, "127.0.0.1", port, home=directory):
         if idle:
             stop.wait()
         elif real:
-            live.up(place, home=directory, options=("--quick",), stop=stop)
+            deployments.up(place, home=directory, options=("--quick",), stop=stop)
         else:
-            live.up(place, home=directory, open_node=zones.open, stop=stop)
+            deployments.up(place, home=directory, open_node=nodes.open, stop=stop)
 
 
 if __name__ == "__main__":

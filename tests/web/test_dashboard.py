@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headwater import live, live_share
+from headwater.app import deployments, pools
 from headwater.control import tables
 from headwater.control.store import Store
 from tests import crowd
@@ -58,12 +58,12 @@ def test_from_nothing_to_a_fission_that_was_approved(serve: Serve, browser: Open
     expect(page.get_by_text("headwater apply flow.py -c plant.yaml")).to_be_visible()
 
     # Units appear as the controller starts them.
-    version = scene.apply(server.place, server.directory)
+    version = scene.apply(server.store_url, server.directory)
     expect(unit(page, "warm@E1")).to_be_visible()
     expect(unit(page, "hottest@C1")).to_have_attribute("aria-label", re.compile("running"))
     expect(page.get_by_text("Nothing runs yet")).to_be_hidden()
     assert unit(page, "warm@E5").count() == 1
-    scene.until_runs(server.place, version)
+    scene.until_runs(server.store_url, version)
     expect(unit(page, "means@S1")).to_have_attribute("aria-label", re.compile(r"/s, \d+ rows wait"))
     shot(page, "dashboard-map")
 
@@ -77,14 +77,14 @@ def test_from_nothing_to_a_fission_that_was_approved(serve: Serve, browser: Open
     shot(page, "dashboard-unit")
 
     # A proposal waits; what it would do is told before it is approved.
-    number = scene.propose_fission(server.place)
+    number = scene.propose_fission(server.store_url)
     page.get_by_role("link", name=re.compile("Proposals *1")).click()
     page.get_by_role("link", name=re.compile("cut behind watermark")).click()
-    turns = page.locator(".hw-turns li")
-    expect(turns.first).to_contain_text("split")
-    expect(turns.first).to_contain_text("watermark@E1, warm@E1")
-    foretold = page.get_by_role("region", name="Predicted figures")
-    expect(foretold.get_by_role("row", name=re.compile("cut behind watermark"))).to_contain_text("1.2 s")
+    change_summary = page.locator(".hw-turns li")
+    expect(change_summary.first).to_contain_text("split")
+    expect(change_summary.first).to_contain_text("watermark@E1, warm@E1")
+    predicted = page.get_by_role("region", name="Predicted figures")
+    expect(predicted.get_by_role("row", name=re.compile("cut behind watermark"))).to_contain_text("1.2 s")
     shot(page, "dashboard-proposal")
     watching = browser(server.url)
     expect(unit(watching, "warm@E1")).to_be_visible()
@@ -97,9 +97,9 @@ def test_from_nothing_to_a_fission_that_was_approved(serve: Serve, browser: Open
     expect(unit(watching, "watermark@E1")).to_be_visible()
     expect(unit(watching, "watermark@E5")).to_have_attribute("aria-label", re.compile("running"))
     expect(watching.get_by_role("status").filter(has_text=re.compile("new", re.I))).to_have_count(1)
-    scene.until_runs(server.place, version + 1)
-    assert live.status("machines", server.place)[0].deployment.version == 2
-    with live.existing(server.place) as store:
+    scene.until_runs(server.store_url, version + 1)
+    assert deployments.status("machines", server.store_url)[0].version == 2
+    with deployments.existing(server.store_url) as store:
         assert store.decision(number).version == 2
 
     # The course of it has the change on it.
@@ -112,22 +112,22 @@ def test_from_nothing_to_a_fission_that_was_approved(serve: Serve, browser: Open
 
 def test_a_proposal_is_rejected(serve: Serve, browser: Open) -> None:
     server = serve()
-    scene.until_runs(server.place, scene.apply(server.place, server.directory))
-    number = scene.propose_fission(server.place)
+    scene.until_runs(server.store_url, scene.apply(server.store_url, server.directory))
+    number = scene.propose_fission(server.store_url)
     page = browser(f"{server.url}/proposals/{number}")
     page.get_by_role("button", name="Reject").click()
     expect(page.get_by_text("Rejected: all stays as it is.")).to_be_visible()
     expect(page.get_by_role("button", name="Reject")).to_be_hidden()
-    with live.existing(server.place) as store:
+    with deployments.existing(server.store_url) as store:
         assert store.decision(number).state == "rejected" and store.deployment("machines").version == 1
 
 
 def test_who_may_what(serve: Serve, browser: Open) -> None:
     server = serve()
-    scene.until_runs(server.place, scene.apply(server.place, server.directory))
-    number = scene.propose_fission(server.place)
-    admin = live_share.set_owner("admin", server.place, token=True)
-    viewer = live_share.set_owner("vera", server.place, token=True, role="viewer", shown=admin)
+    scene.until_runs(server.store_url, scene.apply(server.store_url, server.directory))
+    number = scene.propose_fission(server.store_url)
+    admin = pools.set_owner("admin", server.store_url, token=True)
+    viewer = pools.set_owner("vera", server.store_url, token=True, role="viewer", shown=admin)
     assert admin and viewer
     page = browser(f"{server.url}/proposals/{number}")
     expect(page.get_by_role("heading", name="Headwater")).to_be_visible()
@@ -147,20 +147,20 @@ def test_who_may_what(serve: Serve, browser: Open) -> None:
     assert page.url.startswith(f"{server.url}/signin")
 
     # A role that is taken away while the page is open is gone at once.
-    live_share.set_owner("olga", server.place, token=False, role="operator", shown=admin)
-    operator = live_share.set_owner("olga", server.place, token=True, shown=admin)
+    pools.set_owner("olga", server.store_url, token=False, role="operator", shown=admin)
+    operator = pools.set_owner("olga", server.store_url, token=True, shown=admin)
     page.goto(f"{server.url}/proposals/{number}")
     sign_in(page, operator or "")
     expect(page.get_by_role("button", name="Approve")).to_be_visible()
-    live_share.set_owner("olga", server.place, role="viewer", shown=admin)
+    pools.set_owner("olga", server.store_url, role="viewer", shown=admin)
     page.get_by_role("button", name="Approve").click()
     expect(page.get_by_text(re.compile("olga is a viewer"))).to_be_visible()
-    assert live.status("machines", server.place)[0].deployment.version == 1
+    assert deployments.status("machines", server.store_url)[0].version == 1
 
 
 def test_a_server_is_lost_and_comes_back(serve: Serve, browser: Open) -> None:
     server = serve()
-    scene.until_runs(server.place, scene.apply(server.place, server.directory))
+    scene.until_runs(server.store_url, scene.apply(server.store_url, server.directory))
     page = browser(server.url)
     expect(unit(page, "warm@E1")).to_be_visible()
     lost = page.locator("#popup")
@@ -184,7 +184,7 @@ def test_without_a_store_it_says_so_and_goes_on(serve: Serve, browser: Open) -> 
         page.goto(f"{server.url}/{path}")
         expect(page.get_by_text(re.compile("no store", re.I)).first).to_be_visible()
     page.goto(server.url)
-    store = Store(server.place)
+    store = Store(server.store_url)
     crowd.fill(store, 12, 2)
     store.close()
     expect(zone(page, "E1.1")).to_be_visible()
@@ -193,7 +193,7 @@ def test_without_a_store_it_says_so_and_goes_on(serve: Serve, browser: Open) -> 
 
 def test_on_a_phone(serve: Serve, browser: Open, shot: Shot) -> None:
     server = serve()
-    scene.until_runs(server.place, scene.apply(server.place, server.directory))
+    scene.until_runs(server.store_url, scene.apply(server.store_url, server.directory))
     page = browser(server.url, width=390, height=844, color_scheme="dark", has_touch=True)
     expect(unit(page, "warm@E5")).to_be_attached()
     unit(page, "warm@E5").tap()
@@ -211,7 +211,7 @@ def test_on_a_phone(serve: Serve, browser: Open, shot: Shot) -> None:
 
 def test_by_keyboard_alone(serve: Serve, browser: Open) -> None:
     server = serve()
-    scene.until_runs(server.place, scene.apply(server.place, server.directory))
+    scene.until_runs(server.store_url, scene.apply(server.store_url, server.directory))
     page = browser(server.url, reduced_motion="reduce")
     expect(unit(page, "warm@E1")).to_be_visible()
     focused = "document.activeElement.getAttribute('aria-label') || document.activeElement.textContent"
@@ -247,7 +247,7 @@ def test_by_keyboard_alone(serve: Serve, browser: Open) -> None:
 
 def test_five_hundred_zones_and_two_hundred_dataflows(serve: Serve, browser: Open, shot: Shot) -> None:
     server = serve("--idle")
-    store = Store(server.place)
+    store = Store(server.store_url)
     plans = crowd.fill(store, 500, 200)
     page = browser(server.url)
     expect(page.locator(".hw-map[data-zones='500']")).to_be_attached()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headwater import live, service
-from headwater.continuum import Continuum
+from headwater.app import deployments, running
+from headwater.continuum.model import Continuum
 from tests.web import scene
 from tests.web.test_dashboard import expect, unit
 
@@ -38,7 +38,7 @@ def real(serve: Callable[..., Server]) -> Iterator[Server]:
     server = serve("--real")
     yield server
     server.end()
-    live.down(server.directory)
+    deployments.down(server.directory)
 
 
 @contextmanager
@@ -49,9 +49,7 @@ def machines(directory: Path) -> Iterator[None]:
 
     def feed() -> None:
         for number in range(3600):
-            rows = [
-                f"{n},2026-01-01T{8 + number // 60:02}:{number % 60:02}:00Z,{41 + n % 20}" for n in range(60)
-            ]
+            rows = [f"{n},2026-01-01T{8 + number // 60:02}:{number % 60:02}:00Z,{41 + n % 20}" for n in range(60)]
             bad = [] if number else ["7,2026-01-01T08:00:00Z,hot"]
             part = directory / f".{number}.part"
             part.write_text("\n".join([*rows, *bad, ""]))
@@ -79,7 +77,7 @@ def look(real: Server, browser: Open, shot: Callable[[Page, str], None]) -> None
     flow = real.directory / "flow.py"
     text = scene.FLOW.replace('"in/{location}"', f'"{real.directory}/in/{{location}}"')
     flow.write_text(text.replace('["L1", "L2", "L3", "L4", "L5"]', '["L1"]'))
-    version = live.apply(service.plan(service.load_dataflow(str(flow)).dataflow, SMALL), real.place)
+    version = deployments.apply(running.plan(running.load_dataflow(str(flow)).dataflow, SMALL), real.place)
 
     page = browser(real.url)
     expect(unit(page, "warm@E1")).to_have_attribute("aria-label", re.compile("running"), timeout=STARTS)

@@ -6,27 +6,27 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from fastapi import APIRouter, Response, status
+from fastapi import APIRouter, Response
 
-from headwater import live, live_loop
-from headwater.adapt.promise import Promise
-from headwater.app.client import Client, PlanRequest, Proposal
+from headwater.adapt.slo import SLO
+from headwater.app import deployments, objectives
+from headwater.app.client import Client, PlanRequest, Proposal, ProposalOutline
 from headwater.plan.edit import Edit, Fuse, Move, Split, Spread
-from headwater.web.api.answers import PlanAnswer, PromiseSeen, ReplayAnswer, Stored, Wanted
-from headwater.web.api.asking import Here, Operator, Served, Viewer, asked
-from headwater.web.api.forms import (
+from headwater.web.api.dependencies import Here, Operator, Served, Viewer, asked
+from headwater.web.api.requests import (
     ApplyForm,
     EditForm,
     FuseForm,
     MoveForm,
     NamePath,
     PlanForm,
-    PromiseForm,
     ReplayForm,
+    SloForm,
     SplitForm,
     SpreadForm,
     StopForm,
 )
+from headwater.web.api.responses import ReplayAnswer, Stored, WantedVersion, answered
 from headwater.web.problems import responses
 
 router = APIRouter(tags=["changes"])
@@ -42,102 +42,93 @@ _STORES: dict[str, Any] = {
 """What routes answer that show a change and, if it is one, store it."""
 
 
-@router.post(
-    "/plans", response_model=PlanAnswer, response_model_exclude_unset=True, responses=responses(409, 413)
-)
-def plan(form: PlanForm, served: Here, asker: Viewer) -> object:
+@router.post("/plans", response_model=ProposalOutline, responses=responses(409, 413))
+def plan(form: PlanForm, served: Here, asker: Viewer) -> Response:
     """Plan a dataflow: its units, what applying it would change, in which steps, and what is foretold."""
     with served.turn():
-        found = Client(served.place).propose(asked(served, form))
+        found = Client(served.store_url).propose(asked(served, form))
         _ = found.change
-        return found.to_data()
+    return answered(found.shown())
 
 
 @router.post("/deployments", **_STORES)
-def apply(form: ApplyForm, served: Here, asker: Operator, answer: Response) -> object:
+def apply(form: ApplyForm, served: Here, asker: Operator) -> Response:
     """Store a dataflow's plan as what is wanted; 200 where it is in force already, and nothing is stored."""
     with served.turn():
-        found = Client(served.place).propose(asked(served, form))
-    return _store(found, served, answer, preview=False, after=form.after)
+        found = Client(served.store_url).propose(asked(served, form))
+    return _store(found, served, preview=False, after=form.after)
 
 
 @router.post("/deployments/{name}/move", **_STORES)
-def move(name: NamePath, form: MoveForm, served: Here, asker: Operator, answer: Response) -> object:
+def move(name: NamePath, form: MoveForm, served: Here, asker: Operator) -> Response:
     """Put an operator into another layer while it runs, with its state."""
-    return _edit(name, Move(operator=form.operator, to=form.to, at=form.at), form, served, answer)
+    return _edit(name, Move(operator=form.operator, to=form.to, at=form.at), form, served)
 
 
 @router.post("/deployments/{name}/split", **_STORES)
-def split(name: NamePath, form: SplitForm, served: Here, asker: Operator, answer: Response) -> object:
+def split(name: NamePath, form: SplitForm, served: Here, asker: Operator) -> Response:
     """Cut a unit in two behind one of its operators, with a channel between them."""
-    return _edit(name, Split(unit=form.unit, after=form.after_operator), form, served, answer)
+    return _edit(name, Split(unit=form.unit, after=form.after_operator), form, served)
 
 
 @router.post("/deployments/{name}/fuse", **_STORES)
-def fuse(name: NamePath, form: FuseForm, served: Here, asker: Operator, answer: Response) -> object:
+def fuse(name: NamePath, form: FuseForm, served: Here, asker: Operator) -> Response:
     """Make two neighbouring units one query, without a channel between them."""
-    return _edit(name, Fuse(first=form.first, second=form.second, to=form.to), form, served, answer)
+    return _edit(name, Fuse(first=form.first, second=form.second, to=form.to), form, served)
 
 
 @router.post("/deployments/{name}/spread", **_STORES)
-def spread(name: NamePath, form: SpreadForm, served: Here, asker: Operator, answer: Response) -> object:
+def spread(name: NamePath, form: SpreadForm, served: Here, asker: Operator) -> Response:
     """Run a unit on one host of its zone, or on several that share its rows out by key."""
-    return _edit(name, Spread(unit=form.unit, over=tuple(form.over)), form, served, answer)
+    return _edit(name, Spread(unit=form.unit, over=tuple(form.over)), form, served)
 
 
-@router.post(
-    "/deployments/{name}/stop", status_code=202, response_model=Wanted, responses=responses(409, 413)
-)
-def stop(name: NamePath, served: Here, asker: Operator, form: StopForm | None = None) -> object:
+@router.post("/deployments/{name}/stop", status_code=202, response_model=WantedVersion, responses=responses(409, 413))
+def stop(name: NamePath, served: Here, asker: Operator, form: StopForm | None = None) -> Response:
     """Stop a deployment at batch boundaries: its state stays, is deleted, or all input is used up first."""
-    version = live.stop(name, served.place, how=(form or StopForm()).how)
-    return {"deployment": name, "wanted": version}
+    version = deployments.stop(name, served.store_url, how=(form or StopForm()).how)
+    return answered(WantedVersion(deployment=name, wanted=version), 202)
 
 
-@router.patch("/deployments/{name}/promise", response_model=PromiseSeen, responses=responses(413))
-def promise(name: NamePath, form: PromiseForm, served: Here, asker: Operator) -> object:
+@router.patch("/deployments/{name}/slo", response_model=SLO, responses=responses(413))
+@router.patch("/deployments/{name}/promise", include_in_schema=False)
+def slo(name: NamePath, form: SloForm, served: Here, asker: Operator) -> Response:
     """Say what a deployment is to keep to while it runs, and who changes it for that."""
     given = form.model_dump(exclude_unset=True)
     values: dict[str, Any] = {k: math.inf if v is None else v for k, v in given.items()}
-    found = replace(live_loop.promise(name, served.place) or Promise(), **values)
-    live_loop.set_promise(name, found, served.place)
-    return found.to_data()
+    found = replace(objectives.slo(name, served.store_url) or SLO(), **values)
+    objectives.set_slo(name, found, served.store_url)
+    return answered(found)
 
 
-@router.post(
-    "/deployments/{name}/dead-letters/replay", response_model=ReplayAnswer, responses=responses(409, 413)
-)
-def replay(name: NamePath, form: ReplayForm, served: Here, asker: Operator) -> object:
+@router.post("/deployments/{name}/dead-letters/replay", response_model=ReplayAnswer, responses=responses(409, 413))
+def replay(name: NamePath, form: ReplayForm, served: Here, asker: Operator) -> Response:
     """Offer dead letters again to the sources they came from, corrected or not; each is taken once."""
     unreached: list[str] = []
     records = {one.id: one.record for one in form.letters if one.record is not None}
     with served.turn():
-        found = live.replay(
+        found = deployments.replay(
             name,
             [one.id for one in form.letters],
-            served.place,
+            served.store_url,
             records=records,
             force=form.force,
             home=served.home,
             say=unreached.append,
         )
-    return {"letters": [one.to_data() for one in found], "unreached": unreached}
+    return answered(ReplayAnswer(letters=tuple(found), unreached=tuple(unreached)))
 
 
-def _edit(name: str, edit: Edit, form: EditForm, served: Served, answer: Response) -> dict[str, Any]:
+def _edit(name: str, edit: Edit, form: EditForm, served: Served) -> Response:
     with served.turn():
-        found = Client(served.place).propose(PlanRequest(of=name, edits=(edit,)))
-    return _store(found, served, answer, preview=form.preview, after=form.after)
+        found = Client(served.store_url).propose(PlanRequest(of=name, edits=(edit,)))
+    return _store(found, served, preview=form.preview, after=form.after)
 
 
-def _store(
-    found: Proposal, served: Served, answer: Response, *, preview: bool, after: int | None
-) -> dict[str, Any]:
-    name = found.plan.dataflow.name
-    shown = {**found.change.to_data(), "deployment": name, "stored": False, "wanted": None}
+def _store(found: Proposal, served: Served, *, preview: bool, after: int | None) -> Response:
+    name, change = found.plan.dataflow.name, found.change.shown()
     if preview or found.change.same:
-        answer.status_code = status.HTTP_200_OK
-        return shown
-    wanted = Client(served.place).apply(found, after=after)
-    answer.headers["Location"] = f"/api/v1/deployments/{name}"
-    return {**shown, "stored": True, "wanted": wanted}
+        return answered(Stored(**vars(change), deployment=name, stored=False, wanted=None))
+    wanted = Client(served.store_url).apply(found, after=after)
+    stored = Stored(**vars(change), deployment=name, stored=True, wanted=wanted)
+    return answered(stored, 202, headers={"Location": f"/api/v1/deployments/{name}"})

@@ -4,62 +4,58 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
-from headwater import live_loop
-from headwater.app.client import Client, PlanRequest, Proposal
-from headwater.control.records import DecisionState
-from headwater.web.api.answers import DecisionAnswer, PlanAnswer, Wanted
-from headwater.web.api.asking import Here, Operator, Viewer
-from headwater.web.api.forms import NAME, NumberPath
+from headwater.app import objectives
+from headwater.app.client import Client, PlanRequest, Proposal, ProposalOutline
+from headwater.control.records import Decision, DecisionState
+from headwater.web.api.dependencies import Here, Operator, Viewer
+from headwater.web.api.requests import NAME, NumberPath
+from headwater.web.api.responses import WantedVersion, answered
 from headwater.web.problems import responses
 
 router = APIRouter(prefix="/decisions", tags=["decisions"])
 
 
-@router.get("", response_model=list[DecisionAnswer], responses=responses())
+@router.get("", response_model=list[Decision], responses=responses())
 def every(
     served: Here,
     asker: Viewer,
     deployment: Annotated[str | None, Query(pattern=NAME, description="Only on this one.")] = None,
     state: Annotated[list[DecisionState] | None, Query(description="Only in these states.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-) -> object:
+) -> Response:
     """List the newest decisions, the oldest first."""
     states = frozenset(state) if state else None
-    found = live_loop.decisions(deployment, served.place, limit=limit, states=states)
-    return [d.to_data() for d in found]
+    return answered(objectives.decisions(deployment, served.store_url, limit=limit, states=states))
 
 
-@router.get("/{number}", response_model=DecisionAnswer, responses=responses())
-def one(number: NumberPath, served: Here, asker: Viewer) -> object:
+@router.get("/{number}", response_model=Decision, responses=responses())
+def one(number: NumberPath, served: Here, asker: Viewer) -> Response:
     """Tell why it was decided so, what the alternatives were, and what became of it."""
-    return live_loop.decision(number, served.place).to_data()
+    return answered(objectives.decision(number, served.store_url))
 
 
-@router.get(
-    "/{number}/plan",
-    response_model=PlanAnswer,
-    response_model_exclude_unset=True,
-    responses=responses(409),
-)
-def plan(number: NumberPath, served: Here, asker: Viewer) -> object:
+@router.get("/{number}/plan", response_model=ProposalOutline, responses=responses(409))
+def plan(number: NumberPath, served: Here, asker: Viewer) -> Response:
     """Show what a proposed decision would change."""
     with served.turn():
-        proposed = live_loop.proposed(number, served.place)
-        client, request = Client(served.place), PlanRequest(of=None)
-        return Proposal(request=request, plan=proposed, preview=client.preview(proposed)).to_data()
+        proposed = objectives.proposed(number, served.store_url)
+        client, request = Client(served.store_url), PlanRequest(of=None)
+        found = Proposal(request=request, plan=proposed, preview=client.preview(proposed))
+    return answered(found.shown())
 
 
-@router.post("/{number}/approve", status_code=202, response_model=Wanted, responses=responses(409))
-def approve(number: NumberPath, served: Here, asker: Operator) -> object:
+@router.post("/{number}/approve", status_code=202, response_model=WantedVersion, responses=responses(409))
+def approve(number: NumberPath, served: Here, asker: Operator) -> Response:
     """Store what a decision proposes as what is wanted."""
-    version = live_loop.approve(number, served.place)
-    return {"deployment": live_loop.decision(number, served.place).deployment, "wanted": version}
+    version = objectives.approve(number, served.store_url)
+    name = objectives.decision(number, served.store_url).deployment
+    return answered(WantedVersion(deployment=name, wanted=version), 202)
 
 
-@router.post("/{number}/reject", response_model=DecisionAnswer, responses=responses(409))
-def reject(number: NumberPath, served: Here, asker: Operator) -> object:
+@router.post("/{number}/reject", response_model=Decision, responses=responses(409))
+def reject(number: NumberPath, served: Here, asker: Operator) -> Response:
     """Turn down what a decision proposes."""
-    live_loop.reject(number, served.place)
-    return live_loop.decision(number, served.place).to_data()
+    objectives.reject(number, served.store_url)
+    return answered(objectives.decision(number, served.store_url))

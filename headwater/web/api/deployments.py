@@ -4,97 +4,92 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
-from headwater import live, live_loop
+from headwater.adapt.calibrate import Compared
+from headwater.adapt.slo import SLO
+from headwater.app import deployments, objectives
 from headwater.app.client import Client
-from headwater.web.api.answers import (
-    ContinuumAnswer,
-    DeadLetters,
-    Deployed,
-    ExplainAnswer,
-    HistoryAnswer,
-    MetricsAnswer,
-    ModelAnswer,
-    PlanSeen,
-    PromiseSeen,
-    StatusAnswer,
-)
-from headwater.web.api.asking import Here, Viewer
-from headwater.web.api.forms import NamePath
+from headwater.app.deployments import Explained, History
+from headwater.app.objectives import Metrics
+from headwater.app.observe import status
+from headwater.app.view import Status
+from headwater.plan.outline import PlanOutline, outline
+from headwater.web.api.dependencies import Here, Viewer
+from headwater.web.api.requests import NamePath
+from headwater.web.api.responses import ContinuumAnswer, DeadLetters, DeploymentSummary, answered
 from headwater.web.api.zones import zones_data
 from headwater.web.problems import responses
 
 router = APIRouter(prefix="/deployments", tags=["deployments"])
 
 
-@router.get("", response_model=list[Deployed], responses=responses())
-def every(served: Here, asker: Viewer) -> object:
+@router.get("", response_model=list[DeploymentSummary], responses=responses())
+def every(served: Here, asker: Viewer) -> Response:
     """List all deployments, and where each stands."""
-    with live.existing(served.place) as store:
-        return [
-            {
-                "name": r.name, "phase": r.phase, "version": r.version, "dealt": r.dealt, "plan": r.base,
-                "message": r.message, "updated": r.updated,
-            }
+    with deployments.existing(served.store_url) as store:
+        found = [
+            DeploymentSummary(
+                name=r.name, phase=r.phase, version=r.version, observed_version=r.observed_version, plan=r.active_plan,
+                message=r.message, updated=r.updated,
+            )
             for r in store.deployments()
         ]  # fmt: skip
+    return answered(found)
 
 
-@router.get("/{name}", response_model=StatusAnswer, responses=responses())
-def one(name: NamePath, served: Here, asker: Viewer) -> object:
+@router.get("/{name}", response_model=Status, responses=responses())
+def one(name: NamePath, served: Here, asker: Viewer) -> Response:
     """Tell all there is to say of a deployment now."""
-    return live.status(name, served.place)[0].to_data()
+    return answered(status(name, served.store_url)[0])
 
 
-@router.get("/{name}/plan", response_model=PlanSeen, responses=responses())
-def plan(name: NamePath, served: Here, asker: Viewer) -> object:
+@router.get("/{name}/plan", response_model=PlanOutline, responses=responses())
+def plan(name: NamePath, served: Here, asker: Viewer) -> Response:
     """Give the plan that is in force."""
-    return Client(served.place).in_force(name).to_data()
+    return answered(outline(Client(served.store_url).in_force(name)))
 
 
 @router.get("/{name}/continuum", response_model=ContinuumAnswer, responses=responses())
-def continuum(name: NamePath, served: Here, asker: Viewer) -> object:
+def continuum(name: NamePath, served: Here, asker: Viewer) -> Response:
     """Give the zones that a deployment was planned for."""
-    return zones_data(Client(served.place).stored(name).continuum)
+    return answered(zones_data(Client(served.store_url).stored(name).continuum))
 
 
-@router.get("/{name}/history", response_model=HistoryAnswer, responses=responses())
-def history(name: NamePath, served: Here, asker: Viewer) -> object:
+@router.get("/{name}/history", response_model=History, responses=responses())
+def history(name: NamePath, served: Here, asker: Viewer) -> Response:
     """Tell what was wanted of a deployment, what became of it, and what happened."""
-    return live.history(name, served.place).to_data()
+    return answered(deployments.history(name, served.store_url))
 
 
-@router.get("/{name}/explain", response_model=ExplainAnswer | None, responses=responses())
-def explain(name: NamePath, served: Here, asker: Viewer) -> object:
+@router.get("/{name}/explain", response_model=Explained | None, responses=responses())
+def explain(name: NamePath, served: Here, asker: Viewer) -> Response:
     """Say in words what the change under way does, or the last one did; null before the first."""
-    change, words, journal = live.explain(name, served.place)
-    return live.change_data(change, words, journal) if change else None
+    return answered(deployments.explain(name, served.store_url))
 
 
-@router.get("/{name}/metrics", response_model=MetricsAnswer, responses=responses())
+@router.get("/{name}/metrics", response_model=Metrics, responses=responses())
 def metrics(
     name: NamePath,
     served: Here,
     asker: Viewer,
     since_s: Annotated[float, Query(gt=0, le=86400, description="How far to look back.")] = 600.0,
-) -> object:
+) -> Response:
     """Tell what units and operators take, give and cost, how busy hosts and links are, and how it went."""
-    return live_loop.metrics(name, since_s, served.place).to_data()
+    return answered(objectives.metrics(name, since_s, served.store_url))
 
 
-@router.get("/{name}/model", response_model=ModelAnswer, responses=responses())
-def model(name: NamePath, served: Here, asker: Viewer) -> object:
+@router.get("/{name}/model", response_model=dict[str, tuple[Compared, ...]], responses=responses())
+def model(name: NamePath, served: Here, asker: Viewer) -> Response:
     """Hold what the model says of a deployment against what is measured."""
-    found = live_loop.compared(name, served.place)
-    return {kind: [pair.to_data() for pair in pairs] for kind, pairs in found.items()}
+    return answered(objectives.compared(name, served.store_url))
 
 
-@router.get("/{name}/promise", response_model=PromiseSeen | None, responses=responses())
-def promise(name: NamePath, served: Here, asker: Viewer) -> object:
-    """Tell what is promised of a deployment; null where nothing is."""
-    found = live_loop.promise(name, served.place)
-    return found.to_data() if found else None
+@router.get("/{name}/slo", response_model=SLO | None, responses=responses())
+@router.get("/{name}/promise", include_in_schema=False)
+def slo(name: NamePath, served: Here, asker: Viewer) -> Response:
+    """Tell the SLO of a deployment; null where nothing is."""
+    return answered(objectives.slo(name, served.store_url))
 
 
 @router.get("/{name}/dead-letters", response_model=DeadLetters, responses=responses())
@@ -103,13 +98,13 @@ def dead_letters(
     served: Here,
     asker: Viewer,
     limit: Annotated[int, Query(ge=1, le=10_000, description="Letters at most.")] = 1000,
-) -> object:
+) -> Response:
     """List the records that did not fit their source's schema, as the zones keep them."""
     unreached: list[str] = []
     letters = []
     with served.turn():
-        for letter in live.dead_letters(name, served.place, home=served.home, say=unreached.append):
+        for letter in deployments.dead_letters(name, served.store_url, home=served.home, say=unreached.append):
             letters.append(letter)
             if len(letters) >= limit:
                 break
-    return {"letters": letters, "unreached": unreached}
+    return answered(DeadLetters(letters=tuple(letters), unreached=tuple(unreached)))

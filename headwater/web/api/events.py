@@ -11,21 +11,22 @@ import math
 import threading
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Annotated, Any
 
 import anyio
 import anyio.to_thread
 from fastapi import APIRouter, Header, HTTPException, Query
 from fastapi.responses import StreamingResponse
-from pydantic_core import to_json
 
-from headwater import live_loop
+from headwater.app import objectives
+from headwater.app.observe import look
 from headwater.control.records import Event
-from headwater.errors import HeadwaterError
-from headwater.live_view import look
+from headwater.core.errors import HeadwaterError
+from headwater.core.jsonform import dump_json
 from headwater.web.access import Asker
-from headwater.web.api.asking import Here, Served, Viewer
-from headwater.web.api.forms import MOST, NAME
+from headwater.web.api.dependencies import Here, Served, Viewer
+from headwater.web.api.requests import MOST, NAME
 from headwater.web.problems import problem_of, responses
 
 EVERY = 0.5
@@ -103,7 +104,7 @@ async def _stream(
         beat, looked, failed, last = time.monotonic(), -math.inf, "", b""
         while not served.ends.is_set() and (until is None or time.monotonic() < until):
             try:
-                after, found = await anyio.to_thread.run_sync(live_loop.told, after, name, served.place)
+                after, found = await anyio.to_thread.run_sync(objectives.told, after, name, served.store_url)
                 if views and time.monotonic() - looked >= LOOKS:
                     looked = time.monotonic()
                     before, last = last, await anyio.to_thread.run_sync(_view, served)
@@ -138,9 +139,8 @@ def _is_known(served: Served, asker: Asker) -> bool:
 
 
 def _view(served: Served) -> bytes:
-    """Look at everything; the moment is left out, so that nothing is sent while nothing is new."""
-    data = look(served.place).to_data()
-    return to_json({k: v for k, v in data.items() if k != "at"}, inf_nan_mode="null")
+    """Look at everything; the moment is 0, so that nothing is sent while nothing is new."""
+    return dump_json(replace(look(served.store_url), at=0.0))
 
 
 def _told(event: Event) -> str:

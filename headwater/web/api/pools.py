@@ -2,106 +2,103 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
-from headwater import live_share
-from headwater.errors import Missing
-from headwater.render.share import pool_data
+from headwater.app import pools
+from headwater.app.pools import Joined, PoolOutline, pool_outline
+from headwater.control.sharing import Owner as OwnerRecord
+from headwater.core.errors import Missing
+from headwater.reuse.costs import Account
 from headwater.reuse.pool import Pool
 from headwater.web.access import Asker
-from headwater.web.api.answers import CostAnswer, JoinedAnswer, OwnerAnswer, PoolAnswer
-from headwater.web.api.asking import Here, Operator, Owner, Served, Viewer, as_owner, named
-from headwater.web.api.forms import NAME, NamePath, OwnerForm, OwnerPath, PoolPath, RightForm, SubmitForm
+from headwater.web.api.dependencies import Here, Operator, Owner, Served, Viewer, as_owner, named
+from headwater.web.api.requests import NAME, NamePath, OwnerForm, OwnerPath, PoolPath, RightForm, SubmitForm
+from headwater.web.api.responses import answered
 from headwater.web.problems import responses
 
 router = APIRouter(tags=["pools"])
-OwnerQuery = Annotated[
-    str | None, Query(pattern=NAME, description="On whose behalf; by default the token's owner's.")
-]
+OwnerQuery = Annotated[str | None, Query(pattern=NAME, description="On whose behalf; by default the token's owner's.")]
 
 
-@router.get("/pools", response_model=list[PoolAnswer], responses=responses())
-def every(served: Here, asker: Viewer) -> object:
+@router.get("/pools", response_model=list[PoolOutline], responses=responses())
+def every(served: Here, asker: Viewer) -> Response:
     """List what was submitted: whose it is, what it shares, where its results are."""
-    return [pool_data(pool) for pool in live_share.pools(served.place)]
+    return answered([pool_outline(pool) for pool in pools.pools(served.store_url)])
 
 
-@router.get("/pools/{pool}", response_model=PoolAnswer, responses=responses())
-def one(pool: PoolPath, served: Here, asker: Viewer) -> object:
+@router.get("/pools/{pool}", response_model=PoolOutline, responses=responses())
+def one(pool: PoolPath, served: Here, asker: Viewer) -> Response:
     """Tell what is in a pool."""
-    return pool_data(_pool(pool, served))
+    return answered(pool_outline(_pool(pool, served)))
 
 
-@router.get("/pools/{pool}/costs", response_model=list[CostAnswer], responses=responses())
-def costs(pool: PoolPath, served: Here, asker: Viewer) -> object:
+@router.get("/pools/{pool}/costs", response_model=list[Account], responses=responses())
+def costs(pool: PoolPath, served: Here, asker: Viewer) -> Response:
     """Tell what a pool's dataflows cost, shared and alone; nothing while nothing is measured."""
     _pool(pool, served)
-    return [account.to_data() for account in live_share.costs(served.place).get(pool, ())]
+    return answered(pools.costs(served.store_url).get(pool, ()))
 
 
-@router.post(
-    "/pools/{pool}/dataflows", status_code=202, response_model=JoinedAnswer, responses=responses(409, 413)
-)
-def submit(pool: PoolPath, form: SubmitForm, served: Here, asker: Owner) -> object:
+@router.post("/pools/{pool}/dataflows", status_code=202, response_model=Joined, responses=responses(409, 413))
+def submit(pool: PoolPath, form: SubmitForm, served: Here, asker: Owner) -> Response:
     """Run a dataflow together with what a pool runs: what is common runs once."""
     owner = as_owner(asker, form.owner)
     continuum = form.continuum
     with served.turn():
         flow, zones = named(served, form.dataflow, continuum, of=pool)
-        return live_share.submit(flow, zones, owner, served.place, pool=pool, token=asker.token).to_data()
+        found = pools.submit(flow, zones, owner, served.store_url, pool=pool, token=asker.token)
+    return answered(found, 202)
 
 
 @router.get("/pools/{pool}/dataflows/{name}", response_model=dict[str, Any], responses=responses())
-def written(pool: PoolPath, name: NamePath, served: Here, asker: Owner, owner: OwnerQuery = None) -> object:
+def written(pool: PoolPath, name: NamePath, served: Here, asker: Owner, owner: OwnerQuery = None) -> Response:
     """Give a dataflow as it was submitted, to its owner or whom that one lets read it."""
     _member(pool, name, served)
     who = as_owner(asker, owner)
-    return live_share.written(name, who, served.place, token=asker.token).to_data()
+    return answered(pools.written(name, who, served.store_url, token=asker.token).to_data())
 
 
 @router.delete(
     "/pools/{pool}/dataflows/{name}",
     status_code=202,
-    response_model=JoinedAnswer,
+    response_model=Joined,
     responses=responses(409),
 )
-def remove(pool: PoolPath, name: NamePath, served: Here, asker: Owner, owner: OwnerQuery = None) -> object:
+def remove(pool: PoolPath, name: NamePath, served: Here, asker: Owner, owner: OwnerQuery = None) -> Response:
     """Take a dataflow out of its pool, with what nobody else needs; the others go on."""
     _member(pool, name, served)
     who = as_owner(asker, owner)
     with served.turn():
-        return live_share.remove(name, who, served.place, token=asker.token).to_data()
+        return answered(pools.remove(name, who, served.store_url, token=asker.token), 202)
 
 
-@router.post(
-    "/pools/{pool}/defragment", status_code=202, response_model=JoinedAnswer, responses=responses(409)
-)
-def defragment(pool: PoolPath, served: Here, asker: Operator) -> object:
+@router.post("/pools/{pool}/defragment", status_code=202, response_model=Joined, responses=responses(409))
+def defragment(pool: PoolPath, served: Here, asker: Operator) -> Response:
     """Put together again what coming and going has cut up: fewer queries, and all state is kept."""
     with served.turn():
-        return live_share.defragment(pool, served.place).to_data()
+        return answered(pools.defragment(pool, served.store_url), 202)
 
 
-@router.get("/owners", response_model=list[OwnerAnswer], responses=responses())
-def owners(served: Here, asker: Viewer) -> object:
+@router.get("/owners", response_model=list[OwnerRecord], responses=responses())
+def owners(served: Here, asker: Viewer) -> Response:
     """List owners of whom something is known: role, limits, and whether a token is needed."""
-    return [asdict(owner) for owner in live_share.owners(served.place)]
+    return answered(pools.owners(served.store_url))
 
 
-@router.patch("/owners/{name}", response_model=OwnerAnswer, responses=responses(409, 413))
-def set_owner(name: OwnerPath, form: OwnerForm, served: Here, asker: Owner) -> object:
+@router.patch("/owners/{name}", response_model=OwnerRecord, responses=responses(409, 413))
+def set_owner(name: OwnerPath, form: OwnerForm, served: Here, asker: Owner) -> Response:
     """Set what an owner may do and run; with the token of `admin`, where that one has one.
 
     Tokens are made by `headwater owner NAME --token` alone, so that none goes over the network.
     """
     given = form.model_dump(exclude_unset=True)
     role = given.pop("role", None)
-    limits = replace(live_share.limits_of(name, served.place), **given)
-    live_share.set_owner(name, served.place, limits=limits, role=role, shown=asker.token)
-    return next(asdict(o) for o in live_share.owners(served.place) if o.name == name)
+    limits = replace(pools.limits_of(name, served.store_url), **given)
+    pools.set_owner(name, served.store_url, limits=limits, role=role, shown=asker.token)
+    return answered(next(o for o in pools.owners(served.store_url) if o.name == name))
 
 
 @router.put("/rights", status_code=204, responses=responses(413))
@@ -118,11 +115,11 @@ def revoke(form: RightForm, served: Here, asker: Owner) -> None:
 
 def _set_right(form: RightForm, served: Served, asker: Asker, *, given: bool) -> None:
     owner = as_owner(asker, form.owner)
-    live_share.grant(owner, form.other, form.what, served.place, given=given, token=asker.token)
+    pools.grant(owner, form.other, form.what, served.store_url, given=given, token=asker.token)
 
 
 def _pool(name: str, served: Served) -> Pool:
-    found = live_share.pools(served.place)
+    found = pools.pools(served.store_url)
     for pool in found:
         if pool.name == name:
             return pool
@@ -132,6 +129,4 @@ def _pool(name: str, served: Served) -> Pool:
 
 def _member(pool: str, name: str, served: Served) -> None:
     if name not in _pool(pool, served):
-        raise Missing(
-            f"no dataflow '{name}' is in it", where=f"pool {pool}", hint="GET /api/v1/pools lists all"
-        )
+        raise Missing(f"no dataflow '{name}' is in it", where=f"pool {pool}", hint="GET /api/v1/pools lists all")

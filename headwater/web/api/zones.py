@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
-from headwater.continuum import Continuum
-from headwater.web.api.answers import ContinuumAnswer
-from headwater.web.api.asking import Viewer, read_continuum
-from headwater.web.api.forms import ContinuumForm
+from headwater.continuum.model import Continuum
+from headwater.web.api.dependencies import Viewer, read_continuum
+from headwater.web.api.requests import ContinuumForm
+from headwater.web.api.responses import ContinuumAnswer, answered
 from headwater.web.problems import responses
 
 router = APIRouter(prefix="/continuum", tags=["continuum"])
@@ -18,9 +18,9 @@ _CONNECT = re.compile(r"(sc://[^/]+)/.*")
 
 
 @router.post("/check", response_model=ContinuumAnswer, responses=responses(413))
-def check(form: ContinuumForm, asker: Viewer) -> object:
+def check(form: ContinuumForm, asker: Viewer) -> Response:
     """Read zones, and give them as they were understood; every mistake is told with its line."""
-    return zones_data(read_continuum(form.continuum))
+    return answered(zones_data(read_continuum(form.continuum)))
 
 
 def zones_data(continuum: Continuum) -> dict[str, Any]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
 from nicegui import ui
 
-from headwater import live_unit
-from headwater.errors import HeadwaterError
-from headwater.live_seen import DeploymentSeen, View
+from headwater.app import details
+from headwater.app.details import MemberDetail
+from headwater.app.view import DeploymentSeen, View
+from headwater.core.errors import HeadwaterError
 from headwater.web.dashboard import words
 from headwater.web.dashboard.frame import Frame, address, nothing_yet, phase_tag
 from headwater.web.dashboard.rich import Node, Rich, link, node, table, tag
@@ -28,7 +28,7 @@ class DataflowsPage:
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
-        self._members: Sequence[Mapping[str, Any]] = ()
+        self._members: Sequence[MemberDetail] = ()
         self._read_at = -SHARED
         with frame.build("dataflows"), ui.element("div").classes("hw-page"):
             ui.html("<h1>Dataflows</h1>", sanitize=False)
@@ -46,14 +46,14 @@ class DataflowsPage:
         if view.pools and time.monotonic() - self._read_at > SHARED:
             self._read_at = time.monotonic()
             with suppress(HeadwaterError):  # the banner says it; what was read last stays
-                self._members = await run_in_threadpool(live_unit.shared, self._frame.place.store)
+                self._members = await run_in_threadpool(details.shared, self._frame.place.store)
         if not view.deployments:
             self._rich.show(nothing_yet(view))
             return
         self._rich.show(*nodes(view, self._members, str(self._find.value or "").strip().lower()))
 
 
-def nodes(view: View, members: Sequence[Mapping[str, Any]], wanted: str) -> list[Node]:
+def nodes(view: View, members: Sequence[MemberDetail], wanted: str) -> list[Node]:
     """Tell of all dataflows whose name, or whose owner's name, has what is wanted in it."""
     own = [d for d in view.deployments if wanted in d.name.lower()]
     head = [
@@ -64,7 +64,7 @@ def nodes(view: View, members: Sequence[Mapping[str, Any]], wanted: str) -> list
         "#Waiting",
         "#Units",
         "#Dead letters",
-        "Promise",
+        "SLO",
     ]
     found: list[Node] = [
         table(head, (_row(d) for d in own), caption="Deployments")
@@ -72,11 +72,7 @@ def nodes(view: View, members: Sequence[Mapping[str, Any]], wanted: str) -> list
         else node("p", "No deployment is called so.", cls="hw-soft"),
     ]
     for pool in view.pools:
-        mine = [
-            m
-            for m in members
-            if m["pool"] == pool.name and (wanted in m["name"].lower() or wanted in m["owner"].lower())
-        ]
+        mine = [m for m in members if m.pool == pool.name and (wanted in m.name.lower() or wanted in m.owner.lower())]
         total, owners = sum(m.operators for m in pool.dataflows), len({m.owner for m in pool.dataflows})
         found += [
             node("h2", f"Pool {pool.name}"),
@@ -97,12 +93,12 @@ def nodes(view: View, members: Sequence[Mapping[str, Any]], wanted: str) -> list
 
 
 def _row(one: DeploymentSeen) -> Node:
-    if not one.promised:
-        promise: Node = node("span", "none", cls="hw-soft")
+    if not one.has_slo:
+        slo: Node = node("span", "none", cls="hw-soft")
     elif one.broken:
-        promise = node("span", "; ".join(one.broken), cls="hw-bad")
+        slo = node("span", "; ".join(one.broken), cls="hw-bad")
     else:
-        promise = tag("kept", "on")
+        slo = tag("kept", "on")
     done = f" {one.done} of {one.steps}" if one.busy and one.steps else ""
     return node(
         "tr",
@@ -113,19 +109,19 @@ def _row(one: DeploymentSeen) -> Node:
         node("td", words.count(one.lag), cls="n"),
         node("td", f"{one.running} of {one.units}", cls="n"),
         node("td", words.count(one.dead_letters), cls="n"),
-        node("td", promise),
+        node("td", slo),
         key=one.name,
     )
 
 
-def _member(one: Mapping[str, Any]) -> Node:
-    operators = sorted(one["operators"], key=lambda o: not o["users"])
+def _member(one: MemberDetail) -> Node:
+    operators = sorted(one.operators, key=lambda o: not o.users)
     shown: list[Node] = [
         node(
             "span",
-            o["operator"],
-            cls="hw-op hw-op-shared" if o["users"] else "hw-op",
-            title=f"shared with {', '.join(o['users'])}" if o["users"] else o["kind"],
+            o.operator,
+            cls="hw-op hw-op-shared" if o.users else "hw-op",
+            title=f"shared with {', '.join(o.users)}" if o.users else o.kind,
         )
         for o in operators[:SHOWN]
     ]
@@ -133,8 +129,8 @@ def _member(one: Mapping[str, Any]) -> Node:
         shown.append(node("span", f"and {len(operators) - SHOWN} more", cls="hw-soft"))
     return node(
         "tr",
-        node("td", one["name"]),
-        node("td", one["owner"]),
+        node("td", one.name),
+        node("td", one.owner),
         node("td", node("div", *shown, cls="hw-ops")),
-        key=f"{one['pool']}/{one['name']}",
+        key=f"{one.pool}/{one.name}",
     )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
 from nicegui import ui
 
-from headwater import live_unit
-from headwater.errors import HeadwaterError
-from headwater.live_seen import DeploymentSeen, View
+from headwater.app import details
+from headwater.app.details import Course
+from headwater.app.view import DeploymentSeen, View
+from headwater.core.errors import HeadwaterError
 from headwater.web.dashboard import words
 from headwater.web.dashboard.frame import Frame, phase_tag, trouble
 from headwater.web.dashboard.rich import Node, Rich, facts, link, node, tag
@@ -38,7 +40,7 @@ class DeploymentPage:
                 ui.toggle(SPANS, value=self._seconds, on_change=self._spanned).props(
                     'dense unelevated no-caps aria-label="Span"'
                 )
-            self._chart = ui.echart(options((), {}, 0.0, 0.0)).classes("hw-chart")
+            self._chart = ui.echart(options(None)).classes("hw-chart")
             self._chart.props(
                 'role="img" aria-label="Rows per second and latency over time, with changes and decisions"'
             )
@@ -57,19 +59,13 @@ class DeploymentPage:
             return
         self._read_at = time.monotonic()
         try:
-            course = await run_in_threadpool(
-                live_unit.course, self._name, self._seconds, self._frame.place.store
-            )
+            course = await run_in_threadpool(details.course, self._name, self._seconds, self._frame.place.store)
         except HeadwaterError as error:
             self._line.show(trouble(error))
             return
-        data = course.to_data()
-        promise = data["promise"] or {}
-        self._chart.options.update(
-            options(data["metrics"]["course"], data, promise.get("max_latency"), data["since"])
-        )
+        self._chart.options.update(options(course))
         self._chart.update()
-        self._line.show(*timeline(data))
+        self._line.show(*timeline(course))
 
 
 def head(name: str, one: DeploymentSeen | None, view: View) -> list[Node]:
@@ -92,7 +88,7 @@ def head(name: str, one: DeploymentSeen | None, view: View) -> list[Node]:
     ]
     if one.message:
         found.append(node("p", one.message.replace("\n  -> ", " – "), cls="hw-bad"))
-    promise = "none" if not one.promised else "kept" if not one.broken else "broken"
+    slo = "none" if not one.has_slo else "kept" if not one.broken else "broken"
     found.append(
         node(
             "div",
@@ -103,7 +99,7 @@ def head(name: str, one: DeploymentSeen | None, view: View) -> list[Node]:
                     ("Rows waiting", words.count(one.lag)),
                     ("Units", f"{one.running} of {one.units}"),
                     ("Dead letters", words.count(one.dead_letters)),
-                    ("Promise", promise),
+                    ("SLO", slo),
                 ]
             ),
             cls="hw-big",
@@ -128,19 +124,20 @@ def head(name: str, one: DeploymentSeen | None, view: View) -> list[Node]:
 # ---------------------------------------------------------------- the chart
 
 
-def options(
-    course: Sequence[Mapping[str, Any]], data: Mapping[str, Any], limit: float | None, since: float
-) -> dict[str, Any]:
+def options(seen: Course | None) -> dict[str, Any]:
     """Give the chart: rates above, latency below, over the same time; changes and decisions as lines."""
-    rates = [[m["at"] * 1000, round(m["rows_per_s"], 2)] for m in course]
-    latency = [[m["at"] * 1000, None if m["latency_s"] is None else round(m["latency_s"], 3)] for m in course]
-    lines = list(_lines(data))
+    course = seen.metrics.course if seen else ()
+    since = seen.since if seen else 0.0
+    limit = seen.slo.max_latency if seen and seen.slo else math.inf
+    rates = [[m.at * 1000, round(m.rows_per_s, 2)] for m in course]
+    latency = [[m.at * 1000, None if m.latency_s is None else round(m.latency_s, 3)] for m in course]
+    lines = list(_lines(seen)) if seen else []
     axis = {
         "axisLabel": {"color": _GREY},
         "axisLine": {"lineStyle": {"color": _GREY}},
         "splitLine": {"show": False},
     }
-    known = [m["at"] for m in course] + [c["begun"] for c in data.get("changes", ())]
+    known = [m.at for m in course] + [c.begun for c in (seen.changes if seen else ())]
     begins = max(since, min(known) - 5.0) if known else since  # no empty hours before there was anything
     times = {"type": "time", "min": begins * 1000 or None, "max": time.time() * 1000, **axis}
     figures = {"type": "value", "splitNumber": 3, **axis, "nameTextStyle": {"color": _GREY, "align": "left"}}
@@ -151,12 +148,12 @@ def options(
         [
             {
                 "yAxis": limit,
-                "name": "promised",
+                "name": "SLO",
                 "lineStyle": {"color": _RED, "type": "dashed"},
-                "label": {"formatter": "promised", "color": _RED, "position": "insideEndTop"},
+                "label": {"formatter": "SLO", "color": _RED, "position": "insideEndTop"},
             }
         ]
-        if limit
+        if math.isfinite(limit)
         else []
     )
     return {
@@ -199,44 +196,44 @@ def options(
     }
 
 
-def _lines(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for change in data.get("changes", ()):
-        bad = change["outcome"] not in ("done", None)
+def _lines(seen: Course) -> Iterator[dict[str, Any]]:
+    for change in seen.changes:
+        bad = change.outcome not in ("done", None)
         yield {
-            "xAxis": change["begun"] * 1000,
-            "name": f"version {change['version']}",
+            "xAxis": change.begun * 1000,
+            "name": f"version {change.version}",
             "lineStyle": {"color": _RED if bad else _WATER, "type": "solid", "width": 1},
-            "label": {"formatter": f"v{change['version']}", "color": _RED if bad else _WATER},
+            "label": {"formatter": f"v{change.version}", "color": _RED if bad else _WATER},
         }
-    for decision in data.get("decisions", ()):
+    for decision in seen.decisions:
         yield {
-            "xAxis": decision["at"] * 1000,
-            "name": f"decision {decision['id']}",
+            "xAxis": decision.at * 1000,
+            "name": f"decision {decision.id}",
             "lineStyle": {"color": _AMBER, "type": "dotted", "width": 1.5},
-            "label": {"formatter": f"d{decision['id']}", "color": _AMBER},
+            "label": {"formatter": f"d{decision.id}", "color": _AMBER},
         }
 
 
-def timeline(data: Mapping[str, Any]) -> list[Node]:
+def timeline(seen: Course) -> list[Node]:
     """Tell what happened in the span, the newest first."""
     found: list[tuple[float, str, list[Node]]] = []
-    for change in data["changes"]:
-        outcome = change["outcome"] or "under way"
-        kind = "change" if change["outcome"] in ("done", None) else "bad"
-        took = f" in {words.span(change['ended'] - change['begun'])}" if change["ended"] else ""
+    for change in seen.changes:
+        outcome = change.outcome or "under way"
+        kind = "change" if change.outcome in ("done", None) else "bad"
+        took = f" in {words.span(change.ended - change.begun)}" if change.ended else ""
         said: list[Node] = [
-            node("strong", f"Version {change['version']}"),
-            f" {change['goal']}: {outcome}{took}",
+            node("strong", f"Version {change.version}"),
+            f" {change.goal}: {outcome}{took}",
         ]
-        if change["message"]:
-            said.append(node("div", change["message"].replace("\n  -> ", " – "), cls="hw-soft"))
-        found.append((change["begun"], kind, said))
-    for decision in data["decisions"]:
-        about = link(f"Decision {decision['id']}", f"/proposals/{decision['id']}")
-        found.append((decision["at"], "decision", [about, f" {decision['why']}: {decision['state']}"]))
-    for event in data["events"]:
-        if not event["text"].startswith(("decision ", "version ")):  # they are told of already
-            found.append((event["at"], "event", [event["text"].splitlines()[0]]))
+        if change.message:
+            said.append(node("div", change.message.replace("\n  -> ", " – "), cls="hw-soft"))
+        found.append((change.begun, kind, said))
+    for decision in seen.decisions:
+        about = link(f"Decision {decision.id}", f"/proposals/{decision.id}")
+        found.append((decision.at, "decision", [about, f" {decision.why}: {decision.state}"]))
+    for event in seen.events:
+        if not event.text.startswith(("decision ", "version ")):  # they are told of already
+            found.append((event.at, "event", [event.text.splitlines()[0]]))
     found.sort(key=lambda one: one[0], reverse=True)
     if not found:
         return [

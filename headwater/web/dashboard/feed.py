@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from headwater import live_view
-from headwater.live_seen import LinkSeen, UnitSeen, View, ZoneSeen
+from headwater.app import observe
+from headwater.app.view import LinkSeen, UnitSeen, View, ZoneSeen
 from headwater.web.dashboard import words
 
 EVERY = 1.0
@@ -28,11 +28,11 @@ class _Stamped:
     piece: dict[str, Any]
 
 
-class Feed:
+class ViewFeed:
     """Looks at a store as long as it is started; ``view`` is the newest, ``version`` counts them."""
 
-    def __init__(self, place: str | None, *, every: float = EVERY) -> None:
-        self._place = place
+    def __init__(self, store_url: str | None, *, every: float = EVERY) -> None:
+        self._place = store_url
         self._every = every
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -59,7 +59,7 @@ class Feed:
             self._thread = None
 
     def _run(self) -> None:
-        for view in live_view.watch(self._place, every=self._every, at_once=True, stop=self._stop):
+        for view in observe.watch(self._place, every=self._every, at_once=True, stop=self._stop):
             self.take(view)
 
     def take(self, view: View) -> None:
@@ -153,9 +153,7 @@ def link_piece(link: LinkSeen) -> dict[str, Any]:
         text += f" · {words.percent(used)}"
     if link.up is False:
         text = "down"
-    known = (
-        f"{words.speed(link.capacity_bytes_per_s)} at most" if link.capacity_bytes_per_s else "not limited"
-    )
+    known = f"{words.speed(link.capacity_bytes_per_s)} at most" if link.capacity_bytes_per_s else "not limited"
     return {
         "lower": link.lower,
         "bed": bed,

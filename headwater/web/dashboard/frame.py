@@ -14,12 +14,12 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse
 from nicegui import ui
 
+from headwater.app.view import View
 from headwater.control.sharing import Role
-from headwater.errors import HeadwaterError
-from headwater.live_seen import View
+from headwater.core.errors import HeadwaterError
 from headwater.web.access import Access, Asker, NotKnown
 from headwater.web.dashboard import words
-from headwater.web.dashboard.feed import Feed
+from headwater.web.dashboard.feed import ViewFeed
 from headwater.web.dashboard.rich import Node, Rich, empty, link, node, tag
 from headwater.web.dashboard.sessions import COOKIE, Sessions, Visitor
 
@@ -47,20 +47,20 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Place:
+class DashboardContext:
     """What a dashboard is of: a store, who may look at it, what is seen there, where local agents are."""
 
     store: str | None
     access: Access | None
     sessions: Sessions
-    feed: Feed
+    feed: ViewFeed
     home: Path
 
 
 class Frame:
     """An open page: its visitor, and what is done at each beat."""
 
-    def __init__(self, place: Place, visitor: Visitor, asker: Asker, request: Request) -> None:
+    def __init__(self, place: DashboardContext, visitor: Visitor, asker: Asker, request: Request) -> None:
         self.place = place
         self.visitor = visitor
         self.asker = asker
@@ -177,13 +177,11 @@ class Frame:
             names = list(_THEMES)
             self._theme = names[(names.index(self._theme) + 1) % 3] if self._theme in names else "auto"
             self._dark.value = _THEMES[self._theme]
-            ui.run_javascript(
-                f"document.cookie = '{THEME}={self._theme}; path=/; max-age=31536000; samesite=strict'"
-            )
+            ui.run_javascript(f"document.cookie = '{THEME}={self._theme}; path=/; max-age=31536000; samesite=strict'")
             ui.notify(f"Colours: {self._theme}", position="bottom", timeout=1200)
 
 
-async def opened(request: Request, place: Place) -> Frame | RedirectResponse:
+async def opened(request: Request, place: DashboardContext) -> Frame | RedirectResponse:
     """Open a page for whoever asks for it, or send them to sign in first."""
     visitor = Visitor(place.access, place.sessions, request.cookies.get(COOKIE))
     try:
@@ -257,9 +255,7 @@ def address(name: str) -> str:
 
 def phase_tag(phase: str, busy: bool, failed: int = 0) -> Node:
     """Show a phase with its colour."""
-    kind = (
-        "bad" if failed or phase == "failed" else "busy" if busy else "on" if phase == "running" else "plain"
-    )
+    kind = "bad" if failed or phase == "failed" else "busy" if busy else "on" if phase == "running" else "plain"
     return tag(phase.replace("_", " "), kind)
 
 

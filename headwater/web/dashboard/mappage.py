@@ -9,10 +9,11 @@ from typing import Any
 from fastapi.concurrency import run_in_threadpool
 from nicegui import ui
 
-from headwater import live_unit
-from headwater.errors import HeadwaterError
-from headwater.live_seen import LinkSeen, UnitSeen, View, ZoneSeen
-from headwater.live_unit import StreamDetail, UnitDetail
+from headwater.app import details
+from headwater.app.details import StreamDetail, UnitDetail
+from headwater.app.objectives import OperatorMetrics
+from headwater.app.view import LinkSeen, UnitSeen, View, ZoneSeen
+from headwater.core.errors import HeadwaterError
 from headwater.web.dashboard import words
 from headwater.web.dashboard.frame import Frame, address, nothing_yet, trouble
 from headwater.web.dashboard.rich import Node, Rich, facts, link, node, table, tag
@@ -35,9 +36,7 @@ class MapPage:
             ui.html("<h1>Map of zones</h1>", sanitize=False).classes("hw-sr")
             self._map = ZoneMap(frame.place.feed, self._selected)
             self._empty = Rich().classes("hw-map-empty")
-            self._panel = (
-                ui.element("aside").classes("hw-panel").props('hidden aria-label="Details" tabindex="-1"')
-            )
+            self._panel = ui.element("aside").classes("hw-panel").props('hidden aria-label="Details" tabindex="-1"')
             with self._panel:
                 self._rich = Rich(on_act=self._acted)
         ui.keyboard(on_key=self._key, ignore=["input", "select", "textarea"])
@@ -96,7 +95,7 @@ class MapPage:
             self._detail_at = time.monotonic()
             try:
                 self._detail = await run_in_threadpool(
-                    live_unit.unit, unit.deployment, unit.unit, self._frame.place.store
+                    details.unit, unit.deployment, unit.unit, self._frame.place.store
                 )
             except HeadwaterError as error:
                 self._rich.show(*unit_nodes(unit, None), trouble(error))
@@ -130,7 +129,7 @@ def zone_nodes(zone: ZoneSeen, up: LinkSeen | None, now: float) -> list[Node]:
     found.append(
         facts(
             [
-                ("Heard of", words.ago(zone.heard, now)),
+                ("Heard of", words.ago(zone.heartbeat, now)),
                 ("Units", str(len(zone.units))),
                 ("Parent", zone.parent),
             ]
@@ -226,7 +225,8 @@ def unit_nodes(unit: UnitSeen, detail: UnitDetail | None) -> list[Node]:
     )
     if detail is None:
         return found
-    measured = {o["operator"]: o for o in (detail.measured or {}).get("operators", ()) if not o["location"]}
+    operators = detail.measured.operators if detail.measured else ()
+    measured = {o.operator: o for o in operators if not o.location}
     found.append(node("h3", "Operators"))
     found.append(
         node(
@@ -249,9 +249,7 @@ def unit_nodes(unit: UnitSeen, detail: UnitDetail | None) -> list[Node]:
     )
     found += _streams("Reads", detail.reads, "from") + _streams("Writes", detail.writes, "to")
     spark = (
-        "started by the zone's agent, without a page of its own"
-        if detail.spark is None
-        else node("code", detail.spark)
+        "started by the zone's agent, without a page of its own" if detail.spark is None else node("code", detail.spark)
     )
     found += [
         node("h3", "Where"),
@@ -270,10 +268,10 @@ def unit_nodes(unit: UnitSeen, detail: UnitDetail | None) -> list[Node]:
     return found
 
 
-def _flow(measured: dict[str, Any] | None) -> str:
+def _flow(measured: OperatorMetrics | None) -> str:
     if measured is None:
         return "not measured"
-    return f"{words.rate(measured['rows_in_per_s'])} in, {words.rate(measured['rows_out_per_s'])} out"
+    return f"{words.rate(measured.rows_in_per_s)} in, {words.rate(measured.rows_out_per_s)} out"
 
 
 def _streams(title: str, streams: tuple[StreamDetail, ...], way: str) -> list[Node]:

@@ -10,13 +10,13 @@ from typing import Any
 from fastapi import FastAPI, Request
 from nicegui import ui
 
-from headwater.live import HOME
+from headwater.app.deployments import HOME
 from headwater.web.access import Access
 from headwater.web.dashboard.dataflows import DataflowsPage
+from headwater.web.dashboard.deadletters import LettersPage
 from headwater.web.dashboard.deployment import DeploymentPage
-from headwater.web.dashboard.feed import Feed
-from headwater.web.dashboard.frame import Frame, Place, opened
-from headwater.web.dashboard.letters import LettersPage
+from headwater.web.dashboard.feed import ViewFeed
+from headwater.web.dashboard.frame import DashboardContext, Frame, opened
 from headwater.web.dashboard.mappage import MapPage
 from headwater.web.dashboard.proposals import ProposalPage, ProposalsPage
 from headwater.web.dashboard.sessions import Sessions
@@ -30,7 +30,7 @@ _ICON = (
 )
 
 
-def attach(app: FastAPI, place: str | None, access: Access | None, home: Path = HOME) -> None:
+def attach(app: FastAPI, store_url: str | None, access: Access | None, home: Path = HOME) -> None:
     """Add the dashboard of a store to a server, for whoever ``access`` lets in; None: for anybody.
 
     ``home``: where the agents of this machine are kept, which are asked for dead letters.
@@ -38,7 +38,7 @@ def attach(app: FastAPI, place: str | None, access: Access | None, home: Path = 
     To be called after all other routes were added: it answers to all addresses that are left. A process has
     one dashboard, the one that is added last.
     """
-    own = Place(store=place, access=access, sessions=Sessions(), feed=Feed(place), home=home)
+    own = DashboardContext(store=store_url, access=access, sessions=Sessions(), feed=ViewFeed(store_url), home=home)
     attach_signin(app, own)
     _add_pages(own)
     inner = app.router.lifespan_context
@@ -65,7 +65,7 @@ def attach(app: FastAPI, place: str | None, access: Access | None, home: Path = 
     )
 
 
-def _add_pages(place: Place) -> None:
+def _add_pages(place: DashboardContext) -> None:
     @ui.page("/", title="Map · Headwater")
     async def map_page(request: Request) -> Any:
         return await _opened(request, place, MapPage)
@@ -95,7 +95,7 @@ def _add_pages(place: Place) -> None:
         return await _opened(request, place, lambda frame: WhatIfPage(frame, of))
 
 
-async def _opened(request: Request, place: Place, build: Any) -> Any:
+async def _opened(request: Request, place: DashboardContext, build: Any) -> Any:
     frame = await opened(request, place)
     if not isinstance(frame, Frame):
         return frame

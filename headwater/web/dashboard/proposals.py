@@ -8,13 +8,13 @@ from typing import Any
 from fastapi.concurrency import run_in_threadpool
 from nicegui import ui
 
-from headwater import live_loop, live_unit
+from headwater.app import details, objectives
 from headwater.app.client import Preview
+from headwater.app.details import Examined, ZoneSummary
+from headwater.app.view import View
 from headwater.control.records import Decision
-from headwater.errors import HeadwaterError
-from headwater.live_seen import View
-from headwater.live_unit import Proposal
-from headwater.plan.turns import Turn
+from headwater.core.errors import HeadwaterError
+from headwater.plan.summary import SummaryLine
 from headwater.web.dashboard import words
 from headwater.web.dashboard.frame import Frame, address, trouble
 from headwater.web.dashboard.rich import Node, Rich, empty, link, node, table, tag
@@ -47,7 +47,7 @@ class ProposalsPage:
         if open_ones == self._seen:
             return
         try:
-            decisions = await run_in_threadpool(live_loop.decisions, None, self._frame.place.store)
+            decisions = await run_in_threadpool(objectives.decisions, None, self._frame.place.store)
         except HeadwaterError as error:
             self._rich.show(trouble(error))
             return
@@ -58,10 +58,8 @@ class ProposalsPage:
 def listed(decisions: Sequence[Decision]) -> list[Node]:
     """List decisions, those that wait for a person first."""
     if not decisions:
-        text = "Once a deployment has a promise, changes that would keep it are proposed here."
-        return [
-            empty("Nothing was proposed yet", text, "headwater promise NAME --max-latency 2s --mode advise")
-        ]
+        text = "Once a deployment has an SLO, changes that would keep it are proposed here."
+        return [empty("Nothing was proposed yet", text, "headwater slo NAME --max-latency 2s --mode advise")]
     newest = sorted(decisions, key=lambda d: (d.state != "proposed", -d.id))[:SHOWN]
     rows = (
         node(
@@ -75,7 +73,7 @@ def listed(decisions: Sequence[Decision]) -> list[Node]:
         )
         for d in newest
     )
-    lead = "What was decided because of a promise. What is proposed waits for somebody to approve it."
+    lead = "What was decided because of an SLO. What is proposed waits for somebody to approve it."
     return [
         node("p", lead, cls="hw-lead"),
         table(["No.", "Dataflow", "State", "Why", "#At"], rows, caption="Decisions"),
@@ -113,7 +111,7 @@ class ProposalPage:
 
     async def _read(self) -> None:
         try:
-            found = await run_in_threadpool(live_unit.proposal, self._number, self._frame.place.store)
+            found = await run_in_threadpool(details.examine, self._number, self._frame.place.store)
         except HeadwaterError as error:
             self._head.show(trouble(error))
             self._buttons.set_visibility(False)
@@ -127,16 +125,14 @@ class ProposalPage:
         self._rich.show(*body(found))
 
     async def _approve(self) -> None:
-        version = await self._frame.act(
-            "operator", lambda: live_loop.approve(self._number, self._frame.place.store)
-        )
+        version = await self._frame.act("operator", lambda: objectives.approve(self._number, self._frame.place.store))
         if version is not None:
             ui.notify(f"Version {version} is wanted now.", type="positive", position="top")
         await self._read()
 
     async def _reject(self) -> None:
         def reject() -> bool:
-            live_loop.reject(self._number, self._frame.place.store)
+            objectives.reject(self._number, self._frame.place.store)
             return True
 
         if await self._frame.act("operator", reject):
@@ -160,7 +156,7 @@ def head(decision: Decision) -> list[Node]:
     ]
 
 
-def body(found: Proposal) -> list[Node]:
+def body(found: Examined) -> list[Node]:
     """Tell what would happen, and what is foretold of it."""
     shown = figures(found.decision.data)
     if found.decision.after:
@@ -170,11 +166,11 @@ def body(found: Proposal) -> list[Node]:
         return [node("p", found.gone.replace("\n  -> ", " – "), cls="hw-bad"), *shown]
     if found.preview is None:
         return shown
-    turned, placed = change_nodes(found.preview, found.turns)
+    turned, placed = change_nodes(found.preview, found.change_summary)
     return [*turned, *shown, *placed]
 
 
-def change_nodes(preview: Preview, turned: Sequence[Turn]) -> tuple[list[Node], list[Node]]:
+def change_nodes(preview: Preview, turned: Sequence[SummaryLine]) -> tuple[list[Node], list[Node]]:
     """Tell what a change would do to units; and where all are before and after, step by step."""
     lines = (
         node(
@@ -191,7 +187,7 @@ def change_nodes(preview: Preview, turned: Sequence[Turn]) -> tuple[list[Node], 
         for turn in turned
     )
     same = len(preview.diff.units) - len(preview.diff.changed)
-    rows = (_zone(zone) for zone in live_unit.zones_of(preview))
+    rows = (_zone(zone) for zone in details.zones_of(preview))
     return [
         node("h2", "What would change"),
         node("ul", *lines, cls="hw-turns"),
@@ -204,18 +200,18 @@ def change_nodes(preview: Preview, turned: Sequence[Turn]) -> tuple[list[Node], 
     ]
 
 
-def _zone(zone: Mapping[str, Any]) -> Node:
-    before, after = set(zone["before"]), set(zone["after"])
+def _zone(zone: ZoneSummary) -> Node:
+    before, after = set(zone.before), set(zone.after)
 
     def units(own: Sequence[str], others: set[str], cls: str) -> Node:
         return node("td", *(node("div", u, cls=None if u in others else cls) for u in own))
 
     return node(
         "tr",
-        node("td", zone["zone"], " ", node("span", zone["layer"], cls="hw-soft")),
-        units(zone["before"], after, "hw-gone"),
-        units(zone["after"], before, "hw-new"),
-        key=zone["zone"],
+        node("td", zone.zone, " ", node("span", zone.layer, cls="hw-soft")),
+        units(zone.before, after, "hw-gone"),
+        units(zone.after, before, "hw-new"),
+        key=zone.zone,
     )
 
 
@@ -236,14 +232,12 @@ def figures(data: Mapping[str, Any]) -> list[Node]:
         "#Fullest host",
         "#Into the top layer",
         "#Cost",
-        "Keeps the promise",
+        "Keeps the SLO",
     ]
     return [node("h2", "What is foretold"), table(head_, rows, caption="Predicted figures")]
 
 
-def _figures(
-    name: str, one: Mapping[str, Any], before: Mapping[str, Any] | None, *, chosen: bool = False
-) -> Node:
+def _figures(name: str, one: Mapping[str, Any], before: Mapping[str, Any] | None, *, chosen: bool = False) -> Node:
     load = max((v for v in (one.get("load") or {}).values() if v is not None), default=None)
     broken = one.get("breaks") or []
     keeps: Node = (

@@ -9,9 +9,9 @@ from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from headwater.errors import HeadwaterError
+from headwater.core.errors import HeadwaterError
 from headwater.web.access import MOST, NotKnown
-from headwater.web.dashboard.frame import Place
+from headwater.web.dashboard.frame import DashboardContext
 from headwater.web.dashboard.sessions import COOKIE, LASTS
 
 _LARGEST = 4096
@@ -47,7 +47,7 @@ as long as you are signed in, and nowhere else.</p>
 </form></main></body></html>"""
 
 
-def attach_signin(app: FastAPI, place: Place) -> None:
+def attach_signin(app: FastAPI, place: DashboardContext) -> None:
     """Add the pages for signing in and out."""
 
     @app.get("/signin", include_in_schema=False)
@@ -75,9 +75,7 @@ def attach_signin(app: FastAPI, place: Place) -> None:
         if not asker.on_trial:
             secure = request.url.scheme == "https"
             session = place.sessions.begin(token)
-            answer.set_cookie(
-                COOKIE, session, max_age=int(LASTS), httponly=True, samesite="strict", secure=secure
-            )
+            answer.set_cookie(COOKIE, session, max_age=int(LASTS), httponly=True, samesite="strict", secure=secure)
         return answer
 
     @app.get("/signout", include_in_schema=False)

@@ -7,11 +7,12 @@ from typing import Any
 from fastapi.concurrency import run_in_threadpool
 from nicegui import ui
 
-from headwater import live_whatif
-from headwater.errors import HeadwaterError
-from headwater.live_seen import View
-from headwater.live_whatif import Supposed, WhatIf
-from headwater.plan.turns import turns
+from headwater.app import whatif
+from headwater.app.view import View
+from headwater.app.whatif import Supposed, WhatIf
+from headwater.core.errors import HeadwaterError
+from headwater.core.jsonform import dump
+from headwater.plan.summary import change_summary
 from headwater.web.dashboard import words
 from headwater.web.dashboard.frame import Frame, nothing_yet, trouble
 from headwater.web.dashboard.proposals import change_nodes, figures
@@ -35,9 +36,7 @@ class WhatIfPage:
         self._wanted = of
         with frame.build("whatif"), ui.element("div").classes("hw-page"):
             ui.html("<h1>What if</h1>", sanitize=False)
-            lead = (
-                "Suppose other rates or another link, and see what would be placed where. Nothing is changed."
-            )
+            lead = "Suppose other rates or another link, and see what would be placed where. Nothing is changed."
             Rich(node("p", lead, cls="hw-lead"))
             with ui.element("div").classes("hw-form") as self._form:
                 usual = "dense outlined"
@@ -46,11 +45,9 @@ class WhatIfPage:
                 self._rates.style("width: 190px")
                 self._link = ui.select([], label="Link of zone", clearable=True).props(usual)
                 self._link.style("min-width: 150px")
-                self._bandwidth = (
-                    ui.input("Bandwidth", placeholder="1Mbit/s").props(usual).style("width: 130px")
-                )
+                self._bandwidth = ui.input("Bandwidth", placeholder="1Mbit/s").props(usual).style("width: 130px")
                 self._delay = ui.input("Delay", placeholder="40ms").props(usual).style("width: 110px")
-                ui.button("Foretell", on_click=self._foretell).props("unelevated color=primary")
+                ui.button("Foretell", on_click=self._predict).props("unelevated color=primary")
             self._rich = Rich()
         frame.on_view(self._show)
 
@@ -70,14 +67,12 @@ class WhatIfPage:
             self._zones = zones
             self._link.set_options(zones, value=self._link.value if self._link.value in zones else None)
 
-    async def _foretell(self) -> None:
+    async def _predict(self) -> None:
         self._rich.show(node("p", "Foretelling…", cls="hw-soft"))
         rates, links = self._supposed()
         name, place = str(self._of.value), self._frame.place.store
         try:
-            found = await run_in_threadpool(
-                lambda: live_whatif.what_if(name, Supposed.read(rates, links), place)
-            )
+            found = await run_in_threadpool(lambda: whatif.what_if(name, Supposed.read(rates, links), place))
         except HeadwaterError as error:
             self._rich.show(trouble(error))
             return
@@ -93,7 +88,7 @@ class WhatIfPage:
 
 def nodes(found: WhatIf) -> list[Node]:
     """Tell what would be, and what would be changed then."""
-    data = found.to_data()
+    data = dump(found.shown())
     supposed = "; ".join(data["supposed"]) or "all as it is"
     known = _KNOWN.get(found.basis, found.basis)
     shown: list[Node] = [
@@ -109,7 +104,7 @@ def nodes(found: WhatIf) -> list[Node]:
     head = ["", "#Latency p95", "#Fullest host", "#Into the top layer", "#Cost", "Limits"]
     shown += [table(head, rows, caption="Now, and as is supposed"), *_links(data)]
     if found.preview is not None:
-        turned, placed = change_nodes(found.preview, turns(found.preview.diff))
+        turned, placed = change_nodes(found.preview, change_summary(found.preview.diff))
         shown += [*turned, *placed]
     return [*shown, *figures(data)]
 

@@ -8,7 +8,7 @@ from typing import Any
 from nicegui.element import Element
 from nicegui.events import GenericEventArguments
 
-from headwater.web.dashboard.feed import Feed
+from headwater.web.dashboard.feed import ViewFeed
 
 Selected = Callable[[str, str, str | None], Awaitable[None]]
 """Told the kind (``zone`` or ``unit``), the name and, of a unit, the deployment of what was chosen."""
@@ -17,7 +17,7 @@ Selected = Callable[[str, str, str | None], Awaitable[None]]
 class ZoneMap(Element, component="zonemap.js"):
     """Draws the zones of a feed, and tells what is chosen there."""
 
-    def __init__(self, feed: Feed, on_select: Selected) -> None:
+    def __init__(self, feed: ViewFeed, on_select: Selected) -> None:
         super().__init__()
         self._feed = feed
         self._version = -1

@@ -1,0 +1,341 @@
+"""The controller with many zones and deployments, over simulated nodes of which one in a hundred hangs.
+
+Store, planner and controller are the real ones; a node is an object in memory that does at once what it is
+told. For each number of zones, in a process of its own:
+
+- ``plan_s``: to plan a dataflow whose locations are those of all zones;
+- ``poll_round_s``: from the first to the last answer of a round in which every node that answers is asked;
+- ``change_begins_s``: from storing a desired state to the first order to a node, for deployments without a
+  node that hangs, while the others are polled;
+- ``idle_cores``: processor time over time while nothing changes, simulated nodes included;
+- ``rss_mb``: resident memory.
+
+``python -m benchmarks.control --json FILE``
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+import headwater as hw
+from benchmarks import common
+from headwater.app.client import Client, PlanRequest
+from headwater.continuum.model import Continuum, Node
+from headwater.control import tables
+from headwater.control.controller import Controller
+from headwater.control.store import Store
+from headwater.core.metrics import Progress, UnitProgress
+from headwater.dataflow.graph import Dataflow
+from headwater.plan.build import annotated, build
+from headwater.plan.port import NodeReport, TakeStamp
+from headwater.plan.spec import UnitSpec
+from headwater.plan.steps import Incarnation, incarnation
+
+SIZES = (10, 100, 1_000, 10_000)
+PER_SITE = 9
+HANGS = 100
+"""One node in so many hangs."""
+LONGEST = 900.0
+"""Seconds that any wait may last."""
+
+
+def continuum(zones: int) -> Continuum:
+    """Make a cloud, and sites with up to nine edge zones each; every edge zone has a location of its own."""
+    found: dict[str, object] = {"C1": {"layer": "cloud", "hosts": {"vm": {"n_cpu": 16}}}}
+    site = 0
+    while len(found) < zones:
+        site += 1
+        link = {"bandwidth": "100Mbit/s", "latency": "20ms"}
+        found[f"S{site}"] = {"layer": "site", "parent": "C1", "link": link, "hosts": {f"s{site}": {"n_cpu": 4}}}
+        for n in range(1, min(PER_SITE, zones - len(found)) + 1):
+            found[f"E{site}.{n}"] = {
+                "layer": "edge",
+                "parent": f"S{site}",
+                "locations": [f"L{site}.{n}"],
+                "link": {"bandwidth": "10Mbit/s", "latency": "5ms"},
+                "hosts": {f"gw{site}.{n}": {"n_cpu": 2}},
+            }
+    return Continuum.from_data({"name": "many", "layers": ["edge", "site", "cloud"], "zones": found})
+
+
+def dataflow(name: str, locations: Sequence[str], least: float = 1.0) -> Dataflow:
+    """Filter at the edge, count by window at sites, put together in the cloud."""
+    builder = hw.flow(name, locations=list(locations))
+    rows = builder.read.csv("in/{location}", "id int, ts timestamp, v double", location_as="location")
+    low = rows.with_watermark("ts", "1 second").where(f"v > {least}").named("low").to_layer("site")
+    counts = low.group_by(hw.window("ts", "1 minute"), "location").agg(n="count(*)").named("counts")
+    counts.to_layer("cloud").write.memory("out")
+    return builder.build()
+
+
+class World:
+    """The nodes: what runs on each, when each was asked, and the first order of each deployment since a reset."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, SimulatedZone] = {}
+        self.hung: frozenset[str] = frozenset()
+        self.over = threading.Event()
+        self.orders: dict[str, float] = {}
+
+    def open(self, node: Node, stamps: TakeStamp) -> SimulatedZone:
+        """Give the port of a node."""
+        return self.nodes.setdefault(node.name, SimulatedZone(node.name, self))
+
+    def wait_if_hung(self, node: str) -> None:
+        """Let a call to a node that hangs last until the benchmark is over."""
+        if node in self.hung:
+            self.over.wait(LONGEST)
+
+
+class SimulatedZone:
+    """A node that does at once what it is told, as ``headwater.plan.port.NodePort`` has it."""
+
+    def __init__(self, name: str, world: World) -> None:
+        self.name, self._world = name, world
+        self.asked: list[float] = []
+        self._units: dict[str, dict[Incarnation, UnitSpec]] = {}
+        self._progress: dict[str, Progress] = {}
+
+    def _order(self, spec: UnitSpec) -> dict[Incarnation, UnitSpec]:
+        self._world.wait_if_hung(self.name)
+        self._world.orders.setdefault(spec.deployment, time.monotonic())
+        self._progress.pop(spec.deployment, None)
+        return self._units.setdefault(spec.deployment, {})
+
+    def report(self) -> NodeReport:
+        """Give what runs here."""
+        self._world.wait_if_hung(self.name)
+        for name, units in self._units.items():
+            if name not in self._progress:
+                self._progress[name] = Progress(seconds=1.0, units=tuple(map(_running, units.values())))
+        self.asked.append(time.monotonic())
+        running = {name: dict.fromkeys(units, "running") for name, units in self._units.items()}
+        return NodeReport(progress=dict(self._progress), units=running)  # type: ignore[arg-type]
+
+    def check(self, spec: UnitSpec) -> None:
+        """Do nothing, as do the other steps that move no unit."""
+        self._order(spec)
+
+    def prepare(self, spec: UnitSpec, *, joining: Sequence[str] = ()) -> None:
+        """Do nothing."""
+        self._order(spec)
+
+    def start(self, spec: UnitSpec) -> None:
+        """Run a unit."""
+        self._order(spec)[incarnation(spec.unit)] = spec
+
+    def update_inputs(self, spec: UnitSpec) -> None:
+        """Do nothing."""
+        self._order(spec)
+
+    def stop(self, spec: UnitSpec, *, clean: bool = False) -> None:
+        """Stop a unit."""
+        self._order(spec).pop(incarnation(spec.unit), None)
+
+    def drained(self, spec: UnitSpec) -> bool:
+        """Tell that all is read."""
+        self._order(spec)
+        return True
+
+    def preflight(self, spec: UnitSpec) -> None:
+        """Do nothing."""
+        self._order(spec)
+
+    def warm_up(self, spec: UnitSpec, transfer: object, saved: Sequence[str]) -> None:
+        """Do nothing."""
+        self._order(spec)
+
+    def save(self, spec: UnitSpec) -> tuple[int, int]:
+        """Tell that nothing was kept."""
+        self._order(spec)
+        return 0, 0
+
+    def load(self, spec: UnitSpec, transfer: object, saved: Sequence[str]) -> None:
+        """Do nothing."""
+        self._order(spec)
+
+    def finish(self, spec: UnitSpec) -> bool:
+        """Stop a unit that has used up its input."""
+        self.stop(spec)
+        return True
+
+    def forget(self, spec: UnitSpec) -> bool:
+        """Forget a unit."""
+        self.stop(spec)
+        return True
+
+    def progress(self, deployment: str) -> Progress:
+        """Give how far a deployment is here."""
+        return self.report().progress.get(deployment, Progress(seconds=1.0))
+
+
+def _running(spec: UnitSpec) -> UnitProgress:
+    return UnitProgress(unit=spec.id, zone=spec.unit.zone, layer=spec.unit.layer, status="running")
+
+
+# ---------------------------------------------------------------- one size
+
+
+def measure(zones: int, *, repeats: int, quick: bool) -> dict[str, Any]:
+    """Measure one number of zones in this process."""
+    tables.SYNCHRONOUS = "OFF"
+    found: dict[str, Any] = {"zones": zones, "deployments": max(1, zones // 10)}
+    many = continuum(zones)
+    whole = dataflow("whole", many.locations)
+    found["plan_s"] = common.middle([_planned(whole, many) for _ in range(repeats)])
+    with tempfile.TemporaryDirectory() as scratch:
+        return {**found, **_live(many, found["deployments"], Path(scratch), repeats=repeats, quick=quick)}
+
+
+def _planned(flow: Dataflow, many: Continuum) -> float:
+    """Give the seconds that it takes to propose a plan; each time of a continuum that was just read."""
+    fresh = Continuum.from_data(many.to_data())
+    begun = time.monotonic()
+    Client("no-store-here.db").propose(PlanRequest(dataflow=flow, continuum=fresh))
+    return time.monotonic() - begun
+
+
+def _live(many: Continuum, count: int, scratch: Path, *, repeats: int, quick: bool) -> dict[str, float]:
+    world, store, stop = World(), Store(scratch / "store.db"), threading.Event()
+    places = {f"d{n}": many.locations[n * PER_SITE : (n + 1) * PER_SITE] for n in range(count)}
+    for name, at in places.items():
+        store.want(name, "run", _plan(many, name, at))
+    controller = Controller(store, world.open)
+    thread = threading.Thread(target=controller.run, args=(stop,), name="controller")
+    thread.start()
+    try:
+        _until(lambda: all(r.observed_version == r.version for r in store.deployments()))
+        names = [node for node in world.nodes if node != "C1"]
+        world.hung = frozenset(names[HANGS // 2 :: HANGS])
+        answering = [node for name, node in world.nodes.items() if name not in world.hung]
+        _until_asked(answering, 2)  # the first round finds the nodes that hang
+        begins = _changes(store, world, many, places, 2 if quick else 5 * repeats)
+        _until(lambda: all(r.observed_version == r.version for r in store.deployments()))
+        took = _rounds(answering, 1 if quick else 3)
+        idle = _idle(5.0 if quick else 20.0)
+        return {
+            "poll_round_s": round(median(took), 3),
+            "change_begins_s": round(median(begins), 3),
+            "idle_cores": round(idle, 4),
+            "rss_mb": round(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20),
+        }
+    finally:
+        stop.set()
+        world.over.set()
+        thread.join(60.0)
+        store.close()
+
+
+def _plan(many: Continuum, name: str, at: Sequence[str], least: float = 1.0) -> Any:
+    flow = dataflow(name, at, least)
+    return build(flow, many, annotated(flow, many))
+
+
+def _changes(
+    store: Store, world: World, many: Continuum, places: Mapping[str, Sequence[str]], times: int
+) -> list[float]:
+    """Change deployments that have no node that hangs, one after the other; give when each begins."""
+    free = []
+    for name in places:
+        plan = store.active_plan(name)
+        if plan is not None and not {u.node for u in plan.units} & world.hung:
+            free.append(name)
+    found = []
+    for name in free[:: max(1, len(free) // times)][:times]:
+        plan = _plan(many, name, places[name], least=2.0)
+        world.orders.pop(name, None)
+        begun = time.monotonic()
+        store.want(name, "run", plan)
+        _until(lambda name=name: name in world.orders)  # type: ignore[misc]
+        found.append(world.orders[name] - begun)
+    return found
+
+
+def _rounds(answering: Sequence[SimulatedZone], times: int) -> list[float]:
+    """Give for some rounds the seconds from the first node that is asked to the last one."""
+    found = []
+    for _ in range(times):
+        before = [len(node.asked) for node in answering]
+        _until_asked(answering, 1)
+        of_round = [node.asked[n] for node, n in zip(answering, before, strict=True)]
+        found.append(max(of_round) - min(of_round))
+        _until_asked(answering, 1)  # a round may have been under way: the next one counts from its beginning
+    return found
+
+
+def _until_asked(nodes: Sequence[SimulatedZone], times: int) -> None:
+    before = [len(node.asked) for node in nodes]
+    _until(lambda: all(len(node.asked) >= n + times for node, n in zip(nodes, before, strict=True)))
+
+
+def _idle(seconds: float) -> float:
+    """Give the cores that this process takes while nothing is asked of it."""
+    worked, begun = time.process_time(), time.monotonic()
+    time.sleep(seconds)
+    return (time.process_time() - worked) / (time.monotonic() - begun)
+
+
+def _until(true: Any) -> None:
+    deadline = time.monotonic() + LONGEST
+    while not true():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"not so within {LONGEST:.0f} s")
+        time.sleep(0.02)
+
+
+# ---------------------------------------------------------------- all sizes
+
+
+def show(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print a row for each size."""
+    table = Table("zones", "deployments", "plan", "poll round", "change begins", "idle cores", "memory")
+    for row in rows:
+        seconds = (f"{row[name]:.3g} s" for name in ("plan_s", "poll_round_s", "change_begins_s"))
+        table.add_row(
+            f"{row['zones']:,}", f"{row['deployments']:,}", *seconds, f"{row['idle_cores']:.2%}", f"{row['rss_mb']} MB"
+        )
+    console.print(table)
+
+
+def _options() -> argparse.Namespace:
+    parser = common.arguments(__doc__.splitlines()[0], repeats=3)
+    parser.add_argument("--zones", type=int, metavar="N", help="measure this number of zones in this process")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run the benchmark."""
+    options = _options()
+    repeats = common.repeats_of(options)
+    if options.zones is not None:
+        print(json.dumps(measure(options.zones, repeats=repeats, quick=options.quick)))
+        return
+    known, found = common.facts(quick=options.quick), []
+    for zones in SIZES:
+        command = [sys.executable, "-m", "benchmarks.control", "--zones", str(zones), "--repeats", str(repeats)]
+        told = subprocess.run(
+            [*command, *(["--quick"] if options.quick else [])],
+            cwd=common.ROOT, stdout=subprocess.PIPE, check=True, timeout=4 * LONGEST,
+        )  # fmt: skip
+        found.append(json.loads(told.stdout.splitlines()[-1]))
+        show(found[-1:], Console(stderr=True))
+    show(found, Console())
+    common.write_result(options.json, {"rows": found}, facts=known)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""What a deployment is to keep to while it runs, and who decides on changes for it. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from headwater.core.errors import PlacementError
+from headwater.core.jsonform import Unbounded
+
+Mode = Literal["off", "advise", "auto"]
+"""Nobody decides; changes are proposed to a person; changes are made."""
+MODES: tuple[Mode, ...] = ("off", "advise", "auto")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SLO:
+    """Limits of a deployment, and how calmly they are kept.
+
+    ``max_latency``: seconds from an event's arrival to what it led to, for 95 of 100 at every sink.
+    ``max_bandwidth``: bytes/s over links into the top layer. ``max_cost``: RU, see ``placement.usage``.
+    ``headroom``: the share of a host's cores that stays free. ``gain``: by what share the cost has to fall
+    for a change that no limit calls for. ``cool_down``: seconds after a change without another one, unless a
+    limit is broken. ``settle``: seconds after which a change is judged. Raises PlacementError for what
+    cannot be meant.
+    """
+
+    mode: Mode = "advise"
+    max_latency: Unbounded = math.inf
+    max_bandwidth: Unbounded = math.inf
+    max_cost: Unbounded = math.inf
+    headroom: float = 0.2
+    gain: float = 0.1
+    cool_down: float = 60.0
+    settle: float = 20.0
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise PlacementError(f"there is no mode '{self.mode}'", hint=f"the modes are {', '.join(MODES)}")
+        for name in ("max_latency", "max_bandwidth", "max_cost"):
+            if not getattr(self, name) > 0:
+                raise PlacementError(f"{name} is {getattr(self, name)}", hint="give more than 0, or no limit")
+        for name, most in (("headroom", 1.0), ("gain", 1.0), ("cool_down", math.inf), ("settle", math.inf)):
+            if not 0 <= getattr(self, name) < most:
+                raise PlacementError(f"{name} is {getattr(self, name)}", hint=f"give 0 up to below {most:g}")
+
+    @property
+    def limited(self) -> bool:
+        """Tell whether it limits anything but the hosts' load."""
+        return not all(map(math.isinf, (self.max_latency, self.max_bandwidth, self.max_cost)))

@@ -1,0 +1,1 @@
+"""A node's agent: it runs the units that it is told to."""

@@ -1,0 +1,344 @@
+"""A node's agent: carries out what it is told, remembers it, and goes on alone when nobody is there.
+
+What it was told last of each unit is on its own disk. So after a restart, of the agent or of the
+machine, with or without a link, its units go on; queries that still run are adopted.
+
+Directory of an agent::
+
+    agent.json                       its address and process, for this machine's eyes
+    peers.json                       where other nodes' agents are
+    terms.json                       the newest term of each store that has given orders
+    spark/<host>/                    its Spark
+    deployments/<name>/              channels, checkpoints, sinks (see layout.py)
+    deployments/<name>/specs/        descriptions of units, by digest
+    deployments/<name>/tasks.json    each unit, its description and whether it is to run
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headwater.agent import statetransfer
+from headwater.agent.tasks import NodeTasks
+from headwater.agent.warmup import warm_up
+from headwater.channels.filelog import FileLog
+from headwater.channels.wire import PROTOCOL, Action, Credentials
+from headwater.connectors.deadletters import read_dead_letters
+from headwater.connectors.replaying import read_wanted, replay, sources_of
+from headwater.core.errors import ChannelError, DeploymentError, HeadwaterError, SpecUnknown
+from headwater.core.jsonform import dump, load
+from headwater.core.requirement import Capabilities
+from headwater.disk.durable import read_note, write_atomically
+from headwater.disk.settings import UnitSettings
+from headwater.plan.port import Fence, Stamp
+from headwater.plan.spec import UnitSpec
+from headwater.plan.transfer import StateTransfer
+from headwater.query.query import reaching_spark
+from headwater.spark.hosts import HostMeter
+from headwater.spark.sparks import Sparks
+from headwater.state.savedstate import StateStore
+
+_LOG = logging.getLogger(__name__)
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,300}")
+_LOOK = 1.0  # seconds between two looks at what runs
+_SAVE = 5.0  # seconds between two notes of the units' totals
+
+
+class Agent:
+    """The units, channels and Spark of one node. Its methods may be called from many threads.
+
+    ``offers``: the capabilities of its host; None where it stands in for whatever the plan counts on.
+    ``share``: it does so for all nodes, whose channels are in one directory.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        directory: Path,
+        credentials: Credentials,
+        sparks: Sparks,
+        settings: UnitSettings | None = None,
+        *,
+        offers: Capabilities | None = None,
+        share: bool = False,
+    ) -> None:
+        self.node = node
+        self.directory = directory.resolve()
+        self.offers = offers
+        self._share = share
+        self._credentials = credentials
+        self._sparks = sparks
+        self._settings = settings or UnitSettings()
+        self._lock = threading.RLock()
+        self._stopping = threading.Event()
+        self._deployed: dict[str, NodeTasks] = {}
+        self._hosts = HostMeter(sparks)
+        self._peers: dict[str, str] = read_note(self.directory / "peers.json")
+        self._fencing = threading.Lock()
+        self._fence = Fence(read_note(self.directory / "terms.json"), self._keep_terms)
+        self._guard = threading.Thread(target=self._watch, name="guard", daemon=True)
+
+    # ------------------------------------------------------------ life
+
+    def begin(self) -> None:
+        """Go on with what was to run when the agent ended last."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for name in self._remembered():
+            self._open(name)
+        self._guard.start()
+
+    def _remembered(self) -> list[str]:
+        home = self.directory / "deployments"
+        found = sorted(home.iterdir()) if home.is_dir() else []
+        return [place.name for place in found if (place / "tasks.json").exists()]
+
+    def _keep_terms(self, terms: Mapping[str, int]) -> None:
+        write_atomically(self.directory / "terms.json", json.dumps(terms))
+
+    def end(self, *, units: bool) -> None:
+        """End the agent; with ``units`` the queries and their Spark as well, at a batch boundary."""
+        self._stopping.set()
+        with self._lock:
+            for deployed in self._deployed.values():
+                deployed.leave(stop=units)
+            if units:
+                self._sparks.stop()
+
+    def find_log(self, name: str) -> FileLog:
+        """Give the log of a name ``<deployment>/<channel>``, or of a sink: ``<deployment>/sinks/<log>``."""
+        parts = name.split("/")
+        if len(parts) == 2:
+            parts.insert(1, "channels")
+        if len(parts) != 3 or parts[1] not in ("channels", "sinks") or not all(map(_NAME.fullmatch, parts)):
+            raise ChannelError(f"not a log's name: {name!r}", where=self.node)
+        path = self._place_of(parts[0]) / parts[1] / parts[2]
+        if not path.is_dir():
+            raise ChannelError("there is no such log (yet)", where=f"{self.node}: {name}", hint="is its unit prepared?")
+        return FileLog(path)
+
+    # ------------------------------------------------------------ requests
+
+    def _hello(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"protocol": PROTOCOL, "node": self.node, "deployments": sorted(self._deployed)}
+
+    def actions(self) -> dict[str, Action]:
+        """Give what may be asked, by name; see ``agents.AgentClient`` for the other side."""
+        return {
+            "hello": self._hello,
+            "peers": self._meet,
+            "hold": self._hold,
+            "check": self._of_unit(lambda d, spec, body: d.check(spec)),
+            "prepare": self._of_unit(
+                lambda d, spec, body: d.prepare(spec, frozenset(map(str, body.get("joining") or ()))),
+                alone=True,
+            ),
+            "start": self._of_unit(lambda d, spec, body: d.start(spec), alone=True),
+            "update_inputs": self._of_unit(lambda d, spec, body: d.update_inputs(spec), alone=True),
+            "stop": self._of_unit(lambda d, spec, body: d.stop(spec, clean=bool(body.get("clean"))), alone=True),
+            "settle": self._of_unit(lambda d, spec, body: d.settle(spec)),
+            "drained": self._of_unit(lambda d, spec, body: d.drained(spec)),
+            "preflight": self._of_unit(self._preflight),
+            "warm_up": self._of_unit(self._warm_up),
+            "save": self._of_unit(self._save, alone=True),
+            "load": self._of_unit(self._load, alone=True),
+            "finish": self._of_unit(lambda d, spec, body: d.finish(spec), alone=True),
+            "forget": self._of_unit(self._forget, alone=True),
+            "end": self._end,
+            "report": self._report,
+            "progress": lambda body: dump(self._named(body).progress()),
+            "dead_letters": self._dead_letters,
+            "replay": self._replay,
+        }
+
+    def _meet(self, body: Mapping[str, Any]) -> None:
+        """Note where other zones' agents are."""
+        peers = {str(k): str(v) for k, v in dict(body.get("peers") or {}).items()}
+        if any(self._peers.get(zone) != address for zone, address in peers.items()):
+            self._peers |= peers
+            write_atomically(self.directory / "peers.json", json.dumps(self._peers))
+
+    def _hold(self, body: Mapping[str, Any]) -> str:
+        """Store a unit's description."""
+        spec = load(UnitSpec, body.get("spec"), what="a unit's description")
+        with self._lock:
+            return self._open(spec.deployment).hold(spec)
+
+    def _end(self, body: Mapping[str, Any]) -> None:
+        """Stop what runs under a unit's id."""
+        deployed, unit = self._named(body), str(body.get("unit"))
+        with deployed.alone(unit):
+            self._admit(body, f"{deployed.name}/{unit}")
+            deployed.end(unit)
+
+    def _report(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Give the state of all deployments, and what was last asked for of each unit."""
+        self._admit(body)
+        with self._lock:
+            here = dict(self._deployed)
+        return {
+            "progress": {name: dump(deployed.progress()) for name, deployed in here.items()},
+            "units": {
+                name: [[*which, wanted] for which, wanted in deployed.wanted().items()]
+                for name, deployed in here.items()
+            },
+        }
+
+    def _transfer(self, body: Mapping[str, Any]) -> tuple[StateTransfer, list[str]]:
+        """Read what a unit takes over, and the names of what was saved of its donors."""
+        transfer = load(StateTransfer, body.get("transfer"), what="what a unit takes over")
+        names = [str(name) for name in body.get("saved") or ()]
+        if not all(n == "" or _NAME.fullmatch(n) for n in names) or len(names) != len(transfer.source_units):
+            raise DeploymentError(f"not the names of what was saved: {names}", where=self.node)
+        return transfer, names
+
+    def _warm_up(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:
+        """Run a unit on a trifle, from what its donors keep by now if it takes over anything."""
+        transferred = self._transfer(body) if body.get("transfer") is not None else None
+        with deployed.acting(spec) as units:
+            dressed = statetransfer.dress(units, spec, *transferred, self._state_store()) if transferred else None
+        warm_up(units, spec, dressed)
+
+    def _load(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:
+        """Make a unit's checkpoint of what others have saved."""
+        transfer, names = self._transfer(body)
+        with deployed.acting(spec) as units:
+            statetransfer.load(units, spec, transfer, names, self._state_store())
+
+    def _dead_letters(self, body: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Give the first malformed records of a deployment."""
+        letters = read_dead_letters(self._named(body).layout.all_dead_letters)
+        return list(itertools.islice(letters, int(body.get("most", 1000))))
+
+    def _replay(self, body: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Offer dead letters again to the sources that they came from."""
+        wanted = read_wanted(body.get("letters"), where=self.node)
+        deployed, force = self._named(body), body.get("force") is True
+        find = sources_of(deployed.in_force(), deployed.layout)
+        found = replay(deployed.layout.all_dead_letters, wanted, find, force=force)
+        return [dump(replace(one, zone=self.node)) for one in found]
+
+    def _preflight(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:
+        """Raise what stands in the way of saving what a unit keeps."""
+        with deployed.acting(spec) as units:
+            statetransfer.preflight(units, spec, self._state_store())
+
+    def _save(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> dict[str, int]:
+        """Put what a stopped unit kept where other nodes find it; tell its size."""
+        with deployed.acting(spec) as units:
+            saved, sent = statetransfer.save(units, spec, self._state_store())
+        return {"bytes": saved.bytes, "sent": sent}
+
+    def _forget(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> bool:
+        """Delete what is stored of a unit here, and what it left for others."""
+        statetransfer.remove(deployed.layout, spec.unit)
+        return deployed.forget(spec)
+
+    def _state_store(self) -> StateStore:
+        if self._settings.state_store is None:
+            raise DeploymentError(
+                "there is no place to leave state for other units",
+                where=self.node,
+                hint="start its agent with --state-store URI, the same for all zones",
+            )
+        return StateStore(self._settings.state_store)
+
+    def _of_unit(self, call: Callable[[NodeTasks, UnitSpec, Mapping[str, Any]], Any], *, alone: bool = False) -> Action:
+        """Answer a request about a unit; ``alone``: nothing else is done with the unit meanwhile."""
+
+        def answer(body: dict[str, Any]) -> Any:
+            deployed = self._named(body)
+            spec = deployed.spec(str(body.get("digest")))
+            self._check_own(spec)
+            with reaching_spark(self.node):
+                if not alone:
+                    self._admit(body)
+                    return call(deployed, spec, body)
+                with deployed.alone(spec.id):
+                    # Only now: while it waited for its turn a newer one may have been taken.
+                    self._admit(body, f"{deployed.name}/{spec.id}")
+                    return call(deployed, spec, body)
+
+        return answer
+
+    def _admit(self, body: Mapping[str, Any], unit: str | None = None) -> None:
+        """Raise Fenced where a newer order was taken."""
+        with self._fencing:
+            self._fence.admit(load(Stamp, body.get("stamp"), what="the stamp of an order"), unit)
+
+    def _check_own(self, spec: UnitSpec) -> None:
+        """Refuse a unit of another node, or one that needs what this host does not have."""
+        if spec.unit.node != self.node:
+            raise DeploymentError(f"unit {spec.id} is not of this node", where=self.node, hint="check the addresses")
+        if self.offers is None or not (unmet := spec.requires.unmet(self.offers)):
+            return
+        raise DeploymentError(
+            f"it requires {spec.requires.text}, and this host offers less than the plan counts on ({'; '.join(unmet)})",
+            where=f"unit {spec.id}, {self.node}",
+            hint="correct the host's capabilities in the continuum, or start its agent with --offer",
+        )
+
+    def deployed(self, name: str) -> NodeTasks | None:
+        """Give what there is of a deployment."""
+        with self._lock:
+            return self._deployed.get(name)
+
+    def _named(self, body: Mapping[str, Any]) -> NodeTasks:
+        name = str(body.get("deployment"))
+        with self._lock:
+            if name not in self._deployed:
+                raise SpecUnknown("is not here", where=f"{self.node}: deployment {name}")
+            return self._deployed[name]
+
+    def _place_of(self, name: str) -> Path:
+        return self.directory / "deployments" / name
+
+    def _open(self, name: str) -> NodeTasks:
+        with self._lock:
+            if name not in self._deployed:
+                if not _NAME.fullmatch(name):
+                    raise DeploymentError(f"not a deployment's name: {name!r}")
+                self._deployed[name] = NodeTasks(
+                    name,
+                    self.node,
+                    self._place_of(name),
+                    self._sparks,
+                    self._peers,
+                    self._credentials,
+                    self._settings,
+                    self._hosts,
+                    share=self._share,
+                )
+            return self._deployed[name]
+
+    # ------------------------------------------------------------ the guard
+
+    def _watch(self) -> None:
+        saved = time.monotonic()
+        while not self._stopping.wait(_LOOK):
+            for deployed in list(self._deployed.values()):
+                try:
+                    deployed.look()
+                    if time.monotonic() - saved > _SAVE:
+                        deployed.save()
+                except HeadwaterError as error:
+                    _LOG.warning("%s: %s", deployed.name, error)
+                except Exception:  # the guard must not die of what nobody thought of
+                    _LOG.exception("deployment %s", deployed.name)
+            self._look_at_hosts()
+            if time.monotonic() - saved > _SAVE:
+                saved = time.monotonic()
+
+    def _look_at_hosts(self) -> None:
+        try:
+            self._hosts.look(r for deployed in list(self._deployed.values()) for r in deployed.running())
+        except Exception:  # nothing that runs depends on it
+            _LOG.exception("the host of %s", self.node)

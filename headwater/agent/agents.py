@@ -1,0 +1,381 @@
+"""The way to a zone's agent, and agents on this machine: start them, find them again, end them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from headwater.channels.flight import FlightLog
+from headwater.channels.wire import CA_ENV, PROTOCOL, TOKEN_ENV, Credentials, Wire
+from headwater.connectors.replaying import ReplayRequest
+from headwater.continuum.model import Node
+from headwater.core.errors import DeploymentError, SpecUnknown, Unavailable
+from headwater.core.jsonform import dump, load
+from headwater.core.metrics import Progress
+from headwater.disk.durable import write_atomically, write_first
+from headwater.disk.layout import sink_name
+from headwater.plan.model import DeploymentPlan
+from headwater.plan.port import NodeReport, Replayed, TakeStamp
+from headwater.plan.spec import UnitSpec
+from headwater.plan.transfer import StateTransfer
+
+STATE_ENV = "HEADWATER_STATE_STORE"
+LONG_SECONDS = 300.0
+"""For requests that may have to start a Spark first."""
+REPORT_SECONDS = 10.0
+"""For the state of a node."""
+
+STARTING = "starting.pid"
+"""The process of the agent that was started last in a directory, before it says itself where it listens."""
+START_SECONDS = 30.0
+STOP_SECONDS = 60.0
+
+
+Ask = Callable[[str, Mapping[str, Any], float], Any]
+"""Sends a request to an agent, by name, with a body, for so many seconds; gives its answer."""
+
+
+class AgentClient:
+    """A node, as its agent tells it: a ``NodePort``, and what else is asked of agents.
+
+    ``stamps``: of orders; without, only questions can be asked. ``meet``: called with the nodes that a unit
+    reads from, before a request about it.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        ask: Ask,
+        stamps: TakeStamp | None = None,
+        *,
+        meet: Callable[[Collection[str]], None] = lambda nodes: None,
+    ) -> None:
+        self.node = node
+        self._ask = ask
+        self._stamps = stamps
+        self._meet = meet
+
+    # ------------------------------------------------------------ orders
+
+    def check(self, spec: UnitSpec) -> None:
+        self._order("check", spec)
+
+    def prepare(self, spec: UnitSpec, *, joining: Sequence[str] = ()) -> None:
+        self._order("prepare", spec, joining=list(joining))
+
+    def start(self, spec: UnitSpec) -> None:
+        self._order("start", spec)
+
+    def update_inputs(self, spec: UnitSpec) -> None:
+        self._order("update_inputs", spec)
+
+    def stop(self, spec: UnitSpec, *, clean: bool = False) -> None:
+        self._order("stop", spec, clean=clean)
+
+    def settle(self, spec: UnitSpec) -> None:
+        """Wait until what has arrived on the node so far has gone through a unit."""
+        self._order("settle", spec)
+
+    def drained(self, spec: UnitSpec) -> bool:
+        return bool(self._order("drained", spec))
+
+    def preflight(self, spec: UnitSpec) -> None:
+        self._order("preflight", spec)
+
+    def warm_up(self, spec: UnitSpec, transfer: StateTransfer | None, saved: Sequence[str]) -> None:
+        self._order("warm_up", spec, transfer=dump(transfer), saved=list(saved))
+
+    def save(self, spec: UnitSpec) -> tuple[int, int]:
+        told = self._order("save", spec)
+        return int(told["bytes"]), int(told["sent"])
+
+    def load(self, spec: UnitSpec, transfer: StateTransfer, saved: Sequence[str]) -> None:
+        self._order("load", spec, transfer=dump(transfer), saved=list(saved))
+
+    def finish(self, spec: UnitSpec) -> bool:
+        return bool(self._order("finish", spec))
+
+    def forget(self, spec: UnitSpec) -> bool:
+        return bool(self._order("forget", spec))
+
+    def end(self, deployment: str, unit: str) -> None:
+        body = {"deployment": deployment, "unit": unit, "stamp": self._stamp()}
+        self._ask("end", body, LONG_SECONDS)
+
+    def report(self) -> NodeReport:
+        found = self._ask("report", {"stamp": self._stamp()}, REPORT_SECONDS)
+        return NodeReport(
+            progress={name: load(Progress, p, what="a report") for name, p in found["progress"].items()},
+            units={
+                name: {(unit, tag, epoch): wanted for unit, tag, epoch, wanted in units}
+                for name, units in found["units"].items()
+            },
+        )
+
+    # ------------------------------------------------------------ questions
+
+    def progress(self, deployment: str) -> Progress:
+        """Give the state of a deployment's part on this node."""
+        found: dict[str, Any] = self._ask("progress", {"deployment": deployment}, 60.0)
+        return load(Progress, found, what="a report")
+
+    def dead_letters(self, deployment: str) -> list[dict[str, Any]]:
+        """Give the first malformed records of this node."""
+        return list(self._ask("dead_letters", {"deployment": deployment}, 60.0))
+
+    def replay(self, deployment: str, wanted: Sequence[ReplayRequest], *, force: bool) -> list[Replayed]:
+        """Offer dead letters of this node again to the sources that they came from."""
+        body = {"deployment": deployment, "letters": dump(wanted), "force": force}
+        return [Replayed(**one) for one in self._ask("replay", body, LONG_SECONDS)]
+
+    def hello(self) -> dict[str, Any]:
+        """Ask whether the agent is there; raise Unavailable if not, DeploymentError if another is."""
+        found: dict[str, Any] = self._ask("hello", {}, 5.0)
+        if found.get("protocol") != PROTOCOL:
+            raise DeploymentError(
+                f"the agent there speaks protocol {found.get('protocol', 1)}, this side {PROTOCOL}",
+                where=self.node,
+                hint="run the same version of Headwater on both sides; its units go on when it is restarted",
+            )
+        if found["node"] != self.node:
+            raise DeploymentError(
+                f"the agent there is that of {found['node']}",
+                where=self.node,
+                hint="correct `at:` in the continuum",
+            )
+        return found
+
+    # ------------------------------------------------------------ how it is asked
+
+    def _stamp(self) -> dict[str, Any]:
+        if self._stamps is None:
+            raise DeploymentError("orders come from the controller alone", where=self.node)
+        found: dict[str, Any] = dump(self._stamps())
+        return found
+
+    def _order(self, call: str, spec: UnitSpec, **more: Any) -> Any:
+        self._meet({c.node for c in spec.inputs} - {self.node})
+        body = {"deployment": spec.deployment, "digest": spec.digest, "stamp": self._stamp(), **more}
+        with contextlib.suppress(SpecUnknown):
+            return self._ask(call, body, LONG_SECONDS)
+        self._ask("hold", {"spec": dump(spec)}, 60.0)
+        return self._ask(call, {**body, "stamp": self._stamp()}, LONG_SECONDS)
+
+
+# ---------------------------------------------------------------- agents of this machine
+
+
+class Agents:
+    """The nodes' agents: those that the continuum gives addresses, and the others on this machine.
+
+    Those of this machine are kept below ``home``: started when they are needed, found again by the
+    next who asks, alive until they are ended.
+    """
+
+    def __init__(self, home: Path, *, options: tuple[str, ...] = (), routes: Mapping[str, str] | None = None) -> None:
+        """``options`` are given to agents started here; ``routes`` say how nodes reach one another's agents
+        where that is not by the agent's own address."""
+        self.home = home.resolve()
+        self._options = options
+        self._routes = dict(routes or {})
+        self._wires: dict[str, Wire] = {}
+        self._lock = threading.RLock()
+        self._starting: dict[str, threading.Lock] = {}
+        self._peers: dict[str, str] = {}
+        self._met: dict[str, dict[str, str]] = {}
+        """What each agent was told of others' addresses."""
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def open(self, node: Node, stamps: TakeStamp | None = None) -> AgentClient:
+        """Give the way to a node; raise Unavailable when it cannot be reached.
+
+        Each request finds the agent anew, and starts it if it is to run here and does not.
+        """
+
+        def ask(call: str, body: Mapping[str, Any], seconds: float) -> Any:
+            return self._reach(node).ask(call, body, seconds=seconds)
+
+        client = AgentClient(node.name, ask, stamps, meet=partial(self._introduce, node))
+        client.hello()
+        return client
+
+    def find(self, node: Node) -> AgentClient:
+        """Give the way to a node as ``open`` does, but start nothing: raise Unavailable instead."""
+        if node.at is None and running_agent(self.home / "zones" / node.name) is None:
+            raise Unavailable("no agent runs", where=node.name, hint="`headwater up` starts it")
+        return self.open(node)
+
+    def sink(self, plan: DeploymentPlan, unit: str, sink: str) -> FlightLog:
+        """Give the log that a unit writes for a memory or console sink."""
+        one = plan.unit(unit)
+        name = sink_name(sink, plan.tags[sink], one)
+        return FlightLog(self._reach(plan.continuum.node(one.node)), f"{plan.dataflow.name}/sinks/{name}")
+
+    def channel(self, node: Node, deployment: str, channel: str) -> FlightLog:
+        """Give a channel's log on a node: the original, or the copy of another node's."""
+        return FlightLog(self._reach(node), f"{deployment}/{channel}")
+
+    def _reach(self, node: Node) -> Wire:
+        with self._starting.setdefault(node.name, threading.Lock()):  # one that does not come up delays no other
+            address = node.at or self._here(node.name)
+        with self._lock:
+            wire = self._wires.get(node.name)
+            if wire is None or wire.address != address:
+                wire = self._wires[node.name] = Wire(address, self._credentials(node))
+                self._peers[node.name] = self._routes.get(node.name, address)
+                self._met.pop(node.name, None)
+                self._announce(node.name)
+            return wire
+
+    def _announce(self, node: str) -> None:
+        """Tell the agents that know a node where it is now."""
+        address = self._peers[node]
+        for other, known in self._met.items():
+            if known.get(node, address) != address and other in self._wires:
+                with contextlib.suppress(Unavailable):  # told again with the next request
+                    self._wires[other].ask("peers", {"peers": {node: address}})
+                    known[node] = address
+
+    def _introduce(self, node: Node, others: Collection[str]) -> None:
+        """Tell an agent where others are, unless it was told."""
+        with self._lock:
+            peers = {name: self._peers[name] for name in others if name in self._peers}
+            known = self._met.setdefault(node.name, {})
+            news = {name: address for name, address in peers.items() if known.get(name) != address}
+        if news:
+            self._reach(node).ask("peers", {"peers": news})
+            with self._lock:
+                self._met.setdefault(node.name, {}).update(news)
+
+    def _credentials(self, node: Node) -> Credentials:
+        if node.at is not None or os.environ.get(TOKEN_ENV):
+            return Credentials.from_environment()
+        return Credentials(self._token())
+
+    def _token(self) -> str:
+        """Give the token of this machine's agents, made when first asked for."""
+        if os.environ.get(TOKEN_ENV):
+            return os.environ[TOKEN_ENV]
+        file = self.home / "token"
+        self.home.mkdir(parents=True, exist_ok=True)
+        write_first(file, secrets.token_urlsafe(24), mode=0o600)
+        return file.read_text()
+
+    def _here(self, zone: str) -> str:
+        """Give the address of an agent on this machine."""
+        directory = self.home / "zones" / zone
+        found = running_agent(directory)
+        return found["address"] if found else self._start(zone, directory)
+
+    def _start(self, zone: str, directory: Path) -> str:
+        directory.mkdir(parents=True, exist_ok=True)
+        listen = _listen_again(directory)
+        environment = {**os.environ, TOKEN_ENV: self._token(), "PYTHONUNBUFFERED": "1"}
+        environment.pop(CA_ENV, None)
+        environment.setdefault(STATE_ENV, str(self.home / "state"))
+        roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(p for p in roots if p)
+        command = [sys.executable, "-m", "headwater", "zone", zone, "--stand-in", "--dir", str(directory)]
+        with (directory / "agent.log").open("ab") as log:
+            process = subprocess.Popen(
+                [*command, "--listen", listen, *self._options],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._reap(zone)
+        self._processes[zone] = process
+        write_atomically(directory / STARTING, str(process.pid))
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and process.poll() is None:
+            found = running_agent(directory)
+            if found:
+                return str(found["address"])
+            time.sleep(0.05)
+        raise Unavailable(
+            f"the agent of zone {zone} did not come up",
+            where=str(directory / "agent.log"),
+            hint="read its log",
+        )
+
+    def end(self) -> list[str]:
+        """End all agents below ``home`` with their units and Sparks; give the zones they were of."""
+        ended = []
+        for zone, process, directory in list(self._running()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGTERM)
+            deadline = time.monotonic() + STOP_SECONDS
+            while _process_of(directory) is not None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            ended.append(zone)
+        for zone in list(self._processes):
+            self._reap(zone)
+        return ended
+
+    def _reap(self, zone: str) -> None:
+        """Take note of the end of a process that was started here, or was killed."""
+        child = self._processes.pop(zone, None)
+        if child is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(STOP_SECONDS)
+
+    def _running(self) -> Iterator[tuple[str, int, Path]]:
+        zones = self.home / "zones"
+        for directory in sorted(zones.iterdir()) if zones.is_dir() else ():
+            process = _process_of(directory)
+            if process is not None:
+                yield directory.name, process, directory
+
+
+def _listen_again(directory: Path) -> str:
+    """Choose where an agent listens: where it did before, since others know that, if it is free."""
+    record = directory / "agent.json"
+    try:
+        listen = str(json.loads(record.read_text())["address"]).removeprefix("grpc+tls://")
+        host, _, port = listen.rpartition(":")
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, int(port)))
+    except (OSError, ValueError, KeyError, TypeError):
+        listen = "127.0.0.1:0"
+    record.unlink(missing_ok=True)
+    return listen
+
+
+def running_agent(directory: Path) -> dict[str, Any] | None:
+    """Give the record of the agent that runs in a directory; None when none does."""
+    try:
+        record = json.loads((directory / "agent.json").read_text())
+        return dict(record) if _serves(int(record["pid"]), directory) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _process_of(directory: Path) -> int | None:
+    """Give the process of an agent that runs in a directory, or is just starting."""
+    found = running_agent(directory)
+    if found is not None:
+        return int(found["pid"])
+    try:
+        pid = int((directory / STARTING).read_text())
+        return pid if _serves(pid, directory) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _serves(pid: int, directory: Path) -> bool:
+    return str(directory).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")

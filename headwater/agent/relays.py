@@ -1,0 +1,136 @@
+"""The relays of one deployment on one node: which channels are pulled, and from where."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+
+from headwater.agent.units import relay_reader
+from headwater.channels.channelspec import channel_spec, is_copied
+from headwater.channels.filelog import FileLog
+from headwater.channels.flight import FlightLog
+from headwater.channels.linkmeter import LinkMeter
+from headwater.channels.open import open_log
+from headwater.channels.relay import PolledLog, Relay, Remote
+from headwater.channels.wire import Credentials, Wire
+from headwater.core.errors import ChannelError, Unavailable
+from headwater.core.metrics import LinkProgress
+from headwater.disk.layout import Layout
+from headwater.disk.settings import UnitSettings
+from headwater.plan.model import Channel
+from headwater.plan.spec import UnitSpec
+
+
+class Relays:
+    """Pull what the node's units read from elsewhere; ``peers`` are the addresses of other nodes' agents."""
+
+    def __init__(
+        self,
+        deployment: str,
+        node: str,
+        layout: Layout,
+        settings: UnitSettings,
+        peers: Mapping[str, str],
+        credentials: Credentials,
+    ) -> None:
+        self._deployment = deployment
+        self._node = node
+        self._layout = layout
+        self._settings = settings
+        self._peers = peers
+        self._credentials = credentials
+        self._relays: dict[str, Relay] = {}
+        self._meters: dict[str, LinkMeter] = {}
+        self._ends: dict[str, int] = {}
+        """How far channels went that are to be let go, when that was first asked."""
+
+    def pull(self, spec: UnitSpec) -> None:
+        """Pull what a unit reads from other nodes."""
+        for channel in spec.inputs:
+            if not is_copied(channel, spec.unit) or channel.id in self._relays:
+                continue
+            link = channel.links[0] if channel.links else channel.node
+            self._relays[channel.id] = relay = Relay(
+                partial(self.connect, spec, channel),
+                f"{self._deployment}/{channel.id}",
+                FileLog(self._layout.channel(channel), fsync=self._settings.channel.fsync),
+                reader=relay_reader(self._node),
+                max_bytes=self._settings.channel.max_bytes,
+                link=link,
+                meter=self._meters.setdefault(link, LinkMeter()),
+            )
+            relay.start()
+
+    def connect(self, spec: UnitSpec, channel: Channel) -> Remote:
+        """Open a channel of another node: with that node's agent, or with a broker."""
+        if channel.broker is not None:
+            from headwater.channels.kafkalog import KafkaLog
+
+            log = open_log(channel_spec(spec, channel, self._layout))
+            assert isinstance(log, KafkaLog)
+            return PolledLog(log)
+        address = self._peers.get(channel.node)
+        if address is None:
+            raise ChannelError(
+                f"the address of {channel.node} is not known",
+                where=self._node,
+                hint="give it `at: host:port` in the continuum",
+            )
+        return FlightLog(Wire(address, self._credentials), f"{self._deployment}/{channel.id}")
+
+    def latest(self, spec: UnitSpec, channel: Channel) -> int:
+        """Tell how far a channel of another node goes now."""
+        remote = self.connect(spec, channel)
+        try:
+            return remote.latest()
+        finally:
+            remote.close()
+
+    def check_whole(self, spec: UnitSpec, channels: Sequence[Channel]) -> None:
+        """Raise Unavailable while a copy lacks anything that its original held when this was first asked."""
+        for channel in channels:
+            relay = self._relays.get(channel.id)
+            if relay is None:
+                continue
+            if channel.id not in self._ends:
+                self._ends[channel.id] = self.latest(spec, channel)
+            if missing := max(0, self._ends[channel.id] - relay.replica.latest()):
+                raise Unavailable(
+                    f"{missing} entries of {channel.id} have still to come over link {relay.link}",
+                    where=self._node,
+                    hint="wait, or see to the link",
+                )
+        for channel in channels:
+            self._ends.pop(channel.id, None)
+
+    def keep_only(self, used: Collection[str]) -> None:
+        """End the relays of all other channels, and delete their copies."""
+        for id_ in [i for i in self._relays if i not in used]:
+            relay = self._relays.pop(id_)
+            relay.stop()
+            relay.leave()
+            shutil.rmtree(relay.replica.path, ignore_errors=True)
+
+    def links(self) -> tuple[LinkProgress, ...]:
+        """Tell which links are up and what they do, as seen from here."""
+        now = time.monotonic()
+        seen = {
+            relay.link: LinkProgress(
+                link=relay.link,
+                up=relay.state.up,
+                since_s=now - relay.state.since,
+                delay_s=relay.meter.delay_s,
+                bytes_per_s=relay.meter.bytes_per_s,
+                capacity=relay.meter.capacity,
+            )
+            for relay in self._relays.values()
+        }
+        return tuple(seen.values())
+
+    def stop(self) -> None:
+        """End all; a next one goes on where they were."""
+        for relay in self._relays.values():
+            relay.stop()
+        self._relays.clear()

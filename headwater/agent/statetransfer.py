@@ -1,0 +1,186 @@
+"""Take what a unit keeps out of it, and give it to another one: the zone's side of a hand-over."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from headwater.agent.units import Units
+from headwater.core.errors import RuntimeFailure, Unavailable
+from headwater.dataflow.sources import Source
+from headwater.disk.checkpoint import newest_batch
+from headwater.disk.durable import read_note, write_atomically
+from headwater.disk.layout import Layout
+from headwater.plan.model import Unit
+from headwater.plan.spec import UnitSpec
+from headwater.plan.state import kept_state
+from headwater.plan.transfer import StateTransfer
+from headwater.query.unit import apart, name_of_channels, names_of_source
+from headwater.state.assembly import InputPosition, assemble, place_of
+from headwater.state.empty import empty_state
+from headwater.state.savedstate import Saved, StateStore, describe, operators, put_early
+
+_RECEIPT = "saved.json"
+_ARRIVAL = 2.0  # seconds in which entries on their way are waited for
+_LOOK = 0.02
+
+
+def preflight(units: Units, spec: UnitSpec, store: StateStore) -> None:
+    """Raise what stands in the way of saving what a unit keeps; store what it keeps by now.
+
+    RocksDB's files do not change, so only what is new has to be stored once it has stopped.
+    """
+    store.check()
+    if left := sorted(units.retired(spec.unit)):
+        raise Unavailable(
+            f"still reads {', '.join(left)}, which end", where=f"unit {spec.id}", hint="wait until it has"
+        )
+    kept, checkpoint = kept_state(spec.flow, spec.unit), units.layout.checkpoint(spec.unit)
+    if newest_batch(checkpoint / "commits") < 0:
+        waiting = [c.id for c in spec.inputs if units.log(spec, c).latest() > 0]
+        if kept and (waiting or newest_batch(checkpoint / "offsets") >= 0):
+            raise Unavailable("has not done its first batch", where=f"unit {spec.id}", hint="wait")
+        found = {}
+    else:
+        found = operators(checkpoint)
+    known = {k.number for k in kept}
+    if found and set(found) != known:
+        raise RuntimeFailure(
+            f"keeps state in {len(found)} places, where {len(known)} are known",
+            where=f"unit {spec.id}",
+            hint="report this as a defect; nothing was changed",
+        )
+    name = _stored(spec, spec.unit.checkpoint)
+    _leave_receipt(units.layout, spec.unit, store, name)
+    put_early(checkpoint, name, store)
+
+
+def save(units: Units, spec: UnitSpec, store: StateStore) -> tuple[Saved, int]:
+    """Put what a stopped unit kept into the store; give what is known of it, and the bytes sent now."""
+    work = units.get(spec.id)
+    if work is not None and work.running is not None and work.unit.checkpoint == spec.unit.checkpoint:
+        raise RuntimeFailure("is to be saved while it runs", where=f"unit {spec.id}", hint="stop it first")
+    ends = {c.id: units.log(spec, c).latest() for c in spec.outputs}
+    note = read_note(units.layout.state(spec.unit))
+    saved, files = describe(
+        units.layout.checkpoint(spec.unit),
+        ends,
+        rows_in=int(note.get("rows_in", 0)),
+        late_rows=int(note.get("late_rows", 0)),
+    )
+    name = _stored(spec, spec.unit.checkpoint)
+    _leave_receipt(units.layout, spec.unit, store, name)
+    sent = store.put(name, files)
+    store.note(name, saved)
+    return saved, sent
+
+
+def _leave_receipt(layout: Layout, unit: Unit, store: StateStore, name: str) -> None:
+    write_atomically(layout.state(unit).with_name(_RECEIPT), json.dumps({"store": store.uri, "name": name}))
+
+
+def remove(layout: Layout, unit: Unit) -> None:
+    """Delete what a unit has saved, if it has."""
+    receipt = read_note(layout.state(unit).with_name(_RECEIPT))
+    if receipt:
+        StateStore(str(receipt["store"])).remove(str(receipt["name"]))
+
+
+def dress(
+    units: Units, spec: UnitSpec, transfer: StateTransfer, names: Sequence[str], store: StateStore
+) -> Callable[[Path], int] | None:
+    """Give what makes a checkpoint of what running units keep, for a rehearsal; None where nothing is stored.
+
+    What it fetches is not fetched again by ``load``.
+    """
+    names = [_stored(spec, name) if name else "" for name in names]
+    if not any(name and store.has_early(name) for name in names):
+        return None
+    store = store.keeping(_kept(units.layout, spec.unit))
+    found = {
+        source_unit: store.saved(name, early=True) if name and store.has_early(name) else Saved()
+        for source_unit, name in zip(transfer.source_units, names, strict=True)
+    }
+    where = dict(zip(transfer.source_units, names, strict=True))
+    blank = partial(_empty, units, spec)
+
+    def make(checkpoint: Path) -> int:
+        made = assemble(checkpoint, transfer, store, where, found, (), blank)
+        return made.bytes if made else 0
+
+    return make
+
+
+def _kept(layout: Layout, unit: Unit) -> Path:
+    return layout.state(unit).with_name("fetched")
+
+
+def _empty(units: Units, spec: UnitSpec) -> Path:
+    """Give the state of scans that have had no rows, made once for the unit."""
+    place = _empties(units.layout, spec.unit)
+    return empty_state(units.endpoint.session(), place, spec.flow, spec.unit.operators)
+
+
+def _empties(layout: Layout, unit: Unit) -> Path:
+    return layout.state(unit).with_name("blank")
+
+
+def load(units: Units, spec: UnitSpec, transfer: StateTransfer, names: Sequence[str], store: StateStore) -> None:
+    """Make a unit's checkpoint of what others saved, and keep for it what it has still to read.
+
+    Raise Unavailable while the zone has not got yet what the unit is to begin behind.
+    """
+    names = [_stored(spec, name) if name else "" for name in names]
+    store = store.keeping(_kept(units.layout, spec.unit))
+    found = {source_unit: _known(store, name) for source_unit, name in zip(transfer.source_units, names, strict=True)}
+    places: list[InputPosition] = []
+    at: dict[str, int] = {}
+    sources = {o.id: o for o in spec.flow.operators if isinstance(o, Source)}
+    for reading in transfer.readings:
+        if (source := sources.get(reading.operator)) is not None:
+            for name in names_of_source(spec, source).values():
+                # Dead letters may be read apart, in one of the units or in both.
+                places += [InputPosition(name=name), InputPosition(name=name + apart("_2"), like=name)]
+            continue
+        wanted = [c.id for c in spec.inputs if c.operator == reading.operator]
+        name = name_of_channels(spec, reading.operator)
+        positions = place_of((found[d] for d in reading.source_units), found.values(), name, wanted)
+        places.append(InputPosition(name=name, positions=positions))
+        at |= positions
+    for channel in spec.inputs:
+        log = units.log(spec, channel)
+        log.create()
+        for reader in spec.own_readers[channel.operator]:
+            log.register(reader)
+        deadline = time.monotonic() + _ARRIVAL
+        while log.latest() < at[channel.id] and time.monotonic() < deadline:
+            time.sleep(_LOOK)
+        if log.latest() < at[channel.id]:
+            raise Unavailable(
+                f"entries of {channel.id} have still to come from {channel.node}",
+                where=f"unit {spec.id}",
+                hint="wait, or see whether the link is up",
+            )
+        for reader in spec.own_readers[channel.operator]:
+            log.advance(reader, at[channel.id])
+    where = dict(zip(transfer.source_units, names, strict=True))
+    blank = partial(_empty, units, spec)
+    summary = assemble(units.layout.checkpoint(spec.unit), transfer, store, where, found, places, blank)
+    if summary is not None:
+        totals = {"rows_in": summary.rows_in, "late_rows": summary.late_rows, "finished": False}
+        write_atomically(units.layout.state(spec.unit), json.dumps(totals))
+    for done in (_kept(units.layout, spec.unit), _empties(units.layout, spec.unit)):
+        shutil.rmtree(done, ignore_errors=True)
+
+
+def _known(store: StateStore, name: str) -> Saved:
+    """Read what is known of a donor; nothing where it never came to run."""
+    return store.saved(name) if name else Saved()
+
+
+def _stored(spec: UnitSpec, checkpoint: str) -> str:
+    return f"{spec.deployment}/{checkpoint}"

@@ -1,0 +1,580 @@
+"""One deployment on one node: what its agent was told last of each unit, and the way it is kept true."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from headwater.agent.finishing import Finishing
+from headwater.agent.relays import Relays
+from headwater.agent.units import Units, Work
+from headwater.agent.watch import WINDOW, Meters, progress_of
+from headwater.channels.channelspec import channel_spec, is_copied
+from headwater.channels.open import remove_log
+from headwater.channels.wire import Credentials
+from headwater.core.errors import DeploymentError, RuntimeFailure, SpecUnknown, Unavailable, UserCodeError
+from headwater.core.jsonform import dump_json, load_json
+from headwater.core.metrics import Progress
+from headwater.disk.checkpoint import cut_off, reads_agree, take_back
+from headwater.disk.durable import write_atomically
+from headwater.disk.layout import Layout
+from headwater.disk.settings import UnitSettings
+from headwater.plan.model import Channel
+from headwater.plan.port import Wanted
+from headwater.plan.spec import UnitSpec
+from headwater.plan.steps import Incarnation, incarnation
+from headwater.query.query import Running
+from headwater.spark.hosts import HostMeter
+from headwater.spark.sparks import Sparks
+
+_LOG = logging.getLogger(__name__)
+_AGAIN, _AGAIN_MOST = 1.0, 60.0  # seconds before a failed unit is started again
+_WARN_BELOW = 24 * 3600.0  # seconds that a buffer lasts, below which it is worth a word
+_LOOK = 0.05  # seconds between two looks at a batch that is to end
+_TRIES = 5  # to stop a unit between two batches
+_BATCH_SECONDS = 60.0  # within which a batch that was cut off is done again
+_CALM = 300.0  # seconds after which a unit's failures are forgotten
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is wanted of a unit, as it is described by the spec of a digest."""
+
+    unit: str
+    digest: str
+    wanted: Wanted
+
+
+@dataclass
+class _Failures:
+    """How often a unit has failed of late, and when it is to be tried again."""
+
+    count: int = 0
+    last: float = 0.0
+    due: float = 0.0
+    error: RuntimeFailure | None = None
+
+
+class NodeTasks:
+    """Units of a node, each by its description; every request may be repeated.
+
+    ``share``: the directory is that of all nodes, and nothing is copied between them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        node: str,
+        directory: Path,
+        sparks: Sparks,
+        peers: Mapping[str, str],
+        credentials: Credentials,
+        settings: UnitSettings,
+        hosts: HostMeter,
+        *,
+        share: bool = False,
+    ) -> None:
+        self.name = name
+        self.node = node
+        self.layout = Layout(directory)
+        self._sparks = sparks
+        self._settings = settings
+        self._hosts = hosts
+        self._share = share
+        self._lock = threading.RLock()
+        """Held for a moment, to read or change what is known; never while Spark is asked."""
+        self._unit_locks: dict[str, threading.RLock] = {}
+        """Held while something is done with a unit, which may take long."""
+        self._specs: dict[str, UnitSpec] = {}
+        self._tasks: dict[str, Task] = {}
+        self._own: Units | None = None
+        self._relays = Relays(name, node, self.layout, self._settings, peers, credentials)
+        self._failures: dict[str, _Failures] = {}
+        self._finishing = Finishing()
+        self._goals: dict[tuple[str, str], dict[str, int]] = {}
+        self._drained: set[str] = set()
+        """Units that have read all: what they do in a next batch, others can."""
+        self._meters = Meters()
+        self._warned: dict[str, float] = {}
+        self._began = time.monotonic()
+        upgrade_tasks(self.layout.root)
+        for entry in _entries(self._file):
+            self._tasks[entry["unit"]] = Task(**entry)
+        for task in self._tasks.values():
+            self._pull(self._spec_of(task))
+
+    # ------------------------------------------------------------ specs and tasks
+
+    def hold(self, spec: UnitSpec) -> str:
+        """Store a unit's description; give its digest."""
+        self._specs.setdefault(spec.digest, spec)
+        file = self._spec_file(spec.digest)
+        if not file.exists():
+            write_atomically(file, dump_json(spec).decode())
+        return spec.digest
+
+    def spec(self, digest: str) -> UnitSpec:
+        """Give a stored description; raise SpecUnknown where it is not here."""
+        with self._lock:
+            if digest not in self._specs:
+                file = self._spec_file(digest)
+                if not digest.isalnum() or not file.exists():
+                    raise SpecUnknown("the unit's description is not here", where=f"{self.node}: {digest[:12]}")
+                self._specs[digest] = load_json(UnitSpec, file.read_text(), what="a unit's description")
+            return self._specs[digest]
+
+    def _spec_file(self, digest: str) -> Path:
+        return self.layout.root / "specs" / f"{digest}.json"
+
+    @property
+    def _file(self) -> Path:
+        return self.layout.root / "tasks.json"
+
+    def _want(self, spec: UnitSpec, wanted: Wanted) -> None:
+        self.hold(spec)
+        self._note(Task(spec.id, spec.digest, wanted))
+
+    def _note(self, task: Task) -> None:
+        with self._lock:
+            if self._tasks.get(task.unit) != task:
+                self._tasks[task.unit] = task
+                self._write()
+
+    def _spec_of(self, task: Task) -> UnitSpec:
+        return self.spec(task.digest)
+
+    def _write(self) -> None:
+        write_atomically(self._file, json.dumps({"tasks": [asdict(t) for t in self._tasks.values()]}))
+
+    def _pull(self, spec: UnitSpec) -> None:
+        if not self._share:
+            self._relays.pull(spec)
+
+    @contextlib.contextmanager
+    def alone(self, unit: str) -> Iterator[None]:
+        """Hold a unit, while nothing else is done with it."""
+        with self._lock:
+            lock = self._unit_locks.setdefault(unit, threading.RLock())
+        with lock:
+            yield
+
+    def units_of(self, spec: UnitSpec) -> Units:
+        """Give the units of the node's Spark, which is started when it is first asked for."""
+        if self._own is not None:
+            return self._own
+        endpoint = self._sparks.of(spec.node)
+        with self._lock:
+            if self._own is None:
+                self._own = Units(self.layout, endpoint, self._settings, share=self._share)
+            return self._own
+
+    # ------------------------------------------------------------ requests
+
+    def check(self, spec: UnitSpec) -> None:
+        """Compile a unit without starting it; raise what is wrong with it."""
+        self.units_of(spec).check(spec)
+
+    def prepare(self, spec: UnitSpec, joining: frozenset[str] = frozenset()) -> None:
+        """Make its channels, register their readers, begin to pull its inputs.
+
+        A unit of a new tag begins to read where the one of the same id stood; of it and its readers those
+        that are ``joining`` where their inputs end now. The inputs of a unit that runs stay as they are.
+        """
+        with self.alone(spec.id):
+            units = self.units_of(spec)
+            units.prepare_outputs(spec, joining)
+            task = self._tasks.get(spec.id)
+            if task is not None and task.wanted == "running":
+                return
+            if task is not None and (stood := self._spec_of(task).unit).tag != spec.unit.tag:
+                units.begin_where(spec, stood)
+            units.update_inputs(spec, joins=spec.id in joining)
+            self._pull(spec)
+            if task is None or task.wanted != "finished":
+                self._want(spec, "prepared")
+
+    def start(self, spec: UnitSpec) -> None:
+        """Start a unit, or leave it as it runs under this tag and epoch already."""
+        with self.alone(spec.id):
+            self._want(spec, "running")
+            self._failures.pop(spec.id, None)
+            self._start(spec)
+
+    def _start(self, spec: UnitSpec) -> None:
+        units, unit = self.units_of(spec), spec.unit
+        work = units.get(spec.id)
+        runs = work is not None and work.running is not None and work.running.failure(spec.id) is None
+        if work is not None and runs and incarnation(work.unit) == incarnation(unit):
+            units.update_inputs(spec)
+            return
+        self._stop(spec.id)
+        units.prepare(spec)
+        units.start(spec)
+
+    def update_inputs(self, spec: UnitSpec) -> None:
+        """Give a unit the inputs of a description, without restarting it.
+
+        Raises Unavailable while an input that goes is not here whole: the unit reads what is here to its end,
+        and then lets go of it.
+        """
+        with self.alone(spec.id):
+            task = self._tasks.get(spec.id)
+            if task is not None:
+                before, kept = self._spec_of(task), {c.id for c in spec.inputs}
+                self._relays.check_whole(before, [c for c in before.inputs if c.id not in kept])
+            self._pull(spec)
+            self.units_of(spec).update_inputs(spec)
+            self._want(spec, task.wanted if task else "prepared")
+
+    def stop(self, spec: UnitSpec, *, clean: bool = False) -> None:
+        """Stop a unit at a batch boundary; it stays stopped. ``clean``: no batch of it is left cut off."""
+        with self.alone(spec.id):
+            stood = self.end(spec.id, clean=clean)
+            if clean and stood is not None and stood.unit.checkpoint == spec.unit.checkpoint:
+                self._end_batch(stood)
+
+    def end(self, unit: str, *, clean: bool = False) -> UnitSpec | None:
+        """Stop whatever runs under a unit's id; give its description."""
+        with self.alone(unit):
+            task = self._tasks.get(unit)
+            if task is not None and task.wanted != "finished":
+                self._note(Task(unit, task.digest, "stopped"))
+            self._stop(unit, clean=clean)
+            return self._spec_of(task) if task is not None else None
+
+    def _end_batch(self, spec: UnitSpec) -> None:
+        """Let a batch that was cut off be done again and come to its end, and all reads be equally far."""
+        unit = spec.unit
+        checkpoint = self.layout.checkpoint(unit)
+        for _ in range(_TRIES):
+            if take_back(checkpoint) and reads_agree(checkpoint):
+                # What it read last is otherwise let go with its next batch only, which may never come.
+                self.units_of(spec).begin_where(spec, unit)
+                return
+            self._start(spec)
+            deadline = time.monotonic() + _BATCH_SECONDS
+            while (cut_off(checkpoint) or not reads_agree(checkpoint)) and time.monotonic() < deadline:
+                work = self._at_work(unit.id)
+                error = work.running.failure(unit.id) if work and work.running else None
+                if error is not None:
+                    self._stop(unit.id)
+                    raise error
+                time.sleep(_LOOK)
+            self._stop(unit.id, clean=True)
+        raise Unavailable("does not come to the end of a batch", where=f"unit {unit.id}", hint="see its log")
+
+    def _stop(self, unit: str, *, clean: bool = False) -> None:
+        at_once = clean and unit in self._drained
+        self._drained.discard(unit)
+        self._finishing.end(unit)
+        units = self._own
+        if units is not None and units.get(unit) is not None:
+            units.stop(unit, at_once=at_once, level=clean)
+            units.forget(units[unit].unit)
+
+    def settle(self, spec: UnitSpec) -> None:
+        """Wait until what has arrived here so far has gone through a unit."""
+        self.units_of(spec).settle(spec.id)
+
+    def drained(self, spec: UnitSpec) -> bool:
+        """Tell whether a unit has read all that its inputs held when this was first asked."""
+        with self.alone(spec.id):
+            units = self.units_of(spec)
+            work = units.get(spec.id)
+            if work is None or work.running is None:
+                raise Unavailable("is not running (yet)", where=f"unit {spec.id}", hint="start it, or wait")
+            key = (spec.id, spec.digest)
+            if key not in self._goals:
+                self._goals[key] = {c.id: self._latest(units, spec, c) for c in spec.inputs}
+            work.running.observe()
+            if not all(work.has_read(c, units.log(spec, c), self._goals[key][c.id]) for c in spec.inputs):
+                return False
+            del self._goals[key]
+            self._drained.add(spec.id)
+            return True
+
+    def _latest(self, units: Units, spec: UnitSpec, channel: Channel) -> int:
+        """Tell how far a channel goes now, at its origin."""
+        if self._share or not is_copied(channel, spec.unit):
+            return units.log(spec, channel).latest()
+        return self._relays.latest(spec, channel)
+
+    @contextlib.contextmanager
+    def acting(self, spec: UnitSpec) -> Iterator[Units]:
+        """Hold a unit, while nothing else is done with it; give the units of its Spark."""
+        with self.alone(spec.id):
+            yield self.units_of(spec)
+
+    def finish(self, spec: UnitSpec) -> bool:
+        """Let a unit use up its input and end its channels; True once that is done."""
+        with self.alone(spec.id):
+            units = self.units_of(spec)
+            work = units.get(spec.id)
+            if work is None:
+                work = units.enter(spec)
+            if work.finished:
+                self._want(spec, "finished")
+                self._finishing.end(spec.id)
+                return True
+            self._finishing.go_on(units, spec.id)
+            return False
+
+    def forget(self, spec: UnitSpec) -> bool:
+        """Delete what is stored of a unit and only of it, and be no reader of its inputs any more.
+
+        False while a channel that is to be deleted has still to be read. Raises DeploymentError where
+        the unit is to run.
+        """
+        with self.alone(spec.id), self._lock:
+            unit, task = spec.unit, self._tasks.get(spec.id)
+            stands = self._spec_of(task).unit if task else unit
+            itself = incarnation(stands) == incarnation(unit)
+            if itself and task is not None and task.wanted == "running":
+                raise DeploymentError("forgotten while it runs", where=f"unit {unit.id}", hint="stop it first")
+            units = self.units_of(spec)
+            used = set() if itself or task is None else self._channels_of(task)
+            # Another unit may have taken over to write a channel.
+            others = {c for t in self._tasks.values() if t is not task for c in self._written_by(t)}
+            going = [c for c in spec.outputs if c.id not in used | others]
+            if any(b.entries for c in going for b in units.log(spec, c).stats().unread.values()):
+                return False
+            if itself:
+                self._stop(unit.id)
+                self._tasks.pop(unit.id, None)
+                self._write()
+            same_state = not itself and stands.tag == unit.tag
+            self._leave_inputs(spec, used if same_state else None)
+            for channel in going:
+                remove_log(channel_spec(spec, channel, self.layout))
+            if not same_state:
+                shutil.rmtree(self.layout.checkpoint(unit), ignore_errors=True)
+                shutil.rmtree(self.layout.state(unit).parent, ignore_errors=True)
+            if itself:
+                # Another unit of the node may go on to write a sink, under the same name.
+                kept = {sink for other in self.in_force() for sink in self.layout.sinks(other)}
+                for sink in self.layout.sinks(spec) - kept:
+                    shutil.rmtree(sink, ignore_errors=True)
+            if spec.digest not in {t.digest for t in self._tasks.values()}:
+                self._specs.pop(spec.digest, None)
+                self._spec_file(spec.digest).unlink(missing_ok=True)
+            return True
+
+    def _channels_of(self, task: Task) -> set[str]:
+        """Name the channels that a task's unit writes or reads."""
+        return self._written_by(task) | {c.id for c in self._spec_of(task).inputs}
+
+    def _written_by(self, task: Task) -> set[str]:
+        return {c.id for c in self._spec_of(task).outputs}
+
+    def _leave_inputs(self, spec: UnitSpec, kept: set[str] | None) -> None:
+        """Let a unit be no reader any more but of what another with its state (None: no such) has kept."""
+        units = self.units_of(spec)
+        for channel in spec.inputs:
+            if channel.id not in (kept or ()):
+                log = units.log(spec, channel)
+                for reader in spec.own_readers[channel.operator]:
+                    log.unregister(reader)
+        if kept is None:
+            units.give_up(spec.unit)  # it may not have come to the end of what was taken out
+        self._drop_unused()
+
+    def _drop_unused(self) -> None:
+        """End the relays that nobody reads here any more, and delete their copies."""
+        used = {c for task in self._tasks.values() for c in self._channels_of(task)}
+        for task in self._tasks.values():
+            spec = self._spec_of(task)
+            used |= self.units_of(spec).retired(spec.unit).keys()
+        self._relays.keep_only(used)
+
+    def _leave_retired(self, tasks: Iterable[Task]) -> None:
+        """Strike inputs that were taken out and have been read to their end."""
+        left = False
+        for task in tasks:
+            units, work = self._work(task)
+            if work.running is None or not (retired := units.retired(work.unit)):
+                continue
+            work.running.observe()
+            at = work.running.positions
+            with self._free(task) as free:
+                if free and at and (gone := retired.keys() - at.keys()):
+                    units.leave(work.unit, set(gone))
+                    left = True
+        if left:
+            with self._lock:
+                self._drop_unused()
+
+    # ------------------------------------------------------------ keeping it true
+
+    def look(self) -> None:
+        """Start again what has ended by itself; take note of what is written."""
+        if (endpoint := self._sparks.revive()) is not None:
+            _LOG.warning("Spark had ended and was started again: %s", endpoint.directory)
+        if self._own is not None:
+            self._own.lose_ended()
+        now = time.monotonic()
+        with self._lock:
+            tasks = tuple(self._tasks.values())
+        for task in tasks:
+            with self._free(task) as free:
+                if free and task.wanted == "running":
+                    self._keep_running(task, now)
+        self._leave_retired(tasks)
+        for task in tasks:
+            units, work = self._work(task)
+            for channel in work.spec.outputs:
+                self._meters.note(channel.id, units.log(work.spec, channel).stats(), now)
+                self._warn(channel.id, now)
+
+    @contextlib.contextmanager
+    def _free(self, task: Task) -> Iterator[bool]:
+        """Hold a task's unit if nothing is done with it now, and the task is still what is wanted."""
+        with self._lock:
+            lock = self._unit_locks.setdefault(task.unit, threading.RLock())
+        if not lock.acquire(blocking=False):
+            yield False
+            return
+        try:
+            yield self._tasks.get(task.unit) == task
+        finally:
+            lock.release()
+
+    def _warn(self, channel: str, now: float) -> None:
+        """Write down, once a minute, that a channel fills up."""
+        lasts = self._meters.lasts(channel, self._settings.channel.max_bytes)
+        if lasts is not None and lasts < _WARN_BELOW and now - self._warned.get(channel, -WINDOW) >= WINDOW:
+            self._warned[channel] = now
+            _LOG.warning("channel %s fills up: full in %.1f h at this rate", channel, lasts / 3600)
+
+    def _keep_running(self, task: Task, now: float) -> None:
+        spec = self._spec_of(task)
+        unit = spec.unit
+        work = self._at_work(unit.id)
+        failures = self._failures.setdefault(unit.id, _Failures())
+        if work is not None and work.running is not None:
+            error = work.running.failure(unit.id)
+            if error is None:
+                work.running.keep_up()
+                if failures.count and now - failures.last > _CALM:
+                    self._failures[unit.id] = _Failures()
+                return
+            if error is not failures.error:
+                wait = min(_AGAIN_MOST, _AGAIN * 2**failures.count)
+                self._failures[unit.id] = failures = _Failures(failures.count + 1, now, now + wait, error)
+                _LOG.warning("unit %s failed: %s", unit.id, error)
+            if isinstance(error, UserCodeError) or now < failures.due:
+                return  # the user's own code fails in the same way again: it waits for a new one
+        elif work is not None and work.finished:
+            return
+        self._start(spec)
+
+    def running(self) -> list[Running]:
+        """Give what runs here."""
+        with self._lock:
+            works = self._own.all() if self._own is not None else ()
+        return [work.running for work in works if work.running is not None]
+
+    def save(self) -> None:
+        """Note the totals of what runs."""
+        if self._own is not None:
+            self._own.save()
+
+    def leave(self, *, stop: bool) -> None:
+        """End this side of it; the queries too with ``stop``."""
+        self._relays.stop()
+        if not stop:
+            self.save()
+            return
+
+        def end(unit: str) -> None:
+            with self.alone(unit):
+                self._stop(unit)
+
+        # Each waits for the end of its batch: all at once.
+        with ThreadPoolExecutor(max(1, len(self._tasks))) as pool:
+            list(pool.map(end, list(self._tasks)))
+
+    # ------------------------------------------------------------ what is seen
+
+    def progress(self, *, stopped: bool = False) -> Progress:
+        """Give the state of this node's units, channels and links; ``stopped``: Spark is not to be asked."""
+        with self._lock:
+            tasks = tuple(self._tasks.values())
+        seen = progress_of(
+            [self._work(task) for task in tasks],
+            seconds=time.monotonic() - self._began,
+            stopped=stopped,
+            meters=self._meters,
+            limit=self._settings.channel.max_bytes,
+        )
+        return seen.joined(Progress(seconds=0.0, links=self._relays.links(), hosts=self._hosts.progress()))
+
+    def failure(self, unit: str) -> RuntimeFailure | None:
+        """Give the error that ended a unit's query; None while it runs, or none was started."""
+        work = self._at_work(unit)
+        if self._own is None or work is None or work.running is None:
+            return None
+        with self._own.asking_spark():
+            return work.running.failure(unit)
+
+    def _at_work(self, unit: str) -> Work | None:
+        return self._own.get(unit) if self._own is not None else None
+
+    def _work(self, task: Task) -> tuple[Units, Work]:
+        spec = self._spec_of(task)
+        units = self.units_of(spec)
+        return units, units.get(spec.id) or units.remembered(spec)
+
+    def in_force(self) -> list[UnitSpec]:
+        """Give the units that are here, whether they run or not."""
+        with self._lock:
+            return [self._spec_of(t) for t in self._tasks.values()]
+
+    def wanted(self) -> dict[Incarnation, Wanted]:
+        """Give what was last asked for of each unit."""
+        with self._lock:
+            return {incarnation(self._spec_of(t).unit): t.wanted for t in self._tasks.values()}
+
+
+def _entries(file: Path) -> list[dict[str, Any]]:
+    try:
+        return list(json.loads(file.read_text())["tasks"])
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError) as error:
+        raise DeploymentError(
+            f"damaged: {error!r}", where=str(file), hint="restore it, or delete it and apply again"
+        ) from error
+
+
+def specs_in(root: Path) -> list[UnitSpec]:
+    """Give the descriptions of units that a deployment's directory holds."""
+    files = sorted((root / "specs").glob("*.json"))
+    return [load_json(UnitSpec, file.read_text(), what="a unit's description") for file in files]
+
+
+def upgrade_tasks(root: Path) -> None:
+    """Describe the units of a directory that an older version left with whole plans."""
+    plans, file = root / "plans", root / "tasks.json"
+    if not plans.is_dir():
+        return
+    from headwater.plan.document import from_document
+    from headwater.plan.spec import spec_of
+    from headwater.plan.upgrade import upgraded
+
+    tasks = []
+    for entry in _entries(file):
+        document = json.loads((plans / f"{entry['digest']}.json").read_text())
+        spec = spec_of(from_document(upgraded(document)), entry["unit"])
+        write_atomically(root / "specs" / f"{spec.digest}.json", dump_json(spec).decode())
+        tasks.append({**entry, "digest": spec.digest})
+    write_atomically(file, json.dumps({"tasks": tasks}))
+    shutil.rmtree(plans)

@@ -1,0 +1,496 @@
+"""Units at work: their queries on one Spark, their channels and state in one directory.
+
+Every unit is as it was described when it was started: while a deployment is changed, some are still
+under the old plan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headwater.channels.channelspec import is_copied, member_spec, register
+from headwater.channels.filelog import FileLog
+from headwater.channels.log import Log
+from headwater.channels.open import LogSpec, open_log
+from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
+from headwater.dataflow import sources
+from headwater.disk.checkpoint import begin_run, positions, sweep_torn
+from headwater.disk.durable import read_note, write_atomically
+from headwater.disk.layout import Layout
+from headwater.disk.settings import UnitSettings
+from headwater.plan.content import source_locations
+from headwater.plan.model import Channel, Unit
+from headwater.plan.spec import UnitSpec
+from headwater.query.counting import Tally
+from headwater.query.query import Running, reaching_spark, running_query
+from headwater.query.unit import (
+    END_OF_TIME,
+    WATERMARK,
+    CompiledUnit,
+    UnitCompiler,
+    tracking_of,
+)
+from headwater.query.writer import sink_config
+
+if TYPE_CHECKING:
+    from headwater.spark.endpoint import Endpoint
+
+_LOOK = 0.1  # seconds between two looks at a query that is to finish
+
+
+@dataclass
+class Work:
+    """One unit: what it is to do, and its query where there is one."""
+
+    spec: UnitSpec
+    running: Running | None = None
+    controlled: bool = False
+    """Whether the end of its input must be told through its control directory."""
+    finished: bool = False
+    rows_before: int = 0
+    late_before: int = 0
+
+    @property
+    def unit(self) -> Unit:
+        return self.spec.unit
+
+    @property
+    def rows_in(self) -> int:
+        """Rows from sources since the unit was first started."""
+        return self.rows_before + (self.running.rows_in if self.running else 0)
+
+    @property
+    def late_rows(self) -> int:
+        return self.late_before + (self.running.late_rows if self.running else 0)
+
+    @property
+    def error(self) -> RuntimeFailure | None:
+        return self.running.error if self.running else None
+
+    def has_read(self, channel: Channel, log: Log, goal: int) -> bool:
+        """Tell whether its finished batches hold a channel up to a position."""
+        assert self.running is not None
+        at = self.running.positions.get(channel.id)
+        if at is None:  # no batch since this side began to look
+            known = log.readers()
+            at = min(known.get(reader, -1) for reader in self.spec.own_readers[channel.operator])
+        return at >= goal
+
+
+class Units:
+    """Prepare, start, watch and stop units.
+
+    Other nodes reach its channels by a relay of their own, unless all nodes ``share`` the directory. Without
+    ``receives`` no broker of messages is asked for any: only what is there is read.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        endpoint: Endpoint,
+        settings: UnitSettings,
+        *,
+        share: bool = False,
+        receives: bool = True,
+    ) -> None:
+        self.layout = layout
+        self.endpoint = endpoint
+        self.settings = settings
+        self._share = share
+        self._receives = receives
+        self._generation = endpoint.generation
+        self._work: dict[str, Work] = {}
+        self._bridges: dict[str, list[Any]] = {}
+        self._ready: dict[str, tuple[UnitSpec, str, CompiledUnit]] = {}
+        """Units that were compiled to see whether they can be, as they are described, and for which Spark."""
+        self._learned: set[tuple[str, str, tuple[str, ...]]] = set()
+        self.warm_ups: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        """By checkpoint: a unit is rehearsed once at a time."""
+
+    def __getitem__(self, unit: str) -> Work:
+        return self._work[unit]
+
+    def get(self, unit: str) -> Work | None:
+        return self._work.get(unit)
+
+    def all(self) -> tuple[Work, ...]:
+        return tuple(self._work.values())
+
+    # ------------------------------------------------------------ before a unit runs
+
+    def enter(self, spec: UnitSpec) -> Work:
+        """Take a unit in, with what is remembered of it."""
+        work = self._work[spec.id] = self.remembered(spec)
+        return work
+
+    def remembered(self, spec: UnitSpec) -> Work:
+        """Give what is remembered of a unit, without taking it in."""
+        saved = read_note(self.layout.state(spec.unit))
+        return Work(
+            spec,
+            finished=bool(saved.get("finished")),
+            rows_before=int(saved.get("rows_in", 0)),
+            late_before=int(saved.get("late_rows", 0)),
+        )
+
+    def prepare(self, spec: UnitSpec) -> None:
+        """Make a unit's output channels with their readers, and tell it its inputs."""
+        self.prepare_outputs(spec)
+        self.update_inputs(spec)
+
+    def prepare_outputs(self, spec: UnitSpec, joining: frozenset[str] = frozenset()) -> None:
+        """Make a unit's output channels and register who reads them; those of before stay.
+
+        Readers that are ``joining`` begin where the channel ends now.
+        """
+        for channel in spec.outputs:
+            log = self.log(spec, channel)
+            log.create()
+            readers = self._readers(spec, channel)
+            late = {r for r, units in readers.items() if units <= joining}
+            register(log, [r for r in readers if r not in late])
+            register(log, sorted(late), at_end=True)
+
+    def begin_where(self, spec: UnitSpec, stood: Unit) -> None:
+        """Let a unit begin to read where another, or itself, has stopped."""
+        at = positions(self.layout.checkpoint(stood))
+        for channel in spec.inputs:
+            log = self.log(spec, channel)
+            log.create()
+            if channel.id in at:
+                for reader in spec.own_readers[channel.operator]:
+                    log.register(reader)
+                    log.advance(reader, min(at[channel.id], log.latest()))
+
+    def _readers(self, spec: UnitSpec, channel: Channel) -> dict[str, set[str]]:
+        """Name those that read a channel here, units and relays of nodes, each with whom it reads for."""
+        found: dict[str, set[str]] = {}
+        for reader in spec.readers[channel.id]:
+            copied = not self._share and is_copied(channel, reader)
+            for name in [relay_reader(reader.node)] if copied else reader.names:
+                found.setdefault(name, set()).add(reader.unit)
+        return found
+
+    def update_inputs(self, spec: UnitSpec, *, joins: bool = False) -> None:
+        """Tell a unit which logs each of its inputs is made of; those taken out are read to their end.
+
+        ``joins``: it begins where they end now.
+        """
+        inputs: dict[str, dict[str, LogSpec]] = {}
+        for channel in spec.inputs:
+            log = self.log(spec, channel)
+            log.create()
+            register(log, spec.own_readers[channel.operator], at_end=joins)
+            inputs.setdefault(channel.operator, {})[channel.id] = self._log_spec(spec, channel)
+        for operator, writers in inputs.items():
+            file = self.layout.members(spec.unit, operator)
+            before = read_note(file)
+            known = {**before.get("retired", {}), **before.get("writers", {})}
+            retired = {id_: spec for id_, spec in known.items() if id_ not in writers}
+            write_atomically(file, json.dumps({"writers": writers, "retired": retired}))
+        work = self._work.get(spec.id)
+        if work is not None:
+            work.spec = spec
+
+    def leave(self, unit: Unit, channels: set[str]) -> None:
+        """Strike channels that a unit has read to their end from what it still reads."""
+        for file in self.layout.members(unit, "x").parent.glob("*.members.json"):
+            found = read_note(file)
+            retired = found.get("retired", {})
+            if retired.keys() & channels:
+                found["retired"] = {k: v for k, v in retired.items() if k not in channels}
+                write_atomically(file, json.dumps(found))
+
+    def log(self, spec: UnitSpec, channel: Channel) -> Log:
+        """Open a channel as this node has it: its own, a copy of another node's, or one with a broker."""
+        return open_log(self._log_spec(spec, channel))
+
+    def _log_spec(self, spec: UnitSpec, channel: Channel) -> LogSpec:
+        copied = not self._share and is_copied(channel, spec.unit)
+        return str(self.layout.channel(channel)) if copied else member_spec(spec, channel, self.layout)
+
+    def retired(self, unit: Unit) -> dict[str, Log]:
+        """Give the logs that a unit still reads although they are no input of it any more."""
+        logs: dict[str, Log] = {}
+        for file in self.layout.members(unit, "x").parent.glob("*.members.json"):
+            logs |= {id_: open_log(spec) for id_, spec in read_note(file).get("retired", {}).items()}
+        return logs
+
+    def give_up(self, unit: Unit) -> None:
+        """Let a unit be no reader of what was taken out of its inputs."""
+        for log in self.retired(unit).values():
+            for reader in log.stats().unread:
+                if reader == unit.checkpoint or reader.startswith(f"{unit.checkpoint}_"):
+                    log.unregister(reader)
+
+    # ------------------------------------------------------------ starting and stopping
+
+    def check(self, spec: UnitSpec) -> None:
+        """Compile a unit, which need not be done again when it starts; raise what is wrong with it."""
+        spark = self.endpoint.generation
+        self._ready[spec.id] = (spec, spark, self.compile(spec))
+
+    def knows(self, unit: Unit) -> bool:
+        """Tell whether this Spark, since it was started, has run what a unit computes."""
+        return (self.endpoint.generation, unit.key, unit.operators) in self._learned
+
+    def learn(self, unit: Unit) -> None:
+        """Note that this Spark has run what a unit computes."""
+        self._learned.add((self.endpoint.generation, unit.key, unit.operators))
+
+    def _compiled(self, spec: UnitSpec) -> CompiledUnit:
+        ready = self._ready.pop(spec.id, None)
+        if ready is not None and ready[0].digest == spec.digest and ready[1] == self.endpoint.generation:
+            return ready[2]
+        return self.compile(spec)
+
+    def compile(self, spec: UnitSpec) -> CompiledUnit:
+        """Compile a unit; raise what is wrong with it. Nothing is started."""
+        options = self.settings.channel_options()
+        with self.asking_spark():
+            spark = self.endpoint.session()
+            cores, measure = self.endpoint.cores, self.settings.measure
+            compiler = UnitCompiler(spec, spark, self.layout, options, cores, measure=measure)
+            return compiler.compile()
+
+    def start(self, spec: UnitSpec) -> None:
+        """Start a unit's query where it stopped last, or adopt it when it runs already."""
+        with self.asking_spark():
+            self._start(spec)
+
+    def _start(self, spec: UnitSpec) -> None:
+        work = self.enter(spec)
+        if work.finished:
+            return
+        adopted = self._adopt(work)
+        self._start_bridges(work)
+        if adopted:
+            return
+        compiled = self._compiled(spec)
+        work.controlled = compiled.controlled
+        checkpoint = self.layout.checkpoint(spec.unit)
+        sweep_torn(checkpoint)
+        name, trigger = query_name(spec), self.settings.trigger
+        if compiled.spark_sink is not None:
+            from headwater.connectors.jdbc import start_sink
+
+            query = start_sink(
+                compiled.spark_sink,
+                compiled.frame,
+                checkpoint=str(checkpoint),
+                query_name=name,
+                trigger=trigger,
+            )
+        else:
+            writer = compiled.frame.writeStream.format("headwater_sink").queryName(name).outputMode("append")
+            tracking = tracking_of(spec, self.layout)
+            run = begin_run(checkpoint)
+            writer = writer.option("config", sink_config(spec.unit.epoch, compiled.sink_writers, tracking, run))
+            writer = writer.option("checkpointLocation", str(checkpoint))
+            query = writer.trigger(processingTime=trigger).start()
+        work.running = Running(query, scans=compiled.scans, tally=Tally(compiled.counting))
+        self._save(work)
+        work.running.wait_until_ready()
+
+    def _adopt(self, work: Work) -> bool:
+        """Take over the query of this unit that runs already, if it is under the same key and epoch."""
+        name = query_name(work.spec)
+        query = running_query(self.endpoint.session(), name) if self.endpoint.attached else None
+        if query is None:
+            return False
+        saved = read_note(self.layout.state(work.unit))
+        if saved.get("runs") != _runs(work.unit):
+            query.stop()  # an older one that was to be stopped
+            return False
+        work.controlled = bool(saved.get("controlled"))
+        work.running = Running.resumed(query, saved)
+        return True
+
+    def stop(self, unit: str, *, at_once: bool = False, level: bool = False) -> None:
+        """End a unit's query at a batch boundary and remember its totals; see ``Running.stop``."""
+        for bridge in self._bridges.pop(unit, []):
+            bridge.stop()
+        work = self._work.get(unit)
+        if work is None or work.running is None or work.finished or not self.endpoint.alive:
+            return
+        work.running.stop(self.layout.checkpoint(work.unit), at_once=at_once, level=level)
+        work.running.observe()
+        if work.running.last_batch >= 0:
+            self.learn(work.unit)
+        self._save(work)
+
+    def lose_ended(self) -> None:
+        """Take note when Spark has ended, and every query with it, and was started again."""
+        if self.endpoint.generation == self._generation:
+            return
+        self._generation = self.endpoint.generation
+        self.save()
+        for work in self.all():
+            work.running = None
+
+    def forget(self, unit: Unit) -> None:
+        """Drop what is held in memory of a unit."""
+        self._work.pop(unit.id, None)
+
+    def _start_bridges(self, work: Work) -> None:
+        for id_, locations in source_locations(work.spec.flow, work.unit).items():
+            source = work.spec.flow[id_]
+            if not isinstance(source, sources.MqttSource):
+                continue
+            from headwater.connectors.mqtt import MqttBridge
+
+            for location in locations:
+                spool = self.layout.spool(source.id, work.spec.tags[source.id], location)
+                members = {"writers": {spool.name: str(spool / "log")}}
+                write_atomically(spool / "members.json", json.dumps(members))
+                log = FileLog(spool / "log")
+                log.create()
+                if not self._receives:
+                    continue
+                bridge = MqttBridge(source, location=location, log=log, epoch=work.unit.epoch)
+                bridge.start()
+                self._bridges.setdefault(work.unit.id, []).append(bridge)
+
+    # ------------------------------------------------------------ the end of input
+
+    def finish(self, unit: str, stop: threading.Event) -> bool:
+        """Let a unit use up its input, close its windows and end its channels; False when it could not."""
+        work = self._known(unit)
+        if work.finished:
+            return True
+        running = self._running(work)
+        if not self._ended(work, stop) or not self._used_up(work, running, stop):
+            return False
+        if work.controlled:
+            write_atomically(self.layout.control(work.unit) / "end.json", json.dumps({WATERMARK: END_OF_TIME}))
+            if not self._settled(work, running, stop):
+                return False
+        running.stop()
+        running.observe()
+        for channel in work.spec.outputs:
+            self.log(work.spec, channel).end(work.unit.epoch)
+        work.finished = True
+        self._save(work)
+        return True
+
+    def settle(self, unit: str, stop: threading.Event | None = None) -> None:
+        """Wait until what has arrived so far has gone through a unit; raise what ended it."""
+        work = self._known(unit)
+        stop = stop or threading.Event()
+        if work.finished or self._settled(work, self._running(work), stop) or stop.is_set():
+            return
+        raise self._running(work).failure(unit) or RuntimeFailure("stopped", where=f"unit {unit}")
+
+    def _known(self, unit: str) -> Work:
+        if unit not in self._work:
+            raise Unavailable("is not running (yet)", where=f"unit {unit}", hint="start it, or wait")
+        return self._work[unit]
+
+    def _running(self, work: Work) -> Running:
+        if work.running is None:
+            raise Unavailable("is not running (yet)", where=f"unit {work.unit.id}", hint="start it, or wait")
+        return work.running
+
+    def _ended(self, work: Work, stop: threading.Event) -> bool:
+        """Wait until all that it reads has ended, and that has arrived here."""
+        logs = [self.log(work.spec, c) for c in work.spec.inputs]
+        while not all(log.stats().ended for log in logs):
+            if stop.wait(_LOOK):
+                return False
+        return True
+
+    def _used_up(self, work: Work, running: Running, stop: threading.Event) -> bool:
+        """Wait until a unit has read all there is, paced sources included."""
+        while True:
+            if not self._settled(work, running, stop):
+                return False
+            paced = [
+                s
+                for i in work.unit.operators
+                if isinstance(s := work.spec.flow[i], sources.SensorSource) and s.rows is not None
+            ]
+            running.observe()
+            wanted = sum((s.rows or 0) * len(work.unit.locations) for s in paced)
+            if not paced or work.rows_in >= wanted:
+                return True
+            stop.wait(_LOOK)
+
+    def _settled(self, work: Work, running: Running, stop: threading.Event) -> bool:
+        """Wait until a query has nothing left to do; False when it failed or ``stop`` was set."""
+        done = threading.Event()
+
+        def wait() -> None:
+            with contextlib.suppress(Exception):  # what happened is asked of the query itself
+                running.query.processAllAvailable()
+            done.set()
+
+        threading.Thread(target=wait, daemon=True, name=f"settle {work.unit.id}").start()
+        with self.asking_spark():
+            while not done.wait(_LOOK):
+                self.need_spark()
+                if stop.is_set() or running.failure(work.unit.id) is not None:
+                    return False
+            self.need_spark()
+            return running.failure(work.unit.id) is None and not stop.is_set()
+
+    # ------------------------------------------------------------ what is seen
+
+    @contextlib.contextmanager
+    def asking_spark(self) -> Iterator[None]:
+        """Say what it means when requests fail because the server has gone."""
+        with reaching_spark(str(self.endpoint.directory)):
+            try:
+                yield
+            except HeadwaterError:
+                raise
+            except Exception:
+                self.need_spark()
+                raise
+
+    def need_spark(self) -> None:
+        """Raise Unavailable when Spark has ended by itself."""
+        if not self.endpoint.alive:
+            raise Unavailable(
+                "Spark has ended",
+                where=str(self.endpoint.directory / "spark.log"),
+                hint="read the log; run again: it goes on where it stopped",
+            )
+
+    def save(self) -> None:
+        """Remember the totals of all units that run."""
+        for work in self.all():
+            if work.running is not None and not work.finished:
+                self._save(work)
+
+    def _save(self, work: Work) -> None:
+        assert work.running is not None
+        state = {
+            "rows_in": work.rows_in,
+            "late_rows": work.late_rows,
+            "finished": work.finished,
+            "runs": _runs(work.unit),
+            "controlled": work.controlled,
+            **work.running.note(),
+        }
+        write_atomically(self.layout.state(work.unit), json.dumps(state))
+
+
+def relay_reader(node: str) -> str:
+    """Name the reader by which another node keeps what it has not pulled."""
+    return f"relay@{node}"
+
+
+def query_name(spec: UnitSpec) -> str:
+    """Name a unit's query in Spark."""
+    return f"{spec.deployment}/{spec.id}"
+
+
+def _runs(unit: Unit) -> str:
+    """Tell one state of a unit from the next: whoever computes something else has another epoch."""
+    return f"{unit.tag} {unit.epoch}"

@@ -1,0 +1,191 @@
+"""Measure units and channels for ``headwater.core.metrics``, and how long buffers will last."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from headwater.agent.units import Units, Work
+from headwater.channels.base import ChannelStats
+from headwater.channels.filelog import FileLog
+from headwater.channels.log import Log
+from headwater.connectors.filewriter import committed_rows
+from headwater.core.metrics import (
+    ChannelProgress,
+    LinkProgress,
+    Progress,
+    Status,
+    UnitProgress,
+    forecast,
+    growth,
+)
+from headwater.core.quantity import parse_duration
+from headwater.dataflow.sinks import CallbackSink, FileSink, KafkaSink, Sink
+from headwater.disk.layout import full_path
+from headwater.plan.model import Channel
+from headwater.query.latency import first_came
+from headwater.query.unit import tracking_of
+
+WINDOW = 60.0
+"""Seconds over which the growth of a buffer is measured."""
+
+
+class Meters:
+    """Remember for the last minute how much waited in each channel."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[tuple[float, int]]] = {}
+        self._written: dict[str, deque[tuple[float, int]]] = {}
+
+    def note(self, channel: str, stats: ChannelStats, now: float) -> None:
+        """Take a sample; ``now`` in seconds of any clock that only goes forward."""
+        for kept, count in ((self._waiting, unread_bytes(stats)), (self._written, stats.bytes)):
+            samples = kept.setdefault(channel, deque())
+            samples.append((now, count))
+            while now - samples[0][0] > WINDOW:
+                samples.popleft()
+
+    def lasts(self, channel: str, limit: int) -> float | None:
+        """Forecast in how many seconds a channel is full."""
+        return forecast(tuple(self._waiting.get(channel, ())), limit)
+
+    def rate(self, channel: str) -> float | None:
+        """Tell how many bytes a second are written to a channel."""
+        return growth(tuple(self._written.get(channel, ())))
+
+
+def unread_bytes(stats: ChannelStats) -> int:
+    """Tell how many bytes the slowest reader has before it."""
+    return max((b.bytes for b in stats.unread.values()), default=0)
+
+
+def progress_of(
+    works: Sequence[tuple[Units, Work]],
+    *,
+    seconds: float = 0.0,
+    stopped: bool = False,
+    meters: Meters | None = None,
+    limit: int | None = None,
+) -> Progress:
+    """Give the state of units and of the channels they write."""
+
+    known: dict[str, ChannelStats] = {}
+    seen = []
+    links: dict[str, list[int]] = {}
+    channels: dict[str, ChannelProgress] = {}
+    for units, work in works:
+
+        def stats(channel: Channel, units: Units = units, work: Work = work) -> ChannelStats:
+            if channel.id not in known:
+                known[channel.id] = units.log(work.spec, channel).stats()
+            return known[channel.id]
+
+        with units.asking_spark():
+            seen.append(_unit(units, work, stats, stopped=stopped))
+        for channel in work.spec.outputs:
+            found = _channel(channel.id, stats(channel), meters, limit)
+            if channel.links and found.unread:
+                found = replace(found, oldest_s=_oldest(units.log(work.spec, channel), time.time()))
+            channels[channel.id] = found
+            for link in channel.links:  # once, however many read it at the far end
+                total = links.setdefault(link, [0, 0])
+                total[0] += stats(channel).rows
+                total[1] += stats(channel).bytes
+    return Progress(
+        seconds=seconds,
+        units=tuple(seen),
+        links=tuple(LinkProgress(link=n, rows=r, bytes=b) for n, (r, b) in links.items()),
+        channels=tuple(channels.values()),
+    )
+
+
+def _oldest(log: Log, now: float) -> float | None:
+    """Tell the age of the oldest row that some reader has not taken."""
+    came = first_came(log, min(log.readers().values(), default=log.latest()), log.latest())
+    return max(0.0, now - came[0]) if came else None
+
+
+def _channel(id_: str, stats: ChannelStats, meters: Meters | None, limit: int | None) -> ChannelProgress:
+    return ChannelProgress(
+        channel=id_,
+        rows=stats.rows,
+        bytes=stats.bytes,
+        unread=max((b.rows for b in stats.unread.values()), default=0),
+        dropped=stats.dropped_rows,
+        lost=stats.lost_rows,
+        unread_bytes=unread_bytes(stats),
+        limit_bytes=limit,
+        bytes_per_s=meters.rate(id_) if meters else None,
+        lasts_s=meters.lasts(id_, limit) if meters and limit else None,
+    )
+
+
+def _unit(units: Units, work: Work, stats: Callable[[Channel], ChannelStats], *, stopped: bool) -> UnitProgress:
+    """Give a unit's state; ``stopped`` when all was stopped and nothing is to be asked of Spark."""
+    unit, running = work.unit, work.running
+    status: Status = "finished" if work.finished else "stopped" if stopped or not running else "running"
+    error = None
+    if running is not None and not work.finished and units.endpoint.alive:
+        if not stopped:
+            running.observe()
+        failure = running.failure(unit.id)
+        if failure is not None:
+            status, error = "failed", str(failure)
+    inputs = work.spec.inputs
+    tracking, now = tracking_of(work.spec, units.layout), time.time()
+    read = sum(_rows_read(units, work, c, stats(c)) for c in inputs)
+    lag = sum(stats(c).rows for c in inputs) - read if inputs else None
+    return UnitProgress(
+        unit=unit.id,
+        zone=unit.zone,
+        layer=unit.layer,
+        status=status,
+        rows_in=work.rows_in + read,
+        rows_out=_rows_out(units, work, stats),
+        dead_letters=committed_rows(units.layout.dead_letters(unit)),
+        late_rows=work.late_rows,
+        lag=lag,
+        batch=running.last_batch if running else -1,
+        batch_ms=running.batch_ms if running else None,
+        rows_per_s=running.rows_per_s if running else None,
+        watermark=running.watermark if running else None,
+        error=error,
+        run=str(running.query.runId) if running else None,
+        latency=tracking.latency(now),
+        oldest_s=None if work.finished else tracking.oldest_s(unit.checkpoint, now),
+        trigger_s=parse_duration(units.settings.trigger),
+        began=running.began if running else None,
+        operators=running.tally.operators(work.spec.flow, unit.operators) if running else (),
+        batches=running.done if running else 0,
+        busy_s=running.busy_s if running else 0.0,
+        cpu_s=running.cpu_s if running else 0.0,
+        state_rows=running.state_rows if running else 0,
+        state_bytes=running.state_bytes if running else 0,
+    )
+
+
+def _rows_read(units: Units, work: Work, channel: Channel, stats: ChannelStats) -> int:
+    """Count the rows of a channel that a unit's batches have taken."""
+    if work.finished:
+        return stats.rows
+    at = work.running.positions.get(channel.id) if work.running else None
+    if at is None:
+        waiting = stats.unread.get(work.unit.checkpoint)
+        return stats.rows - waiting.rows if waiting else 0
+    return units.log(work.spec, channel).totals(at)[0]
+
+
+def _rows_out(units: Units, work: Work, stats: Callable[[Channel], ChannelStats]) -> int:
+    unit, tags = work.unit, work.spec.tags
+    rows = sum(stats(c).rows for c in work.spec.outputs)
+    for id_ in unit.outputs:
+        sink = work.spec.flow[id_]
+        if isinstance(sink, FileSink):
+            path = Path(full_path(sink.path.replace("{zone}", unit.zone)))
+            rows += committed_rows(path, f"{unit.node}-{tags[id_]}{unit.suffix}")
+        elif isinstance(sink, Sink) and not isinstance(sink, (CallbackSink, KafkaSink)):
+            rows += FileLog(units.layout.sink(id_, tags[id_], unit)).stats().rows
+    return rows

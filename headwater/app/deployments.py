@@ -1,0 +1,239 @@
+"""The use cases over a store: apply, stop, status, history, explain; and running the controller.
+
+Like ``headwater.app.running`` they take values and places, give values and raise HeadwaterErrors. All but
+``up`` only read the store or write a desired state into it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+# Dead letters are among the use cases, and what all of them share: faces find these here.
+from headwater.app.deadletters import dead_letters as dead_letters
+from headwater.app.deadletters import replay as replay
+from headwater.app.observe import status
+from headwater.app.stores import HOME as HOME
+from headwater.app.stores import STORE as STORE
+from headwater.app.stores import existing as existing
+from headwater.app.stores import resolved_url as resolved_url
+from headwater.app.view import Status
+from headwater.continuum.model import Node
+from headwater.control.records import Change, Decision, DesiredState, Event, StepState
+from headwater.control.store import NoStore, Store
+from headwater.core.errors import DeploymentError, HeadwaterError, RuntimeFailure
+from headwater.plan.explain import explain as in_words
+from headwater.plan.model import DeploymentPlan
+from headwater.plan.port import OpenNode
+from headwater.plan.profile import Profile
+
+# ---------------------------------------------------------------- desired states
+
+
+def keep_profile(name: str, profile: Profile, store_url: str | None = None) -> None:
+    """Keep a profile of a deployment that is there."""
+    with closing(Store(resolved_url(store_url))) as store:
+        store.keep_profile(name, profile)
+
+
+def stop(name: str, store_url: str | None = None, *, how: Literal["stop", "forget", "finish"] = "stop") -> int:
+    """Store that a deployment is to stop, keeping its state, without it, or when its input is used up."""
+    with existing(store_url) as reader:
+        reader.deployment(name)
+    with closing(Store(resolved_url(store_url))) as store:
+        return store.want(name, how)
+
+
+# ---------------------------------------------------------------- looking
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """What was wanted of a deployment, what became of it, and what happened, the oldest first."""
+
+    desired_states: tuple[DesiredState, ...]
+    changes: tuple[Change, ...]
+    events: tuple[Event, ...]
+    decisions: tuple[Decision, ...]
+
+
+def history(name: str, store_url: str | None = None) -> History:
+    """Give what has happened to a deployment."""
+    with existing(store_url) as store:
+        store.deployment(name)
+        return History(
+            desired_states=store.desired_states(name),
+            changes=store.changes(name),
+            events=store.events(name),
+            decisions=store.decisions(name),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSeen:
+    """A step of a change: what it does to which unit, how far it is, and when (seconds since 1970)."""
+
+    kind: str
+    unit: str | None
+    state: StepState
+    note: str
+    begun: float | None
+    ended: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained(Change):
+    """A change under way, or the last one: its steps in words, and as they went."""
+
+    words: tuple[str, ...]
+    steps: tuple[StepSeen, ...]
+
+    @property
+    def done(self) -> int:
+        """Count the steps that are done."""
+        return sum(step.state == "done" for step in self.steps)
+
+    @property
+    def measured(self) -> list[str]:
+        """Say what the steps have found, and how long units stood still for the change."""
+        lines = [f"{step.kind} {step.unit or ''}: {step.note}" for step in self.steps if step.note]
+        stops = [step.begun for step in self.steps if step.kind == "stop" and step.begun]
+        starts = [step.ended for step in self.steps if step.kind == "start" and step.ended]
+        if stops and starts and max(starts) > min(stops):
+            lines.append(f"{max(starts) - min(stops):.1f} s from the first stop to the last start")
+        return lines
+
+
+def explain(name: str, store_url: str | None = None) -> Explained | None:
+    """Explain the change under way, or the last one; None before the first."""
+    with existing(store_url) as store:
+        store.deployment(name)
+        change = next(reversed(store.changes(name)), None)
+        journal = store.journal(change.id) if change else ()
+    if change is None:
+        return None
+    return Explained(
+        **vars(change),
+        words=tuple(in_words([e.step for e in journal if e.state != "dropped"])),
+        steps=tuple(
+            StepSeen(
+                kind=e.step.kind,
+                unit=getattr(e.step, "unit", None),
+                state=e.state,
+                note=e.note,
+                begun=e.begun,
+                ended=e.ended,
+            )
+            for e in journal
+        ),
+    )
+
+
+def in_force(store_url: str | None = None) -> dict[str, DeploymentPlan]:
+    """Give the plans that are carried out now, by name; nothing where there is no store."""
+    try:
+        with existing(store_url) as store:
+            plans = {r.name: store.active_plan(r.name) for r in store.deployments() if r.phase != "stopped"}
+    except NoStore:
+        return {}
+    return {name: plan for name, plan in plans.items() if plan is not None}
+
+
+def follow(
+    name: str,
+    version: int,
+    store_url: str | None = None,
+    *,
+    stop: threading.Event | None = None,
+    observe: Callable[[Status], None] = lambda status: None,
+    say: Callable[[str], None] = lambda text: None,
+    every: float = 0.5,
+) -> Status | None:
+    """Follow a version to its end; give the last status, None when ``stop`` was set before.
+
+    Raises DeploymentError where it failed or was refused, RuntimeFailure where it was rolled back.
+    """
+    stop = stop or threading.Event()
+    warned = False
+    with existing(store_url) as store:
+        told = max((e.id for e in store.events(name, limit=1)), default=0)
+        while True:
+            (now,) = status(name, store_url)
+            for event in store.events(name, after=told):
+                told = event.id
+                say(event.text)
+            observe(now)
+            if now.controller is None and not warned:
+                warned = True
+                say("nobody acts on this store now: `headwater up` does")
+            if now.observed_version >= version:
+                return _ended(now, version)
+            if stop.wait(every):
+                return None
+
+
+def _ended(now: Status, version: int) -> Status:
+    change = now.change
+    if change is None or change.version != version or change.outcome in ("done", None):
+        return now
+    kind = RuntimeFailure if change.outcome == "rolled back" else DeploymentError
+    what, _, hint = change.message.partition("\n  -> ")
+    raise kind(
+        f"{change.outcome}: {what}",
+        where=f"deployment '{now.name}', version {version}",
+        hint=hint or "correct the cause and apply again",
+    )
+
+
+# ---------------------------------------------------------------- acting
+
+
+def up(
+    store_url: str | None = None,
+    *,
+    home: Path = HOME,
+    options: tuple[str, ...] = (),
+    open_node: OpenNode | None = None,
+    nodes: Iterable[Node] = (),
+    stop: threading.Event | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Run the controller until ``stop`` is set; ``nodes`` are reached at once, others when they are needed.
+
+    Agents of nodes without an address run on this machine, below ``home``, with ``options``.
+    """
+    from headwater.agent.agents import Agents
+    from headwater.control.controller import Controller
+
+    store = Store(resolved_url(store_url))
+    if open_node is None:
+        agents = Agents(home, options=options)
+        open_node = agents.open
+        for node in nodes:
+            try:
+                agents.open(node)
+            except HeadwaterError as error:
+                if not error.retryable:
+                    raise
+                say(f"{node.name}: {error.what}")
+    try:
+        Controller(store, open_node).run(stop or threading.Event(), say=say)
+    finally:
+        store.close()
+
+
+def down(home: Path = HOME) -> list[str]:
+    """End the agents of this machine with their units and Sparks; give the nodes they were of."""
+    from headwater.agent.agents import Agents
+
+    return Agents(home).end()
+
+
+def clock(at: float) -> str:
+    """Write a moment as date and time, here."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

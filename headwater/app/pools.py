@@ -1,0 +1,376 @@
+"""The use cases of sharing: dataflows of many owners in one pool, submitted, removed, paid for together.
+
+Like ``headwater.app.deployments`` they take values and places and write desired states; the controller does the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
+
+from headwater.adapt.calibrate import facts_of
+from headwater.adapt.model import Facts
+from headwater.adapt.window import Window, window
+from headwater.app import observe
+from headwater.app.client import Client, PlanRequest
+from headwater.app.stores import existing, resolved_url
+from headwater.continuum.model import Continuum
+from headwater.control.lifecycle import BUSY
+from headwater.control.sharing import Owner, OwnerLimits, Right, Role
+from headwater.control.store import NoStore, Store, StoreReader
+from headwater.core.errors import Busy, Denied, DeploymentError, Missing
+from headwater.dataflow.graph import Dataflow
+from headwater.plan.model import DeploymentPlan
+from headwater.reuse.costs import Account, accounts
+from headwater.reuse.pool import Pool, Submission
+from headwater.reuse.ways import cheapest, put_together, ways, whole
+from headwater.reuse.ways import costs as costs_of
+
+POOL = "commons"
+"""The pool that dataflows go to where none is named."""
+TOKEN = "HEADWATER_OWNER_TOKEN"
+"""The environment variable with an owner's token."""
+ADMIN = "admin"
+"""The owner who sets the limits of all; before this one has a token, anybody does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joined:
+    """What came of a desired state: the pool's version, and what of a dataflow ran already, and what did not."""
+
+    pool: str
+    version: int
+    reused: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+    queries: Annotated[tuple[int, ...], Field(min_length=2, max_length=2)] = (0, 0)
+    """Of the pool, before and after."""
+    how: str = ""
+    """Of the ways in which a dataflow could join, the one that was chosen."""
+    cores: Mapping[str, float] = field(default_factory=dict)
+    """What the pool is foretold to take by each of these ways; nothing while nothing is measured."""
+
+
+def submit(
+    dataflow: Dataflow,
+    continuum: Continuum,
+    owner: str,
+    store_url: str | None = None,
+    *,
+    pool: str = POOL,
+    token: str | None = None,
+) -> Joined:
+    """Run a dataflow together with what a pool runs: what is common once.
+
+    It has its results from now on: operators that are new begin with what comes next; of those that run, with
+    state or without, it has what they give from now on. Raises Denied where the owner may not,
+    DeploymentError where the name is taken or the pool has another continuum, Busy while a change of the
+    pool is under way.
+    """
+    with closing(Store(resolved_url(store_url))) as store:
+        _identify(store, owner, token)
+        _check_role(store, owner)
+        _check_name(store, dataflow.name)
+        before = store.pool(pool) or Pool(pool, dataflow.locations)
+        version, running = _stands(store, pool)
+        if running is not None and running.continuum != continuum:
+            raise DeploymentError(
+                "it runs on another continuum",
+                where=f"pool {pool}",
+                hint="submit it to a pool of its own: --pool",
+            )
+        if not before.submissions:
+            before = Pool(pool, dataflow.locations)
+        found = ways(before, dataflow, owner, continuum, running, used=store.names_used(pool))
+        facts = _facts(store, pool, running)
+        way = cheapest(found, facts)
+        after, plan = way.pool, way.plan
+        _check_limits(store, owner, after)
+        ids = set(after[dataflow.name].ids.values())
+        there = {shared for one in before.submissions for shared in one.ids.values()}
+        return Joined(
+            pool=pool,
+            version=_want(after, plan, version, store_url),
+            reused=tuple(sorted(ids & there)),
+            new=tuple(sorted(ids - there)),
+            queries=(len(running.units) if running else 0, len(plan.units)),
+            how=way.how,
+            cores=costs_of(found, facts),
+        )
+
+
+def remove(name: str, owner: str, store_url: str | None = None, *, token: str | None = None) -> Joined:
+    """Take a dataflow out of its pool, with what nobody else needs; the others go on as they are.
+
+    Raises Missing where there is no such dataflow, Denied where it is another owner's who has not allowed it.
+    """
+    with closing(Store(resolved_url(store_url))) as store:
+        _identify(store, owner, token)
+        _check_role(store, owner)
+        pool, gone = store.find_submission(name)
+        _check_right(store, owner, "remove", gone)
+        version, running = _stands(store, pool.name)
+        after = pool.remove(name)
+        after.check()
+        plan = None
+        if after.submissions and running is not None:
+            plan = put_together(after, running.continuum, running)
+        there = {shared for one in after.submissions for shared in one.ids.values()}
+        return Joined(
+            pool=pool.name,
+            version=_want(after, plan, version, store_url),
+            reused=tuple(sorted(there & set(gone.ids.values()))),
+            new=tuple(sorted(set(gone.ids.values()) - there)),
+            queries=(len(running.units) if running else 0, len(plan.units) if plan else 0),
+        )
+
+
+def defragment(pool: str = POOL, store_url: str | None = None) -> Joined:
+    """Put together again what coming and going has cut up: fewer queries, all state kept."""
+    with closing(Store(resolved_url(store_url))) as store:
+        found = store.pool(pool)
+        version, running = _stands(store, pool)
+        if found is None or running is None:
+            raise Missing("nothing runs in it", where=f"pool {pool}", hint="headwater submit")
+        plan = whole(found, running.continuum, running)
+        return Joined(
+            pool=pool,
+            version=_want(found, plan, version, store_url),
+            queries=(len(running.units), len(plan.units)),
+        )
+
+
+def _want(pool: Pool, plan: DeploymentPlan | None, version: int, store_url: str | None) -> int:
+    """Want a pool and its plan, or that it ends, after a version of it; give the new version."""
+    if plan is None:
+        with closing(Store(resolved_url(store_url))) as store:
+            return store.keep_pool(pool, None, after=version)
+    client = Client(store_url)
+    request = PlanRequest(dataflow=plan.dataflow, continuum=plan.continuum, decided=plan.deployment, pool=pool)
+    return client.apply(client.propose(request), after=version)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberOutline:
+    """A dataflow of a pool: operators, those that others need too, and sinks by their names in the pool."""
+
+    name: str
+    owner: str
+    operators: int
+    shared: int
+    sinks: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolOutline:
+    """A pool of dataflows that run as one; of what others wrote only what all may know."""
+
+    pool: str
+    locations: tuple[str, ...]
+    operators: int
+    dataflows: tuple[MemberOutline, ...]
+
+
+def pool_outline(pool: Pool) -> PoolOutline:
+    """Give the outline of a pool."""
+    return PoolOutline(
+        pool=pool.name,
+        locations=tuple(pool.locations),
+        operators=len(pool.users),
+        dataflows=tuple(
+            MemberOutline(
+                name=one.name,
+                owner=one.owner,
+                operators=len(set(one.ids.values())),
+                shared=sum(len(pool.users[i]) > 1 for i in set(one.ids.values())),
+                sinks=one.sinks,
+            )
+            for one in pool.submissions
+        ),
+    )
+
+
+def pools(store_url: str | None = None) -> tuple[Pool, ...]:
+    """Give all pools with what is in them."""
+    with existing(store_url) as store:
+        return store.every_pool()
+
+
+def written(name: str, owner: str, store_url: str | None = None, *, token: str | None = None) -> Dataflow:
+    """Give a dataflow as it was submitted, to its owner or whom that one lets read it."""
+    with existing(store_url) as store:
+        _identify(store, owner, token)
+        _, found = store.find_submission(name)
+        _check_right(store, owner, "read", found)
+        return found.written
+
+
+def costs(store_url: str | None = None) -> Mapping[str, tuple[Account, ...]]:
+    """Give for each pool what its dataflows cost, shared and alone; none while nothing is measured."""
+    with existing(store_url) as store:
+        return {name: _accounts(store, name) for name in store.pools()}
+
+
+def _accounts(store: StoreReader, name: str) -> tuple[Account, ...]:
+    pool, plan = store.pool(name), store.active_plan(name)
+    if pool is None or plan is None or not pool.submissions:
+        return ()
+    seen = _seen(store, name)
+    return accounts(pool, plan, store.known(name), seen) if seen is not None else ()
+
+
+def _facts(store: StoreReader, name: str, running: DeploymentPlan | None) -> Facts | None:
+    """Give what is known of a pool that runs; None while nothing is measured."""
+    seen = _seen(store, name) if running is not None else None
+    return facts_of(store.known(name), running, seen) if running is not None and seen is not None else None
+
+
+def _seen(store: StoreReader, name: str) -> Window | None:
+    return window(store.samples(name, since=time.time() - observe.RECENT))
+
+
+# ---------------------------------------------------------------- owners
+
+
+def owners(store_url: str | None = None) -> tuple[Owner, ...]:
+    """Give all owners of whom something is known."""
+    with existing(store_url) as store:
+        return store.owners()
+
+
+def limits_of(name: str, store_url: str | None = None) -> OwnerLimits:
+    """Give an owner's limits; none where there is no store yet."""
+    known = _known(name, store_url)
+    return known.limits if known else OwnerLimits()
+
+
+def role_of(name: str, store_url: str | None = None) -> Role:
+    """Give an owner's role; who has none set is an owner."""
+    known = _known(name, store_url)
+    return known.role if known else "owner"
+
+
+def _known(name: str, store_url: str | None) -> Owner | None:
+    try:
+        with existing(store_url) as store:
+            return store.owner(name)
+    except NoStore:
+        return None
+
+
+def set_owner(
+    name: str,
+    store_url: str | None = None,
+    *,
+    limits: OwnerLimits | None = None,
+    role: Role | None = None,
+    token: bool = False,
+    shown: str | None = None,
+) -> str | None:
+    """Set what an owner may run and do, or give the owner a token, which is returned this once.
+
+    ``shown``: the token of the owner, where there is one; for limits and role that of ``ADMIN``, if ``ADMIN``
+    has one.
+    """
+    if name == ADMIN and role not in (None, "owner"):
+        raise DeploymentError(f"{ADMIN} may do all", where=f"owner {name}", hint="give another one this role")
+    with closing(Store(resolved_url(store_url))) as store:
+        if limits is not None or role is not None:
+            _identify(store, ADMIN, shown)
+        if token:
+            _identify(store, name, shown)
+        known = store.owner(name)
+        limits = limits or (known.limits if known else OwnerLimits())
+        return store.set_owner(name, limits, role=role, token=token)
+
+
+def grant(
+    owner: str,
+    other: str,
+    what: Right,
+    store_url: str | None = None,
+    *,
+    given: bool = True,
+    token: str | None = None,
+) -> None:
+    """Give a right to an owner's dataflows to another one, or take it back."""
+    with closing(Store(resolved_url(store_url))) as store:
+        _identify(store, owner, token)
+        store.grant(owner, other, what, given=given)
+
+
+# ---------------------------------------------------------------- what all of them check
+
+
+def _identify(store: StoreReader, owner: str, token: str | None) -> None:
+    if not store.is_owner(owner, token if token is not None else os.environ.get(TOKEN)):
+        raise Denied(f"{owner} needs a token, and this is not it", where=f"owner {owner}", hint=f"set {TOKEN}")
+
+
+def _check_role(store: StoreReader, name: str) -> None:
+    known = store.owner(name)
+    if known is not None and not known.may_act_as("owner"):
+        raise Denied(
+            f"{name} has the role {known.role}, which neither submits nor removes dataflows",
+            where=f"owner {name}",
+            hint=f"{ADMIN} can change that: headwater owner {name} --role owner",
+        )
+
+
+def _check_right(store: StoreReader, who: str, what: Right, one: Submission) -> None:
+    if not store.may(who, what, one.owner):
+        raise Denied(
+            f"it is {one.owner}'s, and {who} may not {what} it",
+            where=f"dataflow '{one.name}'",
+            hint=f"{one.owner} can allow it: headwater owner {one.owner} --grant {what} --to {who}",
+        )
+
+
+def _check_name(store: StoreReader, name: str) -> None:
+    for pool in store.every_pool():
+        if name in pool:
+            raise DeploymentError(
+                f"'{name}' is {pool[name].owner}'s",
+                where=f"pool {pool.name}",
+                hint="choose another name, or remove that one first",
+            )
+
+
+def _check_limits(store: StoreReader, name: str, pool: Pool) -> None:
+    owner = store.owner(name)
+    if owner is None:
+        return
+    mine = [s for s in pool.submissions if s.owner == name]
+    others = [p for p in store.every_pool() if p.name != pool.name]
+    mine += [s for p in others for s in p.submissions if s.owner == name]
+    limits = owner.limits
+    count = sum(len(s.written.operators) for s in mine)
+    found = [
+        f"{what} {has}, {most} are allowed"
+        for what, has, most in (
+            ("dataflows", len(mine), limits.dataflows),
+            ("operators", count, limits.operators),
+        )
+        if most is not None and has > most
+    ]
+    if limits.cores is not None:
+        used = sum(a.shared for p in store.pools() for a in _accounts(store, p) if a.owner == name)
+        if used >= limits.cores:
+            found.append(f"cores {used:.2f} are used, {limits.cores:g} are allowed")
+    if found:
+        raise Denied("; ".join(found), where=f"owner {name}", hint="remove a dataflow, or ask for a higher limit")
+
+
+def _stands(store: StoreReader, pool: str) -> tuple[int, DeploymentPlan | None]:
+    """Give a pool's newest version and the plan that runs; refuse while a change is under way."""
+    record = store.find(pool)
+    if record is None:
+        return 0, None
+    if record.phase in BUSY or record.observed_version < record.version:
+        raise Busy("a change is under way", where=f"pool {pool}", hint="try again when it is done: headwater status")
+    return record.version, store.active_plan(pool)

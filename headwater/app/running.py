@@ -1,0 +1,443 @@
+"""The use cases, as functions that the command line and other faces call.
+
+They take values and paths, give values, and raise HeadwaterErrors; they print nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+# Loading is one of the use cases: faces call it here.
+from headwater.app.loading import LoadedDataflow as LoadedDataflow
+from headwater.app.loading import check_trust as check_trust
+from headwater.app.loading import load_dataflow as load_dataflow
+from headwater.continuum.model import Continuum
+from headwater.core.errors import DeploymentError, PlacementError, RuntimeFailure
+from headwater.core.metrics import Observe, Progress
+from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.sinks import ConsoleSink
+from headwater.plan import build as planning
+from headwater.plan.model import DeploymentPlan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headwater.app.local import LocalRun
+    from headwater.placement.replay import Score
+    from headwater.plan.place import PlacementRequest, Setting
+    from headwater.plan.profile import Profile
+    from headwater.spark.brokerprocess import BrokerProcess
+    from headwater.spark.endpoint import LocalEndpoint
+    from headwater.spark.profiling import ProfiledOperator
+
+WhenFull = Literal["block", "drop_oldest", "drop_newest", "fail"]
+Delivery = Literal["exactly_once", "at_least_once"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """How to run: where state is kept, how often batches start, what the embedded Spark may use."""
+
+    directory: Path
+    until_drained: bool = False
+    fresh: bool = False
+    reset_state: frozenset[str] = frozenset()
+    """Units whose state may be given up where an edited dataflow cannot go on with it."""
+    trigger: str = "500 milliseconds"
+    cores: int | None = None
+    memory_mb: int = 1024
+    max_buffer: int = 2**30
+    when_full: WhenFull = "block"
+    delivery: Delivery = "exactly_once"
+    every: float = 1.0
+    """Seconds between two looks at the progress."""
+    python_path: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutcome:
+    """How a run ended."""
+
+    progress: Progress
+    drained: bool
+    seconds: float
+    found: object = field(default=None)
+    """What ``at_end`` returned."""
+
+
+# ---------------------------------------------------------------- planning
+
+
+def load_continuum(path: str | Path) -> Continuum:
+    """Read a continuum file; raise ErrorList of ContinuumErrors."""
+    return Continuum.from_yaml(path)
+
+
+def read_profile(path: str | Path) -> Profile:
+    """Read a profile; raise PlacementError where it cannot be read or is wrong."""
+    from headwater.plan.profile import Profile
+
+    return Profile.from_json(_text(path, "profile"), where=str(path))
+
+
+def _text(path: str | Path, what: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlacementError(f"the {what} cannot be read: {error}", where=str(path)) from error
+
+
+def simulate(
+    dataflow: Dataflow,
+    continuum: Continuum,
+    trace: str | Path,
+    desired_states: Sequence[PlacementRequest],
+    *,
+    profile: Profile | None = None,
+    forecast: str | None = None,
+    text: str | None = None,
+    observe: Observe = lambda what, done, of: None,
+) -> Mapping[str, Sequence[Score]]:
+    """Replay a trace of rates: for each desired state's strategy what came of its decisions, step by step.
+
+    ``trace`` is a file, or names in errors what is given as ``text``. ``observe`` is called before each
+    step. Raises PlacementError where it cannot be read or is wrong.
+    """
+    from headwater.plan.rates import read_trace, replayed_by_each
+
+    setting = _setting(dataflow, continuum, profile)
+    steps = read_trace(_text(trace, "trace") if text is None else text, setting, where=str(trace))
+    return replayed_by_each(setting, steps, desired_states, forecast=forecast, observe=observe)
+
+
+def profile(
+    dataflow: Dataflow,
+    samples: Mapping[str, Mapping[str, str]],
+    *,
+    cores: int | None = None,
+    memory_mb: int = 1024,
+    repeats: int = 3,
+    python_path: tuple[str, ...] = (),
+    observe: Callable[[ProfiledOperator], None] = lambda seen: None,
+) -> Profile:
+    """Measure what each operator costs and gives, on a Spark of its own, over samples of the sources.
+
+    ``samples``: for each source the sample's path, by location. Raises RuntimeFailure where one is missing.
+    """
+    from headwater.spark import profiling
+    from headwater.spark.endpoint import LocalEndpoint
+
+    with tempfile.TemporaryDirectory(prefix="headwater-profile-") as directory:
+        place = Path(directory)
+        endpoint = LocalEndpoint.start(place / "spark", cores=cores, memory_mb=memory_mb, python_path=python_path)
+        try:
+            return profiling.profile(
+                endpoint.session(), dataflow, samples, place / "work", repeats=repeats, observe=observe
+            )
+        finally:
+            endpoint.stop()
+
+
+def _setting(dataflow: Dataflow, continuum: Continuum, profile: Profile | None) -> Setting:
+    from headwater.plan.place import Setting
+    from headwater.plan.profile import Known
+
+    return Setting(dataflow, continuum, planning.marked_layers(dataflow, continuum), Known(dataflow, profile))
+
+
+def default_directory(name: str) -> Path:
+    """Give the directory a deployment of this name is kept in."""
+    return Path(".headwater") / name
+
+
+# ---------------------------------------------------------------- running
+
+
+def run(
+    plan: DeploymentPlan,
+    settings: RunSettings,
+    *,
+    stop: threading.Event | None = None,
+    observe: Callable[[Progress], None] = lambda progress: None,
+    show_rows: Callable[[str, pa.Table], None] = lambda sink, rows: None,
+    feed: Callable[[threading.Event], None] = lambda stop: None,
+    at_end: Callable[[LocalRun, LocalEndpoint], object] = lambda deployment, endpoint: None,
+    endpoint: LocalEndpoint | None = None,
+) -> RunOutcome:
+    """Run a plan until it is drained (if asked for), ``stop`` is set or a unit fails; keep its state.
+
+    ``observe`` is called about every ``settings.every`` seconds, ``show_rows`` with the newest rows
+    of a console sink, ``feed`` once to make input before
+    it is drained (in a thread; its argument is set when it is to give up), ``at_end`` once before Spark ends.
+    A given ``endpoint`` is used and left running.
+    Raises the failed unit's error, DeploymentError if the directory is in use or holds another plan.
+    """
+    from headwater.app.local import LocalRun
+    from headwater.connectors.jdbc import packages_for
+    from headwater.disk.settings import ChannelSettings, UnitSettings
+    from headwater.spark.endpoint import LocalEndpoint
+
+    stop = stop or threading.Event()
+    begun = time.monotonic()
+    with _only_one(settings.directory):
+        if settings.fresh:
+            _clear(settings.directory)
+        channel = ChannelSettings(
+            max_bytes=settings.max_buffer, when_full=settings.when_full, delivery=settings.delivery
+        )
+        spark = endpoint or LocalEndpoint.start(
+            settings.directory.resolve() / "spark",
+            cores=settings.cores,
+            memory_mb=settings.memory_mb,
+            python_path=settings.python_path,
+            packages=packages_for(plan.dataflow),
+        )
+        try:
+            deployment = LocalRun(
+                plan,
+                settings.directory.resolve(),
+                spark,
+                UnitSettings(trigger=settings.trigger, channel=channel),
+            )
+            drained = False
+            if not stop.is_set():
+                consoles = _Consoles(deployment, show_rows)
+                deployment.start(reset_state=settings.reset_state)
+
+                def look(progress: Progress) -> None:
+                    observe(progress)
+                    consoles.look()
+
+                try:
+                    drained = _watch(deployment, settings, stop=stop, observe=look, feed=feed)
+                finally:
+                    deployment.stop()
+                consoles.look()
+            progress = deployment.progress()
+            observe(progress)
+            found = at_end(deployment, spark)
+        finally:
+            if endpoint is None:
+                spark.stop()
+    return RunOutcome(progress=progress, drained=drained, seconds=time.monotonic() - begun, found=found)
+
+
+def _watch(
+    deployment: LocalRun,
+    settings: RunSettings,
+    *,
+    stop: threading.Event,
+    observe: Callable[[Progress], None],
+    feed: Callable[[threading.Event], None],
+) -> bool:
+    """Look at the progress again and again; return whether all input was used up."""
+    ended = threading.Event()
+    drain = _Drain(deployment, feed, ended) if settings.until_drained else None
+    if drain:
+        drain.start()
+    try:
+        while True:
+            deployment.look()
+            progress = deployment.progress()
+            observe(progress)
+            if drain and drain.error:
+                raise drain.error
+            for unit in progress.failed:
+                what, _, hint = (unit.error or f"unit {unit.unit} failed").partition("\n  -> ")
+                raise RuntimeFailure(
+                    what, hint=hint or "correct the cause and run again: it goes on from its last batch"
+                )
+            if drain and ended.is_set():
+                return True
+            if _wait(stop, ended, settings.every):
+                return False
+    finally:
+        if drain:
+            drain.give_up.set()
+            drain.join(30)
+
+
+class _Consoles:
+    """Follows the console sinks: what was there before this run is not shown again."""
+
+    def __init__(self, deployment: LocalRun, show: Callable[[str, pa.Table], None]) -> None:
+        self._deployment = deployment
+        self._show = show
+        operators = deployment.plan.dataflow.sinks
+        self._sinks = [o for o in operators if isinstance(o, ConsoleSink)]
+        self._positions: dict[str, dict[str, int]] = {o.id: {} for o in self._sinks}
+        for sink in self._sinks:
+            self._newest(sink)
+
+    def look(self) -> None:
+        """Show what came since the last look."""
+        for sink in self._sinks:
+            rows = self._newest(sink)
+            if rows is not None:
+                self._show(sink.id, rows)
+
+    def _newest(self, sink: ConsoleSink) -> pa.Table | None:
+        import pyarrow as pa
+
+        batches = list(self._deployment.sink_tail(sink.id, self._positions[sink.id]))
+        if not batches:
+            return None
+        table = pa.Table.from_batches(batches)
+        return table.slice(max(0, table.num_rows - sink.rows))
+
+
+class _Drain(threading.Thread):
+    """Waits for a deployment to use up its input, beside the loop that shows progress."""
+
+    def __init__(self, deployment: LocalRun, feed: Callable[[threading.Event], None], ended: threading.Event) -> None:
+        super().__init__(name="drain", daemon=True)
+        self.give_up = threading.Event()
+        self.error: BaseException | None = None
+        self._deployment = deployment
+        self._feed = feed
+        self._ended = ended
+
+    def run(self) -> None:
+        try:
+            self._feed(self.give_up)
+            if not self.give_up.is_set():
+                self._deployment.drain(stop=self.give_up)
+        except BaseException as error:
+            self.error = error
+        self._ended.set()
+
+
+def _wait(stop: threading.Event, ended: threading.Event, seconds: float) -> bool:
+    """Sleep until something happens; return whether it is a request to stop."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not ended.is_set():
+        if stop.wait(0.1):
+            return True
+    return stop.is_set() and not ended.is_set()
+
+
+@contextlib.contextmanager
+def _only_one(directory: Path) -> Iterator[None]:
+    """Keep a second run out of a directory: it would end the first one's Spark."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.seek(0)
+            owner = lock.read().strip()
+            raise DeploymentError(
+                f"is in use by process {owner}" if owner else "is in use",
+                where=str(directory),
+                hint="stop that run first (Ctrl-C, or kill -TERM its process), or give another --dir",
+            ) from error
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
+def _clear(directory: Path) -> None:
+    """Delete a deployment, but never a directory that is something else."""
+    from headwater.agent.tasks import specs_in
+    from headwater.channels.channelspec import drop_topics
+    from headwater.disk.layout import Layout
+    from headwater.spark.endpoint import end_stale
+
+    end_stale(directory.resolve() / "spark")
+    rest = [p for p in directory.iterdir() if p.name != ".lock"]
+    ours = {"plan.json", "plan.json.old", "spark", "channels", "units", "checkpoints", "sinks", "deadletters"}
+    ours |= {
+        "run.db",
+        "run.db-journal",
+        "specs",
+        "tasks.json",
+        "terms.json",
+        "peers.json",
+        "state",
+        "warm_ups",
+    }
+    strange = sorted(p.name for p in rest if p.name not in ours)
+    if strange:
+        raise DeploymentError(
+            f"holds other things than a deployment: {', '.join(strange[:5])}",
+            where=str(directory),
+            hint="give a directory of its own with --dir",
+        )
+    drop_topics(specs_in(directory), Layout(directory.resolve()))
+    for path in rest:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def end_spark(directory: Path) -> None:
+    """End the Spark of a deployment at once; the next run does the batches over that were cut off."""
+    from headwater.spark.endpoint import end_stale
+
+    end_stale(directory.resolve() / "spark")
+
+
+# ---------------------------------------------------------------- dead letters
+
+
+def dead_letters(directory: Path) -> Iterator[dict[str, Any]]:
+    """Give the malformed records of a deployment, running or not."""
+    from headwater.connectors.deadletters import read_dead_letters
+    from headwater.disk.layout import Layout
+
+    layout = Layout(directory)
+    if not _is_deployment(directory):
+        raise DeploymentError("no deployment here", where=str(directory), hint="give the --dir of `headwater run`")
+    letters: Iterator[dict[str, Any]] = read_dead_letters(layout.all_dead_letters)
+    return letters
+
+
+def _is_deployment(directory: Path) -> bool:
+    return any((directory / name).exists() for name in ("run.db", "plan.json"))
+
+
+def only_deployment() -> Path:
+    """Give the directory of the deployment below .headwater, if there is exactly one."""
+    root = default_directory("x").parent
+    found = sorted(p for p in root.glob("*") if _is_deployment(p))
+    if len(found) == 1:
+        return found[0]
+    what = f"{len(found)} deployments: {', '.join(p.name for p in found)}" if found else "no deployment"
+    raise DeploymentError(what, where=str(root), hint="name its directory with --dir")
+
+
+def start_broker(directory: Path, *, port: int) -> dict[str, Any]:
+    """Start a local Kafka broker that outlives this process; raise DeploymentError where one runs."""
+    from headwater.spark import brokerprocess
+
+    return _broker(directory, brokerprocess.start(directory, port=port))
+
+
+def stop_broker(directory: Path) -> dict[str, Any]:
+    """End a directory's broker; what is returned has no pid where none ran."""
+    from headwater.spark import brokerprocess
+
+    return _broker(directory, brokerprocess.stop(directory))
+
+
+def broker_status(directory: Path) -> dict[str, Any]:
+    """Describe a directory's broker; there is no pid where none runs."""
+    from headwater.spark import brokerprocess
+
+    return _broker(directory, brokerprocess.status(directory))
+
+
+def _broker(directory: Path, found: BrokerProcess | None) -> dict[str, Any]:
+    place = {"directory": str(directory.resolve())}
+    if found is None:
+        return {**place, "pid": None, "port": None, "address": None}
+    return {**place, "pid": found.pid, "port": found.port, "address": found.address}

@@ -1,0 +1,18 @@
+"""Where the store and this machine's agents are, for all use cases over a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from headwater.control.store import StoreReader
+from headwater.control.tables import HOME as HOME
+from headwater.control.tables import STORE as STORE
+from headwater.control.tables import resolved_url as resolved_url
+
+
+@contextmanager
+def existing(store_url: str | None) -> Iterator[StoreReader]:
+    """Give a store that is there, to look at."""
+    with closing(StoreReader.open(resolved_url(store_url))) as store:
+        yield store

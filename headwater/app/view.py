@@ -1,0 +1,231 @@
+"""What is seen of a store: everything at a glance, or one deployment with all that is known of it. Pure.
+
+Rates are per second, sizes in bytes, times in seconds, loads in cores; None is what nobody knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headwater.adapt.compliance import Figures
+from headwater.adapt.slo import SLO
+from headwater.control.lifecycle import Phase
+from headwater.control.records import Change, Decision
+from headwater.core.metrics import ChannelProgress, HostProgress, LinkProgress, Progress, UnitProgress
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostSeen:
+    """A host: the cores there are, and what Spark, the agent and all others take of them."""
+
+    name: str
+    cores: float | None = None
+    spark: float | None = None
+    agent: float | None = None
+    others: float | None = None
+    load: float | None = None
+    memory: int | None = None
+    memory_free: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitSeen:
+    """A unit. ``status``: as its zone says, or ``planned`` while it has said nothing of it."""
+
+    unit: str
+    deployment: str
+    zone: str
+    layer: str
+    status: str = "planned"
+    rows_in_per_s: float | None = None
+    rows_out_per_s: float | None = None
+    lag: int | None = None
+    latency_p50_s: float | None = None
+    latency_p95_s: float | None = None
+    oldest_s: float | None = None
+    busy: float | None = None
+    cpu: float | None = None
+    batch_s: float | None = None
+    state_rows: int = 0
+    state_bytes: int = 0
+    dead_letters: int = 0
+    late_rows: int = 0
+    watermark: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZoneSeen:
+    """A zone: ``heartbeat`` is when it last said something, ``error`` why it says nothing now."""
+
+    name: str
+    layer: str
+    parent: str | None
+    locations: tuple[str, ...]
+    hosts: tuple[HostSeen, ...]
+    units: tuple[UnitSeen, ...]
+    heartbeat: float | None
+    error: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkSeen:
+    """A link: what goes over it, and what it bears, as measured or, where nobody knows, as declared."""
+
+    link: str
+    lower: str
+    upper: str
+    bytes_per_s: float | None = None
+    capacity_bytes_per_s: float | None = None
+    declared_bytes_per_s: float | None = None
+    delay_s: float | None = None
+    up: bool | None = None
+
+    @property
+    def used(self) -> float | None:
+        """The share of what it bears that is taken."""
+        if self.bytes_per_s is None or not self.capacity_bytes_per_s:
+            return None
+        return self.bytes_per_s / self.capacity_bytes_per_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeploymentSeen:
+    """A deployment. ``steps`` of its change under way, ``done`` of them; 0 where there is none."""
+
+    name: str
+    phase: Phase
+    version: int
+    message: str
+    updated: float
+    plan: str | None
+    continuum: str | None
+    busy: bool
+    units: int
+    running: int
+    failed: int
+    rows_per_s: float | None
+    """Read from sources."""
+    latency_p95_s: float | None
+    """Of the slowest unit."""
+    lag: int | None
+    dead_letters: int
+    has_slo: bool
+    slo_latency_s: float | None
+    """The latency limit of the SLO; None without such a limit."""
+    broken: tuple[str, ...]
+    """The limits that are not kept to now."""
+    done: int = 0
+    steps: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberSeen:
+    """A dataflow of a pool: ``shared`` of its operators others need, too."""
+
+    name: str
+    owner: str
+    operators: int
+    shared: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSeen:
+    """A pool with the dataflows that are in it; ``operators`` run for all of them."""
+
+    name: str
+    operators: int
+    dataflows: tuple[MemberSeen, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionSeen:
+    """A decision of which more is to be heard."""
+
+    id: int
+    deployment: str
+    at: float
+    mode: str
+    trigger: str
+    why: str
+    state: str
+    plan: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """Everything at a moment (``at``, seconds since 1970). Zones come parents first.
+
+    ``controller``: who acts on the store; None when nobody does. ``error``: why there is nothing newer.
+    """
+
+    at: float
+    store: str
+    controller: str | None = None
+    layers: tuple[str, ...] = ()
+    zones: tuple[ZoneSeen, ...] = ()
+    links: tuple[LinkSeen, ...] = ()
+    deployments: tuple[DeploymentSeen, ...] = ()
+    pools: tuple[PoolSeen, ...] = ()
+    decisions: tuple[DecisionSeen, ...] = ()
+    error: str | None = None
+
+    @property
+    def units(self) -> Iterator[UnitSeen]:
+        return (unit for zone in self.zones for unit in zone.units)
+
+
+# ---------------------------------------------------------------- one deployment
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeStatus(Change):
+    """A change, and how many of its steps are done."""
+
+    done: int
+    steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heartbeat:
+    """When a node was last heard of (seconds since 1970), and why it cannot be asked now."""
+
+    zone: str
+    at: float
+    error: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """All there is to say of a deployment at one moment.
+
+    ``observed_version``: the newest version that was brought to an end; ``active_plan``: the plan in force.
+    ``change``: the one under way, or the last one. ``controller``: who acts on the store. ``kept`` and
+    ``broken``: of the SLO; None where there is none, or nothing was ``measured`` lately. ``decisions``:
+    the open ones.
+    """
+
+    name: str
+    phase: Phase
+    version: int
+    observed_version: int
+    active_plan: str | None
+    message: str
+    controller: str | None
+    change: ChangeStatus | None
+    slo: SLO | None
+    kept: bool | None
+    broken: tuple[str, ...]
+    measured: Figures | None
+    decisions: tuple[Decision, ...]
+    zones: tuple[Heartbeat, ...]
+    units: tuple[UnitProgress, ...]
+    links: tuple[LinkProgress, ...]
+    channels: tuple[ChannelProgress, ...]
+    hosts: tuple[HostProgress, ...]
+
+    @property
+    def progress(self) -> Progress:
+        """What its nodes said, as one."""
+        return Progress(seconds=0.0, units=self.units, links=self.links, channels=self.channels, hosts=self.hosts)

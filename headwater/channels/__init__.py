@@ -1,0 +1,1 @@
+"""A channel between two units: its contract, filelog and Kafka, and the transport between zones."""

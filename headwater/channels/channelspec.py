@@ -1,0 +1,86 @@
+"""Where a plan's channels are: each as the description by which anyone opens its log."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from headwater.channels.log import Log
+from headwater.channels.open import LogSpec, remove_log
+from headwater.core.errors import DeploymentError
+from headwater.disk.checkpoint import checkpoint_number
+from headwater.disk.layout import Layout
+from headwater.plan.model import Channel, Unit
+from headwater.plan.spec import ChannelConsumer, UnitSpec
+
+_LONGEST = 200  # characters of a topic's name; Kafka takes 249, and a table's name is longer
+
+
+def topic_of(deployment: str, channel: Channel) -> str:
+    """Name a channel's topic; it follows from its id alone, so that all nodes find it."""
+    name = f"headwater.{deployment}.{channel.id}"
+    legal = re.sub(r"[^A-Za-z0-9._-]", ".", name)
+    if legal == name.replace("@", ".") and len(legal) <= _LONGEST:
+        return legal
+    return f"{legal[:_LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+
+
+def channel_spec(spec: UnitSpec, channel: Channel, layout: Layout) -> dict[str, Any]:
+    """Describe a channel's log, for ``open_log``; an outlet has kind "kafkalog" instead of "kafka"."""
+    if channel.broker is None:
+        return {"kind": "filelog", "path": str(layout.channel(channel))}
+    broker = spec.brokers[channel.broker]
+    named = {"user_env": broker.user_env, "password_env": broker.password_env}
+    return {
+        "kind": "kafka",
+        "servers": broker.servers,
+        "topic": topic_of(spec.deployment, channel),
+        "staging": str(layout.channel(channel) / "staging"),
+        "settings": dict(broker.settings),
+        **{k: v for k, v in named.items() if v is not None},
+        **({} if broker.replication is None else {"replication": broker.replication}),
+    }
+
+
+def member_spec(spec: UnitSpec, channel: Channel, layout: Layout) -> LogSpec:
+    """Describe a channel's log in a members file: a filelog is its path."""
+    described = channel_spec(spec, channel, layout)
+    return str(described["path"]) if channel.broker is None else described
+
+
+def drop_topics(specs: Iterable[UnitSpec], layout: Layout) -> None:
+    """Delete what brokers hold of units' channels; what is below the layout's root is not touched."""
+    for spec in specs:
+        for channel in spec.outputs:
+            if channel.broker is not None:
+                remove_log(channel_spec(spec, channel, layout))
+
+
+def lineage_of(checkpoint: Path) -> str | None:
+    """Name what numbers a unit's batches: its checkpoint, wherever that is moved.
+
+    None for one that was begun before checkpoints had a number.
+    """
+    try:
+        return str(checkpoint_number(str(checkpoint)))
+    except DeploymentError:
+        return None
+
+
+def is_copied(channel: Channel, reader: Unit | ChannelConsumer) -> bool:
+    """Tell whether a unit reads a copy of a channel: what it holds is on another node, or with the broker of
+    another zone."""
+    return channel.node != reader.node if channel.broker is None else channel.broker != reader.zone
+
+
+def register(log: Log, readers: Iterable[str], *, at_end: bool = False) -> None:
+    """Register readers where what is kept begins, known ones where they stand; or all at the end."""
+    known = log.readers()
+    for reader in readers:
+        if reader not in known:
+            log.register(reader)
+        if at_end:
+            log.advance(reader, log.latest())

@@ -1,0 +1,88 @@
+"""One entry of a log, and the floor below which there are none any more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from headwater.channels.base import END
+from headwater.channels.segments import Segment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One published batch, or a mark (end of stream, fence) that holds no rows.
+
+    ``batch`` is -1 for a mark made before the epoch's first batch; ``previous`` is then the
+    last (epoch, batch) of the writer before. ``high`` is the greatest event time seen.
+    """
+
+    seq: int
+    epoch: int
+    batch: int
+    segments: tuple[Segment, ...] = ()
+    rows: int = 0
+    bytes: int = 0
+    total_rows: int = 0
+    total_bytes: int = 0
+    dropped_rows: int = 0
+    high: int | None = None
+    ended_by: int | None = None
+    previous: tuple[int, int] | None = None
+    written: float = 0.0
+    lineage: str | None = None
+    """What numbered the last batch that counts: a writer that goes on with it repeats batches by number."""
+    ingested: tuple[float, float] | None = None
+    """When the oldest and the newest row that led to it came to a source, in seconds since 1970."""
+
+    @property
+    def end(self) -> bool:
+        """Say whether the stream has ended at this entry."""
+        return self.ended_by is not None
+
+    @property
+    def frontier(self) -> int | None:
+        """Return the event-time frontier after this entry."""
+        return END if self.end else self.high
+
+    @property
+    def counts(self) -> tuple[int, int] | None:
+        """Return the last (epoch, batch) whose rows are in the log."""
+        return (self.epoch, self.batch) if self.batch >= 0 else self.previous
+
+    def to_record(self) -> dict[str, Any]:
+        """Give the JSON form; what not every log has is left out when it is not there."""
+        record = asdict(self)
+        for name in ("lineage", "ingested"):
+            if record[name] is None:
+                del record[name]
+        for segment in record["segments"]:
+            if segment["offsets"] is None:
+                del segment["offsets"]
+        return record
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Entry:
+        """Rebuild an entry from its JSON form (``to_record``)."""
+        values = dict(record)
+        values["segments"] = tuple(
+            Segment(**{**s, "offsets": tuple(s["offsets"])} if s.get("offsets") else s) for s in values["segments"]
+        )
+        values["previous"] = tuple(values["previous"]) if values["previous"] else None
+        # Entries of before have the time of ingestion by another name.
+        if (ingested := values.pop("born", None) or values.get("ingested")) is not None:
+            values["ingested"] = (float(ingested[0]), float(ingested[1]))
+        return cls(**values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Floor:
+    """The first readable position, the totals before it, and how far deletion has come."""
+
+    seq: int = 0
+    swept: int = 0
+    rows: int = 0
+    bytes: int = 0
+    frontier: int | None = None
+    dropped_rows: int = 0

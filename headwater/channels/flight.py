@@ -1,0 +1,167 @@
+"""A filelog on another machine: the channel contract over Arrow Flight, and a way to follow it."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.channels.base import Backlog, ChannelStats
+from headwater.channels.entry import Entry, Floor
+from headwater.channels.wire import Wire
+
+CHUNK = pa.schema(
+    [
+        ("floor", pa.string()),
+        ("piece", pa.int32()),
+        ("offset", pa.int64()),
+        ("data", pa.binary()),
+        ("entry", pa.string()),
+    ]
+)
+"""What a followed log sends: a new floor, bytes of a segment, an entry, or nothing (a sign of life)."""
+
+STAMP = struct.Struct("<d")
+"""Goes with every chunk: seconds of the sender's clock that only goes forward."""
+
+CHUNK_BYTES = 256 * 1024
+SMALL_BYTES, SMALL_CHUNKS = 64 * 1024, 16
+"""Of so many chunks that a segment begins with: by these it is soon known how fast a slow link is."""
+
+FIRST_BYTES, WORTH_BYTES = 4 * 1024, 16 * 1024
+"""Of the first chunk of a segment worth it: small, for the time until the rest comes tells how fast the
+link is."""
+
+SIGN_OF_LIFE = 1.0
+TRIP_SECONDS = 2.0
+"""A request that takes longer tells no delay: it has waited behind data."""
+
+FOLLOW_SECONDS = 30.0
+"""A stream ends after this; the next one goes on where it was."""
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """A part of an entry's segment."""
+
+    piece: int
+    offset: int
+    data: pa.Buffer | bytes
+
+
+class FlightLog:
+    """Write and read a log by its name at the agent that has it."""
+
+    def __init__(self, wire: Wire, name: str) -> None:
+        self._wire = wire
+        self._name = name
+
+    def append(self, table: pa.Table, *, epoch: int, batch: int) -> bool:
+        """Store a batch; return False when (epoch, batch) is in already."""
+        return bool(self._wire.put({"log": self._name, "epoch": epoch, "batch": batch}, table))
+
+    def end(self, epoch: int) -> None:
+        """Mark the end of the stream."""
+        self._ask("end", epoch=epoch)
+
+    def fence(self, epoch: int) -> tuple[int, int] | None:
+        """Shut out every writer older than ``epoch``; return the last (epoch, batch) that counts."""
+        found = self._ask("fence", epoch=epoch)
+        return (int(found[0]), int(found[1])) if found else None
+
+    def earliest(self) -> int:
+        """Return the first position that can still be read."""
+        return int(self._ask("earliest"))
+
+    def latest(self) -> int:
+        """Return the position after the newest entry."""
+        return int(self._ask("latest"))
+
+    def round_trip(self) -> float:
+        """Tell how many seconds a small request takes."""
+        asked = time.monotonic()
+        self._wire.ask("log", {"log": self._name, "call": "latest", "given": {}}, seconds=TRIP_SECONDS)
+        return time.monotonic() - asked
+
+    def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Give the rows of entries ``start`` .. ``end - 1``."""
+        reader = self._wire.get({"log": self._name, "start": start, "end": end}, seconds=600.0)
+        with self._wire.reading():
+            for chunk in reader:
+                yield chunk.data
+
+    def frontier(self, position: int) -> int | None:
+        """Return the writer's event-time frontier as of ``position``; None while unknown."""
+        found = self._ask("frontier", position=position)
+        return None if found is None else int(found)
+
+    def register(self, reader: str) -> int:
+        """Make the log keep what ``reader`` has not read; return where it stands."""
+        return int(self._ask("register", reader=reader))
+
+    def advance(self, reader: str, position: int) -> None:
+        """Record that ``reader`` needs nothing before ``position``."""
+        self._ask("advance", reader=reader, position=position)
+
+    def unregister(self, reader: str) -> None:
+        """Forget ``reader``."""
+        self._ask("unregister", reader=reader)
+
+    def stats(self) -> ChannelStats:
+        """Read all counters."""
+        found: dict[str, Any] = self._ask("stats")
+        found["unread"] = {reader: Backlog(**backlog) for reader, backlog in found["unread"].items()}
+        return ChannelStats(**found)
+
+    def follow(self, seq: int, piece: int = 0, offset: int = 0) -> Follower:
+        """Open a stream of what is in the log from a position on, and of what comes."""
+        ticket = {"log": self._name, "follow": seq, "piece": piece, "offset": offset}
+        return Follower(self._wire, self._wire.get(ticket, seconds=FOLLOW_SECONDS + 10))
+
+    def close(self) -> None:
+        """Give the connection up."""
+        self._wire.close()
+
+    def _ask(self, call: str, **given: Any) -> Any:
+        return self._wire.ask("log", {"log": self._name, "call": call, "given": given})
+
+
+class Follower:
+    """A stream of entries; ``heartbeat`` is when the other side was last heard of, ``sent`` when it said that."""
+
+    def __init__(self, wire: Wire, reader: Any) -> None:
+        self._wire = wire
+        self._reader = reader
+        self.heartbeat = time.monotonic()
+        self.sent: float | None = None
+
+    def __iter__(self) -> Iterator[Floor | Bytes | Entry | None]:
+        with self._wire.reading():
+            for chunk in self._reader:
+                self.heartbeat = time.monotonic()
+                self.sent = _stamp(chunk.app_metadata)
+                floor, piece, offset, data, entry = (column[0] for column in chunk.data.columns)
+                if floor.is_valid:
+                    yield Floor(**json.loads(floor.as_py()))
+                elif data.is_valid:
+                    yield Bytes(piece.as_py(), offset.as_py(), data.as_buffer())
+                elif entry.is_valid:
+                    yield Entry.from_record(json.loads(entry.as_py()))
+                else:
+                    yield None
+
+    def cancel(self) -> None:
+        """End the stream from another thread."""
+        self._reader.cancel()
+
+
+def _stamp(metadata: pa.Buffer | None) -> float | None:
+    """Read the time that a chunk carries; None where it has none."""
+    if metadata is None or metadata.size != STAMP.size:
+        return None
+    return float(STAMP.unpack(metadata)[0])

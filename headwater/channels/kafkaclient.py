@@ -1,0 +1,150 @@
+"""What all that speaks to Kafka shares: clients, credentials, and what an error of Kafka means."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
+from headwater.disk.credentials import from_environment
+
+SECONDS = 60.0
+"""How long a broker may take to answer, or to come back."""
+
+_AWAY = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "_MSG_TIMED_OUT")
+_FENCED = ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
+_NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
+_GONE = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE")
+
+# What librdkafka does not always call retriable: a broker that starts, or a partition that moves.
+_PASSING = (
+    "NOT_LEADER_FOR_PARTITION",
+    "LEADER_NOT_AVAILABLE",
+    "REPLICA_NOT_AVAILABLE",
+    "BROKER_NOT_AVAILABLE",
+    "REQUEST_TIMED_OUT",
+    "NETWORK_EXCEPTION",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "COORDINATOR_NOT_AVAILABLE",
+    "NOT_COORDINATOR",
+    "CONCURRENT_TRANSACTIONS",
+    "NOT_ENOUGH_REPLICAS",
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+    "KAFKA_STORAGE_ERROR",
+    "OFFSET_NOT_AVAILABLE",
+    "FENCED_LEADER_EPOCH",
+    "UNKNOWN_LEADER_EPOCH",
+    "NOT_CONTROLLER",
+    "_WAIT_COORD",
+    "_DESTROY",
+    "_DESTROY_BROKER",
+)
+
+
+def client(kind: str, where: str, settings: Mapping[str, str]) -> Any:
+    """Make a client of confluent-kafka: Producer, Consumer or admin.AdminClient."""
+    try:
+        import confluent_kafka
+        import confluent_kafka.admin
+    except ImportError:
+        raise Unavailable(
+            "confluent-kafka is not installed", where=where, hint="pip install headwater[kafka]"
+        ) from None
+    try:
+        servers = settings.get("bootstrap.servers", "")
+        listening = {**settings, "error_cb": lambda error: _note_refusal(servers, error)}
+        module = confluent_kafka.admin if kind == "AdminClient" else confluent_kafka
+        return getattr(module, kind)(listening)
+    except confluent_kafka.KafkaException as error:
+        raise RuntimeFailure(
+            f"a setting of Kafka is wrong: {error.args[0].str()}",
+            where=where,
+            hint="see librdkafka's settings",
+        ) from None
+
+
+_refusals: dict[str, str] = {}
+"""What brokers said that would not let a client in: its requests fail as if none were there."""
+
+
+def _note_refusal(servers: str, error: Any) -> None:
+    if _is(error, ("_AUTHENTICATION", "_SSL")):
+        _refusals[servers] = error.str()
+
+
+def credentials(user_env: str | None, password_env: str | None, *, where: str) -> dict[str, str]:
+    """Read user and password from the environment variables that are named, as settings."""
+    named = (("sasl.username", user_env), ("sasl.password", password_env))
+    values = {setting: from_environment(name, where=where) for setting, name in named}
+    return {setting: value for setting, value in values.items() if value is not None}
+
+
+def _is(error: Any, names: Iterable[str]) -> bool:
+    from confluent_kafka import KafkaError
+
+    return error.code() in {getattr(KafkaError, name) for name in names if hasattr(KafkaError, name)}
+
+
+def away(error: Any) -> bool:
+    """Tell whether an error says that no broker answers."""
+    return _is(error, _AWAY)
+
+
+def fenced(error: Any) -> bool:
+    """Tell whether an error says that another writer has taken over."""
+    return _is(error, _FENCED)
+
+
+def no_topic(error: Any) -> bool:
+    """Tell whether an error says that there is no such topic."""
+    return _is(error, _NO_TOPIC)
+
+
+def gone(error: Any) -> bool:
+    """Tell whether an error says that an offset is deleted, or not there yet."""
+    return _is(error, _GONE)
+
+
+def passing(error: Any) -> bool:
+    """Tell whether it may help to try again."""
+    return bool(away(error) or _is(error, _PASSING) or error.retriable() or error.txn_requires_abort())
+
+
+@contextlib.contextmanager
+def fatal_as_error() -> Iterator[None]:
+    """Raise a client's fatal error as the KafkaException that it is.
+
+    The client raises it before it runs the callbacks of messages, and these then fail with SystemError.
+    """
+    from confluent_kafka import KafkaException
+
+    try:
+        yield
+    except SystemError as error:
+        cause = error.__cause__ or error.__context__
+        if isinstance(cause, KafkaException):
+            raise cause from None
+        raise
+
+
+def lasting(error: Any) -> bool:
+    """Tell whether an error of a transaction will be the same when it is done again."""
+    return any(word in error.name() for word in ("AUTH", "TOO_LARGE", "INVALID_RECORD", "UNSUPPORTED"))
+
+
+def failure(error: Any, servers: str, *, where: str, hint: str) -> HeadwaterError:
+    """Turn an error of Kafka into one of Headwater."""
+    if away(error) and servers in _refusals:
+        return RuntimeFailure(
+            f"Kafka at {servers} lets nobody in: {_refusals.pop(servers)}",
+            where=where,
+            hint="see the broker's settings in the continuum, and what user_env and password_env hold",
+        )
+    if away(error):
+        return Unavailable(
+            f"no Kafka broker at {servers}: {error.str()}",
+            where=where,
+            hint="see that the broker runs and that this machine reaches it; the batch waits",
+        )
+    return RuntimeFailure(f"Kafka refuses: {error.str()}", where=where, hint=hint)

@@ -1,0 +1,273 @@
+"""What every kind of log does alike: who may write, what counts, how full it may be, what is kept.
+
+A kind supplies three parts - a journal of entries, a retention (readers and floor), a store of
+segments - and says how an entry is published and how what nobody needs is deleted.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from headwater.channels.base import ChannelLimits
+from headwater.channels.entry import Entry
+from headwater.channels.logview import EntryJournal, LogRetention, LogView, SegmentShelf
+from headwater.channels.segments import Segment, SegmentWriter
+from headwater.core.errors import ChannelError, ChannelFull
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Delivery: TypeAlias = Literal["exactly_once", "at_least_once"]
+
+_POLL = 0.05  # seconds between two looks whether a full log has room
+
+
+class Log(LogView):
+    """Write and read one log; a batch may be empty: it is published only if it moves the frontier.
+
+    With ``delivery`` "at_least_once" a writer neither looks whether its batch is in nor whether a newer
+    writer is there. ``lineage`` names the numbering of the batches (a checkpoint): a batch that was
+    published under the same one is a repetition, whichever epoch has written it.
+    """
+
+    compression = "lz4"
+    """Of the segments that are written; those read say theirs. zstd is right where they cross a slow link."""
+
+    def __init__(
+        self,
+        *,
+        where: str,
+        journal: EntryJournal,
+        keep: LogRetention,
+        store: SegmentShelf,
+        limits: ChannelLimits | None,
+        event_time: str | None,
+        fsync: bool,
+        delivery: Delivery,
+        lineage: str | None,
+    ) -> None:
+        self.where = where
+        self.limits = limits or ChannelLimits()
+        self.event_time = event_time
+        self.fsync = fsync
+        self.delivery = delivery
+        self.lineage = lineage
+        self._journal = journal
+        self._keep = keep
+        self._store = store
+
+    # -- what a kind supplies ------------------------------------------------------------------
+
+    @abstractmethod
+    def open_segment(self, schema: pa.Schema) -> SegmentWriter:
+        """Start a segment of the next batch, refusing rows that do not fit the log's schema."""
+
+    @abstractmethod
+    def _publish(self, entry: Entry, last: Entry | None) -> bool:
+        """Publish an entry after ``last``; return False when another one came first."""
+
+    @abstractmethod
+    def _settle(self, last: Entry) -> None:
+        """Finish what a killed writer left undone after publishing ``last``."""
+
+    def _newest_for_writer(self) -> Entry | None:
+        """Return the newest entry, as a writer has to know it."""
+        return self.tail()
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def append(self, table: pa.Table, *, epoch: int, batch: int, frontier: int | None = None) -> bool:
+        """Store a table as one batch; return False when (epoch, batch) is in already."""
+        writer = self.open_segment(table.schema)
+        writer.raise_frontier(frontier)
+        for part in table.to_batches():
+            writer.write(part)
+        piece = writer.close()
+        return self.commit(epoch, batch, [piece] if piece else [])
+
+    def commit(
+        self,
+        epoch: int,
+        batch: int,
+        pieces: Sequence[Segment],
+        *,
+        ingested: tuple[float, float] | None = None,
+    ) -> bool:
+        """Publish the segments of one batch as an entry; return False when there was no need.
+
+        ``ingested`` is when the oldest and the newest row that led to it came to a source; None: not known.
+        Raise ChannelError when a newer writer has taken over, ChannelFull when the log is full
+        and its policy says so. A batch larger than the limit is taken by an empty log.
+        """
+        self.create()
+        deadline = time.monotonic() + self.limits.block_timeout
+        size, rows = sum(p.bytes for p in pieces), sum(p.rows for p in pieces)
+        while True:
+            last = self._newest_for_writer()
+            if self.delivery == "exactly_once" and self._is_in(last, epoch, batch):
+                assert last is not None
+                self._settle(last)
+                self.discard(pieces)
+                return False
+            high = max((f for f in (p.frontier for p in pieces) if f is not None), default=None)
+            if last is not None and last.high is not None:
+                high = last.high if high is None else max(high, last.high)
+            if rows == 0 and high == (last.high if last else None):
+                return False
+            if last is not None and last.ended_by is not None and last.ended_by >= epoch:
+                raise ChannelError(
+                    f"batch {batch} comes after epoch {epoch} has ended the stream",
+                    where=self.where,
+                    hint="to resume an ended stream, start the writer with a higher epoch",
+                )
+            full = self._full(last, size) if rows else None
+            if full and self.limits.when_full == "drop_oldest":
+                self._drop_oldest(last, size)
+            elif full and self.limits.when_full != "drop_newest":
+                self._wait(full, deadline)
+                continue
+            dropped = bool(full) and self.limits.when_full == "drop_newest"
+            entry = Entry(
+                seq=last.seq + 1 if last else 0,
+                epoch=epoch,
+                batch=batch,
+                segments=() if dropped else tuple(p for p in pieces if p.file),
+                rows=0 if dropped else rows,
+                bytes=0 if dropped else size,
+                total_rows=(last.total_rows if last else 0) + (0 if dropped else rows),
+                total_bytes=(last.total_bytes if last else 0) + (0 if dropped else size),
+                dropped_rows=(last.dropped_rows if last else 0) + (rows if dropped else 0),
+                high=high,
+                lineage=self.lineage,
+                ingested=ingested,
+            )
+            if self._publish(entry, last):
+                if dropped:
+                    self.discard(pieces)
+                return True
+
+    def end(self, epoch: int) -> None:
+        """Mark the end of the stream; repeating it changes nothing.
+
+        A writer of a higher epoch may append again (a stopped job is resumed). The frontier
+        then falls back to event time, so a reader that has acted on the end sees late rows:
+        resume only what no reader has finished, or restart the readers without their state.
+        """
+        self._mark(epoch, ended_by=epoch)
+
+    def fence(self, epoch: int) -> tuple[int, int] | None:
+        """Shut out every writer older than ``epoch``; return the last (epoch, batch) that counts.
+
+        After this call no older writer can publish, not even one stuck in a commit, so what it
+        returns is final: the next writer goes on from there. Repeating it gives the same answer.
+        """
+        return self._mark(epoch, ended_by=None)
+
+    def discard(self, pieces: Sequence[Segment]) -> None:
+        """Delete the segments of an attempt that was given up."""
+        self._store.discard(pieces)
+
+    def _mark(self, epoch: int, *, ended_by: int | None) -> tuple[int, int] | None:
+        self.create()
+        while True:
+            last = self._newest_for_writer()
+            if self.delivery == "exactly_once":
+                self._refuse_zombie(last, epoch)
+            if last is not None and last.epoch == epoch and (ended_by is None or last.ended_by == epoch):
+                return last.counts
+            same = last is not None and last.epoch == epoch
+            entry = Entry(
+                seq=last.seq + 1 if last else 0,
+                epoch=epoch,
+                batch=last.batch if last and same else -1,
+                total_rows=last.total_rows if last else 0,
+                total_bytes=last.total_bytes if last else 0,
+                dropped_rows=last.dropped_rows if last else 0,
+                high=last.high if last else None,
+                # a fence leaves an ended stream ended; only new rows reopen it
+                ended_by=ended_by if ended_by is not None or last is None else last.ended_by,
+                previous=(last.previous if same else last.counts) if last else None,
+                lineage=last.lineage if last else None,
+            )
+            if self._publish(entry, last):
+                return entry.counts
+
+    def _is_in(self, last: Entry | None, epoch: int, batch: int) -> bool:
+        """Tell whether a batch is in the log; raise ChannelError when this writer may not write."""
+        self._refuse_zombie(last, epoch)
+        if last is None:
+            return False
+        if last.epoch == epoch and last.batch >= 0 and self.lineage and last.lineage not in (None, self.lineage):
+            raise ChannelError(
+                f"it holds batches of epoch {epoch} that another checkpoint has numbered",
+                where=self.where,
+                hint="another deployment has this channel, or its checkpoint was deleted and the channel was "
+                "not: start anew with an empty channel, or with a higher epoch",
+            )
+        if last.epoch == epoch and last.batch >= batch:
+            return True
+        # the same numbering, gone on with by a newer writer
+        counts = last.counts
+        return bool(self.lineage) and last.lineage == self.lineage and counts is not None and counts[1] >= batch
+
+    def _refuse_zombie(self, last: Entry | None, epoch: int) -> None:
+        if last is not None and last.epoch > epoch:
+            raise ChannelError(
+                f"writer of epoch {epoch} is out of date: epoch {last.epoch} has taken over",
+                where=self.where,
+                hint="stop this writer; its unit runs elsewhere by now",
+            )
+
+    # -- bounds ------------------------------------------------------------------------------
+
+    def _full(self, last: Entry | None, size: int) -> str | None:
+        """Say why a batch of ``size`` bytes does not fit, None when it does."""
+        limits = self.limits
+        if last is None or (limits.max_bytes is None and limits.max_age is None):
+            return None
+        oldest = self._slowest()
+        unread = last.total_bytes - self._before(oldest).bytes
+        if unread <= 0:
+            return None
+        if limits.max_bytes is not None and unread + size > limits.max_bytes:
+            return f"{unread} bytes are unread and {size} more would pass max_bytes={limits.max_bytes}"
+        age = time.time() - self._entry(oldest).written
+        if limits.max_age is not None and age > limits.max_age:
+            return f"its oldest unread entry is {age:.1f} s old, max_age={limits.max_age}"
+        return None
+
+    def _wait(self, full: str, deadline: float) -> None:
+        blocking = self.limits.when_full == "block"
+        if blocking and time.monotonic() < deadline:
+            time.sleep(_POLL)
+            return
+        slowest = min(self.readers().items(), key=lambda item: item[1], default=None)
+        who = f"reader {slowest[0]!r} at {slowest[1]} of {self.latest()}" if slowest else "no reader is registered"
+        waited = f" for {self.limits.block_timeout:g} s" if blocking else ""
+        raise ChannelFull(
+            f"full{waited}: {full}; slowest: {who}",
+            where=self.where,
+            hint="see why the reader is behind, raise the limit, or choose when_full=drop_oldest/drop_newest",
+        )
+
+    def _drop_oldest(self, last: Entry | None, size: int) -> None:
+        """Raise the floor until a batch of ``size`` bytes fits; count what was unread."""
+        assert last is not None
+
+        def drop() -> None:
+            floor = self._keep.floor()
+            first = seq = self._slowest()
+            while seq <= last.seq:
+                unread = last.total_bytes - self._before(seq).bytes
+                fits = self.limits.max_bytes is None or unread + size <= self.limits.max_bytes
+                fresh = self.limits.max_age is None or time.time() - self._entry(seq).written <= self.limits.max_age
+                if unread == 0 or (fits and fresh):
+                    break
+                seq += 1
+            lost = self._before(seq).rows - self._before(first).rows
+            self._raise_floor(floor, seq, dropped=lost)
+
+        self._keep.change(drop)

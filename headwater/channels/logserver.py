@@ -1,0 +1,210 @@
+"""Serve the filelogs of a zone by Arrow Flight, beside whatever else its agent answers.
+
+A consumer in another zone *follows* a log: one stream carries entries and the bytes of their
+segments just as they are stored (compressed, with their checksums), as soon as they are
+published, and goes on anywhere, also in the middle of a segment. A sign of life comes as soon
+as there is nothing more to send, and then every second. A stream ends by itself after a while,
+so that none outlives its reader for long.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from headwater.channels.entry import Entry
+from headwater.channels.filelog import FileLog
+from headwater.channels.flight import (
+    CHUNK,
+    CHUNK_BYTES,
+    FIRST_BYTES,
+    FOLLOW_SECONDS,
+    SIGN_OF_LIFE,
+    SMALL_BYTES,
+    SMALL_CHUNKS,
+    STAMP,
+    WORTH_BYTES,
+)
+from headwater.channels.wire import Action, TokenCheck, location, parsed, sending_errors
+from headwater.core.errors import ChannelError, DeploymentError
+
+_T = TypeVar("_T")
+
+_POLL = 0.02  # seconds between two looks for a new entry
+
+
+class LogServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Answer the channel contract for the logs that ``find`` knows, and ``actions``.
+
+    ``listen`` is ``host:port``; port 0 takes a free one, which ``port`` tells. ``tls`` is a pair of PEM
+    texts, certificate and key. Runs in threads of its own from the moment it is made.
+    """
+
+    def __init__(
+        self,
+        listen: str,
+        *,
+        token: str,
+        find: Callable[[str], FileLog],
+        actions: Mapping[str, Action] | None = None,
+        tls: tuple[str, str] | None = None,
+    ) -> None:
+        where = f"grpc+tls://{listen}" if tls else location(listen)
+        try:
+            super().__init__(where, middleware={"token": TokenCheck(token)}, tls_certificates=[tls] if tls else None)
+        except (OSError, pa.ArrowException) as error:
+            raise DeploymentError(
+                f"cannot listen at {listen}: {str(error).splitlines()[0]}",
+                where="agent",
+                hint="is the port taken, or the address not of this machine?",
+            ) from error
+        self._closing = threading.Event()
+        self._find = find
+        self._actions = dict(actions or {})
+
+    def shutdown(self) -> None:
+        """End, followers included."""
+        self._closing.set()
+        super().shutdown()
+
+    def do_action(self, context: Any, action: flight.Action) -> Iterator[bytes]:
+        """Answer a request."""
+        with sending_errors():
+            body = parsed(action.body.to_pybytes(), action.type)
+            if action.type == "log":
+                answer = self._ask_log(body)
+            elif action.type in self._actions:
+                answer = self._actions[action.type](body)
+            else:
+                raise ChannelError(
+                    f"unknown request {action.type!r}",
+                    where="agent",
+                    hint="use the same version on both sides",
+                )
+            return iter([json.dumps(answer).encode()])
+
+    def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
+        """Append a table to a log."""
+        with sending_errors():
+            body = parsed(descriptor.command, "append")
+            log = self._log(body)
+            done = log.append(reader.read_all(), epoch=int(body["epoch"]), batch=int(body["batch"]))
+            writer.write(json.dumps(done).encode())
+
+    def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
+        """Give the rows of a log, or follow it."""
+        with sending_errors():
+            body = parsed(ticket.ticket, "read")
+            log = self._log(body)
+            if "follow" in body:
+                seconds = min(float(body.get("seconds", FOLLOW_SECONDS)), FOLLOW_SECONDS)
+                position = (int(body["follow"]), int(body.get("piece", 0)), int(body.get("offset", 0)))
+                followed = _stamped(_follow(log, *position, seconds, self._closing))
+                return flight.GeneratorStream(CHUNK, _sent(followed))
+            batches = log.read(int(body["start"]), int(body["end"]))
+            return flight.GeneratorStream(log.schema() or pa.schema([]), _sent(batches))
+
+    def _log(self, body: Mapping[str, Any]) -> FileLog:
+        name = body.get("log")
+        if not isinstance(name, str):
+            raise ChannelError("a request without a log's name", where="agent")
+        return self._find(name)
+
+    def _ask_log(self, body: Mapping[str, Any]) -> Any:
+        log, call, given = self._log(body), body.get("call"), dict(body.get("given") or {})
+        match call:
+            case "end" | "advance" | "unregister":
+                getattr(log, call)(**given)
+                return None
+            case "fence" | "earliest" | "latest" | "frontier" | "register":
+                return getattr(log, call)(**given)
+            case "stats":
+                return asdict(log.stats())
+        raise ChannelError(f"unknown request {call!r} to a log", where=str(body.get("log")))
+
+
+def _sent(batches: Iterator[_T]) -> Iterator[_T]:
+    """Send what goes wrong on the way, too."""
+    with sending_errors():
+        yield from batches
+
+
+def _stamped(chunks: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
+    """Send with each chunk when it is sent."""
+    for chunk in chunks:
+        yield chunk, pa.py_buffer(STAMP.pack(time.monotonic()))
+
+
+def _follow(
+    log: FileLog, seq: int, piece: int, offset: int, seconds: float, closing: threading.Event
+) -> Iterator[pa.RecordBatch]:
+    """Give entries from ``seq`` on; of the first one only what is behind piece and offset."""
+    if seq > log.latest():
+        raise ChannelError(
+            f"ends at {log.latest()}, but {seq} is asked for",
+            where=str(log.path),
+            hint="this log was replaced by a new one: remove the copies of the old one",
+        )
+    deadline = time.monotonic() + seconds
+    spoken = 0.0
+    while time.monotonic() < deadline and not closing.is_set():
+        if seq < log.earliest():
+            seq, piece, offset = log.earliest(), 0, 0
+            yield _chunk(floor=json.dumps(asdict(log.floor())))
+        if seq >= log.latest():
+            now = time.monotonic()
+            if now - spoken >= SIGN_OF_LIFE:
+                spoken = now
+                yield _chunk()
+            time.sleep(_POLL)
+            continue
+        for entry in log.entries(seq, log.latest()):
+            if entry.seq != seq:
+                break  # reclaimed, or dropped, meanwhile: tell the new floor first
+            yield from _entry(log, entry, piece, offset)
+            seq, piece, offset = seq + 1, 0, 0
+            if time.monotonic() >= deadline or closing.is_set():
+                break
+        spoken = 0.0  # say at once that there is no more: what comes next has not waited here
+
+
+def _entry(log: FileLog, entry: Entry, piece: int, offset: int) -> Iterator[pa.RecordBatch]:
+    """Give the bytes of an entry's segments, then the entry: it counts when it has come whole."""
+    for number, segment in enumerate(entry.segments):
+        if number < piece:
+            continue
+        path = log.segment_file(segment)
+        if path is not None:
+            yield from _bytes(path, number, offset if number == piece else 0)
+    yield _chunk(entry=json.dumps(entry.to_record()))
+
+
+def _bytes(path: Path, piece: int, offset: int) -> Iterator[pa.RecordBatch]:
+    with open(path, "rb") as source:
+        left = source.seek(0, os.SEEK_END) - source.seek(offset)
+        sizes = _sizes(left)
+        while data := source.read(next(sizes)):
+            yield _chunk(piece=piece, offset=offset, data=data)
+            offset += len(data)
+
+
+def _sizes(left: int) -> Iterator[int]:
+    """Give the sizes of chunks: small ones first, by which a slow link is soon known, then large ones."""
+    if left > WORTH_BYTES:
+        yield FIRST_BYTES
+    yield from itertools.repeat(SMALL_BYTES, SMALL_CHUNKS)
+    yield from itertools.repeat(CHUNK_BYTES)
+
+
+def _chunk(**values: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([values.get(f.name)], f.type) for f in CHUNK], schema=CHUNK)

@@ -1,0 +1,77 @@
+"""Open a log by its description, whatever its kind.
+
+A description is JSON: a path alone is a filelog; otherwise ``{"kind": "filelog", "path": ...}`` or
+``{"kind": "kafka", "servers": "host:port,...", "topic": ..., "staging": <directory of the writer>,
+"settings": {<librdkafka>}, "user_env": ..., "password_env": ..., "replication": n}``. What a writer
+has set (``delivery``, ``lineage``, ``fsync``, ``compression``, the names of Limits) may stand beside
+it. Names and passwords are never part of it, only the environment variables that hold them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from headwater.channels.base import ChannelLimits, OnCorrupt
+from headwater.channels.log import Log
+from headwater.core.errors import ChannelError
+
+LogSpec: TypeAlias = str | Mapping[str, Any]
+
+_LIMITS = ("max_bytes", "max_age", "when_full", "block_timeout")
+_KAFKA = ("staging", "settings", "user_env", "password_env", "replication")
+
+
+def open_log(spec: LogSpec, *, on_corrupt: OnCorrupt = "quarantine", event_time: str | None = None) -> Log:
+    """Open the log that ``spec`` describes; nothing is made or asked yet."""
+    if isinstance(spec, str):
+        spec = {"kind": "filelog", "path": spec}
+    kind = spec.get("kind") or ("filelog" if "path" in spec else None)
+    common: dict[str, Any] = {
+        "limits": ChannelLimits(**{n: spec[n] for n in _LIMITS if spec.get(n) is not None}),
+        "on_corrupt": on_corrupt,
+        "event_time": event_time or spec.get("event_time"),
+        "delivery": spec.get("delivery") or "exactly_once",
+        "lineage": spec.get("lineage"),
+    }
+    if common["delivery"] not in ("exactly_once", "at_least_once"):
+        raise ChannelError(
+            f"unknown delivery {common['delivery']!r}",
+            where="log description",
+            hint="use exactly_once or at_least_once",
+        )
+    try:
+        # Imported here: a process that has no channel on Kafka does not load its client.
+        if kind == "filelog":
+            from headwater.channels.filelog import FileLog
+
+            return _compressing(spec, FileLog(spec["path"], fsync=bool(spec.get("fsync", True)), **common))
+        if kind in ("kafka", "kafkalog"):
+            from headwater.channels.kafkalog import KafkaLog
+
+            own = {n: spec[n] for n in _KAFKA if spec.get(n) is not None}
+            return _compressing(spec, KafkaLog(spec["servers"], spec["topic"], **own, **common))
+    except KeyError as error:
+        raise ChannelError(
+            f"{error} is missing", where="log description", hint="a filelog has path, kafka servers and topic"
+        ) from None
+    raise ChannelError(f"unknown kind of log {kind!r}", where="log description", hint="use filelog or kafka")
+
+
+def _compressing(spec: Mapping[str, Any], log: Log) -> Log:
+    """Let a writer compress as its description says."""
+    log.compression = str(spec.get("compression") or log.compression)
+    if log.compression not in ("lz4", "zstd"):
+        raise ChannelError(f"unknown compression {log.compression!r}", where="log description", hint="use lz4 or zstd")
+    return log
+
+
+def remove_log(spec: LogSpec) -> None:
+    """Delete a log with all that is in it; one that is not there is no error."""
+    log = open_log(spec)
+    drop = getattr(log, "drop", None)
+    if drop is not None:
+        drop()
+    else:
+        shutil.rmtree(log.where, ignore_errors=True)

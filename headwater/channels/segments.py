@@ -1,0 +1,255 @@
+"""Segments: the Arrow IPC files of a filelog, written in a task and read back checked.
+
+A segment is one Arrow stream, compressed (lz4 or zstd). Its schema is normalised so that a log means
+the same whatever session wrote it: timestamps with a zone are UTC microseconds, every field
+is nullable, no metadata.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import uuid
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwater.core.errors import ChannelError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """Name one segment file and what is known of it.
+
+    ``frontier`` is what it adds to the event-time frontier, in microseconds.
+    ``file`` is None for a piece that carries a frontier and no rows. ``offsets`` are the first and
+    the last place of its bytes in a log that keeps no files.
+    """
+
+    file: str | None
+    rows: int
+    bytes: int
+    crc32: int
+    frontier: int | None = None
+    offsets: tuple[int, int] | None = None
+
+
+class CorruptSegment(ChannelError):
+    """A segment's bytes are not those that were published."""
+
+
+def normal_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type a segment stores for ``kind``."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC" if kind.tz is not None else None)
+    if pa.types.is_struct(kind):
+        return pa.struct([normal_field(kind.field(i)) for i in range(kind.num_fields)])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", normal_type(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(normal_type(kind.key_type), normal_type(kind.item_type))
+    return kind
+
+
+def normal_field(field: pa.Field) -> pa.Field:
+    """Return the field a segment stores for ``field``."""
+    import pyarrow as pa
+
+    return pa.field(field.name, normal_type(field.type))
+
+
+def normal_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema a segment stores for ``schema``."""
+    import pyarrow as pa
+
+    return pa.schema([normal_field(field) for field in schema])
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Give a batch exactly ``schema``; nothing is copied where only zone or nullability differ."""
+    import pyarrow as pa
+
+    if batch.schema.equals(schema, check_metadata=True):
+        return batch
+    columns = [
+        column if column.type.equals(field.type, check_metadata=True) else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def event_time_max(column: pa.Array) -> int | None:
+    """Return the frontier a column of timestamps, or of Spark windows, stands for.
+
+    A window is past when its end is, so it stands for the last microsecond inside it.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_struct(column.type):
+        # flatten, not field(): a null window must not show the values stored under it
+        ends = column.flatten()[column.type.get_field_index("end")]
+        value = pc.max(ends).value
+        return None if value is None else int(value) - 1
+    value = pc.max(column).value
+    return None if value is None else int(value)
+
+
+def check_event_time(schema: pa.Schema, name: str, *, where: str) -> None:
+    """Refuse an event-time column that is neither a timestamp nor a window."""
+    import pyarrow as pa
+
+    index = schema.get_field_index(name)
+    kind = schema.field(index).type if index >= 0 else None
+    if kind is not None and pa.types.is_struct(kind) and kind.get_field_index("end") >= 0:
+        kind = kind.field(kind.get_field_index("end")).type
+    if kind is None or not pa.types.is_timestamp(kind):
+        raise ChannelError(
+            f"event-time column {name!r} is {kind or 'not there'}; columns: {', '.join(schema.names)}",
+            where=where,
+            hint="name a timestamp column, or a struct column with a timestamp field 'end'",
+        )
+
+
+class SegmentWriter:
+    """Write batches to one segment file as they come; nothing is made when none come."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        event_time: str | None = None,
+        fsync: bool = True,
+        compression: str = "lz4",
+    ) -> None:
+        self._directory = directory
+        self._event_time = event_time
+        self._fsync = fsync
+        self._compression = compression
+        self._schema: pa.Schema | None = None
+        self._stream: Any = None
+        self._file: _CountingFile | None = None
+        self._rows = 0
+        self._frontier: int | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append a batch; batches without rows leave no trace."""
+        if batch.num_rows == 0:
+            return
+        if self._stream is None:
+            self._open(batch.schema)
+        assert self._schema is not None
+        batch = conform(batch, self._schema)
+        self._stream.write_batch(batch)
+        self._rows += batch.num_rows
+        if self._event_time is not None:
+            index = self._schema.get_field_index(self._event_time)
+            self.raise_frontier(event_time_max(batch.column(index)))
+
+    def raise_frontier(self, micros: int | None) -> None:
+        """Note a frontier that rows alone do not show."""
+        if micros is not None and (self._frontier is None or micros > self._frontier):
+            self._frontier = micros
+
+    def close(self) -> Segment | None:
+        """Finish the file and describe it; None when there is nothing to tell."""
+        if self._file is None:
+            if self._frontier is None:
+                return None
+            return Segment(file=None, rows=0, bytes=0, crc32=0, frontier=self._frontier)
+        self._stream.close()
+        self._file.finish(fsync=self._fsync)
+        return Segment(
+            file=self._file.path.name,
+            rows=self._rows,
+            bytes=self._file.bytes,
+            crc32=self._file.crc32,
+            frontier=self._frontier,
+        )
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        if self._file is not None:
+            self._file.finish(fsync=False)
+            self._file.path.unlink(missing_ok=True)
+
+    def _open(self, schema: pa.Schema) -> None:
+        import pyarrow as pa
+
+        self._schema = normal_schema(schema)
+        if self._event_time is not None:
+            check_event_time(self._schema, self._event_time, where=str(self._directory))
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._file = _CountingFile(self._directory / f"{uuid.uuid4().hex}.arrow")
+        options = pa.ipc.IpcWriteOptions(compression=self._compression)
+        self._stream = pa.ipc.new_stream(pa.PythonFile(self._file, mode="w"), self._schema, options=options)
+
+
+class _CountingFile:
+    """A file that sums up its bytes as they pass, so that they need not be read again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.bytes = 0
+        self.crc32 = 0
+        self._out = open(path, "wb", buffering=1 << 20)  # noqa: SIM115 (closed by finish)
+
+    def write(self, data: Any) -> int:
+        self.crc32 = zlib.crc32(data, self.crc32)
+        self.bytes += len(data)
+        return self._out.write(data)
+
+    def flush(self) -> None:
+        self._out.flush()
+
+    def close(self) -> None:  # pyarrow closes what it wrote to; finish() decides when it is durable
+        pass
+
+    @property
+    def closed(self) -> bool:
+        return self._out.closed
+
+    def finish(self, *, fsync: bool) -> None:
+        if self._out.closed:
+            return
+        self._out.flush()
+        if fsync:
+            os.fsync(self._out.fileno())
+        self._out.close()
+
+
+def read_segment(path: Path, segment: Segment) -> Iterator[pa.RecordBatch]:
+    """Give a segment's batches, after the whole of it was found sound.
+
+    Raise FileNotFoundError when there is no such file, CorruptSegment when its size,
+    checksum or row count is wrong; no row of a bad segment is ever given.
+    """
+    import pyarrow as pa
+
+    size = path.stat().st_size
+    if size != segment.bytes or size == 0:
+        raise CorruptSegment(f"has {size} bytes instead of {segment.bytes}", where=str(path))
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        if (found := zlib.crc32(mapped)) != segment.crc32:
+            raise CorruptSegment(f"has checksum {found:08x} instead of {segment.crc32:08x}", where=str(path))
+    # Arrow keeps its own mapping: batches may outlive this function.
+    with pa.memory_map(str(path)) as source:
+        yield from pa.ipc.open_stream(source)
+
+
+def decode_segment(data: bytes, segment: Segment, *, where: str) -> Iterator[pa.RecordBatch]:
+    """Give the batches of a segment that is in memory, after the whole of it was found sound."""
+    import pyarrow as pa
+
+    if len(data) != segment.bytes or not data:
+        raise CorruptSegment(f"has {len(data)} bytes instead of {segment.bytes}", where=where)
+    if (found := zlib.crc32(data)) != segment.crc32:
+        raise CorruptSegment(f"has checksum {found:08x} instead of {segment.crc32:08x}", where=where)
+    yield from pa.ipc.open_stream(pa.BufferReader(data))

@@ -1,0 +1,203 @@
+"""How zones talk: Arrow Flight with a token, TLS where it is asked for, and errors that keep their parts.
+
+An address is ``host:port`` or ``grpc+tls://host:port``. Requests are JSON, answers are JSON or Arrow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from headwater.core import errors
+from headwater.core.errors import ChannelError, DeploymentError, HeadwaterError, RuntimeFailure, Unavailable
+
+TOKEN_ENV = "HEADWATER_TOKEN"
+PROTOCOL = 3
+"""Of the requests between controllers and agents; both sides need the same."""
+CA_ENV = "HEADWATER_CA"
+ASK_SECONDS = 10.0
+"""How long a request may take whose answer is known at once."""
+
+_TLS = "grpc+tls://"
+_PLAIN = "grpc+tcp://"
+_SENT = {"what": 1000, "where": 200, "hint": 300}  # characters of each part of an error
+_OPTIONS = [
+    # A link that comes back is tried at once, not when another client's patience has run out.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+]
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a client shows and what it trusts: ``ca`` is a PEM file, None for the system's own."""
+
+    token: str
+    ca: Path | None = None
+
+    def __repr__(self) -> str:
+        return "Credentials(...)"
+
+    @classmethod
+    def from_environment(cls) -> Credentials:
+        """Take token and CA file from HEADWATER_TOKEN and HEADWATER_CA."""
+        token = os.environ.get(TOKEN_ENV)
+        if not token:
+            raise DeploymentError(
+                f"no token: {TOKEN_ENV} is not set",
+                where="environment",
+                hint="set it to the token that the zones' agents were started with",
+            )
+        ca = os.environ.get(CA_ENV)
+        return cls(token, Path(ca) if ca else None)
+
+
+def location(address: str) -> str:
+    """Write an address as Flight wants it."""
+    return address if "://" in address else _PLAIN + address
+
+
+class Wire:
+    """A connection to a zone; cheap to make, opened at the first request, safe to share among threads."""
+
+    def __init__(self, address: str, credentials: Credentials) -> None:
+        self.address = address
+        roots = credentials.ca.read_bytes() if credentials.ca and address.startswith(_TLS) else None
+        self._client = flight.FlightClient(location(address), tls_root_certs=roots, generic_options=_OPTIONS)
+        self._headers = [(b"authorization", f"Bearer {credentials.token}".encode())]
+
+    def ask(self, action: str, body: Mapping[str, Any], *, seconds: float = ASK_SECONDS) -> Any:
+        """Send a request and give its answer; raise the HeadwaterError that the other side raised."""
+        with self._translated():
+            request = flight.Action(action, json.dumps(body).encode())
+            results = list(self._client.do_action(request, self._call(seconds)))
+            return json.loads(results[0].body.to_pybytes()) if results else None
+
+    def get(self, ticket: Mapping[str, Any], *, seconds: float) -> flight.FlightStreamReader:
+        """Ask for a stream of Arrow data; reading it has to be done inside ``reading``."""
+        with self._translated():
+            return self._client.do_get(flight.Ticket(json.dumps(ticket).encode()), self._call(seconds))
+
+    def put(self, command: Mapping[str, Any], table: pa.Table, *, seconds: float = 600.0) -> Any:
+        """Send a table with a command and give the answer."""
+        with self._translated():
+            descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
+            writer, answer = self._client.do_put(descriptor, table.schema, self._call(seconds))
+            with writer:
+                writer.write_table(table)
+                writer.done_writing()
+                found = answer.read()
+            return json.loads(found.to_pybytes()) if found is not None else None
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Translate what goes wrong while a stream is read."""
+        with self._translated():
+            yield
+
+    def close(self) -> None:
+        """Give the connection up."""
+        with contextlib.suppress(Exception):  # nothing is lost with a connection that fails to close
+            self._client.close()
+
+    def _call(self, seconds: float) -> flight.FlightCallOptions:
+        return flight.FlightCallOptions(timeout=seconds, headers=self._headers)
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except flight.FlightUnauthenticatedError as error:
+            raise DeploymentError(
+                "the zone refuses the token",
+                where=self.address,
+                hint=f"give both sides the same {TOKEN_ENV}",
+            ) from error
+        except (
+            flight.FlightUnavailableError,
+            flight.FlightTimedOutError,
+            flight.FlightCancelledError,
+        ) as error:
+            raise Unavailable(
+                f"no answer from {self.address}", where="zone", hint="is its agent running, and the link up?"
+            ) from error
+        except flight.FlightError as error:
+            raise _received(error, self.address) from error
+        except (pa.ArrowException, OSError) as error:
+            raise Unavailable(
+                f"the connection broke: {str(error).splitlines()[0][:200]}", where=self.address
+            ) from error
+
+
+def _received(error: flight.FlightError, address: str) -> HeadwaterError:
+    """Rebuild the error that the other side raised."""
+    try:
+        parts = json.loads(error.extra_info)
+        cls = getattr(errors, parts["type"], RuntimeFailure)
+        if isinstance(cls, type) and issubclass(cls, HeadwaterError) and cls is not errors.ErrorList:
+            return cls(str(parts["what"]), where=parts["where"], hint=parts["hint"])
+    except (ValueError, KeyError, TypeError):
+        pass
+    return RuntimeFailure(f"the zone failed: {str(error).splitlines()[0][:500]}", where=address)
+
+
+class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Let only those in who know the token."""
+
+    def __init__(self, token: str) -> None:
+        self._wanted = f"Bearer {token}".encode()
+
+    def start_call(self, info: flight.CallInfo, headers: Mapping[str, Any]) -> None:
+        """Refuse a call without the token."""
+        shown = next((v for k, v in headers.items() if k.lower() == "authorization"), None)
+        first = shown[0] if shown else ""
+        given = first if isinstance(first, bytes) else str(first).encode()
+        if not hmac.compare_digest(given, self._wanted):
+            raise flight.FlightUnauthenticatedError("a valid token is needed")
+
+
+@contextlib.contextmanager
+def sending_errors() -> Iterator[None]:
+    """Send an error to the other side, a HeadwaterError with all its parts.
+
+    It goes in headers, of which gRPC takes 8 KiB; of longer texts the beginning goes.
+    """
+    try:
+        yield
+    except HeadwaterError as error:
+        parts = {name: _begin(getattr(error, name), most) for name, most in _SENT.items()}
+        parts["type"] = type(error).__name__ if hasattr(errors, type(error).__name__) else "RuntimeFailure"
+        sent = json.dumps(parts, ensure_ascii=False).encode()
+        raise flight.FlightServerError(_begin(error.what, 200), sent) from error
+    except (flight.FlightError, pa.ArrowException, OSError):
+        raise
+    except Exception as error:
+        raise flight.FlightServerError(_begin(f"{type(error).__name__}: {error}", 500)) from error
+
+
+def _begin(text: str | None, most: int) -> str | None:
+    return text if text is None or len(text) <= most else f"{text[:most]} …"
+
+
+def parsed(raw: bytes, of: str) -> dict[str, Any]:
+    """Read a request, or refuse it."""
+    try:
+        body = json.loads(raw)
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        raise ChannelError(f"not a request: {raw[:80]!r}", where=of, hint="send a JSON object")
+    return body
+
+
+Action = Callable[[dict[str, Any]], Any]

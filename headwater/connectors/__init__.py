@@ -1,0 +1,1 @@
+"""The outside world: sources, sink writers, dead letters and their replay."""

@@ -1,0 +1,309 @@
+"""A directory of ordinary files (parquet, csv, JSON lines) that users read with any tool.
+
+Tasks write whole files into ``<path>/.headwater/staging``, which every reader skips. A commit
+records the batch in ``.headwater/log`` and then renames its files to their visible names,
+``[<name>-]part-<batch>-<n>-<epoch>.<ext>``. Several writers share a directory by
+name. The record decides what counts: a crash before the rename is rolled forward by whoever comes
+next, and a replayed batch finds its record and adds nothing.
+Spark's own ``_spark_metadata`` cannot do this: its batches must begin at 0.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import datetime
+import decimal
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headwater.channels.journal import Journal
+from headwater.channels.segments import Segment, conform, normal_schema
+from headwater.core.errors import ChannelError
+from headwater.disk.durable import sweep, sync_directory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_KEPT = 100  # records kept for people to look at; only the newest is needed
+_ROW_GROUP = 100_000
+_EXTENSIONS = {"parquet": "parquet", "csv": "csv", "json": "json"}
+
+
+class FileSinkWriter:
+    """Write files: ``path``, ``format`` (parquet, csv, json), ``fsync`` and the writer's ``name``.
+
+    ``lineage`` names what numbers the batches: one that another epoch has recorded under the same
+    name and number is a repetition.
+    """
+
+    def __init__(self, spec: Mapping[str, Any], epoch: int) -> None:
+        self._epoch = epoch
+        self._format = str(spec.get("format", "parquet"))
+        if self._format not in _EXTENSIONS:
+            raise ChannelError(
+                f"unknown file format {self._format!r}",
+                where=str(spec["path"]),
+                hint="use parquet, csv or json",
+            )
+        self._fsync = bool(spec.get("fsync", True))
+        self.path = Path(spec["path"])
+        self._name = str(spec.get("name", ""))
+        self._lineage: str | None = spec.get("lineage")
+        home = self.path / ".headwater" / self._name
+        self._staging = home / "staging"
+        self._journal = Journal(home / "log", scratch=self._staging, fsync=self._fsync)
+
+    def open(self) -> _FileTask:
+        """Start a file in staging."""
+        return _FileTask(self._staging, self._format, fsync=self._fsync)
+
+    def commit(self, pieces: Sequence[Segment], batch: int) -> None:
+        """Record a batch, then show its files."""
+        self._journal.create()
+        while True:
+            last, number = self._last()
+            self._refuse_zombie(last)
+            if last and self._is_in(last, batch):
+                self.recover()
+                self.abort(pieces)
+                return
+            files = [p for p in pieces if p.file]
+            if not files:
+                return
+            rows = sum(p.rows for p in files)
+            record = {
+                "epoch": self._epoch,
+                "batch": batch,
+                "files": {str(p.file): self._visible_name(batch, n) for n, p in enumerate(files)},
+                "rows": rows,
+                "total_rows": rows + (last["total_rows"] if last else 0),
+                **({"lineage": self._lineage} if self._lineage else {}),
+            }
+            if self._publish(number + 1, record):
+                return
+
+    def fence(self, epoch: int) -> tuple[int, int] | None:
+        """Shut out every writer older than ``epoch``; return the last (epoch, batch) that counts."""
+        self._journal.create()
+        while True:
+            last, number = self._last()
+            if last and last["epoch"] >= epoch:
+                self._refuse_zombie(last, epoch)
+                break
+            record: dict[str, Any] = {
+                "epoch": epoch,
+                "batch": -1,
+                "files": {},
+                "rows": 0,
+                "total_rows": last["total_rows"] if last else 0,
+                "previous": _counts(last),
+                **({"lineage": last["lineage"]} if last and "lineage" in last else {}),
+            }
+            last = record
+            if self._publish(number + 1, record):
+                break
+        counts = _counts(last)
+        return (counts[0], counts[1]) if counts else None
+
+    def abort(self, pieces: Sequence[Segment]) -> None:
+        """Delete the staged files of a failed batch."""
+        for piece in pieces:
+            if piece.file:
+                (self._staging / piece.file).unlink(missing_ok=True)
+
+    def recover(self) -> None:
+        """Show the files of the newest record, if a crash came before that."""
+        last, _ = self._last()
+        for staged, visible in (last["files"] if last else {}).items():
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(self._staging / staged, self.path / visible)
+
+    def rows(self) -> int:
+        """Return how many rows have been committed since the directory began."""
+        last, _ = self._last()
+        return int(last["total_rows"]) if last else 0
+
+    def _publish(self, number: int, record: Mapping[str, Any]) -> bool:
+        self.recover()
+        before = self._journal.modified(number - 1) if number else None
+        if self._fsync:
+            sync_directory(self.path)
+            sync_directory(self._staging)
+        if not self._journal.publish(number, record):
+            return False
+        self.recover()
+        sweep(self._staging, before)
+        if number >= _KEPT:
+            self._journal.discard(number - _KEPT, number - _KEPT + 1)
+        return True
+
+    def _last(self) -> tuple[dict[str, Any] | None, int]:
+        number = self._journal.last()
+        return (self._journal.get(number) if number >= 0 else None), number
+
+    def _is_in(self, last: Mapping[str, Any], batch: int) -> bool:
+        if last["epoch"] == self._epoch and last["batch"] >= batch:
+            return True
+        counts = _counts(last)
+        same = self._lineage is not None and last.get("lineage") == self._lineage
+        return same and counts is not None and counts[1] >= batch
+
+    def _refuse_zombie(self, last: Mapping[str, Any] | None, epoch: int | None = None) -> None:
+        epoch = self._epoch if epoch is None else epoch
+        if last and last["epoch"] > epoch:
+            raise ChannelError(
+                f"writer of epoch {epoch} is out of date: epoch {last['epoch']} has taken over",
+                where=str(self.path),
+                hint="stop this writer; its unit runs elsewhere by now",
+            )
+
+    def _visible_name(self, batch: int, part: int) -> str:
+        prefix = f"{self._name}-" if self._name else ""
+        return f"{prefix}part-{batch:08d}-{part}-{self._epoch}.{_EXTENSIONS[self._format]}"
+
+
+def committed_rows(path: Path, name: str | None = None) -> int:
+    """Count the rows a writer has committed to a directory; 0 where there is none."""
+    if not (path / ".headwater" / (name or "") / "log").is_dir():
+        return 0
+    return FileSinkWriter({"path": path, "name": name or ""}, 0).rows()
+
+
+def _counts(record: Mapping[str, Any] | None) -> list[int] | None:
+    if record is None:
+        return None
+    return [record["epoch"], record["batch"]] if record["batch"] >= 0 else record.get("previous")
+
+
+class _Format(Protocol):
+    def write(self, batch: pa.RecordBatch) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _FileTask:
+    """Write one task's rows to one staged file."""
+
+    def __init__(self, staging: Path, kind: str, *, fsync: bool) -> None:
+        self._staging = staging
+        self._kind = kind
+        self._fsync = fsync
+        self._path: Path | None = None
+        self._out: _Format | None = None
+        self._schema: pa.Schema | None = None
+        self._rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows == 0:
+            return
+        if self._out is None:
+            self._staging.mkdir(parents=True, exist_ok=True)
+            self._path = self._staging / f"{uuid.uuid4().hex}.{_EXTENSIONS[self._kind]}"
+            self._schema = normal_schema(batch.schema)
+            self._out = _FORMATS[self._kind](self._path, self._schema)
+        self._out.write(conform(batch, self._schema))
+        self._rows += batch.num_rows
+
+    def close(self) -> Segment | None:
+        if self._out is None or self._path is None:
+            return None
+        self._out.close()
+        if self._fsync:
+            with open(self._path, "rb") as file:
+                os.fsync(file.fileno())
+        return Segment(file=self._path.name, rows=self._rows, bytes=self._path.stat().st_size, crc32=0)
+
+    def abandon(self) -> None:
+        if self._out is not None and self._path is not None:
+            self._out.close()
+            self._path.unlink(missing_ok=True)
+
+
+class _Parquet:
+    """Gather rows into groups worth compressing."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        import pyarrow.parquet as pq
+
+        self._writer = pq.ParquetWriter(str(path), schema)
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._waiting.append(batch)
+        self._rows += batch.num_rows
+        if self._rows >= _ROW_GROUP:
+            self._flush()
+
+    def close(self) -> None:
+        if self._waiting:
+            self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        self._writer.write_table(pa.Table.from_batches(self._waiting))
+        self._waiting, self._rows = [], 0
+
+
+class _Csv:
+    """Write with a header; times as Spark's reader takes them."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        import pyarrow as pa
+        from pyarrow import csv
+
+        nested = [f.name for f in schema if pa.types.is_nested(f.type)]
+        if nested:
+            raise ChannelError(
+                f"CSV cannot hold the nested columns {', '.join(nested)}",
+                where=str(path.parent.parent.parent),
+                hint="select their fields, or use json or parquet",
+            )
+        self._writer = csv.CSVWriter(str(path), schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Json:
+    """Write one JSON object a line, values in the forms that Spark's reader takes."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._out = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed by close)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._out.writelines(_json_lines(batch))
+
+    def close(self) -> None:
+        self._out.close()
+
+
+def _json_lines(batch: pa.RecordBatch) -> Iterator[str]:
+    for row in batch.to_pylist(maps_as_pydicts="lossy"):
+        yield json.dumps(row, default=_json_value, ensure_ascii=False) + "\n"
+
+
+def _json_value(value: object) -> str:
+    if isinstance(value, datetime.datetime):
+        text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
+        return text if value.tzinfo is None else f"{text}Z"  # segments hold UTC only
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, decimal.Decimal):
+        return str(value)
+    return str(value)
+
+
+_FORMATS: dict[str, Any] = {"parquet": _Parquet, "csv": _Csv, "json": _Json}

@@ -1,0 +1,147 @@
+"""The sink that Spark's own connector writes: a table behind JDBC.
+
+With a batch column (``JdbcSink.batch_column``, the default): a batch is one partition and
+so one transaction, and every row carries the batch's number. Before a batch is written the table
+is asked whether that number, or a later one of the same checkpoint, is there. So a batch that is
+repeated after a crash is written once.
+
+A number is ``checkpoint number * 2**32 + batch id``. Batch ids begin anew with every checkpoint,
+and several units may write to one table: without the first part, one would take the other's rows
+for its own and skip what was never written. The checkpoint's number is drawn by chance when its
+directory is first used and kept there in ``headwater.json``; whoever copies a checkpoint copies
+that file too. An index on the batch column keeps the question cheap.
+
+What stays open: when the database commits but its answer is lost, Spark may try the *task* again
+on a cluster (not with ``local[n]``). ``spark.task.maxFailures=1`` rules that out.
+
+The table is created when it is not there. Names and passwords are read from the environment of
+the zone's Spark, in the process that writes, and are in no plan that the client sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headwater.core.errors import DataflowError, RuntimeFailure, Unavailable
+from headwater.dataflow.sinks import JdbcSink, Sink
+from headwater.disk.checkpoint import checkpoint_number
+from headwater.disk.credentials import from_environment
+from headwater.sql.lexer import quote_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from headwater.dataflow.graph import Dataflow
+
+AVAILABLE_NOW = "available now"
+"""The trigger that reads what there is, and ends."""
+
+_BATCH_BITS = 32
+# What to add to Spark, by the beginning of the URL. Derby is part of Spark.
+_DRIVERS: Mapping[str, str] = {
+    "jdbc:postgresql:": "org.postgresql:postgresql:42.7.4",
+    "jdbc:mysql:": "com.mysql:mysql-connector-j:8.4.0",
+    "jdbc:mariadb:": "org.mariadb.jdbc:mariadb-java-client:3.4.1",
+    "jdbc:sqlserver:": "com.microsoft.sqlserver:mssql-jdbc:12.8.1.jre11",
+    "jdbc:oracle:": "com.oracle.database.jdbc:ojdbc11:23.5.0.24.07",
+    "jdbc:sqlite:": "org.xerial:sqlite-jdbc:3.46.1.3",
+    "jdbc:h2:": "com.h2database:h2:2.3.232",
+}
+
+
+def packages_for(dataflow: Dataflow) -> list[str]:
+    """List the Maven packages that Spark needs for a dataflow's sinks (``spark.jars.packages``)."""
+    found = {package_of(o) for o in dataflow.operators if isinstance(o, Sink)}
+    return sorted(p for p in found if p is not None)
+
+
+def package_of(sink: Sink) -> str | None:
+    """Name the Maven package that Spark needs for a sink; None when it has all."""
+    if not isinstance(sink, JdbcSink):
+        return None
+    return next((p for prefix, p in _DRIVERS.items() if sink.url.startswith(prefix)), None)
+
+
+def _how_to_add(sink: Sink) -> str:
+    package = package_of(sink) or "<group:artifact:version of the driver>"
+    return f"start Spark with --conf spark.jars.packages={package}"
+
+
+def start_sink(sink: JdbcSink, frame: DataFrame, *, checkpoint: str, query_name: str, trigger: str) -> StreamingQuery:
+    """Start the query that writes ``frame`` to a table; see the module for what it SLOs.
+
+    ``trigger`` is an interval such as '1 second', or 'available now'.
+    """
+    column = sink.batch_column
+    if column is not None and column.lower() in {n.lower() for n in frame.columns}:
+        raise DataflowError(
+            f"the data has a column '{column}' already, which is to take the batch's number",
+            where=sink.where,
+            hint="rename it, or name another: batch_column='...'",
+        )
+    number = checkpoint_number(checkpoint, where=sink.where) if column is not None else 0
+    writer: Any = frame.writeStream.foreachBatch(_BatchWriter(sink, number)).queryName(query_name)
+    writer = writer.option("checkpointLocation", checkpoint)
+    now = trigger == AVAILABLE_NOW
+    writer = writer.trigger(availableNow=True) if now else writer.trigger(processingTime=trigger)
+    query: StreamingQuery = writer.start()
+    return query
+
+
+@dataclass(frozen=True)
+class _BatchWriter:
+    """Write one batch; runs in a Python process beside the zone's Spark."""
+
+    sink: JdbcSink
+    number: int
+    ready: list[bool] = field(default_factory=list)
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        sink, column = self.sink, self.sink.batch_column
+        options = self._options()
+        # One partition is one transaction.
+        rows = batch.coalesce(1)
+        try:
+            if column is not None:
+                first = self.number << _BATCH_BITS
+                this, last = first + batch_id, first + (1 << _BATCH_BITS) - 1
+                rows = rows.selectExpr("*", f"CAST({this} AS bigint) AS {quote_name(column)}")
+                if not self.ready:
+                    # To write no rows makes the table, or tells that it does not fit.
+                    rows.limit(0).write.format("jdbc").options(**options).mode("append").save()
+                    self.ready.append(True)
+                table = batch.sparkSession.read.format("jdbc").options(**options).load()
+                same_or_later = table.where(f"{quote_name(column)} BETWEEN {this} AND {last}")
+                if same_or_later.limit(1).count():
+                    return
+            rows.write.format("jdbc").options(**options).mode("append").save()
+        except Exception as error:
+            raise _plain(error, sink) from error
+
+    def _options(self) -> dict[str, str]:
+        sink = self.sink
+        user = from_environment(sink.user_env, where=sink.where)
+        password = from_environment(sink.password_env, where=sink.where)
+        named = {"user": user, "password": password, "driver": sink.driver}
+        given = {**dict(sink.options), "url": sink.url, "dbtable": sink.table}
+        return given | {k: v for k, v in named.items() if v is not None}
+
+
+def _plain(error: Exception, sink: JdbcSink) -> Exception:
+    """Say in one line what a Java stack trace says in fifty."""
+    text = str(error)
+    if "No suitable driver" in text or "ClassNotFoundException" in text:
+        return Unavailable(f"Spark has no driver for {_scheme(sink.url)}", where=sink.where, hint=_how_to_add(sink))
+    return RuntimeFailure(
+        f"the table '{sink.table}' was not written: {text.splitlines()[0] if text else type(error).__name__}",
+        where=sink.where,
+        hint="the batch is written again when the unit starts again; see that the database answers and the "
+        "table has the columns of the rows and the batch column (bigint)",
+    )
+
+
+def _scheme(url: str) -> str:
+    return ":".join(url.split(":")[:2]) + ":"

@@ -1,0 +1,158 @@
+"""The Kafka outlet: every batch is one Kafka transaction, which also says that the batch is there.
+
+Kafka has no place for "batch 7 is written" but the offsets of a consumer group, and these can be
+part of a transaction. So each outlet has a group of its own in which the offset of the topic's
+partition 0 is the number of the next batch. A batch that Spark repeats after a crash is found
+there and left out. A second writer with the same id, a process thought dead, is fenced by Kafka.
+
+What this asks of others: consumers read with ``isolation.level=read_committed`` (librdkafka's default,
+not the Java client's). Kafka forgets a group's offsets some days after its last commit
+(``offsets.retention.minutes``, 7 days): a crash between a commit and Spark's note of it, mended
+only later than that, would repeat one batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headwater.channels.kafkaclient import client, credentials, failure, fatal_as_error
+from headwater.channels.segments import Segment
+from headwater.connectors.staged import StagedSinkWriter
+from headwater.core.errors import ChannelError, HeadwaterError, Unavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SECONDS = 60.0
+"""How long a broker may take to answer."""
+
+_TRIES = 3
+
+
+class KafkaSinkWriter(StagedSinkWriter):
+    """Write to a topic: ``topic``, ``settings`` of librdkafka, ``id`` (of this outlet alone), ``delivery``.
+
+    Rows have columns ``value`` and perhaps ``key``. ``user_env`` and ``password_env`` name environment
+    variables of the process that writes. With ``delivery`` "at_least_once" there are no transactions.
+    """
+
+    def __init__(self, spec: Mapping[str, Any], epoch: int) -> None:
+        super().__init__(spec)
+        self._epoch = epoch
+        self._topic = str(spec["topic"])
+        self._where = f"operator {spec.get('operator', 'kafka')!r}"
+        self._id = str(spec["id"])
+        self._exact = spec.get("delivery") != "at_least_once"
+        self._settings = {"linger.ms": "5", **dict(spec["settings"])}
+        self._settings |= credentials(spec.get("user_env"), spec.get("password_env"), where=self._where)
+
+    def commit(self, pieces: Sequence[Segment], batch: int) -> None:
+        """Write a batch unless the topic has it; see the module for how that is known."""
+        from confluent_kafka import KafkaException
+
+        files = [p for p in pieces if p.file]
+        if not files:
+            return
+        tables = self.batches(files)
+        if self._exact:
+            self._transact(tables, batch)
+        else:
+            try:
+                self._settled(client("Producer", self._where, self._settings), tables)
+            except KafkaException as error:
+                raise self._failed(error.args[0]) from error
+        self.abort(files)
+
+    def _transact(self, tables: list[pa.RecordBatch], batch: int) -> None:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        with _marker(self._where, self._settings, self._id) as marker:
+            for left in reversed(range(_TRIES)):
+                # Its start ends whatever a process before left open.
+                producer = client("Producer", self._where, {**self._settings, "transactional.id": self._id})
+                try:
+                    producer.init_transactions(SECONDS)
+                    if self._has(marker, batch):
+                        return
+                    producer.begin_transaction()
+                    try:
+                        with fatal_as_error():
+                            self._settled(producer, tables)
+                        done = TopicPartition(self._topic, 0, batch + 1, metadata=f"epoch {self._epoch}")
+                        producer.send_offsets_to_transaction([done], marker.consumer_group_metadata(), SECONDS)
+                        producer.commit_transaction(SECONDS)
+                        return
+                    except BaseException:
+                        with contextlib.suppress(KafkaException):
+                            producer.abort_transaction(SECONDS)
+                        raise
+                except KafkaException as error:
+                    problem = error.args[0]
+                    if left == 0 or problem.fatal() or not (problem.retriable() or problem.txn_requires_abort()):
+                        raise self._failed(problem) from error
+
+    def _has(self, marker: Any, batch: int) -> bool:
+        """Tell whether the topic has a batch; raise ChannelError where a newer writer has the topic."""
+        from confluent_kafka import TopicPartition
+
+        (found,) = marker.committed([TopicPartition(self._topic, 0)], timeout=SECONDS)
+        if found.error is not None or found.offset < 0:
+            return False
+        epoch = int((found.metadata or "epoch 0").split()[-1])
+        if epoch > self._epoch:
+            raise ChannelError(
+                f"a newer writer (epoch {epoch}) has this output, this is epoch {self._epoch}",
+                where=self._where,
+                hint="this process was replaced: end it",
+            )
+        return bool(found.offset > batch)
+
+    def _settled(self, producer: Any, tables: list[pa.RecordBatch]) -> None:
+        """Send all rows and wait until the broker has them."""
+        from confluent_kafka import KafkaException
+
+        problems: list[Any] = []
+
+        def delivered(error: Any, message: Any) -> None:
+            if error is not None and not problems:
+                problems.append(error)
+
+        for table in tables:
+            values = table.column("value").to_pylist()
+            names = table.schema.names
+            keys = table.column("key").to_pylist() if "key" in names else [None] * len(values)
+            for key, value in zip(keys, values, strict=True):
+                while True:
+                    try:
+                        producer.produce(self._topic, value=value, key=key, on_delivery=delivered)
+                        break
+                    except BufferError:
+                        producer.poll(0.1)
+                if problems:
+                    raise KafkaException(problems[0])
+            producer.poll(0)
+        if producer.flush(SECONDS):
+            raise Unavailable(
+                f"the broker took not all rows within {SECONDS:.0f} s",
+                where=self._where,
+                hint="the batch is written again when the unit starts again",
+            )
+        if problems:
+            raise KafkaException(problems[0])
+
+    def _failed(self, error: Any) -> HeadwaterError:
+        servers = self._settings["bootstrap.servers"]
+        return failure(error, servers, where=self._where, hint="the batch is written again when the unit starts again")
+
+
+@contextlib.contextmanager
+def _marker(where: str, settings: Mapping[str, str], group: str) -> Any:
+    """Open the consumer whose group's offset tells how far the output is; it reads nothing."""
+    known = {k: v for k, v in settings.items() if not k.startswith(("linger", "compression", "batch", "acks"))}
+    consumer = client("Consumer", where, {**known, "group.id": group, "enable.auto.commit": "false"})
+    try:
+        yield consumer
+    finally:
+        consumer.close()

@@ -1,0 +1,185 @@
+"""A record for a source of files: a new file, beside the one that the record came from.
+
+Spark reads a file that it has not seen, so the new one gets a name that nobody else uses: made of the
+letter's id. It has to fit what the source takes up: its pattern, its options, no leading ``_`` or ``.``.
+Compressed it is only where the pattern wants a name that says so.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import csv
+import gzip
+import io
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+from headwater.connectors.deadletters import DeadLetter, local_path
+from headwater.connectors.globs import fits, is_glob
+from headwater.core.errors import DeploymentError
+from headwater.dataflow.sources import FileSource
+from headwater.disk.durable import sync_directory, write_atomically
+from headwater.disk.layout import full_path
+
+_LONGEST = 120  # bytes of the old file's name that the new one keeps
+_MARK = re.compile(r"(?:-?replayed-[0-9a-f]{16}(?:-\d+)?)+-?")
+_COMPRESSED = (".gz", ".bz2", ".deflate", ".zst", ".lz4", ".snappy")
+_COMPRESS: Mapping[str, Callable[[bytes], bytes]] = {
+    ".gz": lambda data: gzip.compress(data, mtime=0),
+    ".bz2": bz2.compress,
+    ".deflate": zlib.compress,
+}
+
+
+class FileOffer:
+    """A file that is there whole, under a name that is not read, until it gets its own in one step."""
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        self.path, self._data = path, data
+
+    @property
+    def target(self) -> str:
+        """Say where the record goes."""
+        return str(self.path)
+
+    @property
+    def draft(self) -> str | None:
+        """Give the file that waits for its name."""
+        return str(self.path.with_name(f".{self.path.name}.waits"))
+
+    def make_ready(self) -> None:
+        """Write the file, on disk, under the name that is not read."""
+        assert self.draft is not None
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(Path(self.draft), self._data)
+
+    def offer(self) -> None:
+        """Give the file its name."""
+        assert self.draft is not None
+        os.rename(self.draft, self.path)
+        sync_directory(self.path.parent)
+
+    def leave(self) -> None:
+        """Hold on to nothing: the file that waits is what tells how far it came."""
+
+
+def file_offer(source: FileSource, location: str, letter: DeadLetter, record: str, mark: str) -> FileOffer:
+    """Make a record ready for a source at a location; ``mark`` is in the name of its file.
+
+    Raises DeploymentError, saying why, where no file that holds it would be read.
+    """
+    options = {key.lower(): value for key, value in source.options}
+    data = _content(source, options, record)
+    base = _local(full_path(source.path.replace("{location}", location)))
+    origin = local_path(str(letter.data.get("source") or ""))
+    directory = _directory(base, origin)
+    name = PurePosixPath(origin).name if origin else f"records.{source.format}"
+    for new, compressed in _names(name, mark):
+        path = directory / new
+        if _is_read(base, options, path):
+            return FileOffer(path, _COMPRESS[compressed](data) if compressed else data)
+    raise DeploymentError(
+        "no new file's name fits what the source reads",
+        where=base,
+        hint=f"put the record into a file there yourself, or let the pattern take in '*{mark}*'",
+    )
+
+
+def _local(base: str) -> str:
+    """Give the source's path on this disk."""
+    path = local_path(base) if "://" in base else base
+    if path is None:
+        raise DeploymentError(
+            f"its files are not on this disk, but reached by {base.partition('://')[0]}",
+            hint="put the corrected record into a file there yourself",
+        )
+    return os.path.normpath(path)
+
+
+def _directory(base: str, origin: str | None) -> Path:
+    """Give the directory for the new file: that of the record's old one, if the source still reads there."""
+    if not is_glob(base):
+        if os.path.isfile(base):
+            raise DeploymentError("the source reads one file alone", where=base, hint="add the record to it")
+        if origin is not None and Path(origin).is_relative_to(base):
+            return Path(origin).parent
+        return Path(base)
+    if origin is None or not _takes_in(base, Path(origin)):
+        raise DeploymentError(
+            "where the record stood is not known, or not read any more",
+            where=base,
+            hint="put the corrected record into a file that the source reads yourself",
+        )
+    return Path(origin).parent
+
+
+def _names(name: str, mark: str) -> Iterator[tuple[str, str]]:
+    """Give names to try, each with the compression that it speaks of, like the name that the old file had."""
+    inner, packed = name, ""
+    if (suffix := PurePosixPath(name).suffix.lower()) in _COMPRESSED:
+        inner, packed = name[: -len(suffix)], name[-len(suffix) :]
+    old, extension = os.path.splitext(inner)
+    stem = _MARK.sub("", old).encode()[:_LONGEST].decode(errors="ignore").lstrip("._") or "records"
+    for compressed in ("", packed) if packed.lower() in _COMPRESS else ("",):
+        for made in (f"{stem}-{mark}", f"{mark}-{stem}", mark):
+            yield f"{made}{extension}{compressed}", compressed.lower()
+
+
+def _is_read(base: str, options: Mapping[str, str], path: Path) -> bool:
+    """Tell whether the source would take a file up."""
+    by_name = options.get("pathglobfilter")
+    if path.name.startswith(("_", ".")) or (by_name and not fits(path.name, by_name)):
+        return False
+    return not is_glob(base) or _takes_in(base, path)
+
+
+def _takes_in(pattern: str, path: Path) -> bool:
+    """Tell whether a pattern is of a file, or of a directory that it is in."""
+    return any(fits(str(one), pattern) for one in (path, *path.parents))
+
+
+# ---------------------------------------------------------------- what is in the file
+
+
+def _content(source: FileSource, options: Mapping[str, str], record: str) -> bytes:
+    """Write a record as the source's files have it."""
+    separator = options.get("linesep")
+    several = options.get("multiline", "false").lower() == "true"
+    breaks = (separator,) if separator else ("\n", "\r")
+    if not several and any(one in record for one in breaks):
+        raise DeploymentError("the record has several lines, and the source reads lines", hint="write it in one")
+    comment = options.get("comment", "")
+    if source.format == "csv" and comment and record.startswith(comment[0]):
+        raise DeploymentError(f"the source passes over lines that begin with {comment[0]!r}", hint="quote it")
+    lines = [record]
+    if source.format == "csv" and options.get("header", "false").lower() == "true":
+        lines.insert(0, _header(source, options))
+    text = "".join(line + (separator or "\n") for line in lines)
+    name = options.get("encoding", options.get("charset", "UTF-8"))
+    try:
+        return text.encode(codecs.lookup(name).name)
+    except LookupError:
+        raise DeploymentError(
+            f"the encoding {name} is not known here", hint="put the record into a file yourself"
+        ) from None
+    except UnicodeEncodeError as error:
+        raise DeploymentError(
+            f"{record[error.start : error.end][:20]!r} cannot be written in {name}",
+            hint="write the record without it",
+        ) from None
+
+
+def _header(source: FileSource, options: Mapping[str, str]) -> str:
+    """Write the names of the columns, which Spark passes over, or holds against the schema."""
+    out = io.StringIO()
+    separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
+    names = source.schema().names
+    if len(separator) != 1:
+        return separator.join(names)
+    quote = options.get("quote", '"')[:1] or '"'
+    csv.writer(out, delimiter=separator, quotechar=quote, lineterminator="").writerow(names)
+    return out.getvalue()

@@ -1,0 +1,146 @@
+"""Sources as DataFrames, streaming and batch, with malformed records told apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headwater.core.errors import RuntimeFailure
+from headwater.dataflow.sources import FileSource, MqttSource, RateSource, SensorSource, Source
+from headwater.disk.layout import full_path
+from headwater.sql.schema import Schema
+
+CORRUPT = "__corrupt"
+ORIGIN = "__origin"
+
+_STREAM_ONLY = {
+    "maxfilespertrigger",
+    "maxbytespertrigger",
+    "latestfirst",
+    "maxfileage",
+    "cleansource",
+    "sourcearchivedir",
+}
+
+
+def can_be_malformed(source: Source) -> bool:
+    """Tell whether records of the source are text that may not fit its schema."""
+    return isinstance(source, MqttSource) or (isinstance(source, FileSource) and source.format != "parquet")
+
+
+def source_frame(
+    spark: SparkSession, source: Source, location: str, *, name: str | None, spool: Path | None = None
+) -> DataFrame:
+    """Read a source at a location: a stream of that name, or in one batch when ``name`` is None.
+
+    Where records can be malformed, ``__corrupt`` holds the text of those that are and ``__origin``
+    where they stood.
+    """
+    match source:
+        case FileSource():
+            frame = _files(spark, source, location, name)
+        case RateSource():
+            frame = _rate(spark, source, name)
+        case SensorSource():
+            frame = _sensors(spark, source, location, name)
+        case MqttSource():
+            frame = _mqtt(spark, source, name, spool)
+        case _:
+            raise RuntimeFailure(f"no reader for {source.kind}", where=source.where, hint="report this as a defect")
+    if source.location_as is not None:
+        frame = frame.withColumn(source.location_as, F.lit(location))
+    return frame
+
+
+def well_formed(frame: DataFrame, schema: Schema) -> DataFrame:
+    """Keep the records that fit, whichever of their columns are used later."""
+    return frame.where(f"`{CORRUPT}` IS NULL AND {every_field_parsed(schema)}").drop(CORRUPT, ORIGIN)
+
+
+def every_field_parsed(schema: Schema) -> str:
+    """Give a condition that always holds and makes Spark parse all fields of a record.
+
+    Spark parses only columns that the query uses, so a malformed unused one would go unnoticed,
+    or not, depending on the cuts. What stands after OR is never evaluated, but names them all.
+    """
+    used = " OR ".join(f"to_json(struct(`{n}`)) IS NULL" for n in schema.names)
+    return f"(spark_partition_id() >= 0 OR {used})"
+
+
+DEAD_LETTER = ("operator", "format", "schema", "record", "source", "location")
+"""The columns of a dead letter; all of them are texts."""
+
+
+def dead_letter_columns(source: Source, location: str) -> list[str]:
+    """Give the projection, as SQL, that makes a dead letter of a malformed record."""
+    schema = source.schema().text.replace("\\", "\\\\").replace("'", "\\'")
+    format_ = source.format if isinstance(source, FileSource) else "json"
+    values = (f"'{source.id}'", f"'{format_}'", f"'{schema}'", f"`{CORRUPT}`", f"`{ORIGIN}`", f"'{location}'")
+    return [f"{value} AS {name}" for name, value in zip(DEAD_LETTER, values, strict=True)]
+
+
+def _files(spark: SparkSession, source: FileSource, location: str, name: str | None) -> DataFrame:
+    path = full_path(source.path.replace("{location}", location))
+    reader: Any = spark.read if name is None else spark.readStream.name(name)
+    schema = source.schema().text
+    if name is not None:
+        _make_directory(path)
+        # Spark would leave out files a week older than the newest without a word.
+        reader = reader.option("maxFileAge", "36500d")
+    if can_be_malformed(source):
+        schema = f"{schema}, `{CORRUPT}` string"
+        reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", CORRUPT)
+    for key, value in source.options:
+        if name is not None or key.lower() not in _STREAM_ONLY:
+            reader = reader.option(key, value)
+    frame: DataFrame = reader.schema(schema).format(source.format).load(path)
+    if can_be_malformed(source):
+        frame = frame.selectExpr("*", f"_metadata.file_path AS `{ORIGIN}`")
+    return frame
+
+
+def _make_directory(path: str) -> None:
+    """Make a local input directory that is not there yet: files may come later."""
+    if "://" not in path and not any(c in path for c in "*?[{"):
+        Path(path).mkdir(parents=True, exist_ok=True)
+
+
+def _rate(spark: SparkSession, source: RateSource, name: str | None) -> DataFrame:
+    if name is None:
+        raise RuntimeFailure("a rate source has no end", where=source.where, hint="a batch run needs bounded sources")
+    return spark.readStream.name(name).format("rate").option("rowsPerSecond", source.rows_per_second).load()
+
+
+def _sensors(spark: SparkSession, source: SensorSource, location: str, name: str | None) -> DataFrame:
+    reader: Any = spark.read if name is None else spark.readStream.name(name)
+    reader = reader.format("headwater_sensors").option("location", location)
+    settings = {"seed": source.seed, "machines": source.machines, "interval": source.interval}
+    settings["rows_per_second"] = source.rows_per_second
+    if source.rows is not None:
+        settings["rows"] = source.rows
+    for key, value in settings.items():
+        reader = reader.option(key, str(value))
+    frame: DataFrame = reader.load()
+    return frame
+
+
+def _mqtt(spark: SparkSession, source: MqttSource, name: str | None, spool: Path | None) -> DataFrame:
+    from headwater.connectors.mqtt import MESSAGE_SCHEMA
+
+    if name is None or spool is None:
+        raise RuntimeFailure("a topic has no end", where=source.where, hint="a batch run needs bounded sources")
+    reader: Any = spark.readStream.name(name).format("headwater_channel")
+    messages = reader.option("members", str(spool)).option("reader", name).option("schema", MESSAGE_SCHEMA).load()
+    text = f"{source.schema().text}, `{CORRUPT}` string".replace("'", "\\'")
+    options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}')"
+    parsed = messages.selectExpr(f"from_json(value, '{text}', {options}) AS r", "concat('mqtt:', topic) AS o", "value")
+    # A payload that is no object at all gives NULL, not a corrupt record.
+    result: DataFrame = parsed.selectExpr(
+        *(f"r.`{n}` AS `{n}`" for n in source.schema().names),
+        f"CASE WHEN r IS NULL THEN coalesce(value, '') ELSE r.`{CORRUPT}` END AS `{CORRUPT}`",
+        f"o AS `{ORIGIN}`",
+    )
+    return result

@@ -1,0 +1,180 @@
+"""Outlets: the places one unit's rows go to, each committed exactly once by (epoch, batch).
+
+A task opens an outlet, writes batches and gets a *piece*, the record of what it left in
+staging. The driver side then commits all pieces of a batch. Committing twice changes nothing,
+so when a crash falls between two outlets' commits, the replayed batch heals the gap.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headwater.channels.log import Log
+from headwater.channels.open import open_log
+from headwater.channels.segments import Segment, SegmentWriter
+from headwater.connectors.staged import StagedSinkWriter
+from headwater.core.errors import ChannelError, UserCodeError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+DEAD_LETTERS = "deadletters"
+"""The kind of outlet that takes what did not fit a source's schema."""
+
+
+class SinkWriterTask(Protocol):
+    """Take one task's rows for one outlet."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take a batch."""
+
+    def close(self) -> Segment | None:
+        """Finish; return the piece to commit, None when there was nothing."""
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+
+
+class SinkWriter(Protocol):
+    """Store one kind of output."""
+
+    def open(self) -> SinkWriterTask:
+        """Start writing in a task."""
+
+    def commit(self, pieces: Sequence[Segment], batch: int) -> None:
+        """Make a batch count; a batch that counts already is left as it is."""
+
+    def abort(self, pieces: Sequence[Segment]) -> None:
+        """Remove the pieces of a failed batch."""
+
+    def recover(self) -> None:
+        """Finish what a crash left half done."""
+
+
+def open_sink_writer(spec: Mapping[str, Any], epoch: int) -> SinkWriter:
+    """Make the outlet a config entry describes."""
+    from headwater.connectors.filewriter import FileSinkWriter
+
+    kind = spec.get("kind")
+    if kind in ("filelog", "kafkalog"):
+        return ChannelWriter(spec, epoch)
+    if kind == "files":
+        return FileSinkWriter(spec, epoch)
+    if kind == DEAD_LETTERS:
+        from headwater.connectors.deadletters import DeadLetterWriter
+
+        return DeadLetterWriter(spec, epoch)
+    if kind == "callback":
+        return CallbackSinkWriter(spec)
+    if kind == "kafka":
+        from headwater.connectors.kafkawriter import KafkaSinkWriter
+
+        return KafkaSinkWriter(spec, epoch)
+    raise ChannelError(
+        f"unknown outlet kind {kind!r}",
+        where="sink config",
+        hint="use filelog, kafkalog, files, deadletters, kafka or callback",
+    )
+
+
+class ChannelWriter:
+    """Write to a channel: what describes its log (``channels.open``), and how far event time is.
+
+    Either ``event_time`` names the column whose newest value, less ``delay`` seconds, tells it
+    (right for a unit that keeps nothing back and reads one writer), or ``offsets`` is the
+    directory of the query's offset log: the watermark that Spark planned the batch with. ``ingested``: when
+    the oldest and the newest row came that led to the batch, where that is known.
+    """
+
+    def __init__(self, spec: Mapping[str, Any], epoch: int) -> None:
+        self._epoch = epoch
+        self._delay = round(float(spec.get("delay") or 0.0) * 1_000_000)
+        self._offsets: str | None = spec.get("offsets")
+        self._ingested: tuple[float, float] | None = spec.get("ingested")
+        self.log = open_log(spec)
+
+    def open(self) -> SinkWriterTask:
+        """Start a segment."""
+        return _LogTask(self.log)
+
+    def commit(self, pieces: Sequence[Segment], batch: int) -> None:
+        """Publish the batch. Rows after it are newer than the frontier: hence one millisecond less."""
+        timed = [p if p.frontier is None else replace(p, frontier=p.frontier - self._delay - 1000) for p in pieces]
+        if self._offsets is not None:
+            watermark = planned_watermark(Path(self._offsets), batch)
+            if watermark is not None:
+                timed.append(Segment(file=None, rows=0, bytes=0, crc32=0, frontier=watermark - 1000))
+        self.log.commit(self._epoch, batch, timed, ingested=self._ingested)
+
+    def abort(self, pieces: Sequence[Segment]) -> None:
+        """Delete the segments."""
+        self.log.discard(pieces)
+
+    def recover(self) -> None:
+        """Do nothing: the next commit rolls forward."""
+
+
+def planned_watermark(offsets: Path, batch: int) -> int | None:
+    """Read from Spark's offset log the watermark of a batch, in microseconds; None before there is one."""
+    lines = (offsets / str(batch)).read_text().splitlines()
+    millis = int(json.loads(lines[1]).get("batchWatermarkMs", 0))
+    return millis * 1000 if millis > 0 else None
+
+
+class _LogTask:
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._segment: SegmentWriter | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows == 0:
+            return
+        if self._segment is None:
+            self._segment = self._log.open_segment(batch.schema)
+        self._segment.write(batch)
+
+    def close(self) -> Segment | None:
+        return self._segment.close() if self._segment else None
+
+    def abandon(self) -> None:
+        if self._segment:
+            self._segment.abandon()
+
+
+class CallbackSinkWriter(StagedSinkWriter):
+    """Call a Python function with every batch: ``function`` (cloudpickle, base64), ``operator``.
+
+    At-least-once, like foreachBatch: after a crash it is called again with the same batch id.
+    A batch without rows is no call.
+    """
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        super().__init__(spec)
+        self._function: str = spec["function"]
+        self._operator: str = spec.get("operator", "callback")
+
+    def commit(self, pieces: Sequence[Segment], batch: int) -> None:
+        """Call the function with the whole batch."""
+        import base64
+
+        import cloudpickle
+        import pyarrow as pa
+
+        files = [p for p in pieces if p.file]
+        if not files:
+            return
+        try:
+            function = cloudpickle.loads(base64.b64decode(self._function))
+            function(pa.Table.from_batches(self.batches(files)), batch)
+        except Exception as error:
+            raise UserCodeError(
+                f"the sink function raised {type(error).__name__}: {error}",
+                where=f"operator {self._operator!r}, batch {batch}",
+                hint="fix the function and restart: the batch is given to it again with the same id",
+            ) from error
+        self.abort(files)

@@ -1,0 +1,1 @@
+"""WHERE: layers, the tree of zones, hosts and links, and the file that describes them."""

@@ -1,0 +1,399 @@
+"""Where a dataflow can run: a tree of zones with hosts and links.
+
+A zone covers the locations it lists and those its children cover. The zones
+that list a location lie on one path to the root, so each layer covers a
+location at most once and its data can always go up from zone to zone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from headwater.continuum.broker import Broker, ChannelKind
+from headwater.continuum.draft import ZoneDraft, closest, draft_of
+from headwater.continuum.yamltree import Problems, YamlNode, read_text, tree_of_data, tree_of_text
+from headwater.core.errors import ContinuumError
+from headwater.core.quantity import format_bandwidth, format_duration
+from headwater.core.requirement import Capabilities, Requirement
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A step from where data is born (index 0) to the centre."""
+
+    name: str
+    index: int
+
+
+LOCAL = "local"
+"""The address of an agent that ``headwater up`` starts on its own machine."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine of a zone. Its name is unique in the continuum.
+
+    ``at``: where its own agent listens, ``local`` for one that is started on this machine; None: it has none.
+    ``spark``: its agent's Spark, as a zone's.
+    """
+
+    name: str
+    zone: str
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    at: str | None = None
+    spark: str | None = None
+
+
+@dataclass(frozen=True)
+class Node:
+    """Where one agent runs units on one Spark: a host with an address, or a whole zone whose hosts have none.
+
+    ``at``: where the agent listens; None: on this machine.
+    """
+
+    name: str
+    zone: str
+    hosts: tuple[Host, ...]
+    at: str | None = None
+    spark: str | None = None
+
+    @property
+    def host(self) -> Host:
+        """The host that stands for the node in figures: the strongest one."""
+        return strongest(self.hosts)
+
+
+def strongest(hosts: Iterable[Host]) -> Host:
+    """Choose the host with the most processors, then the most memory, then the first written."""
+
+    def strength(host: Host) -> tuple[float, float]:
+        found = (host.capabilities.get(name, 0) for name in ("n_cpu", "memory"))
+        cpu, memory = (float(v) if isinstance(v, (int, float)) else 0.0 for v in found)
+        return cpu, memory
+
+    return max(hosts, key=strength)
+
+
+@dataclass(frozen=True)
+class Link:
+    """The way from a zone to its parent: bits per second (None: unlimited) and seconds."""
+
+    lower: str
+    upper: str
+    bandwidth: float | None = None
+    latency: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Return the name, such as `E1-S1`."""
+        return f"{self.lower}-{self.upper}"
+
+
+@dataclass(frozen=True)
+class Zone:
+    """Well-connected hosts of one layer. `locations` are those listed, not those of its children.
+
+    `channels` is the kind that its units' channels are wanted to have; None: Kafka where a broker is near.
+    """
+
+    name: str
+    layer: str
+    hosts: tuple[Host, ...]
+    locations: tuple[str, ...] = ()
+    link: Link | None = None
+    at: str | None = None
+    """Where the zone's agent listens: ``host:port``, or ``grpc+tls://host:port``; None: on this machine."""
+    spark: str | None = None
+    """``sc://host:port`` of a Spark Connect server or ``spark://host:port`` of a master; None: started by
+    the agent."""
+    broker: Broker | None = None
+    channels: ChannelKind | None = None
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The zone's nodes: each host that has an address, or the zone itself."""
+        if any(host.at is not None for host in self.hosts):
+            return tuple(Node(h.name, self.name, (h,), None if h.at == LOCAL else h.at, h.spark) for h in self.hosts)
+        return (Node(self.name, self.name, self.hosts, self.at, self.spark),)
+
+    @property
+    def parent(self) -> str | None:
+        """Return the name of the parent, None for the root."""
+        return None if self.link is None else self.link.upper
+
+
+@dataclass(frozen=True)
+class Continuum:
+    """Zones in a tree, in written order.
+
+    Build one with `from_yaml`, `from_text` or `from_data`, which check all
+    there is to check; the constructor trusts its arguments.
+    """
+
+    name: str
+    layers: tuple[Layer, ...]
+    zones: tuple[Zone, ...]
+    locations: tuple[str, ...] = field(init=False, compare=False)
+    _zones: Mapping[str, Zone] = field(init=False, repr=False, compare=False)
+    _children: Mapping[str, tuple[Zone, ...]] = field(init=False, repr=False, compare=False)
+    _layers: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    # The lowest zone listing each location: every other covering zone is above it.
+    _lowest: Mapping[str, Zone] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        layers = {layer.name: layer.index for layer in self.layers}
+        children: dict[str, list[Zone]] = {}
+        lowest: dict[str, Zone] = {}
+        for zone in self.zones:
+            if zone.parent is not None:
+                children.setdefault(zone.parent, []).append(zone)
+            for location in zone.locations:
+                other = lowest.setdefault(location, zone)
+                if layers[zone.layer] < layers[other.layer]:
+                    lowest[location] = zone
+        object.__setattr__(self, "locations", tuple(lowest))
+        object.__setattr__(self, "_zones", {zone.name: zone for zone in self.zones})
+        object.__setattr__(self, "_children", {name: tuple(below) for name, below in children.items()})
+        object.__setattr__(self, "_layers", layers)
+        object.__setattr__(self, "_lowest", lowest)
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> Continuum:
+        """Read a YAML file; raise an ErrorList of ContinuumErrors, each at `file:line`."""
+        problems = Problems()
+        text = read_text(Path(path), problems)
+        return cls._from_tree(tree_of_text(text, source=str(path), problems=problems), problems)
+
+    @classmethod
+    def from_text(cls, text: str, *, source: str = "<text>") -> Continuum:
+        """Read YAML text; raise an ErrorList of ContinuumErrors, each at `source:line`."""
+        problems = Problems()
+        return cls._from_tree(tree_of_text(text, source=source, problems=problems), problems)
+
+    @classmethod
+    def from_data(cls, data: object, *, source: str = "<data>") -> Continuum:
+        """Read what `to_data` gave; raise an ErrorList of ContinuumErrors, each at `source: path`."""
+        problems = Problems()
+        return cls._from_tree(tree_of_data(data, source=source, problems=problems), problems)
+
+    @classmethod
+    def _from_tree(cls, root: YamlNode, problems: Problems) -> Continuum:
+        draft = draft_of(root, problems)
+        return cls(
+            name=draft.name,
+            layers=tuple(Layer(name, index) for index, name in enumerate(draft.layers)),
+            zones=tuple(_zone(zone) for zone in draft.zones.values()),
+        )
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            lambda value: value if isinstance(value, cls) else cls.from_data(value),
+            serialization=core_schema.plain_serializer_function_ser_schema(cls.to_data),
+        )
+
+    def to_data(self) -> dict[str, object]:
+        """Return the same continuum as JSON can hold it, in the form of the YAML file."""
+        return {
+            "name": self.name,
+            "layers": [layer.name for layer in self.layers],
+            "zones": {zone.name: _zone_data(zone) for zone in self.zones},
+        }
+
+    @cached_property
+    def root(self) -> Zone:
+        """Return the zone without a parent."""
+        return next(zone for zone in self.zones if zone.link is None)
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes of all zones."""
+        return tuple(node for zone in self.zones for node in zone.nodes)
+
+    @cached_property
+    def _nodes(self) -> Mapping[str, Node]:
+        return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def _by_host(self) -> Mapping[str, tuple[Host, Node]]:
+        return {host.name: (host, node) for node in self.nodes for host in node.hosts}
+
+    @cached_property
+    def _links(self) -> Mapping[str, Link]:
+        return {link.name: link for link in self.links}
+
+    def link(self, name: str) -> Link:
+        """Return the link of this name."""
+        return self._links[name]
+
+    def node(self, name: str) -> Node:
+        """Return the node; raise ContinuumError with close matches if there is none."""
+        if (node := self._nodes.get(name)) is not None:
+            return node
+        hint = closest(name, self._nodes) or f"the nodes are {_some(list(self._nodes))}"
+        raise ContinuumError(f"no node {name!r} in continuum {self.name}", hint=hint)
+
+    def host(self, name: str) -> Host:
+        """Return the host; raise ContinuumError with close matches if there is none."""
+        return self._placed(name)[0]
+
+    def node_of(self, host: str) -> Node:
+        """Return the node that a host belongs to."""
+        return self._placed(host)[1]
+
+    def _placed(self, host: str) -> tuple[Host, Node]:
+        if (found := self._by_host.get(host)) is not None:
+            return found
+        hint = closest(host, self._by_host) or f"the hosts are {_some(list(self._by_host))}"
+        raise ContinuumError(f"no host {host!r} in continuum {self.name}", hint=hint)
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """Return the hosts of all zones."""
+        return tuple(host for zone in self.zones for host in zone.hosts)
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Return the links of all zones but the root to their parents."""
+        return tuple(zone.link for zone in self.zones if zone.link is not None)
+
+    def zone(self, name: str) -> Zone:
+        """Return the zone; raise ContinuumError with close matches if there is none."""
+        if (zone := self._zones.get(name)) is not None:
+            return zone
+        hint = closest(name, self._zones) or f"the zones are {_some(list(self._zones))}"
+        raise ContinuumError(f"no zone {name!r} in continuum {self.name}", hint=hint)
+
+    def parent(self, name: str) -> Zone | None:
+        """Return the zone above, None for the root."""
+        above = self.zone(name).parent
+        return None if above is None else self.zone(above)
+
+    def children(self, name: str) -> tuple[Zone, ...]:
+        """Return the zones directly below, in written order."""
+        return self._children.get(self.zone(name).name, ())
+
+    def ancestors(self, name: str) -> tuple[Zone, ...]:
+        """Return the zones above, the nearest first."""
+        above: list[Zone] = []
+        at = self.parent(name)
+        while at is not None:
+            above.append(at)
+            at = self.parent(at.name)
+        return tuple(above)
+
+    def path_up(self, lower: str, upper: str) -> tuple[Zone, ...]:
+        """Return the zones from `lower` to `upper`, both included; raise if `upper` is not above."""
+        self.zone(upper)
+        path = (self.zone(lower), *self.ancestors(lower))
+        for length, zone in enumerate(path, start=1):
+            if zone.name == upper:
+                return path[:length]
+        raise ContinuumError(
+            f"zone {upper} is not above zone {lower}",
+            hint=f"data from {lower} goes up through {' -> '.join(zone.name for zone in path)}",
+        )
+
+    def links_up(self, lower: str, upper: str) -> tuple[Link, ...]:
+        """Return the links that data crosses from `lower` to `upper`, in that order."""
+        return tuple(zone.link for zone in self.path_up(lower, upper)[:-1] if zone.link is not None)
+
+    def layer_index(self, layer: str) -> int:
+        """Return the position of the layer, 0 where data is born; raise if there is no such layer."""
+        if (index := self._layers.get(layer)) is not None:
+            return index
+        hint = closest(layer, self._layers) or f"the layers are {_some(list(self._layers))}"
+        raise ContinuumError(f"no layer {layer!r} in continuum {self.name}", hint=hint)
+
+    def zones_in(self, layer: str) -> tuple[Zone, ...]:
+        """Return the zones of the layer, in written order."""
+        self.layer_index(layer)
+        return tuple(zone for zone in self.zones if zone.layer == layer)
+
+    def covering(self, layer: str, location: str) -> Zone | None:
+        """Return the one zone of the layer that covers the location, None if none does."""
+        self.layer_index(layer)
+        lowest = self._lowest.get(location)
+        if lowest is None:
+            return None
+        return next((z for z in (lowest, *self.ancestors(lowest.name)) if z.layer == layer), None)
+
+    def covered(self, name: str) -> tuple[str, ...]:
+        """Return the locations the zone lists and those its children cover, in the order of `locations`."""
+        return self._covered.get(self.zone(name).name, ())
+
+    @cached_property
+    def _covered(self) -> Mapping[str, tuple[str, ...]]:
+        """The locations of each zone that covers any: each location is carried up its path once."""
+        found: dict[str, list[str]] = {}
+        for location, lowest in self._lowest.items():
+            layers: set[str] = set()
+            for zone in (lowest, *self.ancestors(lowest.name)):
+                if zone.layer not in layers or location in zone.locations:
+                    found.setdefault(zone.name, []).append(location)
+                layers.add(zone.layer)
+        return {name: tuple(covered) for name, covered in found.items()}
+
+    def eligible_hosts(self, zone: str, requirement: Requirement) -> tuple[Host, ...]:
+        """Return the hosts of the zone that satisfy the requirement."""
+        return tuple(host for host in self.zone(zone).hosts if requirement.holds(host.capabilities))
+
+    def unmet(self, zone: str, requirement: Requirement) -> dict[str, tuple[str, ...]]:
+        """Return, for each host of the zone that is not eligible, the reasons why."""
+        reasons = {host.name: requirement.unmet(host.capabilities) for host in self.zone(zone).hosts}
+        return {name: unmet for name, unmet in reasons.items() if unmet}
+
+
+def _zone(draft: ZoneDraft) -> Zone:
+    above = draft.parent_name
+    return Zone(
+        name=draft.name,
+        layer=draft.layer_name,
+        hosts=tuple(
+            Host(name, draft.name, host.capabilities, host.at, host.spark) for name, host in draft.hosts.items()
+        ),
+        locations=tuple(str(leaf.value) for leaf in draft.locations),
+        link=None if above is None else Link(draft.name, above, draft.bandwidth, draft.latency),
+        at=draft.at,
+        spark=draft.spark,
+        broker=draft.broker,
+        channels=draft.channels,
+    )
+
+
+def _zone_data(zone: Zone) -> dict[str, object]:
+    data: dict[str, object] = {"layer": zone.layer}
+    if zone.link is not None:
+        link: dict[str, str] = {}
+        if zone.link.bandwidth is not None:
+            link["bandwidth"] = format_bandwidth(zone.link.bandwidth, exact=True)
+        if zone.link.latency:
+            link["latency"] = format_duration(zone.link.latency, exact=True)
+        data |= {"parent": zone.link.upper} | ({"link": link} if link else {})
+    if zone.at is not None:
+        data["at"] = zone.at
+    if zone.spark is not None:
+        data["spark"] = zone.spark
+    if zone.locations:
+        data["locations"] = list(zone.locations)
+    if zone.broker is not None:
+        data["broker"] = zone.broker.to_data()
+    if zone.channels is not None:
+        data["channels"] = zone.channels
+    return data | {"hosts": {host.name: _host_data(host) for host in zone.hosts}}
+
+
+def _host_data(host: Host) -> dict[str, object]:
+    own = {"at": host.at, "spark": host.spark}
+    return {**host.capabilities, **{key: value for key, value in own.items() if value is not None}}
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")

@@ -1,0 +1,120 @@
+"""A store read as a whole: few queries for all deployments, and only what is new.
+
+The caller remembers what it has read; here nothing is kept but the open store.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlalchemy import and_, func, select
+
+from headwater.control import tables as t
+from headwater.control.records import Change, ReportRecord, Sample
+from headwater.control.rows import change_of
+from headwater.control.sharing import UNDONE
+from headwater.control.store import StoreReader
+from headwater.core.jsonform import load_json
+from headwater.core.metrics import Progress
+
+Key = tuple[str, float]
+"""A deployment, and a time in seconds since 1970."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A dataflow that is in a pool now: ``operators`` are their names in the shared dataflow."""
+
+    pool: str
+    name: str
+    owner: str
+    operators: frozenset[str]
+
+
+class Snapshot(StoreReader):
+    """A store to look at as a whole."""
+
+    def sampled(self, since: float) -> tuple[Key, ...]:
+        """Name the samples of all deployments after a time, the oldest first."""
+        mine = and_(t.samples.c.deployment == t.deployments.c.name, t.samples.c.at >= since)
+        # From the deployments: their samples are found by key, where a search by time reads all there are.
+        query = select(t.deployments.c.name, t.samples.c.at).select_from(t.deployments.join(t.samples, mine))
+        return tuple(sorted(((name, at) for name, at in self._all(query)), key=lambda key: key[1]))
+
+    def samples_at(self, keys: Collection[Key]) -> dict[Key, Sample]:
+        """Read some samples."""
+        if not keys:
+            return {}
+        least = min(at for _, at in keys)
+        mine = and_(t.samples.c.deployment == t.deployments.c.name, t.samples.c.at >= least)
+        columns = (t.deployments.c.name, t.samples.c.at, t.samples.c.progress)
+        query = select(*columns).select_from(t.deployments.join(t.samples, mine))
+        wanted, found = set(keys), {}
+        for name, at, text in self._all(query):
+            if (name, at) in wanted:
+                found[name, at] = Sample(at=at, progress=load_json(Progress, text, what="a sample"))
+        return found
+
+    def heartbeat(self) -> tuple[tuple[str, str, float, str | None], ...]:
+        """Give deployment, zone, time and error of what every zone last said."""
+        column = t.reports.c
+        query = select(column.deployment, column.zone, column.at, column.error)
+        return tuple((name, zone, at, error) for name, zone, at, error in self._all(query))
+
+    def report_of(self, name: str, zone: str) -> ReportRecord | None:
+        """Give what a zone last said of a deployment."""
+        own = and_(t.reports.c.deployment == name, t.reports.c.zone == zone)
+        row = self._one(select(t.reports).where(own))
+        if row is None:
+            return None
+        progress = load_json(Progress, row.progress, what="a report") if row.progress else None
+        return ReportRecord(node=zone, at=row.at, progress=progress, error=row.error)
+
+    def last_changes(self) -> dict[str, Change]:
+        """Give the newest change of each deployment."""
+        newest = select(func.max(t.changes.c.id)).group_by(t.changes.c.deployment)
+        found = self._all(select(t.changes).where(t.changes.c.id.in_(newest)))
+        return {row.deployment: change_of(row) for row in found}
+
+    def steps(self, changes: Collection[int]) -> dict[int, tuple[int, int]]:
+        """Count the steps of changes: those done, and all."""
+        if not changes:
+            return {}
+        own = and_(t.journal.c.change.in_(changes), t.journal.c.state != "dropped")
+        columns = (t.journal.c.change, t.journal.c.state, func.count())
+        found: dict[int, tuple[int, int]] = {}
+        for change, state, count in self._all(select(*columns).where(own).group_by(*columns[:2])):
+            done, all_ = found.get(change, (0, 0))
+            found[change] = done + count * (state == "done"), all_ + count
+        return found
+
+    def all_decided(self) -> dict[str, dict[str, int]]:
+        """Count the decisions of each deployment by state."""
+        by = (t.decisions.c.deployment, t.decisions.c.state)
+        query = select(*by, func.count()).group_by(*by)
+        found: dict[str, dict[str, int]] = {}
+        for name, state, count in self._all(query):
+            found.setdefault(name, {})[state] = count
+        return found
+
+    def members(self) -> tuple[Member, ...]:
+        """Give the dataflows that are in pools now, in the order in which they came."""
+        column = t.submissions.c
+        names = (column.pool, column.name, column.owner, column.ids, column.added, column.removed)
+        found = self._all(select(*names).order_by(column.id))
+        if not found:
+            return ()
+        bad = select(t.changes.c.deployment, t.changes.c.version).where(t.changes.c.outcome.in_(UNDONE))
+        undone = {(name, version) for name, version in self._all(bad)}
+        return tuple(
+            Member(
+                pool=row.pool,
+                name=row.name,
+                owner=row.owner,
+                operators=frozenset(json.loads(row.ids).values()),
+            )
+            for row in found
+            if (row.pool, row.added) not in undone and (row.removed is None or (row.pool, row.removed) in undone)
+        )

@@ -1,0 +1,90 @@
+"""The JSON of values: one pydantic schema for each type, for files, the store, the wire, ``--json`` and REST.
+
+A field that is annotated here has another form in JSON than in Python; every other one has pydantic's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter, ValidationError
+
+from headwater.core.errors import DeploymentError
+
+T = TypeVar("T")
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+_AS_NULL = PlainSerializer(_finite, return_type=float | None)
+_AS_INFINITE = BeforeValidator(lambda value: math.inf if value is None else value)
+Unbounded = Annotated[float, _AS_INFINITE, _AS_NULL]
+"""A number that may be infinite, and is null in JSON then: there is no limit, or no end."""
+UnboundedOrNone = Annotated[float | None, _AS_NULL]
+"""A number that is null in JSON where it is infinite or None, and None when it is read."""
+Hidden = Field(exclude=True)
+"""Of a field that is not in the JSON."""
+
+
+def named(name: str) -> Any:
+    """Describe a field that goes by another name in JSON."""
+    return Field(alias=name)
+
+
+def adapter(of: Any) -> TypeAdapter[Any]:
+    """Give the schema of a type."""
+    return _adapter(of)
+
+
+@cache
+def _adapter(of: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(of)
+
+
+def dump_json(value: object, *, lean: bool = False) -> bytes:
+    """Write a value as JSON, or a list or dict of values; ``lean``: leave out what is as usual."""
+    if isinstance(value, Mapping):
+        inner = (json.dumps(str(k)).encode() + b":" + dump_json(own, lean=lean) for k, own in value.items())
+        return b"{" + b",".join(inner) + b"}"
+    if isinstance(value, list | tuple):
+        return b"[" + b",".join(dump_json(own, lean=lean) for own in value) + b"]"
+    return adapter(type(value)).dump_json(value, by_alias=True, exclude_defaults=lean)
+
+
+def dump(value: object) -> Any:
+    """Give the JSON of a value as dicts, lists and plain values."""
+    return json.loads(dump_json(value))
+
+
+def load(of: type[T], data: object, *, what: str, hint: str = "") -> T:
+    """Read a value from its JSON; raise DeploymentError where that is not ``what`` it is to be."""
+    try:
+        found: T = adapter(of).validate_python(data)
+    except ValidationError as error:
+        raise DeploymentError(f"not {what}: {problem(error)}", hint=hint or ONE_VERSION) from error
+    return found
+
+
+def load_json(of: type[T], text: str | bytes, *, what: str, hint: str = "") -> T:
+    """Read a value from JSON text; raise DeploymentError where that is not ``what`` it is to be."""
+    try:
+        found: T = adapter(of).validate_json(text)
+    except ValidationError as error:
+        raise DeploymentError(f"not {what}: {problem(error)}", hint=hint or ONE_VERSION) from error
+    return found
+
+
+ONE_VERSION = "use one version of Headwater on both sides"
+
+
+def problem(error: ValidationError) -> str:
+    """Say the first thing that is wrong, and where."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {first['msg']}" if where else str(first["msg"])

@@ -1,0 +1,213 @@
+"""Read and write sizes, bandwidths and durations.
+
+Sizes are bytes (int), bandwidths bits per second (float), durations seconds
+(float). Units are never guessed: ``2g`` and ``10Mbps`` mean different things to
+different tools, so they are refused with the spelling to use instead.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+
+from headwater.core.errors import HeadwaterError
+
+# A binary or decimal number of more characters than this is a mistake or an attack.
+_LONGEST = 400
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([^\s0-9.].*?)?\s*", re.DOTALL)
+
+_SIZES: Mapping[str, Decimal] = {"B": Decimal(1)} | {
+    prefix + suffix: Decimal(base) ** power
+    for suffix, base in (("iB", 1024), ("B", 1000))
+    for power, prefix in enumerate(("K" if suffix == "iB" else "k", "M", "G", "T", "P"), start=1)
+}
+_SIZE_SPELLINGS = {unit.lower(): scale for unit, scale in _SIZES.items()}
+# With a small b, alone or behind a large prefix, people mean bits.
+_LOOKS_LIKE_BITS = re.compile(r"[KMGTP]?b")
+
+_PREFIXES: Mapping[str, int] = {
+    "": 1,
+    **{p: 1000**i for i, p in enumerate("kmgt", start=1)},
+    **{p + "i": 1024**i for i, p in enumerate("kmgt", start=1)},
+}
+_BIT_RATE = re.compile(r"([kmgt]i?|)bit(?:/s)?", re.IGNORECASE)
+_BYTE_RATE = re.compile(r"([kKMGT]i?|)B/s")
+
+_DURATIONS: Mapping[str, Decimal] = {
+    spelling: Decimal(scale)
+    for spellings, scale in (
+        ("ns nanosecond nanoseconds", "1e-9"),
+        ("us µs μs microsecond microseconds", "1e-6"),
+        ("ms millisecond milliseconds", "1e-3"),
+        ("s sec second seconds", "1"),
+        ("min minute minutes", "60"),
+        ("h hour hours", "3600"),
+        ("d day days", "86400"),
+    )
+    for spelling in spellings.split()
+}
+
+
+class QuantityError(HeadwaterError, ValueError):
+    """A text that is no size, bandwidth or duration."""
+
+    exit_code = 3
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that `text` stands for, rounded to a whole byte.
+
+    >>> parse_size("16GiB"), parse_size("512 MB")
+    (17179869184, 512000000)
+    """
+    hint = "sizes are written 16GiB (1024-based) or 16GB (1000-based)"
+    number, unit = _split(text, kind="size", hint=hint)
+    scale = None if _LOOKS_LIKE_BITS.fullmatch(unit) else _SIZE_SPELLINGS.get(unit.lower())
+    if scale is None:
+        raise _unit_error(text, unit, kind="size", hint=hint)
+    # Integer arithmetic: a Decimal product would round beyond 28 digits.
+    numerator, denominator = number.as_integer_ratio()
+    return _round_half_up(numerator * int(scale), denominator)
+
+
+def parse_heap(text: str) -> int:
+    """Return the MiB of a heap, written as Spark does (1g, 512m) or as any size.
+
+    >>> parse_heap("2g"), parse_heap("512m"), parse_heap("1GiB")
+    (2048, 512, 1024)
+    """
+    short = re.fullmatch(r"(\d+)([gGmM])", text)
+    if short:
+        return int(short[1]) * (1024 if short[2] in "gG" else 1)
+    return max(1, parse_size(text) // 2**20)
+
+
+def parse_bandwidth(text: str) -> float:
+    """Return the bits per second that `text` stands for.
+
+    >>> parse_bandwidth("10Mbit/s"), parse_bandwidth("125MB/s"), parse_bandwidth("10mbit")
+    (10000000.0, 1000000000.0, 10000000.0)
+    """
+    hint = "bandwidths are written 10Mbit/s (bits) or 10MB/s (bytes)"
+    number, unit = _split(text, kind="bandwidth", hint=hint)
+    if found := _BIT_RATE.fullmatch(unit):
+        bits = 1
+    elif found := _BYTE_RATE.fullmatch(unit):
+        bits = 8
+    else:
+        raise _unit_error(text, unit, kind="bandwidth", hint=hint)
+    return _finite(number * bits * _PREFIXES[found[1].lower()], text, kind="bandwidth")
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds that `text` stands for.
+
+    >>> parse_duration("10ms"), parse_duration("1.5 s"), parse_duration("2 min")
+    (0.01, 1.5, 120.0)
+    """
+    hint = "durations are written 10ms, 1.5s, 2min or 1h"
+    number, unit = _split(text, kind="duration", hint=hint)
+    scale = _DURATIONS.get(unit.lower())
+    if scale is None:
+        raise _unit_error(text, unit, kind="duration", hint=hint)
+    return _finite(number * scale, text, kind="duration")
+
+
+def format_size(size: float, *, exact: bool = False) -> str:
+    """Write bytes for people, with three digits unless `exact`.
+
+    >>> format_size(17179869184), format_size(16_000_000_000), format_size(123456789)
+    ('16GiB', '16GB', '118MiB')
+    """
+    if size < 0:
+        return "-" + format_size(-size, exact=exact)
+    if not math.isfinite(size):
+        return "unlimited"
+    if size == int(size):
+        whole = int(size)
+        fitting = [f"{whole // int(s)}{u}" for u, s in _SIZES.items() if whole % int(s) == 0]
+        shortest = min(fitting, key=lambda t: (sum(c.isdigit() for c in t), len(t)))
+        if exact or sum(c.isdigit() for c in shortest) <= 4:
+            return shortest if whole else "0B"
+    return _three_digits(size, [(float(s), u) for u, s in _SIZES.items() if u == "B" or "i" in u])
+
+
+def format_bandwidth(bandwidth: float | None, *, exact: bool = False) -> str:
+    """Write bits per second for people, with three digits unless `exact`; None is unlimited.
+
+    >>> format_bandwidth(1e7), format_bandwidth(1234567.0), format_bandwidth(None)
+    ('10Mbit/s', '1.23Mbit/s', 'unlimited')
+    """
+    if bandwidth is None or math.isinf(bandwidth):
+        return "unlimited"
+    shown = _three_digits(bandwidth, [(1000.0**i, f"{p}bit/s") for i, p in enumerate(["", *"kMGT"])])
+    return _exactly(bandwidth, shown, parse_bandwidth, unit="bit/s") if exact else shown
+
+
+def format_duration(duration: float, *, exact: bool = False) -> str:
+    """Write seconds for people, with three digits unless `exact`.
+
+    >>> format_duration(0.02), format_duration(90), format_duration(5400)
+    ('20ms', '90s', '90min')
+    """
+    if math.isinf(duration):
+        return "unlimited" if duration > 0 else "-unlimited"
+    if duration == 0:
+        return "0s"
+    # Two of a unit before the next larger one: 90s reads better than 1.5min.
+    steps = [(1e-9, "ns"), (1e-6, "us"), (1e-3, "ms"), (1.0, "s")]
+    longer = [(60.0, "min"), (3600.0, "h"), (86400.0, "d")]
+    reached = [step for step in longer if abs(duration) >= 2 * step[0]]
+    shown = _three_digits(duration, reached[-1:] or steps)
+    return _exactly(duration, shown, parse_duration, unit="s") if exact else shown
+
+
+def _round_half_up(numerator: int, denominator: int) -> int:
+    """Divide two positive whole numbers, rounding halves up."""
+    return (2 * numerator + denominator) // (2 * denominator)
+
+
+def _split(text: str, *, kind: str, hint: str) -> tuple[Decimal, str]:
+    found = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
+    if found is None:
+        raise QuantityError(f"{_shown(text)} is not a {kind}", hint=hint)
+    if found[2] is None:
+        raise QuantityError(f"{kind} {_shown(text)} has no unit", hint=hint)
+    return Decimal(found[1]), found[2]
+
+
+def _unit_error(text: str, unit: str, *, kind: str, hint: str) -> QuantityError:
+    return QuantityError(f"{_shown(text)} is not a {kind}: unknown unit {_shown(unit)}", hint=hint)
+
+
+def _finite(number: Decimal, text: str, *, kind: str) -> float:
+    result = float(number)
+    if not math.isfinite(result):
+        raise QuantityError(f"{kind} {_shown(text)} is too large", hint="write a smaller number")
+    return result
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def _three_digits(value: float, steps: list[tuple[float, str]]) -> str:
+    chosen, digits = 0, ""
+    for chosen, (scale, _) in enumerate(steps):
+        number = value / scale
+        digits = f"{number:.3g}" if abs(number) < 1000 else f"{number:.0f}"
+        # Rounding may reach the next unit: 999.9996ms is 1s.
+        if chosen + 1 == len(steps) or abs(float(digits)) < steps[chosen + 1][0] / scale * (1 - 1e-9):
+            break
+    return f"{Decimal(digits):f}{steps[chosen][1]}"
+
+
+def _exactly(value: float, shown: str, parse: Callable[[str], float], *, unit: str) -> str:
+    try:
+        if parse(shown) == value:
+            return shown
+    except QuantityError:
+        pass  # Three digits of the largest float are more than it.
+    return f"{Decimal(repr(float(value))):f}{unit}"

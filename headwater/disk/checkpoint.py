@@ -1,0 +1,208 @@
+"""A query's checkpoint on disk: what Headwater keeps beside what Spark does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import time
+from functools import lru_cache
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from headwater.core.errors import ChannelError, DeploymentError
+from headwater.disk.durable import read_note, sweep, write_atomically, write_first
+
+AGAIN = "__"
+"""Before the number of a source's second read, in Spark's name of it."""
+
+_NUMBER_FILE = "headwater.json"
+_MARKS = "publishing"
+_RUN_FILE = "run"
+_TAKEN = "taken back"
+_STALE = 3600.0  # seconds after which nobody is left who would look at a mark
+
+
+def checkpoint_number(checkpoint: str, *, where: str | None = None) -> int:
+    """Give a checkpoint's own number, drawn by chance when it is first used.
+
+    Raise DeploymentError for a checkpoint that has run without one: what it has written could
+    not be told from what others have.
+    """
+    parts = urlsplit(checkpoint)
+    if parts.scheme not in ("", "file"):
+        raise DeploymentError(
+            f"the checkpoint {checkpoint} is not on this machine",
+            where=where,
+            hint="use a local checkpoint, or at-least-once delivery (JDBC: batch_column=None)",
+        )
+    directory = Path(unquote(parts.path) if parts.scheme else checkpoint)
+    file = directory / _NUMBER_FILE
+    try:
+        return int(json.loads(file.read_text())["number"])
+    except FileNotFoundError:
+        pass
+    except (ValueError, KeyError, TypeError) as error:
+        raise DeploymentError(
+            f"damaged: {error}",
+            where=str(file),
+            hint="restore it; a table's batch column has it: value >> 32",
+        ) from None
+    if any((directory / "offsets").glob("[0-9]*")):
+        raise DeploymentError(
+            "the checkpoint has no number for its batches",
+            where=str(file),
+            hint=f"copy {_NUMBER_FILE} along with a checkpoint; a table's batch column has it: value >> 32",
+        )
+    number = secrets.randbelow(2**31 - 1) + 1
+    write_atomically(file, json.dumps({"number": number}))
+    return number
+
+
+def newest_batch(log: Path) -> int:
+    """Give the newest batch that a checkpoint's log of offsets or commits names; -1 for none."""
+    return max((int(f.name) for f in log.glob("[0-9]*") if f.name.isdigit()), default=-1)
+
+
+def cut_off(checkpoint: Path) -> bool:
+    """Tell whether a stopped query's last batch was not brought to its end."""
+    return newest_batch(checkpoint / "offsets") > newest_batch(checkpoint / "commits")
+
+
+def begin_run(checkpoint: Path) -> str:
+    """Note that a query is about to be started; give what its batches are marked with as they publish."""
+    marks = checkpoint / _MARKS
+    marks.mkdir(parents=True, exist_ok=True)
+    sweep(marks, time.time() - _STALE)
+    run = secrets.token_hex(8)
+    planned = newest_batch(checkpoint / "offsets")
+    write_atomically(marks / _RUN_FILE, json.dumps({"run": run, "planned": planned}), fsync=False)
+    return str(marks / run)
+
+
+def begin_to_publish(run: str, batch: int) -> None:
+    """Mark a batch of a run before any of it can be seen; raise ChannelError where it was taken back."""
+    mark = Path(f"{run}.{batch}")
+    if not write_first(mark, "", fsync=False) and mark.read_text() == _TAKEN:
+        raise ChannelError("the batch was taken back", where=str(mark), hint="its query was stopped before")
+    Path(f"{run}.{batch - 1}").unlink(missing_ok=True)
+
+
+def has_written_nothing(checkpoint: Path) -> bool:
+    """Tell whether a query's newest batch has surely not begun to publish what it writes.
+
+    Spark does that after all tasks, and a task with state ends by storing its new version. So while one of
+    these is missing, nothing is published. Without state it is the mark of a batch that tells.
+    """
+    batch = newest_batch(checkpoint / "offsets")
+    stores = {image.parent for image in (checkpoint / "state").rglob("*.zip")}
+    if stores:
+        return not all((store / f"{batch + 1}.zip").exists() for store in stores)
+    mark = _mark_of(checkpoint, batch)
+    return mark is not None and not mark.exists()
+
+
+def _mark_of(checkpoint: Path, batch: int) -> Path | None:
+    """Name the mark of a batch that the newest run was the first to plan; None for another."""
+    note = read_note(checkpoint / _MARKS / _RUN_FILE)
+    if not isinstance(note.get("run"), str) or not isinstance(note.get("planned"), int):
+        return None
+    return checkpoint / _MARKS / f"{note['run']}.{batch}" if batch > note["planned"] else None
+
+
+def take_back(checkpoint: Path) -> bool:
+    """Unplan a stopped query's batch that was cut off, if it surely wrote nothing; tell whether none is left.
+
+    What publishes it may outlive the query for a moment: who is first to make the mark has it.
+    """
+    if not cut_off(checkpoint):
+        return True
+    if not has_written_nothing(checkpoint):
+        return False
+    batch = newest_batch(checkpoint / "offsets")
+    mark = _mark_of(checkpoint, batch)
+    if mark is not None and not write_first(mark, _TAKEN, fsync=False):
+        return False
+    for file in (f".{batch}.crc", str(batch)):
+        (checkpoint / "offsets" / file).unlink(missing_ok=True)
+    return True
+
+
+def reads_agree(checkpoint: Path) -> bool:
+    """Tell whether a query that reads a source for rows and, apart, for dead letters is equally far in both.
+
+    Each read looks for itself what there is, the second a moment later.
+    """
+    try:
+        lines = (checkpoint / "offsets" / str(newest_batch(checkpoint / "commits"))).read_text().splitlines()
+    except FileNotFoundError:
+        return True
+    at = dict(line.split(":", 1) for line in lines[2:])
+    for name, position in at.items():
+        first = name.rpartition(AGAIN)[0]
+        if first in at and _files_read(checkpoint, name, position) != _files_read(checkpoint, first, at[first]):
+            return False
+    return True
+
+
+def _files_read(checkpoint: Path, name: str, position: str) -> object:
+    """Name the files that a source has read up to a position; give the position where they are not files."""
+    offset = json.loads(position) if position.startswith("{") else None
+    if not isinstance(offset, dict) or "logOffset" not in offset:
+        return position
+    found = set()
+    for file in needed_of(checkpoint / "sources" / name):
+        entries = _entries(file, file.stat().st_mtime_ns)
+        found |= {path for batch, path in entries if batch <= offset["logOffset"]}
+    return found
+
+
+@lru_cache(maxsize=128)
+def _entries(log: Path, changed: int) -> tuple[tuple[int, str], ...]:
+    """Read a file of a file source's log: batches and the files they are to read."""
+    entries = [json.loads(line) for line in log.read_text().splitlines()[1:]]
+    return tuple((entry["batchId"], entry["path"]) for entry in entries)
+
+
+def needed_of(log: Path) -> list[Path]:
+    """Give the files of a source's log that it still needs.
+
+    Spark deletes those that it has made one compact file of only after a while. From the last two of
+    these it knows how often it makes one.
+    """
+    named = ((f.name.partition(".")[0], f) for f in log.glob("[0-9]*"))
+    files = sorted((int(number), file) for number, file in named if number.isdigit())
+    compact = [number for number, file in files if file.suffix == ".compact"]
+    first = compact[-2] if len(compact) > 1 else -1
+    return [file for number, file in files if number >= first]
+
+
+def positions(checkpoint: Path) -> dict[str, int]:
+    """Tell how far a stopped query's committed batches have read each channel."""
+    try:
+        newest = newest_batch(checkpoint / "commits")
+        lines = (checkpoint / "offsets" / str(newest)).read_text().splitlines()
+    except (OSError, ValueError):
+        return {}
+    found: dict[str, int] = {}
+    for line in lines[2:]:
+        _, brace, rest = line.partition("{")
+        with contextlib.suppress(ValueError):
+            offset = json.loads(brace + rest)
+            if isinstance(offset, dict) and all("@" in k for k in offset):
+                found |= {k: int(v) for k, v in offset.items()}
+    return found
+
+
+def sweep_torn(directory: Path) -> None:
+    """Delete what a killed query left half written in its logs of offsets and commits.
+
+    Spark refuses to begin a first batch beside such a file.
+    """
+    for log in (directory / "offsets", directory / "commits"):
+        if not log.is_dir():
+            continue
+        for file in log.iterdir():
+            number = file.name[1:].removesuffix(".crc")
+            if file.name.startswith(".") and not (number.isdigit() and (log / number).exists()):
+                file.unlink(missing_ok=True)

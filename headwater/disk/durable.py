@@ -1,0 +1,108 @@
+"""Small files that survive: replaced in one step, on disk when they must be, read back or refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import uuid
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from headwater.core.errors import ChannelError
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_atomically(path: Path, text: str | bytes, *, scratch: Path | None = None, fsync: bool = True) -> None:
+    """Replace a small file so that a reader sees the old or the new text, never a part.
+
+    ``scratch`` is a directory on the same disk; without one the new text is written beside the file,
+    under a hidden name, and the file's directory is made if it is not there.
+    """
+    if scratch is None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with _draft(path, text, scratch=scratch, fsync=fsync) as temp:
+        os.replace(temp, path)
+    if fsync:
+        sync_directory(path.parent)
+
+
+def write_first(path: Path, text: str, *, scratch: Path | None = None, fsync: bool = True, mode: int = 0o666) -> bool:
+    """Write a small file whole if there is none; False where another was first, whose text stays.
+
+    ``scratch`` as for `write_atomically`; ``mode``: who may read and write it, less the process's umask.
+    """
+    first = True
+    with _draft(path, text, scratch=scratch, fsync=fsync, mode=mode) as temp:
+        try:
+            os.link(temp, path)
+        except FileExistsError:
+            first = False
+    if fsync:  # also of another's file: who goes on relies on it, and that one may not have come so far
+        sync_directory(path.parent)
+    return first
+
+
+@contextlib.contextmanager
+def _draft(path: Path, text: str | bytes, *, scratch: Path | None, fsync: bool, mode: int = 0o666) -> Iterator[Path]:
+    """Write a text under another name on the same disk; what is left of that name goes in the end."""
+    temp = (scratch or path.parent) / f".{path.name}.{uuid.uuid4().hex}"
+    try:
+        with open(os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out:
+            out.write(text.encode() if isinstance(text, str) else text)
+            if fsync:
+                out.flush()
+                os.fsync(out.fileno())
+        yield temp
+    finally:
+        temp.unlink(missing_ok=True)
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """Read a small JSON object; None when there is no such file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        text = ""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise ChannelError(
+            f"not readable as JSON ({len(text)} characters)",
+            where=str(path),
+            hint="the file was damaged outside Headwater: restore it from a backup",
+        )
+    return value
+
+
+def read_note(path: Path) -> dict[str, Any]:
+    """Read a small JSON object whose loss costs little; empty when it is missing or damaged."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def sweep(directory: Path, before: float | None, *, but: Collection[str] = ()) -> None:
+    """Delete a directory's files last written before a time by its own clock; None deletes none."""
+    if before is None:
+        return
+    with os.scandir(directory) as files:
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):
+                if file.name not in but and file.stat().st_mtime < before:
+                    os.unlink(file.path)

@@ -1,0 +1,116 @@
+"""What a dataflow's operators cost and give, as measured on a sample; else it is assumed. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from headwater.core.errors import PlacementError
+from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.sources import Source
+from headwater.sql.schema import Schema
+
+ASSUMED_RATE = 1_000.0
+"""Rows/s of a source at a location."""
+ASSUMED_CPU_S = 5e-6
+"""Seconds of a core per row; what Spark takes for a filter or a projection over rows of a few columns."""
+
+
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class OperatorProfile(BaseModel):
+    """One operator. ``cpu_s``: seconds of a core per row in. ``selectivity``: rows out per row in.
+
+    ``bytes_out``: per row, as a channel stores it. ``state_bytes``: what it holds, in all.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cpu_s: float = Field(default=ASSUMED_CPU_S, ge=0, allow_inf_nan=False)
+    selectivity: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    bytes_out: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    state_bytes: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+
+
+class Profile(BaseModel):
+    """All of a dataflow. ``rates``: for each source rows/s by location; ``*`` stands for every other one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dataflow: str = ""
+    operators: Mapping[str, OperatorProfile] = Field(default_factory=dict)
+    rates: Mapping[str, Mapping[str, Rate]] = Field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, text: str, *, where: str = "profile") -> Profile:
+        """Read a profile; raise PlacementError saying what is wrong with it."""
+        try:
+            return cls.model_validate(json.loads(text))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise PlacementError(
+                f"the profile is wrong at {place or 'its top'}: {first['msg']}", where=where, hint=_HINT
+            ) from error
+        except ValueError as error:
+            raise PlacementError(f"the profile is not JSON: {error}", where=where, hint=_HINT) from error
+
+    def to_json(self) -> str:
+        """Write it as ``from_json`` reads it."""
+        return json.dumps(self.model_dump(exclude_none=True), indent=2) + "\n"
+
+
+_HINT = "headwater profile FLOW --sample DATA writes one"
+
+
+@dataclass(frozen=True)
+class Known:
+    """A profile seen from a dataflow: a figure for everything, and what had to be assumed."""
+
+    dataflow: Dataflow
+    profile: Profile | None
+    assumed: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        known = self.profile or Profile()
+        strangers = [n for n in (*known.operators, *known.rates) if n not in self.dataflow.order]
+        if strangers:
+            raise PlacementError(
+                f"the profile tells of '{strangers[0]}', which dataflow '{self.dataflow.name}' has not",
+                hint=f"measure it again: {_HINT}",
+            )
+        sources = {s.id for s in self.dataflow.sources}
+        missing = [f"cost of '{o}'" for o in self.dataflow.order if o not in known.operators]
+        missing += [f"rate of '{s}'" for s in self.dataflow.order if s in sources and s not in known.rates]
+        object.__setattr__(self, "assumed", tuple(missing))
+
+    def operator(self, name: str) -> OperatorProfile:
+        """Give an operator's figures."""
+        found = None if self.profile is None else self.profile.operators.get(name)
+        return found or OperatorProfile()
+
+    def rate(self, source: Source, location: str | None) -> float:
+        """Give the rows/s of a source at a location."""
+        rates = {} if self.profile is None else self.profile.rates.get(source.id, {})
+        return rates.get(location or "*", rates.get("*", ASSUMED_RATE))
+
+    def bytes_out(self, name: str) -> float:
+        """Give the bytes of a row that an operator gives."""
+        return self.operator(name).bytes_out or row_bytes(self.dataflow.types[name].schema)
+
+
+_BYTES: Mapping[str, float] = {"boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "float": 4, "date": 4}
+
+
+def row_bytes(schema: Schema) -> float:
+    """Estimate the bytes of a row: 8 for most numbers and times, 20 for what has no fixed length."""
+
+    def of(kind: str) -> float:
+        return _BYTES.get(kind, 8.0 if kind in ("bigint", "double", "timestamp", "timestamp_ntz") else 20.0)
+
+    return sum(of(column.type.text) for column in schema.columns) or 1.0

@@ -1,0 +1,97 @@
+"""What becomes of units when one plan takes another's place, in the words people use for it. Pure.
+
+A unit *moves* when what it computes goes to another zone, is *split* where several units go on with what one
+did in the same zone, and several are *fused* where one goes on with what they did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from headwater.plan.diff import PlanDiff
+from headwater.plan.model import DeploymentPlan, Unit
+
+Kind = Literal["start", "stop", "move", "split", "fuse", "change"]
+KINDS: tuple[Kind, ...] = ("move", "split", "fuse", "start", "stop", "change")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummaryLine:
+    """What happens to some units: those ``before``, those ``after`` in their place, and why."""
+
+    kind: Kind
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    reason: str = ""
+
+
+def change_summary(diff: PlanDiff) -> tuple[SummaryLine, ...]:
+    """Say what becomes of units; those that are only fed anew, or stay, are left out."""
+    reasons = {u.unit: u.reason for u in diff.units}
+    actions = {u.unit: u.action for u in diff.units}
+    changed = {unit for unit, action in actions.items() if action in ("start", "stop", "replace")}
+    before = _changed(diff.running, changed)
+    after = _changed(diff.wanted, changed)
+    found = []
+    for old, new in _groups(before, after):
+        kind = _kind(old, new)
+        reason = next((r for u in (*new, *old) if (r := reasons.get(u.id, ""))), "")
+        found.append(
+            SummaryLine(
+                kind=kind,
+                before=tuple(u.id for u in old),
+                after=tuple(u.id for u in new),
+                reason=reason,
+            )
+        )
+    return tuple(sorted(found, key=lambda turn: KINDS.index(turn.kind)))
+
+
+def _changed(plan: DeploymentPlan | None, changed: set[str]) -> list[Unit]:
+    return [u for u in plan.units if u.id in changed] if plan is not None else []
+
+
+def _groups(before: list[Unit], after: list[Unit]) -> Iterable[tuple[list[Unit], list[Unit]]]:
+    """Put units together that have operators in common for a location in common."""
+    groups: list[tuple[list[Unit], list[Unit]]] = []
+    for side, units in ((0, before), (1, after)):
+        for unit in units:
+            mine = [g for g in groups if any(_common(unit, u) for own in g for u in own)]
+            merged: tuple[list[Unit], list[Unit]] = ([], [])
+            for group in mine:
+                merged[0].extend(group[0])
+                merged[1].extend(group[1])
+            merged[side].append(unit)
+            groups = [g for g in groups if g not in mine] + [merged]
+    return groups
+
+
+def _common(one: Unit, other: Unit) -> bool:
+    return bool(set(one.operators) & set(other.operators) and set(one.locations) & set(other.locations))
+
+
+def _kind(old: list[Unit], new: list[Unit]) -> Kind:
+    if not old:
+        return "start"
+    if not new:
+        return "stop"
+    here, there = _zones(old), _zones(new)
+    if any(here[key] != there[key] for key in here.keys() & there.keys()):
+        return "move"
+    if len(new) > len(old):
+        return "split"
+    if len(new) < len(old):
+        return "fuse"
+    return "change"
+
+
+def _zones(units: list[Unit]) -> Mapping[tuple[str, str], set[str]]:
+    """Say for each operator and location in which zones it is computed."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for unit in units:
+        for operator in unit.operators:
+            for location in unit.locations:
+                found.setdefault((operator, location), set()).add(unit.zone)
+    return found

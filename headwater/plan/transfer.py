@@ -1,0 +1,364 @@
+"""What a new unit takes over from running ones: operators' state, and how far their inputs are read. Pure.
+
+Fission, fusion and migration are all this: pieces of the old units' checkpoints become the new unit's. They
+fit together because the old units stop at one point of the stream: each has read all that those below it
+have sent over channels that go, so every operator has seen the same input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from headwater.core.errors import DeploymentError
+from headwater.dataflow import stateful
+from headwater.dataflow.sources import MqttSource
+from headwater.plan.content import own_sources, reads
+from headwater.plan.model import Channel, DeploymentPlan, Part, Unit
+from headwater.plan.onepass import below_of
+from headwater.plan.spread import keys_by
+from headwater.plan.state import KeptState, kept_state, listed, state_difference
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferSource:
+    """A unit that keeps an operator's state, and Spark's number of the operator there."""
+
+    unit: str
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyPart:
+    """The keys whose column, of a type, hashes to ``index`` of ``count``: what a part of a unit keeps."""
+
+    column: str
+    type: str
+    index: int
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorTransfer:
+    """One operator's state: Spark's number of it in the new unit, and where it was.
+
+    With several donors it becomes one; with ``by`` it is divided: only keys are taken whose column ``by``
+    has one of ``values``; with ``part`` those of one part. All of that means that Spark writes it anew.
+    ``tag`` tells a scan's state from that of others under the same number, in the new unit and where it was.
+    """
+
+    operator: str
+    number: int
+    source_units: tuple[TransferSource, ...]
+    by: str | None = None
+    values: tuple[str, ...] = ()
+    part: KeyPart | None = None
+    tag: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Where an input is read on: where donors stood; or, without one, where its channels end at the cut.
+
+    ``joined``: beside what donors read it has channels that begin with the change. ``prompt``: the input, or
+    what joins it, is new, and nothing older than the donors' event time is still to come over it. ``level``:
+    several donors read the same channels, each up to a place of its own: all read them to their ends first.
+    """
+
+    operator: str
+    source_units: tuple[str, ...]
+    prompt: bool = False
+    joined: bool = False
+    level: bool = False
+
+    @property
+    def follows(self) -> bool:
+        """Tell whether event time may go on from where donors had it."""
+        return self.prompt or (bool(self.source_units) and not self.joined)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateTransfer:
+    """What one new unit takes over. Units are named by id, donors by that in the running plan."""
+
+    unit: str
+    source_units: tuple[str, ...]
+    """Running units that end where this one begins: all that it takes from, in their plan's order."""
+    shares: tuple[OperatorTransfer, ...]
+    readings: tuple[Reading, ...]
+    fresh: tuple[int, ...] = ()
+    """Spark's numbers of scans under which nobody kept anything: they go on with no rows seen."""
+
+
+_IN_JSON = ("boolean", "tinyint", "smallint", "int", "bigint", "string")
+"""Types whose values a scan's keys hold as they are."""
+
+
+class TransferPlanner:
+    """Decides what units of a wanted plan take over from those of the running one."""
+
+    def __init__(self, running: DeploymentPlan, wanted: DeploymentPlan, reset: frozenset[str]) -> None:
+        """``reset``: units of both plans whose state may be given up."""
+        self._old = running
+        self._new = wanted
+        self._reset = reset
+        self._begin = beginning(running, wanted)
+
+    def transfer(self, unit: Unit) -> StateTransfer | None:
+        """Give what a unit takes over; None where it goes on from nothing that runs.
+
+        Raise DeploymentError, before anything stops, where it cannot be exact.
+        """
+        kept = kept_state(self._new.dataflow, unit)
+        shares = [s for k in kept if (s := self._share(unit, k)) is not None]
+        own = [s.id for s in own_sources(self._new.dataflow, unit)]
+        channels = dict.fromkeys(c.operator for c in self._new.inputs(unit))
+        readings = [self._reading(unit, i) for i in (*own, *channels)]
+        source_units = {d.unit for s in shares for d in s.source_units} | {d for r in readings for d in r.source_units}
+        unread = {r.operator: self._unread(unit, r) for r in readings}
+        for reading in readings:
+            source_units |= self._at_work(unit, reading, unread[reading.operator])
+        if not source_units:
+            return None
+        readings = [self._opened(r, unread[r.operator], source_units) for r in readings]
+        taken = {s.operator for s in shares}
+        fresh = [
+            k.operator for k in kept if k.operator not in taken | self._begin and not self._given_up(unit, k.operator)
+        ]
+        numbers = {s.number for s in shares}
+        first = [k for k in kept if k.number not in numbers and k.operator in self._begin]
+        # Scans' state has one form, which can be made of nothing.
+        fresh += [k.operator for k in first if k.tag is None]
+        if fresh:
+            raise _refused(unit, f"{listed(fresh)} begins to keep state in the midst of the stream")
+        return StateTransfer(
+            unit=unit.id,
+            source_units=tuple(v.id for v in self._old.units if v.id in source_units),
+            shares=tuple(shares),
+            readings=tuple(readings),
+            fresh=tuple(sorted({k.number for k in first})),
+        )
+
+    def takes_in(self, unit: Unit, old: Unit) -> bool:
+        """Tell whether a unit does, beside what it did, anything that other units did before, or leaves
+        locations to them."""
+        more = set(unit.operators) - set(old.operators)
+        others = [v for v in self._old.units if v.id != old.id and _meet(v, unit)]
+        return any(more & set(v.operators) for v in others) or bool(self.shift(unit, old))
+
+    def shift(self, unit: Unit, old: Unit) -> str:
+        """Say which locations a unit has from units of other layers, or leaves to them; '' for none."""
+        gained = moved_locations(self._old, unit, old, unit.operators)
+        lost = moved_locations(self._new, old, unit, old.operators)
+        said = [f"it takes over {', '.join(gained)}"] if gained else []
+        said += [f"it leaves {', '.join(lost)} to others"] if lost else []
+        return "; ".join(said)
+
+    def check_reads(self, transfer: StateTransfer) -> None:
+        """Refuse what reads an input twice: each read has a place of its own in the checkpoint."""
+        unit = self._new.unit(transfer.unit)
+        for plan, one in [
+            (self._new, unit),
+            *((self._old, self._old.unit(d)) for d in transfer.source_units),
+        ]:
+            if twice := [id_ for id_, count in reads(plan.dataflow, one).items() if count > 1]:
+                raise _refused(
+                    unit,
+                    f"{one.id} reads {listed(twice)} more than once, for branches that meet again",
+                    hint="cut where the branches begin or end, not between",
+                )
+
+    # ------------------------------------------------------------ state
+
+    def _share(self, unit: Unit, kept: KeptState) -> OperatorTransfer | None:
+        if self._given_up(unit, kept.operator):
+            return None
+        found = {
+            v: (k.number, k)
+            for v in self._old.units
+            for k in kept_state(self._old.dataflow, v)
+            if k.operator == kept.operator and _meet(v, unit)
+        }
+        if not found:
+            return None
+        for _, before in found.values():
+            if why := state_difference((before,), (kept,)):
+                raise _refused(unit, why)
+        part = None
+        if any(v.part is not None for v in (*found, unit)):
+            same = {v: k for v, k in found.items() if v.part == unit.part}
+            if len(same) == 1 and self._parts(unit, kept.operator) == {v.part for v in found}:
+                found = same
+            elif unit.part is not None:
+                part = self._key_part(unit, kept.operator)
+        divided = tuple(
+            u.id
+            for u in self._new.units
+            if kept.operator in u.operators and u.locations != unit.locations and any(_meet(d, u) for d in found)
+        )
+        return OperatorTransfer(
+            operator=kept.operator,
+            number=kept.number,
+            source_units=tuple(TransferSource(unit=v.id, number=n) for v, (n, _) in found.items()),
+            by=self._location_of(unit, kept.operator, divided) if divided else None,
+            values=unit.locations if divided else (),
+            part=part,
+            tag=kept.tag,
+        )
+
+    def _parts(self, unit: Unit, operator: str) -> set[Part | None]:
+        """Give the parts into which an operator's rows are shared out where a new unit takes them."""
+        return {u.part for u in self._new.units if operator in u.operators and _meet(unit, u)}
+
+    def _key_part(self, unit: Unit, operator: str) -> KeyPart:
+        """Say which keys of an operator a part of a unit takes; refuse where their values are not kept as
+        they are."""
+        assert unit.part is not None
+        flow = self._new.dataflow
+        column = (keys_by(flow, unit.operators, unit.part.column) or {}).get(operator)
+        type_ = flow.types[flow[operator].inputs[0]].schema.column(column).type.text if column else ""
+        if column is None or (isinstance(flow[operator], stateful.Scan) and type_ not in _IN_JSON):
+            raise _refused(
+                unit,
+                f"the state of '{operator}' would have to be divided by '{column or unit.part.column}', and cannot be",
+                hint="leave it on as many hosts as now",
+            )
+        return KeyPart(column=column, type=type_, index=unit.part.index, count=unit.part.count)
+
+    def _location_of(self, unit: Unit, operator: str, others: Iterable[str]) -> str:
+        """Give the key column that tells of whose location a piece of state is."""
+        flow = self._new.dataflow
+        one = flow[operator]
+        keys = one.on if isinstance(one, stateful.Join) else getattr(one, "keys", ())
+        located = {c.lower() for i in one.inputs for c in flow.types[i].located_by}
+        column = next((k for k in keys if k.lower() in located), None)
+        if column is None:
+            raise _refused(
+                unit,
+                f"the state of '{operator}' would have to be divided with {listed(others)}, and no key tells "
+                "its location",
+                hint="add a location column to its keys",
+            )
+        return str(column)
+
+    def _given_up(self, unit: Unit, operator: str) -> bool:
+        holders = {v.id for v in self._old.units if operator in v.operators and _meet(v, unit)}
+        return unit.id in self._reset or (bool(holders) and holders <= self._reset)
+
+    # ------------------------------------------------------------ inputs
+
+    def _reading(self, unit: Unit, input_: str) -> Reading:
+        """Say which units have read an input for what is behind it in the new unit."""
+        behind = {input_, *below_of(self._new.dataflow, input_, unit.operators)}
+        itself = input_ in unit.operators
+        wanted = {c.id for c in self._new.inputs(unit) if c.operator == input_}
+
+        def read(old: Unit) -> set[str]:
+            """Give the places that a unit has read it at: locations of a source, or channels."""
+            if itself:
+                return set(old.locations) & set(unit.locations) if input_ in old.operators else set()
+            return {c.id for c in self._old.inputs(old) if c.operator == input_} & wanted
+
+        readers = [v for v in self._old.units if _meet(v, unit) and read(v) and behind & set(v.operators)]
+        if any(v.part == unit.part for v in readers):
+            readers = [v for v in readers if v.part == unit.part]
+        places = [place for v in readers for place in read(v)]
+        level = len(places) > len(set(places))
+        if level and itself:
+            raise _refused(
+                unit, f"'{input_}' is read by {listed(v.id for v in readers)}, each up to a place of its own"
+            )
+        away = [v.zone for v in readers if v.zone != unit.zone]
+        if away and itself and isinstance(self._new.dataflow[input_], MqttSource):
+            raise _refused(unit, f"messages for '{input_}' wait on the disk of zone {away[0]}")
+        return Reading(operator=input_, source_units=tuple(v.id for v in readers), level=level)
+
+    def _unread(self, unit: Unit, reading: Reading) -> list[Channel]:
+        """Give the channels of an input that none of its donors has read."""
+        read = {c.id for d in reading.source_units for c in self._old.inputs(self._old.unit(d))}
+        inputs = self._new.inputs(unit)
+        return [c for c in inputs if c.operator == reading.operator and c.id not in read]
+
+    def _opened(self, reading: Reading, unread: Iterable[Channel], source_units: Iterable[str]) -> Reading:
+        """Say how event time may go on over an input that is new, or has channels that are."""
+        if not reading.source_units:
+            return replace(reading, prompt=self._is_prompt(reading.operator, source_units))
+        before = {c.id for c in self._old.channels}
+        writers = [self._new.unit(c.producer) for c in unread if c.id not in before]
+        near = [[d for d in source_units if _meet(self._old.unit(d), w)] for w in writers]
+        prompt = bool(near) and all(self._is_prompt(reading.operator, ds) for ds in near)
+        return replace(reading, joined=bool(near), prompt=prompt)
+
+    def _is_prompt(self, input_: str, source_units: Iterable[str]) -> bool:
+        """Tell whether donors did all that leads to an input, and held back nothing on the way."""
+        flow, units = self._new.dataflow, [self._old.unit(d) for d in source_units]
+        inside = {o for unit in units for o in unit.operators}
+        read = {c.operator for unit in units for c in self._old.inputs(unit)}
+        todo = [input_]
+        while todo:
+            if (id_ := todo.pop()) in read:
+                continue
+            if id_ not in inside or (flow[id_].stateful and not isinstance(flow[id_], stateful.Dedup)):
+                return False
+            todo += flow[id_].inputs
+        return True
+
+    def _at_work(self, unit: Unit, reading: Reading, unread: Iterable[Channel]) -> set[str]:
+        """Give the units that did what this one does with channels that none of its donors has read.
+
+        What a channel holds that others read already has gone through them. One that is new holds nothing
+        yet; but where it joins others, event time has come as far as they had it for its locations.
+        """
+        before = {c.id for c in self._old.channels}
+        behind = below_of(self._new.dataflow, reading.operator, unit.operators)
+        found: set[str] = set()
+        for channel in unread:
+            writer = self._new.unit(channel.producer)
+            near = [v for v in self._old.units if _meet(v, writer) and behind & set(v.operators)]
+            if channel.id in before:
+                found |= {v.id for v in near if reading.operator in v.operators}
+            elif reading.source_units:
+                found |= {v.id for v in near}
+        return found
+
+
+def beginning(running: DeploymentPlan, wanted: DeploymentPlan) -> frozenset[str]:
+    """Name the operators that begin where the stream stands, and keep nothing of what was before.
+
+    In a deployment that many share, those that nobody has had.
+    """
+    if not wanted.pooled:
+        return frozenset()
+    return frozenset(i for i in wanted.dataflow.order if i not in running.dataflow)
+
+
+def moved_locations(plan: DeploymentPlan, unit: Unit, other: Unit, operators: Iterable[str]) -> tuple[str, ...]:
+    """Name the locations of ``unit`` that ``other`` does not have, nor their layer in ``plan``: units of
+    other layers, or of other nodes of the zone, have them there, with some of ``operators``."""
+    inside = set(operators)
+    elsewhere = {x for v in plan.units if _is_elsewhere(v, unit) and inside & set(v.operators) for x in v.locations}
+    return tuple(x for x in unit.locations if x in elsewhere and x not in other.locations)
+
+
+def _is_elsewhere(one: Unit, other: Unit) -> bool:
+    if one.layer != other.layer:
+        return True
+    return one.zone == other.zone and one.id != other.id
+
+
+def joined(running: DeploymentPlan, old: Channel, wanted: DeploymentPlan, new: Channel) -> bool:
+    """Tell whether a location comes to a channel whose event time may be ahead of it by now."""
+    units = wanted.unit(new.producer), running.unit(old.producer)
+    return bool(moved_locations(running, *units, (new.operator,)))
+
+
+def _meet(old: Unit, new: Unit) -> bool:
+    return bool(set(old.locations) & set(new.locations))
+
+
+def _refused(unit: Unit, what: str, *, hint: str = "leave the operators as they are") -> DeploymentError:
+    return DeploymentError(
+        f"it cannot go on where others stood: {what}",
+        where=f"unit {unit.id}",
+        hint=f"{hint}; or let it begin anew with --reset-state {unit.id}",
+    )

@@ -1,0 +1,1 @@
+"""A unit as one streaming query."""

@@ -1,0 +1,205 @@
+"""From operators to DataFrames: one match over the core operators, for streams and for one batch.
+
+The batch form is the oracle's: what it does with state it does another way (window functions,
+applyInArrow), so that the two can be held against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from headwater.core.errors import RuntimeFailure, UserCodeError
+from headwater.dataflow import operators as ops
+from headwater.dataflow import stateful
+from headwater.dataflow.sinks import Sink
+from headwater.dataflow.types import StreamType
+from headwater.query import countwindow, scan
+from headwater.query.sparktypes import MARK, WINDOW_MARK, spark_schema
+from headwater.sql.schema import Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def span(seconds: float) -> str:
+    """Write a duration as a Spark interval."""
+    return f"{round(seconds * 1_000_000)} microseconds"
+
+
+def apply(operator: ops.Operator, frames: list[DataFrame], types: list[StreamType], *, streaming: bool) -> DataFrame:
+    """Apply an operator to its inputs' frames. Watermarks are the caller's affair."""
+    frame, type_ = frames[0], types[0]
+    match operator:
+        case ops.Where():
+            return frame.where(operator.condition)
+        case ops.Select():
+            return frame.select(*(F.expr(text).alias(name) for name, text in operator.columns))
+        case ops.Explode():
+            return _explode(operator, frame)
+        case ops.Union():
+            for other in frames[1:]:
+                frame = frame.unionByName(other)
+            return frame
+        case ops.Watermark() | Sink():
+            return frame
+        case ops.MapBatches():
+            schema = Schema.parse(operator.schema_text)
+            return frame.mapInArrow(guarded(operator), spark_schema(schema.columns))
+        case ops.Transform():
+            return _transform(operator, frame)
+        case stateful.Aggregate():
+            return _aggregate(operator, mark(frame, type_))
+        case stateful.Dedup():
+            if streaming:
+                return mark(frame, type_).dropDuplicatesWithinWatermark(list(operator.keys))
+            return frame.dropDuplicates(list(operator.keys))
+        case stateful.Join():
+            return _join(operator, mark(frames[0], types[0]), mark(frames[1], types[1]), types)
+        case stateful.CountWindow():
+            return countwindow.apply(operator, mark(frame, type_), type_, streaming=streaming)
+        case stateful.Scan():
+            if streaming:
+                return scan.alone(operator, frame, type_)
+            return scan.in_batch(operator, mark(frame, type_), type_)
+    raise RuntimeFailure(f"no compilation for {operator.kind}", where=operator.where, hint="report this as a defect")
+
+
+def mark(frame: DataFrame, type_: StreamType, also: Sequence[str] = ()) -> DataFrame:
+    """Tell Spark which column is the event time, and that no other is; ``also``: columns beside these."""
+    if type_.event_time is None or not frame.isStreaming:
+        return frame
+    time = type_.event_time.column.lower()
+    columns = []
+    for column in type_.schema.columns:
+        name = f"`{column.name}`"
+        window = {WINDOW_MARK: True} if column.type == stateful.WINDOW_TYPE else {}
+        if column.name.lower() == time:
+            columns.append(F.col(name).alias(column.name, metadata={MARK: 0, **window}))
+        elif window:
+            columns.append(F.col(name).alias(column.name, metadata=window))
+        elif column.type.text == "timestamp":
+            columns.append(F.col(name).alias(column.name, metadata={"headwater": 1}))
+        else:
+            columns.append(F.col(name))
+    return frame.select(*columns, *also)
+
+
+def whole(frame: DataFrame, type_: StreamType) -> DataFrame:
+    """Let Spark drop no column that nothing behind uses: what state holds would depend on the cuts.
+
+    The condition is true and needs all columns; to the optimizer it is not deterministic, so it stays.
+    """
+    hashed = [
+        f"CAST(`{c.name}` AS STRING)" if "MAP<" in c.type.text.upper() else f"`{c.name}`" for c in type_.schema.columns
+    ]
+    return frame.where(f"spark_partition_id() >= -(xxhash64({', '.join(hashed)}) & 1)")
+
+
+def _explode(operator: ops.Explode, frame: DataFrame) -> DataFrame:
+    expression = F.expr(operator.expression)
+    if operator.position is None:
+        function = F.explode_outer if operator.outer else F.explode
+        return frame.select("*", function(expression).alias(operator.alias))
+    with_position = F.posexplode_outer if operator.outer else F.posexplode
+    return frame.select("*", with_position(expression).alias(operator.position, operator.alias))
+
+
+def _transform(operator: ops.Transform, frame: DataFrame) -> DataFrame:
+    try:
+        result = operator.function.load()(frame)
+    except Exception as error:
+        raise UserCodeError(
+            f"the function raised {type(error).__name__}: {error}",
+            where=operator.where,
+            hint="correct the function",
+        ) from error
+    declared = Schema.parse(operator.schema_text)
+    found = Schema.parse(", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in result.schema.fields))
+    if found.text != declared.text:
+        raise UserCodeError(
+            f"the function gives {found.text}, but {declared.text} is declared",
+            where=operator.where,
+            hint="correct the schema given to transform(...)",
+        )
+    return result  # type: ignore[no-any-return]
+
+
+def guarded(operator: ops.MapBatches) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Wrap a function over batches so that its exceptions name operator and row."""
+    function, where = operator.function.load(), operator.where
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        current: list[Any] = []
+
+        def watched() -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                current[:] = [batch]
+                yield batch
+
+        try:
+            yield from function(watched())
+        except Exception as error:
+            row = _culprit(function, current[0]) if current else None
+            shown = f"; row {row}" if row is not None else ""
+            raise UserCodeError(
+                f"the function raised {type(error).__name__}: {error}{shown}",
+                where=where,
+                hint="correct the function; the unit goes on from its last batch",
+            ) from error
+
+    return run
+
+
+def _culprit(function: Callable[..., Any], batch: pa.RecordBatch) -> dict[str, Any] | None:
+    """Find the first row of a batch with which the function fails, by halving."""
+
+    def fails(part: pa.RecordBatch) -> bool:
+        try:
+            for _ in function(iter([part])):
+                pass
+        except Exception:
+            return True
+        return False
+
+    if not fails(batch):
+        return None
+    while batch.num_rows > 1:
+        half = batch.num_rows // 2
+        first = batch.slice(0, half)
+        batch = first if fails(first) else batch.slice(half)
+    return batch.to_pylist()[0] if batch.num_rows else None
+
+
+def _aggregate(operator: stateful.Aggregate, frame: DataFrame) -> DataFrame:
+    groups: list[Any] = [F.col(f"`{k}`") for k in operator.keys]
+    match operator.window:
+        case stateful.TimeWindow(column, size, slide):
+            length = span(operator.duration(size, "size"))
+            hop = span(operator.duration(slide, "slide")) if slide else None
+            groups.insert(0, F.window(F.col(f"`{column}`"), length, hop))
+        case stateful.SessionWindow(column, gap):
+            groups.insert(0, F.session_window(F.col(f"`{column}`"), span(operator.duration(gap, "gap"))))
+    return frame.groupBy(*groups).agg(*(F.expr(text).alias(name) for name, text in operator.aggregates))
+
+
+def _join(operator: stateful.Join, left: DataFrame, right: DataFrame, types: list[StreamType]) -> DataFrame:
+    low, high = operator.bounds()
+    times = [t.event_time for t in types]
+    assert times[0] is not None and times[1] is not None
+    a, b = left.alias("l"), right.alias("r")
+    mine, theirs = F.col(f"l.`{times[0].column}`"), F.col(f"r.`{times[1].column}`")
+    condition = (theirs >= mine + _interval(low)) & (theirs <= mine + _interval(high))
+    for key in operator.on:
+        condition = condition & (F.col(f"l.`{key}`") == F.col(f"r.`{key}`"))
+    keys = {k.lower() for k in operator.on}
+    columns = [F.col(f"l.`{n}`") for n in types[0].schema.names]
+    columns += [F.col(f"r.`{n}`") for n in types[1].schema.names if n.lower() not in keys]
+    return a.join(b, condition, operator.how).select(*columns)
+
+
+def _interval(seconds: float) -> Any:
+    return F.expr(f"INTERVAL {round(seconds * 1_000_000)} MICROSECOND")

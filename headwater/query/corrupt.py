@@ -1,0 +1,126 @@
+"""Operators that malformed records go past, so that one read of a source serves both.
+
+A frame so read ends with two columns: ``CORRUPT`` is NULL in rows that are well formed, and ``DEAD`` is a
+malformed record's dead letter. What a malformed record has of other columns is not to be computed with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as t
+
+from headwater.connectors.sources import CORRUPT, DEAD_LETTER, dead_letter_columns, every_field_parsed
+from headwater.dataflow.operators import Explode, MapBatches, Operator, Select, Where
+from headwater.dataflow.sources import Source
+from headwater.query.compile import guarded
+from headwater.query.sparktypes import spark_schema
+from headwater.sql.schema import Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    Batches = Iterator[pa.RecordBatch]
+
+DEAD = "__dead"
+"""A malformed record as a dead letter, beside the columns of those that are well formed."""
+
+
+PASSED = (Where, Select, Explode, MapBatches)
+"""Operators that malformed records can go past."""
+GOOD = f"`{CORRUPT}` IS NULL"
+
+
+def read_whole(raw: DataFrame, source: Source, location: str) -> DataFrame:
+    """Give the records of a text source at a location, malformed ones with their dead letters."""
+    letter = f"struct({', '.join(dead_letter_columns(source, location))})"
+    names = [f"`{name}`" for name in source.output(()).schema.names]
+    frame = raw.where(every_field_parsed(source.schema()))
+    columns = [f"IF({GOOD}, {name}, NULL) AS {name}" for name in names]
+    return frame.selectExpr(*columns, f"`{CORRUPT}`", f"IF({GOOD}, NULL, {letter}) AS `{DEAD}`")
+
+
+def past(operator: Operator, frame: DataFrame) -> DataFrame:
+    """Apply one of ``PASSED`` to the well-formed records of a frame."""
+    carried = (f"`{CORRUPT}`", f"`{DEAD}`")
+    match operator:
+        case Where():
+            return frame.where(f"IF({GOOD}, {operator.condition}, true)")
+        case Select():
+            columns = (f"IF({GOOD}, {text}, NULL) AS `{name}`" for name, text in operator.columns)
+            return frame.selectExpr(*columns, *carried)
+        case Explode():
+            # Outer: a malformed record has no elements, and stays.
+            generator = "explode_outer" if operator.position is None else "posexplode_outer"
+            names = f"`{operator.alias}`"
+            if operator.position is not None:
+                names = f"(`{operator.position}`, `{operator.alias}`)"
+            text = operator.expression
+            if not operator.outer:
+                frame = frame.where(f"NOT ({GOOD}) OR cardinality({text}) > 0")
+            found = frame.selectExpr("*", f"{generator}(IF({GOOD}, {text}, NULL)) AS {names}")
+            others = [f"`{c}`" for c in found.columns if c not in (CORRUPT, DEAD)]
+            return found.selectExpr(*others, *carried)
+        case MapBatches():
+            return _past_function(operator, frame)
+    raise TypeError(f"nothing goes past {operator.kind}")
+
+
+def _past_function(operator: MapBatches, frame: DataFrame) -> DataFrame:
+    columns = spark_schema(Schema.parse(operator.schema_text).columns)
+    return frame.mapInArrow(_aside(guarded(operator), columns), t.StructType([*columns, *_carried()]))
+
+
+def _carried() -> t.StructType:
+    letter = t.StructType([t.StructField(name, t.StringType()) for name in DEAD_LETTER])
+    return t.StructType([t.StructField(CORRUPT, t.StringType()), t.StructField(DEAD, letter)])
+
+
+def _aside(function: Callable[[Batches], Batches], columns: t.StructType) -> Callable[[Batches], Batches]:
+    """Let a function see the well-formed records only; give the others behind what it gives."""
+
+    def run(batches: Batches) -> Batches:
+        import pyarrow.compute as pc
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        carried = to_arrow_schema(_carried())
+        held: list[pa.RecordBatch] = []
+
+        def well_formed() -> Batches:
+            for batch in batches:
+                corrupt = batch.column(CORRUPT)
+                if corrupt.null_count < batch.num_rows:
+                    # Columns of literals are not nullable to Spark: all batches are to have one schema.
+                    held.append(batch.filter(pc.is_valid(corrupt)).select(carried.names).cast(carried))
+                    batch = batch.filter(pc.is_null(corrupt))
+                if batch.num_rows:
+                    yield batch.drop_columns(carried.names)
+
+        def letters(beside: pa.Schema) -> Batches:
+            while held:
+                one = held.pop(0)
+                yield _side_by_side(_nothing(beside, one.num_rows), one)
+
+        made: pa.Schema | None = None
+        for batch in function(well_formed()):
+            made = batch.schema
+            yield _side_by_side(batch, _nothing(carried, batch.num_rows))
+            yield from letters(made)
+        yield from letters(made or to_arrow_schema(columns, timezone="UTC"))
+
+    return run
+
+
+def _nothing(schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays([pa.nulls(rows, field.type) for field in schema], names=schema.names)
+
+
+def _side_by_side(left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    names = [*left.schema.names, *right.schema.names]
+    return pa.RecordBatch.from_arrays([*left.columns, *right.columns], names=names)

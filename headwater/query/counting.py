@@ -1,0 +1,174 @@
+"""How many rows each operator of a unit took and gave: what is counted, and how the rest follows from it.
+
+Spark tells of every batch how many rows it read from each source and wrote to the sink. A projection, a
+watermark, a union and a sink give as many rows as they take, so their counts, and their neighbours', follow
+from others. What is left is counted inside the query by observations (``DataFrame.observe``). They cost time
+for every row that goes through them, so no more are made than are needed. Filters that a unit with several
+outputs melts into one expression cannot be observed: where nothing tells of them, they stay without a count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headwater.core.metrics import OperatorProgress
+from headwater.dataflow import operators as ops
+from headwater.dataflow.graph import Graph
+from headwater.dataflow.sinks import Sink
+from headwater.dataflow.sources import Source
+
+_KEEPS_ROWS = (ops.Select, ops.Watermark, ops.Union, Sink)
+TAGS = "tags"
+"""Name of the observation that counts the rows of each outlet: ``c0``, ``c1`` and so on, by tag."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """One read of a query; they stand in the order in which its progress tells of them.
+
+    ``operator`` is the source, or the operator of another unit whose channels are read. ``counts``: whether
+    the rows that Spark reads are those of the operator, neither a second time nor with punctuation.
+    """
+
+    operator: str
+    location: str | None = None
+    counts: bool = True
+
+
+@dataclass
+class Counting:
+    """What a query counts.
+
+    ``observed``: operators whose rows out are observed. ``rejects``: source and location whose malformed
+    records are. ``outputs``: the operators that give rows to the sink, by tag; none where it does not tell.
+    """
+
+    reads: list[Read] = field(default_factory=list)
+    observed: list[str] = field(default_factory=list)
+    rejects: list[tuple[str, str]] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+
+
+def rows_of(operator: str) -> str:
+    """Name the observation of an operator's rows. No name of an operator has a blank."""
+    return f"rows {operator}"
+
+
+def rejects_of(source: str, location: str) -> str:
+    """Name the observation of a source's malformed records."""
+    return f"rejects {source} {location}"
+
+
+def points(flow: Graph, operators: Collection[str], can_be: Collection[str], known: Iterable[str]) -> frozenset[str]:
+    """Choose what is to be observed, so that the rows out of as many operators as possible are known.
+
+    ``operators`` are those of the unit, ``can_be`` those that can be observed, with what it reads from
+    channels, and ``known`` those whose rows out are known without.
+    """
+    found: set[str] = set()
+    counts = dict.fromkeys(known, 0)
+    given = dict.fromkeys(i for id_ in flow.order for i in flow[id_].inputs if i not in flow)
+    for id_ in reversed((*given, *flow.order)):
+        if id_ not in can_be or (id_ in operators and isinstance(flow[id_], _KEEPS_ROWS)):
+            continue
+        if id_ not in completed(flow, operators, {**counts, **dict.fromkeys(found, 0)}):
+            found.add(id_)
+    return frozenset(found)
+
+
+def completed(flow: Graph, operators: Collection[str], known: Mapping[str, int]) -> dict[str, int]:
+    """Give the rows out that follow from those that are known; of which nothing follows is left out.
+
+    ``known`` may tell of operators of other units, whose channels are read.
+    """
+    rows = dict(known)
+    before = -1
+    while before != len(rows):  # each turn finds a count or is the last
+        before = len(rows)
+        for id_ in flow.order:
+            if id_ not in operators or not isinstance(flow[id_], _KEEPS_ROWS):
+                continue
+            inputs = flow[id_].inputs
+            unknown = [i for i in inputs if i not in rows]
+            if not unknown:
+                rows.setdefault(id_, sum(rows[i] for i in inputs))
+            elif len(unknown) == 1 and id_ in rows:
+                rows[unknown[0]] = max(0, rows[id_] - sum(rows[i] for i in inputs if i in rows))
+    return rows
+
+
+class Tally:
+    """The rows that a query's progress has told of since it was started."""
+
+    def __init__(self, counting: Counting, rows: Mapping[str, int] | None = None) -> None:
+        self.counting = counting
+        self.rows: Counter[str] = Counter(rows or {})
+
+    def take(self, progress: Mapping[str, Any]) -> None:
+        """Add a batch, as Spark tells of it."""
+        sources = progress["sources"]
+        if len(sources) == len(self.counting.reads):
+            for number, source in enumerate(sources):
+                self.rows[f"read {number}"] += int(source["numInputRows"] or 0)
+        written = (progress.get("sink") or {}).get("numOutputRows")
+        if written is not None and int(written) >= 0:
+            self.rows["written"] += int(written)
+        for name, row in (progress.get("observedMetrics") or {}).items():
+            values = list(row[0])
+            if name == TAGS:
+                self.rows.update({f"tag {n}": int(value) for n, value in enumerate(values)})
+            else:
+                self.rows[name] += int(values[0])
+
+    def known(self) -> dict[str, int]:
+        """Give the rows out of the operators of which the batches have told."""
+        counting, rows = self.counting, self.rows
+        found = {id_: rows[rows_of(id_)] for id_ in counting.observed if rows_of(id_) in rows}
+        rejected = Counter({source: 0 for source, _ in counting.rejects})
+        for source, location in counting.rejects:
+            rejected[source] += rows[rejects_of(source, location)]
+        for id_ in dict.fromkeys(r.operator for r in counting.reads if r.counts):
+            read = [n for n, r in enumerate(counting.reads) if r.counts and r.operator == id_]
+            if all(f"read {n}" in rows for n in read):
+                found.setdefault(id_, max(0, sum(rows[f"read {n}"] for n in read) - rejected[id_]))
+        if len(counting.outputs) == 1 and "written" in rows:
+            found[counting.outputs[0]] = max(0, rows["written"] - rejected.total())
+        elif len(counting.outputs) > 1:
+            named = {f"tag {n}": id_ for n, id_ in enumerate(counting.outputs)}
+            found |= {id_: rows[tag] for tag, id_ in named.items() if tag in rows}
+        return found
+
+    def operators(self, flow: Graph, operators: Iterable[str]) -> tuple[OperatorProgress, ...]:
+        """Give what each operator of the unit took and gave; a source at each of its locations."""
+        if not self.counting.reads:
+            return ()
+        inside = tuple(operators)
+        out = completed(flow, inside, self.known())
+        seen: list[OperatorProgress] = []
+        for id_ in inside:
+            if isinstance(flow[id_], Source):
+                seen += self._source(id_, out.get(id_))
+                continue
+            taken = [out.get(i) for i in flow[id_].inputs]
+            rows_in = None if None in taken else sum(n for n in taken if n is not None)
+            seen.append(OperatorProgress(operator=id_, rows_in=rows_in, rows_out=out.get(id_)))
+        return tuple(seen)
+
+    def _source(self, id_: str, rows_out: int | None) -> Iterable[OperatorProgress]:
+        """Tell of a source: it takes records, and gives those that fit its schema."""
+        reads = [(n, r) for n, r in enumerate(self.counting.reads) if r.operator == id_ and r.location]
+        first = {r.location: n for n, r in reversed(reads)}
+        for location, number in sorted(first.items(), key=lambda item: item[1]):
+            taken = self.rows.get(f"read {number}")
+            given = rows_out
+            if len(first) > 1:
+                rejected = (id_, location) in self.counting.rejects
+                less = self.rows[rejects_of(id_, str(location))] if rejected else 0
+                exact = taken is not None and self.counting.reads[number].counts
+                given = taken - less if exact and taken is not None else None
+            yield OperatorProgress(
+                operator=id_, rows_in=taken, rows_out=given, location=location if len(first) > 1 else None
+            )

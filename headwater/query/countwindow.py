@@ -1,0 +1,346 @@
+"""Windows of so many rows of a key: cut by numpy as rows arrive, by row numbers in a batch run.
+
+Rows are reduced to the keys and the *values* ``__v<n>``: the distinct expressions of ``order_by``,
+which come first, and of the aggregates. Which values are NULL stands in bit masks ``__n<n>`` of 60
+values each, because pandas would turn whole numbers with NULLs into floating point, and NULL into NaN.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from headwater.core.errors import UserCodeError
+from headwater.dataflow import stateful
+from headwater.dataflow.types import StreamType
+from headwater.query.scan import ALL
+from headwater.query.sparktypes import spark_schema
+from headwater.sql.expressions import check
+from headwater.sql.rewrite import row_aggregates
+from headwater.sql.schema import INT, Column
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
+
+VALUE = "__v"
+MASK = "__n"
+_BITS = 60
+_ZERO = {"bigint": 0, "int": 0, "smallint": 0, "tinyint": 0, "boolean": False}
+
+Call = tuple[str, int]
+"""A function of one value: its name and the value's number."""
+
+
+def apply(operator: stateful.CountWindow, frame: DataFrame, type_: StreamType, *, streaming: bool) -> DataFrame:
+    """Give a row per window, in a stream or a batch. Watermarks are the caller's affair."""
+    schema, where = type_.schema, operator.where
+    parts = row_aggregates(operator.aggregates, schema, where=where)
+    event_time = stateful.by_event_time(operator, type_)
+    if event_time is not None:
+        frame = frame.where(f"`{event_time}` IS NOT NULL")
+    order = [check(f"`{c}`", schema, where=where).text for c in operator.order_by]
+    values = list(dict.fromkeys([*order, *(argument for _, argument in parts.calls)]))
+    calls = [(function, values.index(argument)) for function, argument in parts.calls]
+    types = [check(text, schema, where=where).type.text for text in values]
+    keys = operator.keys or (ALL,)
+    by = [F.col(f"`{k}`") for k in operator.keys] or [F.lit(0).alias(ALL)]
+    rows = frame.select(*by, *(F.expr(text).alias(f"{VALUE}{n}") for n, text in enumerate(values)))
+    outputs = [F.col(f"`{k}`") for k in operator.keys]
+    outputs += [F.expr(text).alias(name) for name, text in parts.outputs]
+    size, slide = operator.size, operator.slide or operator.size
+    if not streaming:
+        return _batch(rows, keys, calls, len(values), size, slide).select(*outputs)
+    named = [F.col(f"`{k}`") for k in keys]
+    ready = rows.select(*named, *_filled(types), *_masks(len(values)))
+    made = [replace(schema.column(k), name=k) for k in operator.keys] or [Column(ALL, INT)]
+    made += [Column(f"__g{i}", t) for i, t in enumerate(parts.types)]
+    processor = CountWindowProcessor(
+        columns=tuple(ready.columns),
+        keys=keys,
+        orders=len(dict.fromkeys(order)),
+        calls=tuple(calls),
+        size=size,
+        slide=slide,
+        event_time=event_time is not None,
+    )
+    windows = ready.groupBy(*named).transformWithStateInPandas(
+        statefulProcessor=processor,
+        outputStructType=spark_schema(made),
+        outputMode="Append",
+        timeMode="EventTime" if event_time else "None",
+    )
+    return windows.select(*outputs)
+
+
+def _filled(types: Sequence[str]) -> list[Expression]:
+    columns = []
+    for n, type_ in enumerate(types):
+        value = F.col(f"{VALUE}{n}")
+        if type_ in _ZERO:
+            value = F.coalesce(value, F.lit(_ZERO[type_]).cast(type_)).alias(f"{VALUE}{n}")
+        columns.append(value)
+    return columns
+
+
+def _masks(count: int) -> list[Expression]:
+    masks = []
+    for first in range(0, count, _BITS):
+        bits = [f"IF({VALUE}{n} IS NULL, {1 << (n - first)}L, 0L)" for n in range(first, min(count, first + _BITS))]
+        masks.append(F.expr(" + ".join(bits)).alias(f"{MASK}{first // _BITS}"))
+    return masks
+
+
+def _batch(
+    rows: DataFrame, keys: tuple[str, ...], calls: Sequence[Call], values: int, size: int, slide: int
+) -> DataFrame:
+    """Number each key's rows and group by the windows that each number falls into."""
+    from pyspark.sql import Window
+
+    by = [F.col(f"`{k}`") for k in keys]
+    order = [F.col(f"{VALUE}{n}").asc_nulls_first() for n in range(values)]
+    numbered = rows.withColumn("__i", F.row_number().over(Window.partitionBy(*by).orderBy(*order)) - 1)
+    first = f"greatest(0, cast(ceil((__i - {size} + 1) / {slide}) AS int))"
+    spread = numbered.withColumn("__w", F.expr(f"explode(sequence({first}, cast(floor(__i / {slide}) AS int)))"))
+    # With slide < size a row's first and last windows overlap; __i below the first window's start cannot be.
+    spread = spread.where(f"__i >= __w * {slide} AND __i < __w * {slide} + {size}")
+    results = [F.count(F.lit(1)).alias("__rows")]
+    for i, (function, n) in enumerate(calls):
+        value = F.col(f"{VALUE}{n}")
+        if function in ("first", "last"):
+            picked = F.min_by if function == "first" else F.max_by
+            results.append(picked(value, F.col("__i")).alias(f"__g{i}"))
+        else:
+            results.append(F.expr(f"{function}({VALUE}{n})").alias(f"__g{i}"))
+    return spread.groupBy(*by, F.col("__w")).agg(*results).where(f"__rows = {size}")
+
+
+# ---------------------------------------------------------------- in a stream
+
+Rows = dict[str, "np.ndarray[Any, Any]"]
+"""Columns of rows, without the keys."""
+
+
+class CountWindowProcessor(StatefulProcessor):
+    """Cut the rows of each key into windows and aggregate them; see the module for the columns.
+
+    In event-time order rows wait until the watermark has passed them, otherwise the rows of each
+    micro-batch are taken in order, batch after batch. Output: the keys and ``__g<i>`` per call.
+    """
+
+    def __init__(
+        self,
+        *,
+        columns: tuple[str, ...],
+        keys: tuple[str, ...],
+        orders: int,
+        calls: tuple[Call, ...],
+        size: int,
+        slide: int,
+        event_time: bool,
+    ) -> None:
+        self._columns = columns
+        self._keys = keys
+        self._orders = orders
+        self._calls = calls
+        self._size = size
+        self._slide = slide
+        self._event_time = event_time
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Open the state: the rows of unfinished windows and, in event-time order, those that wait."""
+        self._handle = handle
+        self._open = handle.getValueState("open", "rows binary")
+        self._waiting = handle.getListState("waiting", "rows binary") if self._event_time else None
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:
+        """Cut windows at once, or set rows aside until the watermark has passed them."""
+        fresh = _joined([self._arrays(part) for part in rows])
+        if self._waiting is None:
+            return self._cut(key, fresh)
+        self._wait(fresh)
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+        """Cut windows from the rows that the watermark has passed."""
+        assert self._waiting is not None
+        passed = timerValues.getCurrentWatermarkInMs()
+        chunks = [pickle.loads(chunk) for (chunk,) in self._waiting.get()]
+        if not chunks:
+            return iter(())
+        rows = _joined(chunks)
+        ready = _deadlines(rows) <= passed
+        self._waiting.clear()
+        self._wait({name: values[~ready] for name, values in rows.items()})
+        return self._cut(key, {name: values[ready] for name, values in rows.items()})
+
+    def _arrays(self, part: pd.DataFrame) -> Rows:
+        # PySpark renames columns that begin with an underscore; their order it keeps.
+        return {name: part.iloc[:, n].to_numpy() for n, name in enumerate(self._columns) if name not in self._keys}
+
+    def _wait(self, rows: Rows) -> None:
+        if _length(rows):
+            assert self._waiting is not None
+            self._waiting.appendValue((pickle.dumps(rows),))
+            self._handle.registerTimer(_deadlines(rows).min().item())
+
+    def _cut(self, key: Any, rows: Rows) -> Iterator[pd.DataFrame]:
+        import pandas as pd
+
+        if not _length(rows):
+            return iter(())
+        order = _order(rows, self._orders)
+        if order is not None:
+            rows = {name: values[order] for name, values in rows.items()}
+        kept = self._open.get()
+        if kept:
+            rows = _joined([pickle.loads(kept[0]), rows])
+        count = max(0, (_length(rows) - self._size) // self._slide + 1)
+        rest = {name: values[count * self._slide :] for name, values in rows.items()}
+        self._open.update((pickle.dumps(rest),))
+        if not count:
+            return iter(())
+        out: dict[str, Any] = {name: [value] * count for name, value in zip(self._keys, key, strict=True)}
+        for i, (function, n) in enumerate(self._calls):
+            nulls = _nulls(rows, n)
+            out[f"__g{i}"] = aggregate(
+                function,
+                _windows(rows[f"{VALUE}{n}"], self._size, self._slide),
+                _windows(nulls, self._size, self._slide) if nulls is not None else None,
+            )
+        return iter([pd.DataFrame(out)])
+
+    def close(self) -> None:
+        """Release nothing: the state belongs to Spark."""
+
+
+def _length(rows: Rows) -> int:
+    return len(rows[f"{MASK}0"])
+
+
+def _joined(parts: list[Rows]) -> Rows:
+    import numpy as np
+
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+
+
+def _deadlines(rows: Rows) -> np.ndarray[Any, Any]:
+    """Give the first whole millisecond at which a watermark has passed each row."""
+    micros = rows[f"{VALUE}0"].astype("datetime64[us]").astype("int64")
+    return -(-micros // 1000)
+
+
+def _nulls(rows: Rows, n: int) -> np.ndarray[Any, Any] | None:
+    """Tell which rows have a NULL in a value; None when none has."""
+    found = (rows[f"{MASK}{n // _BITS}"] >> (n % _BITS)) & 1 == 1
+    return found if found.any() else None
+
+
+def _order(rows: Rows, orders: int) -> np.ndarray[Any, Any] | None:
+    """Give the order of rows by all values, NULLs first, as ``_batch`` has it; None when they are in it."""
+    import numpy as np
+    import pandas as pd
+
+    first = rows[f"{VALUE}0"]
+    if orders == 1 and first.dtype.kind in "iM" and _nulls(rows, 0) is None:
+        if bool(np.all(first[1:] > first[:-1])):
+            return None
+        order = np.argsort(first, kind="stable")
+        ordered = first[order]
+        if bool(np.all(ordered[1:] > ordered[:-1])):
+            return order
+    columns: list[Any] = []
+    for n in range(sum(name.startswith(VALUE) for name in rows)):
+        values, nulls = rows[f"{VALUE}{n}"], _nulls(rows, n)
+        if values.dtype.kind == "O":
+            columns.append(pd.factorize(values, sort=True)[0])  # NULLs are -1
+            continue
+        if nulls is not None:
+            columns.append(~nulls)
+            values = np.where(nulls, values[:1], values)
+        columns.append(values)
+    return np.lexsort(columns[::-1])
+
+
+def _windows(values: np.ndarray[Any, Any], size: int, slide: int) -> np.ndarray[Any, Any]:
+    """View a column as its windows, one per row."""
+    import numpy as np
+
+    return np.lib.stride_tricks.sliding_window_view(values, size)[::slide]
+
+
+def aggregate(function: str, values: np.ndarray[Any, Any], nulls: np.ndarray[Any, Any] | None) -> Any:
+    """Aggregate each window (a row of ``values``) as Spark SQL does; ``nulls`` tells which values are NULL.
+
+    NULLs do not count, a window without a value gives NULL, and NaN is greater than any number.
+    """
+    import numpy as np
+
+    size: int = values.shape[1]
+    present = np.full(len(values), size) if nulls is None else size - nulls.sum(axis=1)
+    if function == "count":
+        return present
+    if function in ("first", "last"):
+        at = 0 if function == "first" else -1
+        return _column(values[:, at], None if nulls is None else nulls[:, at])
+    empty = present == 0 if nulls is not None else None
+    if values.dtype.kind == "O":
+        best = min if function == "min" else max
+        return [best((v for v in window if v is not None), default=None) for window in values]
+    if function in ("sum", "avg"):
+        if nulls is not None:
+            values = np.where(nulls, values.dtype.type(0), values)
+        with np.errstate(invalid="ignore", over="ignore"):  # infinities: NaN and infinity are right
+            total = _sum(values) if function == "sum" else values.sum(axis=1, dtype="float64")
+        return _column(total if function == "sum" else total / np.maximum(present, 1), empty)
+    return _column(_extreme(function, values, nulls), empty)
+
+
+def _column(values: np.ndarray[Any, Any], empty: np.ndarray[Any, Any] | None) -> Any:
+    """Make a column of results, in which NULL and NaN are two things."""
+    import pandas as pd
+    import pyarrow as pa
+
+    if values.dtype.kind in "MO":
+        return values  # NaT and None are NULL as they stand
+    return pd.Series(pd.arrays.ArrowExtensionArray(pa.array(values, mask=empty)))
+
+
+def _sum(values: np.ndarray[Any, Any]) -> Any:
+    import numpy as np
+
+    if values.dtype.kind == "f":
+        return values.sum(axis=1, dtype="float64")
+    if np.abs(values.astype("float64")).sum(axis=1).max() >= 2.0**62:
+        for window in values:  # near the end of the range: exactly
+            if abs(sum(int(v) for v in window)) >= 2**63:
+                raise UserCodeError("sum of bigint overflows", where="count_window", hint="sum(cast(v AS double))")
+    return values.sum(axis=1, dtype="int64")
+
+
+def _extreme(function: str, values: np.ndarray[Any, Any], nulls: np.ndarray[Any, Any] | None) -> Any:
+    import numpy as np
+
+    kind = values.dtype.kind
+    if kind == "M":  # NaT is passed over
+        return (np.fmin if function == "min" else np.fmax).reduce(values, axis=1)
+    if nulls is not None:
+        neutral: Any = function == "min"
+        if kind == "i":
+            limits = np.iinfo(values.dtype)
+            neutral = limits.max if function == "min" else limits.min
+        elif kind == "f":
+            neutral = np.nan if function == "min" else -np.inf
+        values = np.where(nulls, values.dtype.type(neutral), values)
+    if function == "min":
+        return np.fmin.reduce(values, axis=1) if kind == "f" else values.min(axis=1)
+    return values.max(axis=1)

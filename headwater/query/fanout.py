@@ -1,0 +1,145 @@
+"""Several outputs of one query: rows told apart, taken through scans, and tagged with where they go.
+
+What is computed for each output from a row is one expression, so the row is read once. Rows for scans go
+through one stateful operator of Spark's; in its batch rows that no scan takes pass beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from headwater.connectors.sources import DEAD_LETTER
+from headwater.dataflow.graph import Graph
+from headwater.dataflow.stateful import Scan, by_event_time
+from headwater.plan.onepass import OnePass, Pass, melted_along
+from headwater.query.corrupt import DEAD, GOOD
+from headwater.query.scan import FROM, KEY, KEYED, TIME, Scanning, key_text, keyed, together
+from headwater.query.sparktypes import MARK
+from headwater.query.writer import TAG, tag_column
+from headwater.sql.lexer import quote_string
+from headwater.sql.schema import Schema
+
+_ENTRY = "__entry"
+DEAD_LETTERS = Schema.parse(", ".join(f"{name} string" for name in DEAD_LETTER))
+Count = Callable[[DataFrame, str, str], DataFrame]
+"""Lets a query count a scan's rows: a frame, the scan, and the condition by which its rows are known."""
+
+
+@dataclass(frozen=True)
+class _End:
+    """One of several ends of a row: its tag, the type of its rows, when a row gives one and which, as SQL."""
+
+    tag: int
+    schema: Schema
+    condition: str
+    row: str
+
+
+def tagged(
+    flow: Graph, found: Pass, outputs: Sequence[str], base: DataFrame, count: Count, *, aside: bool = False
+) -> DataFrame:
+    """Give the rows of all outputs, each with its tag, from those of the root.
+
+    ``aside``: the base has malformed records beside its rows; their dead letters get the next tag.
+    """
+    good = f"{GOOD} AND " if aside else ""
+    ends, behind, wanted = [], [], set()
+    for tag, id_ in enumerate(outputs):
+        schema = flow.types[id_].schema
+        for branch in found.branches(flow, id_):
+            wanted.add(branch.origin)
+            if branch.origin == found.root:
+                condition, row = _row(flow, branch)
+                ends.append(_End(tag, schema, good + condition, row))
+            else:
+                place = found.scans.index(branch.origin)
+                condition, row = _row(flow, branch, within=f"s{place}")
+                behind.append(_End(tag, schema, f"`{FROM}` = {place} AND {condition}", row))
+    if aside:
+        ends.append(_End(len(outputs), DEAD_LETTERS, f"NOT ({GOOD})", f"`{DEAD}`"))
+    if found.scans:
+        scans = _scannings(flow, found, wanted)
+        rows = _common_form(flow, found, scans, ends, base, good)
+        base = together(rows, scans, [end.schema for end in ends])
+        for place, id_ in enumerate(found.scans):
+            if scans[place].out:
+                base = count(base, id_, f"`{FROM}` = {place}")
+        ends = [
+            replace(end, condition=f"`{FROM}` = -1 AND p{n} IS NOT NULL", row=f"p{n}") for n, end in enumerate(ends)
+        ]
+    ends = sorted((*ends, *behind), key=lambda end: end.tag)
+    types = {tag_column(end.tag): end.schema for end in ends}
+    entries = [_entry(types, TAG, end.tag, end.condition, tag_column(end.tag), end.row) for end in ends]
+    return _exploded(base, entries, (TAG, *types))
+
+
+def _scannings(flow: Graph, found: Pass, wanted: Collection[str]) -> tuple[Scanning, ...]:
+    """Say what each scan reads: another's rows, or a stream that is made of the root's."""
+    parents = [flow[s].inputs[0] for s in found.scans]
+    streams = list(dict.fromkeys(p for p in parents if p not in found.scans))
+    scans = []
+    for id_, parent in zip(found.scans, parents, strict=True):
+        operator = flow[id_]
+        assert isinstance(operator, Scan)
+        reads = found.scans.index(parent) if parent in found.scans else f"i{streams.index(parent)}"
+        time = by_event_time(operator, flow.types[parent])
+        scans.append(Scanning(operator, time, reads, out=id_ in wanted))
+    return tuple(scans)
+
+
+def _common_form(
+    flow: Graph, found: Pass, scans: Sequence[Scanning], ends: Sequence[_End], base: DataFrame, good: str
+) -> DataFrame:
+    """Give the rows for scans and those that pass in the form in which they go through Spark's operator."""
+    ways: dict[tuple[str, str], Scanning] = {}
+    for scan in scans:
+        if isinstance(scan.reads, str):
+            ways.setdefault((scan.reads, keyed(scan.operator)), scan)
+    types = {column: flow.types[scan.operator.inputs[0]].schema for (column, _), scan in ways.items()}
+    types |= {f"p{n}": end.schema for n, end in enumerate(ends)}
+    entries, by, key, time = [], [], [], []
+    for n, ((column, columns), scan) in enumerate(ways.items()):
+        (stream,) = scan.operator.inputs
+        (branch,) = found.branches(flow, stream)
+        condition, row = _row(flow, branch)
+        entries.append(_entry(types, _ENTRY, n, good + condition, column, row))
+        by.append(f"WHEN {n} THEN {quote_string(columns)}")
+        key.append(f"WHEN {n} THEN {key_text(scan.operator, flow.types[stream], within=column)}")
+        if scan.event_time is not None:
+            time.append(f"WHEN {n} THEN {column}.`{scan.event_time}`")
+    entries += [_entry(types, _ENTRY, len(ways) + n, end.condition, f"p{n}", end.row) for n, end in enumerate(ends)]
+    rows = _exploded(base, entries, (_ENTRY, *types))
+    at = f"CASE {_ENTRY} {' '.join(time)} END" if time else "CAST(NULL AS timestamp)"
+    framed = rows.select(
+        F.expr(f"CASE {_ENTRY} {' '.join(by)} END").alias(KEYED),
+        F.expr(f"CASE {_ENTRY} {' '.join(key)} END").alias(KEY),
+        F.expr(at).alias(TIME, metadata={MARK: 0} if time else {}),
+        _ENTRY,
+        *types,
+    )
+    if time:  # a row without a time is never in order
+        framed = framed.where(f"{_ENTRY} >= {len(ways)} OR `{TIME}` IS NOT NULL")
+    return framed.drop(_ENTRY)
+
+
+def _row(flow: Graph, branch: OnePass, *, within: str | None = None) -> tuple[str, str]:
+    """Write on which condition a row of a branch's origin gives one at its end, and that one, as a struct."""
+    condition, columns = melted_along(flow, branch.origin, branch.steps, within=within)
+    return condition, f"named_struct({', '.join(f'{quote_string(n)}, {t}' for n, t in columns)})"
+
+
+def _entry(types: Mapping[str, Schema], name: str, number: int, condition: str, column: str, row: str) -> str:
+    """Write what a row gives for one of several ends: its number, its row in its column, NULL in others."""
+    parts = [f"'{name}', {number}"]
+    for other, schema in types.items():
+        parts.append(f"'{other}', {row if other == column else f'CAST(NULL AS {schema.struct.text})'}")
+    return f"IF({condition}, named_struct({', '.join(parts)}), NULL)"
+
+
+def _exploded(frame: DataFrame, entries: Iterable[str], columns: Sequence[str]) -> DataFrame:
+    each = F.explode(F.expr(f"array_compact(array({', '.join(entries)}))"))
+    return frame.select(each.alias("r")).select(*(f"r.{c}" for c in columns))

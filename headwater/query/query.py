@@ -1,0 +1,283 @@
+"""One streaming query over Spark Connect: start it, watch it, stop it between two batches."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from headwater.core.errors import HeadwaterError, RuntimeFailure, SparkStumbled, Unavailable, UserCodeError
+from headwater.core.jsonform import dump, load
+from headwater.disk.checkpoint import cut_off, has_written_nothing, newest_batch, reads_agree
+from headwater.query.counting import Counting, Tally
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+IDLE_SECONDS = 30.0
+READY_SECONDS = 30.0
+BATCHES = 100
+"""How many of a run's newest batches are kept."""
+_PACE, _LONGEST = 10, 5.0  # batches and seconds after which a run is looked at again
+_LOOK = 0.02  # seconds between two looks at what a query that is to stop has written
+_ASK = 0.5  # seconds after which Spark is asked whether it runs still
+# A busy machine starts a Python worker too slowly; a race in Spark's own serialization of a task; a worker
+# that got no answer (see stateserver).
+_STUMBLES = (
+    "Python worker failed to connect back",
+    "java.io.OptionalDataException",
+    "TimeoutError: timed out",
+)
+_OURS = re.compile(r"headwater\.errors\.(\w+): (?P<text>.*?)(?:\n\n|\nThe above|\nSQLSTATE|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch that was executed: when it was triggered (seconds of the epoch) and how long it took.
+
+    ``rows`` are those that Spark read for it: of every read of a source, and with punctuation.
+    """
+
+    id: int
+    begun: float
+    seconds: float
+    rows: int
+
+
+@dataclass
+class Running:
+    """A unit's query, and what its progress has told so far."""
+
+    query: StreamingQuery
+    scans: int = 1
+    """How often the query reads each of its sources."""
+    late_rows: int = 0
+    last_batch: int = -1
+    watermark: str | None = None
+    recent_ms: list[float] = field(default_factory=list)
+    recent_rate: list[float] = field(default_factory=list)
+    ends: dict[int, dict[str, int]] = field(default_factory=dict)
+    error: RuntimeFailure | None = None
+    batches: deque[Batch] = field(default_factory=lambda: deque(maxlen=BATCHES))
+    """The newest that this side has seen, those without rows too; oldest first."""
+    done: int = 0
+    """Batches that were executed, those without rows too."""
+    busy_s: float = 0.0
+    """Seconds that they took."""
+    cpu_s: float = 0.0
+    """Seconds of a core that were put down to it; see ``hosts``."""
+    state_rows: int = 0
+    state_bytes: int = 0
+    """What it keeps, as of the newest batch: RocksDB's files, which hold all of it when a batch has ended."""
+    paid: int = -1
+    """The newest batch that ``cpu_s`` holds."""
+    tally: Tally = field(default_factory=lambda: Tally(Counting()))
+    _scanned: int = 0
+    _looked: float = 0.0
+    _looking: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def rows_in(self) -> int:
+        """Rows from sources; those from channels follow from its positions."""
+        return self._scanned // self.scans
+
+    def note(self) -> dict[str, Any]:
+        """Give what another agent needs to go on counting where this one stopped; ``resumed`` takes it."""
+        return {
+            "scans": self.scans,
+            "batch": self.last_batch,
+            "counting": dump(self.tally.counting),
+            "counted": dict(self.tally.rows),
+            "done": self.done,
+            "busy_s": self.busy_s,
+            "cpu_s": self.cpu_s,
+        }
+
+    @classmethod
+    def resumed(cls, query: StreamingQuery, note: Mapping[str, Any]) -> Running:
+        """Go on with a query that runs already, from what was noted of it last."""
+        return cls(
+            query,
+            scans=int(note.get("scans", 1)),
+            last_batch=int(note.get("batch", -1)),
+            paid=int(note.get("batch", -1)),
+            tally=Tally(load(Counting, note.get("counting", {}), what="what was counted"), note.get("counted")),
+            done=int(note.get("done", 0)),
+            busy_s=float(note.get("busy_s", 0.0)),
+            cpu_s=float(note.get("cpu_s", 0.0)),
+        )
+
+    def wait_until_ready(self) -> None:
+        """Wait until the query has its sources, or has failed."""
+        deadline = time.monotonic() + READY_SECONDS
+        while time.monotonic() < deadline and self.query.isActive:
+            if "nitializing" not in self.query.status["message"]:
+                return
+            time.sleep(0.02)
+
+    def keep_up(self) -> None:
+        """Look before Spark forgets batches: it remembers so many that this is not needed every second."""
+        newest = [b.begun for b in list(self.batches)[-_PACE:]]
+        pace = (newest[-1] - newest[0]) / (len(newest) - 1) if len(newest) > 1 else 0.0
+        if time.monotonic() - self._looked >= min(_LONGEST, _PACE * pace):
+            self.observe()
+
+    def observe(self) -> None:
+        """Take in the batches since the last look; threads that look at once take each batch once."""
+        with self._looking:
+            self._looked = time.monotonic()
+            for progress in self.query.recentProgress:
+                self._take_batch(progress)
+
+    def _take_batch(self, progress: Mapping[str, Any]) -> None:
+        batch = int(progress["batchId"])
+        # An idle query reports too, under the number of the batch that is still to come.
+        if batch <= self.last_batch or "addBatch" not in progress["durationMs"]:
+            return
+        self.last_batch = batch
+        rows = sum(int(s["numInputRows"] or 0) for s in progress["sources"])
+        took = float(progress["durationMs"].get("triggerExecution", 0))
+        self.batches.append(Batch(batch, _epoch(progress["timestamp"]), took / 1000, rows))
+        self.busy_s += took / 1000
+        self.done += 1
+        self.state_rows = sum(int(o.get("numRowsTotal", 0)) for o in progress["stateOperators"])
+        self.state_bytes = sum(_bytes(o) for o in progress["stateOperators"])
+        self.tally.take(progress)
+        for number, source in enumerate(progress["sources"]):
+            self._take(number, source)
+        self.late_rows += sum(int(o.get("numRowsDroppedByWatermark", 0)) for o in progress["stateOperators"])
+        self.watermark = (progress.get("eventTime") or {}).get("watermark", self.watermark)
+        if rows:
+            self.recent_ms = [*self.recent_ms[-19:], took]
+            self.recent_rate = [*self.recent_rate[-19:], float(progress.get("inputRowsPerSecond") or 0.0)]
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """How far the newest batch has read each channel by all reads; one that it has left is not there."""
+        found: dict[str, int] = {}
+        for ends in self.ends.values():
+            for channel, at in ends.items():
+                found[channel] = min(at, found.get(channel, at))
+        return found
+
+    def _take(self, number: int, source: Any) -> None:
+        """Count what came from a source; a channel tells its position, which counts more exactly."""
+        end = source["endOffset"]
+        end = json.loads(end) if isinstance(end, str) and end.startswith("{") else end
+        if isinstance(end, dict) and end and all("@" in key for key in end):
+            self.ends[number] = {key: int(position) for key, position in end.items()}
+        elif "/control]" not in source["description"]:
+            self._scanned += int(source["numInputRows"] or 0)
+
+    @property
+    def began(self) -> float | None:
+        """When the newest batch began that this side has seen, in seconds since 1970."""
+        return self.batches[-1].begun if self.batches else None
+
+    @property
+    def batch_ms(self) -> float | None:
+        return median(self.recent_ms) if self.recent_ms else None
+
+    @property
+    def rows_per_s(self) -> float | None:
+        return median(self.recent_rate) if self.recent_rate else None
+
+    def failure(self, unit: str) -> RuntimeFailure | None:
+        """Give the error that ended the query, in the user's terms, or None while all is well."""
+        if self.error is None and not self.query.isActive:
+            exception = self.query.exception()
+            if exception is not None:
+                self.error = translated(str(exception), unit)
+        return self.error
+
+    def stop(self, checkpoint: Path | None = None, *, at_once: bool = False, level: bool = False) -> None:
+        """Stop between two batches: a batch cut off is done again, but its noise alarms people.
+
+        A query that has more to do than time begins its next batch at once: with its ``checkpoint`` it is
+        stopped when one has ended, in the first moments of the next. ``at_once``: a batch that has written
+        nothing yet is not waited for. ``level``: only where ``reads_agree``.
+        """
+        deadline = time.monotonic() + IDLE_SECONDS
+        before = newest_batch(checkpoint / "commits") if checkpoint else -1
+
+        def between_batches() -> bool:
+            if checkpoint is None:
+                return not self.query.status["isTriggerActive"]
+            # Files tell it without asking Spark, which on a full core would take its time to answer.
+            ended = newest_batch(checkpoint / "commits") > before or not cut_off(checkpoint)
+            return ended or (at_once and has_written_nothing(checkpoint))
+
+        asked = -math.inf
+        while (now := time.monotonic()) < deadline:
+            if between_batches() and (not level or checkpoint is None or reads_agree(checkpoint)):
+                break
+            if now - asked >= _ASK:
+                if not self.query.isActive:
+                    break
+                asked = now
+            time.sleep(_LOOK)
+        self.query.stop()
+
+
+def _bytes(operator: Mapping[str, Any]) -> int:
+    """Tell how much a stateful operator keeps: on disk where RocksDB says so, else in memory."""
+    custom = operator.get("customMetrics") or {}
+    return int(custom.get("rocksdbSstFileSize", operator.get("memoryUsedBytes", 0)))
+
+
+def _epoch(timestamp: str) -> float:
+    """Read Spark's time of a batch, as 2026-01-31T12:00:00.000Z."""
+    return datetime.fromisoformat(timestamp).timestamp()
+
+
+@contextlib.contextmanager
+def reaching_spark(where: str) -> Iterator[None]:
+    """Raise Unavailable where nobody answers a request: the server has ended, or is about to."""
+    try:
+        yield
+    except HeadwaterError:
+        raise
+    except Exception as error:
+        if not _is_unanswered(error):
+            raise
+        raise Unavailable("Spark does not answer", where=where, hint="it may have ended; its log says why") from error
+
+
+def _is_unanswered(error: BaseException | None) -> bool:
+    import grpc
+
+    while error is not None:
+        if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def running_query(spark: SparkSession, name: str) -> StreamingQuery | None:
+    """Find a query that runs under a name in this session, whoever started it."""
+    return next((q for q in spark.streams.active if q.name == name), None)
+
+
+def translated(text: str, unit: str) -> RuntimeFailure:
+    """Find Headwater's own error in Spark's long story of it."""
+    ours = list(_OURS.finditer(text))
+    if ours:
+        found = ours[-1]
+        story = found["text"].strip()
+        what, _, hint = story.partition("\n  -> ")
+        cls = UserCodeError if found[1] == "UserCodeError" else RuntimeFailure
+        return cls(what.strip(), where=f"unit {unit}", hint=hint.strip().splitlines()[0] if hint.strip() else None)
+    first = next((line for line in text.splitlines() if line.strip()), "the query ended without a word")
+    kind = SparkStumbled if any(s in text for s in _STUMBLES) else RuntimeFailure
+    return kind(first.strip()[:2000], where=f"unit {unit}", hint="see the Spark log of its zone")

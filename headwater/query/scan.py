@@ -1,0 +1,351 @@
+"""Folds over the rows of a key, in order: what runs inside Spark's transformWithState for scans.
+
+Two orders. With the event time first in ``order_by`` rows wait until the watermark has passed
+them and are then folded in full order: the result does not depend on how rows arrived, nor on
+cuts and placement. Otherwise the rows of each micro-batch are folded in the order of
+``order_by``, batch after batch: exact where a key's rows arrive in that order.
+
+All scans that one query does are one stateful operator: Spark shuffles their rows once and asks one Python
+process about each key. Rows come to it in a common form, by the columns named below. Each scan's state stands
+under its own tag, so that it can be taken out, or put beside others, as bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from pyspark.sql import Row
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from headwater.core.errors import UserCodeError
+from headwater.dataflow import stateful
+from headwater.dataflow.types import StreamType
+from headwater.plan.state import scan_tag
+from headwater.query.sparktypes import MARK, spark_schema
+from headwater.query.stateserver import limit_waiting
+from headwater.sql.schema import INT, Column, Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+ALL = "__all"
+"""The key column of an operator without keys."""
+
+KEYED, KEY, TIME = "__keyed", "__key", "__time"
+"""Columns of rows on their way to scans: by which columns their scans go, these as JSON, and the event time.
+
+A row also has its own columns as a struct, ``i<n>`` for the n-th stream that is scanned, or ``p<n>`` for rows
+that no scan takes and that come out as they are: in these all three are NULL.
+"""
+FROM = "__from"
+"""Of which scan a row that comes out is, its columns in ``s<n>``; those that passed have -1 and ``p<n>``."""
+_CHUNK = 16
+"""Length of what comes before a scan's tag in the name of rows that wait."""
+
+Fold = Callable[[Any, dict[str, Any]], tuple[Any, dict[str, Any] | None]]
+
+limit_waiting()
+
+
+@dataclass(frozen=True)
+class Scanning:
+    """One scan of those that are done together.
+
+    ``reads``: the column of its input, or the place of the scan whose rows it takes at once. ``out``: whether
+    its rows come out.
+    """
+
+    operator: stateful.Scan
+    event_time: str | None
+    reads: str | int
+    out: bool = True
+
+
+def keyed(operator: stateful.Scan) -> str:
+    """Name the columns by which a scan goes, the same for all scans that go by the same."""
+    return ",".join(k.lower() for k in operator.keys)
+
+
+def key_text(operator: stateful.Scan, type_: StreamType, *, within: str | None = None) -> str:
+    """Write the key of a row as an expression: equal texts for equal keys, as Spark groups them.
+
+    ``within``: the column that holds the row as a struct.
+    """
+    parts = []
+    for key in operator.keys:
+        column = type_.schema.column(key)
+        text = f"`{column.name}`" if within is None else f"{within}.`{column.name}`"
+        if column.type.text in ("float", "double"):
+            text = f"IF({text} = 0, CAST(0 AS {column.type.text}), {text})"  # there are two zeros
+        parts.append(f"'{key.lower()}', {text}")
+    formats = "map('timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\", 'ignoreNullFields', 'false')"
+    return f"to_json(named_struct({', '.join(parts)}), {formats})" if parts else "''"
+
+
+def alone(operator: stateful.Scan, frame: DataFrame, type_: StreamType) -> DataFrame:
+    """Do one scan of a stream by itself. Watermarks are the caller's affair."""
+    event_time = stateful.by_event_time(operator, type_)
+    if event_time is not None:
+        frame = frame.where(f"`{event_time}` IS NOT NULL")
+    time = F.col(f"`{event_time}`") if event_time is not None else F.lit(None).cast("timestamp")
+    rows = frame.select(
+        F.lit(keyed(operator)).alias(KEYED),
+        F.expr(key_text(operator, type_)).alias(KEY),
+        time.alias(TIME, metadata={MARK: 0} if event_time is not None else {}),
+        F.struct(*(F.col(f"`{c}`") for c in frame.columns)).alias("i0"),
+    )
+    found = together(rows, [Scanning(operator, event_time, "i0")])
+    return found.select(*(F.col(f"s0.`{c}`") for c in Schema.parse(operator.schema_text).names))
+
+
+def together(rows: DataFrame, scans: Sequence[Scanning], passed: Sequence[Schema] = ()) -> DataFrame:
+    """Do scans of rows in their common form; ``passed``: the columns of rows that come out as they are."""
+    columns = [Column(FROM, INT)]
+    columns += [Column(f"s{n}", Schema.parse(s.operator.schema_text).struct) for n, s in enumerate(scans) if s.out]
+    columns += [Column(f"p{n}", schema.struct) for n, schema in enumerate(passed)]
+    timed = any(s.event_time is not None for s in scans)
+    return rows.groupBy(KEYED, KEY).transformWithState(
+        statefulProcessor=ScanProcessor(scans, passed=len(passed)),
+        outputStructType=spark_schema(columns),
+        outputMode="Append",
+        timeMode="EventTime" if timed else "None",
+    )
+
+
+def in_batch(operator: stateful.Scan, frame: DataFrame, type_: StreamType) -> DataFrame:
+    """Fold all rows of each key at once."""
+    event_time = stateful.by_event_time(operator, type_)
+    schema = Schema.parse(operator.schema_text)
+    target = spark_schema(schema.columns)
+    if event_time is not None:
+        frame = frame.where(f"`{event_time}` IS NOT NULL")
+    function, initial, order, where = (
+        operator.function.load(),
+        operator.initial,
+        operator.order_by,
+        operator.where,
+    )
+    if not operator.keys:
+        frame, function = frame.withColumn(ALL, F.lit(0)), _without_all(function)
+    grouped_by = [F.col(f"`{k}`") for k in operator.keys or (ALL,)]
+    names = list(schema.names)
+    arrow = to_arrow_schema(target, timezone="UTC")
+
+    def whole(group: pa.Table) -> pa.Table:
+        import pyarrow as pa
+
+        rows = sorted((_naive(row) for row in group.to_pylist()), key=order_key(order))
+        _, out = fold_rows(function, json.loads(initial), rows, where=where)
+        return pa.Table.from_pylist([{n: r.get(n) for n in names} for r in out], schema=arrow)
+
+    return frame.groupBy(*grouped_by).applyInArrow(whole, target)
+
+
+def _naive(value: Any) -> Any:
+    """Give times as PySpark's rows have them: in the session's zone, without saying so."""
+    if isinstance(value, dict):
+        return {k: _naive(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_naive(v) for v in value]
+    return value.replace(tzinfo=None) if hasattr(value, "tzinfo") else value
+
+
+def _without_all(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda state, row: function(state, {k: v for k, v in row.items() if k != ALL})
+
+
+def order_key(columns: Sequence[str]) -> Callable[[dict[str, Any]], Any]:
+    """Make a sort key over rows; NULLs first as in Spark, ties by the whole row so that order is total."""
+
+    def key(row: dict[str, Any]) -> Any:
+        first = tuple((row[c] is not None, row[c]) for c in columns)
+        return (first, tuple(repr(v) for v in row.values()))
+
+    return key
+
+
+def fold_rows(fold: Fold, state: Any, rows: list[dict[str, Any]], *, where: str) -> tuple[Any, list[dict[str, Any]]]:
+    """Fold rows into a state; an exception of the user's function names operator and row."""
+    out: list[dict[str, Any]] = []
+    for row in rows:
+        try:
+            state, result = fold(state, row)
+        except Exception as error:
+            raise UserCodeError(
+                f"the function raised {type(error).__name__}: {error}; row {row}",
+                where=where,
+                hint="correct the function; the unit goes on from its last batch",
+            ) from error
+        if result is not None:
+            out.append(result)
+    return state, out
+
+
+def deadline_ms(time: Any) -> int:
+    """Give the first whole millisecond at which a watermark has passed a time."""
+    micros = _micros(time)
+    return -(-micros // 1000)
+
+
+def _micros(time: Any) -> int:
+    aware = time.replace(tzinfo=UTC) if time.tzinfo is None else time
+    delta = aware - datetime(1970, 1, 1, tzinfo=UTC)
+    micros: int = (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+    return micros
+
+
+class _ScanWork:
+    """A scan as it runs: its function, loaded once, and what it is to do next for the key at hand."""
+
+    def __init__(self, scan: Scanning, place: int) -> None:
+        operator = scan.operator
+        self.tag, self.reads, self.event_time = scan_tag(operator.id), scan.reads, scan.event_time
+        self.place, self.name = place, f"s{place}" if scan.out else None
+        self.keyed, self.keys = keyed(operator), operator.keys
+        self.fold, self.initial, self.where = operator.function.load(), operator.initial, operator.where
+        self.order = order_key(operator.order_by)
+        self.schema = Schema.parse(operator.schema_text)
+        self.columns = self.schema.names
+        self.followers: list[_ScanWork] = []
+        self.fresh: list[dict[str, Any]] = []
+        self._arrow: Any = None
+
+    def take(self, giver: _ScanWork, rows: list[dict[str, Any]], of: list[dict[str, Any]]) -> None:
+        """Take the rows that another scan has made of others, as if they had come through Spark."""
+        if not rows:
+            return
+        import pyarrow as pa
+
+        keys = giver.keys
+        if any(row.get(k) != of[0].get(k) for row in rows for k in keys):
+            raise UserCodeError(
+                f"it gives rows another key than it took them by, and is said to keep {', '.join(keys)}",
+                where=giver.where,
+                hint="give each row its key, or leave keeps_keys out",
+            )
+
+        if self._arrow is None:
+            self._arrow = to_arrow_schema(spark_schema(giver.schema.columns), timezone="UTC")
+        given = pa.RecordBatch.from_pylist([{c: r.get(c) for c in giver.columns} for r in rows], self._arrow)
+        taken = [_naive(row) for row in given.to_pylist()]
+        self.fresh += [r for r in taken if self.event_time is None or r[self.event_time] is not None]
+
+    def run(self, stored: str | None, rows: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+        """Fold rows; give the new state as JSON, and the rows that come of it."""
+        rows.sort(key=self.order)
+        state, out = fold_rows(
+            self.fold, json.loads(self.initial if stored is None else stored), rows, where=self.where
+        )
+        try:
+            return json.dumps(state), out
+        except (TypeError, ValueError) as error:
+            raise UserCodeError(
+                f"the state cannot be stored as JSON: {error}",
+                where=self.where,
+                hint="use numbers, text, lists, dicts",
+            ) from error
+
+
+class ScanProcessor(StatefulProcessor):
+    """Folds users' functions over the rows of each key."""
+
+    def __init__(self, scans: Sequence[Scanning], *, passed: int = 0) -> None:
+        self._scans = tuple(scans)
+        self._passed = [f"p{n}" for n in range(passed)]
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Open the state: users' states as JSON by tag and, in event-time order, the rows that wait."""
+        self._work = [_ScanWork(scan, n) for n, scan in enumerate(self._scans)]
+        for work in self._work:
+            if isinstance(work.reads, int):
+                self._work[work.reads].followers.append(work)
+        self._inputs = sorted({str(w.reads) for w in self._work if isinstance(w.reads, str)})
+        self._timed = any(w.event_time is not None for w in self._work)
+        names = [w.name for w in self._work if w.name is not None]
+        self._empty: dict[str, Any] = dict.fromkeys([*names, *self._passed])
+        self._handle = handle
+        self._states = handle.getMapState("states", "tag string", "json string")
+        # By a name of the chunk that ends with the scan's tag.
+        self._waiting = handle.getMapState("waiting", "chunk string", "rows binary") if self._timed else None
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
+        """Fold at once, or set rows aside until the watermark has passed them; let others pass."""
+        if key[0] is None:
+            return self._pass(rows)
+        found: dict[str, list[dict[str, Any]]] = {name: [] for name in self._inputs}
+        for row in rows:
+            for name in self._inputs:
+                if row[name] is not None:
+                    found[name].append(row[name])
+                    break
+        work = [w for w in self._work if isinstance(w.reads, str) and w.keyed == key[0] and found[w.reads]]
+        if self._waiting is None:
+            for one in work:
+                one.fresh = [dict(r) for r in found[str(one.reads)]]  # each may change its own
+            return self._fold(key[0], {})
+        for one in work:
+            self._set_aside(one, found[str(one.reads)])
+        return iter(())
+
+    def _pass(self, rows: Iterator[Any]) -> Iterator[Row]:
+        for row in rows:
+            taken = {name: row[name] for name in self._passed if row[name] is not None}
+            yield Row(**{FROM: -1, **self._empty, **taken})
+
+    def _set_aside(self, one: _ScanWork, rows: list[dict[str, Any]]) -> None:
+        assert self._waiting is not None and one.event_time is not None
+        self._waiting.updateValue((f"{uuid4().hex[:_CHUNK]}{one.tag}",), (pickle.dumps(rows),))
+        self._handle.registerTimer(min(deadline_ms(r[one.event_time]) for r in rows))
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        """Fold the rows that the watermark has passed."""
+        assert self._waiting is not None
+        waiting: dict[str, list[dict[str, Any]]] = {}
+        for (chunk,), (data,) in list(self._waiting.iterator()):
+            waiting.setdefault(chunk[_CHUNK:], []).extend(pickle.loads(data))
+        self._waiting.clear()  # with what was left by scans that are no more
+        return self._fold(key[0], waiting, timerValues.getCurrentWatermarkInMs())
+
+    def _fold(self, by: str, waiting: dict[str, list[dict[str, Any]]], passed: int | None = None) -> Iterator[Row]:
+        """Fold what is ready into a key's states, each scan's rows before those that others make of them."""
+        mine = [w for w in self._work if w.keyed == by]
+        states: dict[str, str] | None = None
+        for one in mine:
+            rows = one.fresh + waiting.get(one.tag, [])
+            one.fresh = []
+            if passed is not None and one.event_time is not None:
+                rest = [r for r in rows if deadline_ms(r[one.event_time]) > passed]
+                if rest:
+                    self._set_aside(one, rest)
+                    rows = [r for r in rows if deadline_ms(r[one.event_time]) <= passed]
+            if not rows:
+                continue
+            if states is None:
+                states = self._stored(mine)
+            state, out = one.run(states.get(one.tag), rows)
+            self._states.updateValue((one.tag,), (state,))
+            for other in one.followers:
+                other.take(one, out, rows)
+            if one.name is not None:
+                for row in out:
+                    found = Row(**{c: row.get(c) for c in one.columns})
+                    yield Row(**{FROM: one.place, **self._empty, one.name: found})
+
+    def _stored(self, scans: Sequence[_ScanWork]) -> dict[str, str]:
+        """Read the states of a key: one, or all at once."""
+        if len(scans) == 1:
+            found = self._states.getValue((scans[0].tag,))
+            return {scans[0].tag: found[0]} if found else {}
+        return {tag: state for (tag,), (state,) in self._states.iterator()}
+
+    def close(self) -> None:
+        """Release nothing: the state belongs to Spark."""

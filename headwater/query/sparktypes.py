@@ -1,0 +1,49 @@
+"""Headwater's types as PySpark's, made here: PySpark would ask whichever server it thinks of as active."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark.sql import types
+
+from headwater.sql import schema
+
+MARK = "spark.watermarkDelayMs"
+WINDOW_MARK = "spark.timeWindow"
+"""Column metadata by which Spark knows the event time of a stream, and the windows of one."""
+
+_ATOMIC: dict[str, type[types.DataType]] = {
+    "tinyint": types.ByteType,
+    "smallint": types.ShortType,
+    "int": types.IntegerType,
+    "bigint": types.LongType,
+    "float": types.FloatType,
+    "double": types.DoubleType,
+    "string": types.StringType,
+    "boolean": types.BooleanType,
+    "binary": types.BinaryType,
+    "date": types.DateType,
+    "timestamp": types.TimestampType,
+    "timestamp_ntz": types.TimestampNTZType,
+}
+
+
+def spark_schema(columns: Iterable[schema.Column]) -> types.StructType:
+    """Give columns as a schema of PySpark's."""
+    return types.StructType([types.StructField(c.name, spark_type(c.type)) for c in columns])
+
+
+def spark_type(type_: schema.DataType) -> types.DataType:
+    """Give a type that a column may have as PySpark's."""
+    match type_:
+        case schema.AtomicType(name):
+            return _ATOMIC[name]()
+        case schema.DecimalType(precision, scale):
+            return types.DecimalType(precision, scale)
+        case schema.ArrayType(element):
+            return types.ArrayType(spark_type(element))
+        case schema.MapType(key, value):
+            return types.MapType(spark_type(key), spark_type(value))
+        case schema.StructType(fields):
+            return spark_schema(fields)
+    raise TypeError(f"no column has the type {type_}")

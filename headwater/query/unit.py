@@ -1,0 +1,476 @@
+"""A unit as one streaming query: its inputs, its operators, its outputs in one pass.
+
+How event time crosses zones. A channel's log carries a *frontier*: no row after it has an event
+time up to it. A unit that reads several logs gets, once per batch, a punctuation row with the
+least frontier of them all, and takes its watermark from that column alone (``__wm``), not from
+the rows: a fast zone's rows cannot make a slow zone's late. When all its input has ended,
+the frontier is the end of time, and every window closes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headwater.adapt.model import waits_for_time
+from headwater.channels.channelspec import channel_spec, lineage_of
+from headwater.connectors.sources import (
+    CORRUPT,
+    can_be_malformed,
+    dead_letter_columns,
+    every_field_parsed,
+    source_frame,
+    well_formed,
+)
+from headwater.connectors.writers import DEAD_LETTERS
+from headwater.dataflow import operators as ops
+from headwater.dataflow import sources, stateful
+from headwater.dataflow.sinks import CallbackSink, FileSink, JdbcSink, KafkaSink, Sink
+from headwater.dataflow.types import StreamType
+from headwater.disk.checkpoint import AGAIN, checkpoint_number
+from headwater.disk.layout import Layout, full_path
+from headwater.plan.content import source_locations, visited
+from headwater.plan.onepass import one_pass, steps
+from headwater.plan.spec import UnitSpec
+from headwater.query import compile
+from headwater.query.corrupt import DEAD, GOOD, PASSED, past, read_whole
+from headwater.query.counting import TAGS, Counting, Read, points, rejects_of, rows_of
+from headwater.query.fanout import tagged
+from headwater.query.ingest import Inputs
+from headwater.query.latency import LatencyTracking
+from headwater.query.writer import TAG, tag_column
+from headwater.sql.lexer import quote_string
+
+WATERMARK = "__wm"
+END_OF_TIME = "9999-01-01T00:00:00Z"
+
+
+@dataclass(frozen=True)
+class CompiledUnit:
+    """A unit's frame, ready to be started, and the outlets its rows go to."""
+
+    frame: DataFrame
+    sink_writers: tuple[dict[str, Any], ...]
+    spark_sink: JdbcSink | None
+    controlled: bool
+    """Whether the end of its input must be told through its control directory."""
+    scans: int
+    """How often it reads each of its sources."""
+    counting: Counting
+    """How its operators' rows are counted."""
+
+
+def source_name(text: str) -> str:
+    """Make a name that Spark accepts for a streaming source."""
+    return "".join(c if c.isalnum() else "_" for c in text)
+
+
+def name_of_channels(spec: UnitSpec, operator: str) -> str:
+    """Name the source that reads an operator's channels."""
+    return source_name(f"c_{spec.tags[operator]}")
+
+
+def names_of_source(spec: UnitSpec, source: sources.Source) -> dict[str, str]:
+    """Name what reads a source at each of the unit's locations."""
+    here = spec.unit.locations
+    places = here if source.per_location else here[:1]
+    return {place: source_name(f"s_{spec.tags[source.id]}_{place}") for place in places}
+
+
+def apart(again: str) -> str:
+    """Give what tells the name of a second read of a source from the first one's; see ``reads_agree``."""
+    return f"{AGAIN}{again.removeprefix('_')}" if again else ""
+
+
+class UnitCompiler:
+    """Builds the query of one unit."""
+
+    def __init__(
+        self,
+        spec: UnitSpec,
+        spark: SparkSession,
+        layout: Layout,
+        channel: dict[str, Any],
+        parallelism: int,
+        *,
+        measure: bool = True,
+    ) -> None:
+        self._spec = spec
+        self._flow = spec.flow
+        self._unit = spec.unit
+        self._spark = spark
+        self._layout = layout
+        self._channel = channel
+        self._parallelism = parallelism
+        self._controlled = False
+        self._reads: Counter[str] = Counter()
+        self._measure = measure
+        self._counting = Counting()
+        self._served = one_pass(spec.flow, spec.unit.operators)
+        self._points = self._to_observe() if measure else frozenset()
+
+    def compile(self) -> CompiledUnit:
+        """Compile inputs, operators and outputs."""
+        outputs = self._unit.outputs
+        last = self._flow[outputs[0]]
+        if isinstance(last, JdbcSink):
+            frame, sink_writers, sink = self._frame(last.inputs[0]), [], last
+        else:
+            frame, sink_writers, sink = *self._routed(), None
+            self._counting.outputs = list(outputs)
+        counting = self._counting if self._measure else Counting()
+        return CompiledUnit(frame, tuple(sink_writers), sink, self._controlled, self._scans(), counting)
+
+    def _scans_of_pass(self) -> set[str]:
+        return set(self._served.scans) if self._served is not None else set()
+
+    def _scans(self) -> int:
+        return max((self._reads[s.id] for s in self._sources()), default=1)
+
+    # ------------------------------------------------------------ what is counted
+
+    def _to_observe(self) -> frozenset[str]:
+        """Choose the operators whose rows the query has to count, because nothing else tells of them."""
+        flow, unit = self._flow, self._unit
+        is_routed = not isinstance(flow[unit.outputs[0]], JdbcSink)
+        shown = set(visited(flow, unit))
+        way = self._past()
+        if (
+            way is not None
+            and not self._scans_of_pass()
+            and not any(isinstance(o, ops.MapBatches | ops.Explode) for o in way)
+        ):
+            shown = set()  # counting would be seen
+        if not self._works_hard():
+            shown = {i for i in shown if i not in flow or not isinstance(flow[i], (ops.Where, ops.Explode))}
+        known = {i for i in visited(flow, unit) if self._tells_rows(i, is_routed=is_routed)}
+        known |= self._scans_of_pass()
+        return points(flow, unit.operators, shown, known | set(unit.outputs if is_routed else ()))
+
+    def _works_hard(self) -> bool:
+        """Tell whether a row costs the unit some microseconds anyway, so that counting it inside is not seen.
+
+        An observation tears Spark's compiled loop apart: 0.1 to 0.25 µs a row, as much as a filter costs.
+        """
+        dear = (ops.MapBatches, ops.Transform)
+        inside = [self._flow[i] for i in self._unit.operators]
+        texts = any(isinstance(o, sources.Source) and can_be_malformed(o) for o in inside)
+        return texts or any(o.stateful or isinstance(o, dear) for o in inside)
+
+    def _tells_rows(self, id_: str, *, is_routed: bool) -> bool:
+        """Tell whether the rows that Spark reads for it are its rows, apart from malformed ones."""
+        if id_ in self._flow:
+            operator = self._flow[id_]
+            return isinstance(operator, sources.Source) and (is_routed or not can_be_malformed(operator))
+        return not self._punctuated(self._flow.types[id_]) and self._unit.part is None
+
+    def _count(self, frame: DataFrame, name: str, *conditions: str) -> DataFrame:
+        """Let the query count a frame's rows: all, or for each condition those that meet it."""
+        if not self._measure:
+            return frame
+        counts = [F.count_if(F.expr(c)) for c in conditions] or [F.count(F.lit(1))]
+        return frame.observe(name, *(count.alias(f"c{n}") for n, count in enumerate(counts)))
+
+    # ------------------------------------------------------------ inputs and operators
+
+    def _frame(self, id_: str) -> DataFrame:
+        """Give the stream of an operator, inside the unit or from a channel, its rows counted once."""
+        frame = self._made(id_)
+        if id_ not in self._points or id_ in self._counting.observed:
+            return frame
+        self._counting.observed.append(id_)
+        return self._count(frame, rows_of(id_))
+
+    def _made(self, id_: str) -> DataFrame:
+        """Make the stream of an operator.
+
+        Where two branches meet again, each has its own copy of what they share, down to the reads:
+        a Spark query over Connect cannot use one read twice.
+        """
+        if id_ not in self._flow:
+            return self._read_channel(id_)
+        operator = self._flow[id_]
+        if isinstance(operator, sources.Source):
+            return self._read_source(operator)
+        if isinstance(operator, ops.Watermark):
+            return self._watermark(operator, self._frame(operator.inputs[0]))
+        frames = [self._frame(i) for i in operator.inputs]
+        types = [self._flow.types[i] for i in operator.inputs]
+        made = compile.apply(operator, frames, types, streaming=True)
+        keeps_columns = isinstance(operator, stateful.Aggregate | stateful.Join)
+        return compile.whole(made, self._flow.types[id_]) if keeps_columns else made
+
+    def _again(self, id_: str) -> str:
+        """Count another read of a source or channel; give what tells its name from the first one's."""
+        self._reads[id_] += 1
+        return "" if self._reads[id_] == 1 else f"_{self._reads[id_]}"
+
+    def _raw_sources(self, source: sources.Source) -> list[tuple[str, DataFrame]]:
+        """Give the source's stream at each location the unit covers, malformed records included."""
+        found = []
+        again = self._again(source.id)
+        for location, name in names_of_source(self._spec, source).items():
+            spool = self._layout.spool(source.id, self._spec.tags[source.id], location) / "members.json"
+            name += apart(again)
+            found.append((location, source_frame(self._spark, source, location, name=name, spool=spool)))
+            counts = not again and source.id not in self._points
+            self._counting.reads.append(Read(source.id, location, counts))
+        return found
+
+    def _read_source(self, source: sources.Source) -> DataFrame:
+        frames = [f for _, f in self._raw_sources(source)]
+        if can_be_malformed(source):
+            frames = [well_formed(f, source.schema()) for f in frames]
+        whole = frames[0]
+        for frame in frames[1:]:
+            whole = whole.unionByName(frame)
+        return whole
+
+    def _read_channel(self, id_: str) -> DataFrame:
+        type_ = self._flow.types[id_]
+        again = self._again(id_)
+        punctuate = self._punctuated(type_)
+        counts = not again and not punctuate and id_ not in self._points
+        self._counting.reads.append(Read(id_, counts=counts))
+        reader = (
+            self._spark.readStream.name(name_of_channels(self._spec, id_) + again)
+            .format("headwater_channel")
+            .option("members", str(self._layout.members(self._unit, id_)))
+            .option("reader", f"{self._unit.checkpoint}{again}")
+            .option("schema", type_.schema.text)
+            .option("parallelism", str(self._parallelism))
+            .option("punctuate", str(punctuate).lower())
+            .option("at_once", "true")
+        )
+        if "max_rows_per_batch" in self._channel:
+            reader = reader.option("max_rows_per_batch", str(self._channel["max_rows_per_batch"]))
+        frame = reader.load()
+        frame = self._timed(frame, type_, "0 seconds") if punctuate else compile.mark(frame, type_)
+        part = self._unit.part
+        if part is not None:
+            # Behind the watermark: punctuation is for every part.
+            frame = frame.where(f"pmod(xxhash64(`{part.column}`), {part.count}) = {part.index}")
+        return frame
+
+    def _watermark(self, operator: ops.Watermark, frame: DataFrame, also: tuple[str, ...] = ()) -> DataFrame:
+        """Take the watermark from the rows' own event time, and from the word that input has ended.
+
+        ``also``: columns beside those of the stream.
+        """
+        if not self._needs_watermark():
+            return frame
+        self._controlled = True
+        directory = self._layout.control(self._unit)
+        directory.mkdir(parents=True, exist_ok=True)
+        end = (
+            self._spark.readStream.name(source_name(f"e_{self._spec.tags[operator.id]}{self._again(operator.id)}"))
+            .schema(f"`{WATERMARK}` timestamp")
+            .json(str(directory))
+        )
+        self._counting.reads.append(Read(operator.id, counts=False))
+        timed = frame.withColumn(WATERMARK, F.col(f"`{operator.column}`"))
+        both = timed.unionByName(end, allowMissingColumns=True)
+        type_ = self._flow.types[operator.id]
+        delay = compile.span(operator.duration(operator.delay, "delay"))
+        return self._timed(both, type_, delay, also)
+
+    def _timed(self, frame: DataFrame, type_: StreamType, delay: str, also: tuple[str, ...] = ()) -> DataFrame:
+        """Let ``__wm`` drive the watermark, drop punctuation, and name the event-time column to Spark.
+
+        The condition stays where it is because it is not deterministic to Spark's optimizer, and so
+        does every filter after it: pushed below the watermark, they would drop the punctuation.
+        """
+        rows = frame.withWatermark(WATERMARK, delay).where(
+            f"(`{WATERMARK}` IS NULL OR `{WATERMARK}` < timestamp'{END_OF_TIME}') "
+            f"AND NOT ({self._is_punctuation(type_)}) AND spark_partition_id() >= 0"
+        )
+        return compile.mark(rows.drop(WATERMARK), type_, also)
+
+    def _is_punctuation(self, type_: StreamType) -> str:
+        assert type_.event_time is not None
+        return f"`{WATERMARK}` IS NOT NULL AND `{type_.event_time.column}` IS NULL"
+
+    def _punctuated(self, type_: StreamType) -> bool:
+        """Tell whether the rows of a channel come with punctuation."""
+        return type_.event_time is not None and self._needs_watermark()
+
+    def _needs_watermark(self) -> bool:
+        """Tell whether Spark must follow event time: for state, or to tell later units how far it is."""
+        if self._needs_state():
+            return True
+        timed = any(c.event_time is not None for c in self._spec.outputs)
+        return timed and not self._direct_time()
+
+    # ------------------------------------------------------------ outputs
+
+    def _routed(self) -> tuple[DataFrame, list[dict[str, Any]]]:
+        """Give the frame whose rows say where they go, and the outlets they go to."""
+        outputs = self._unit.outputs
+        sink_writers = [self._sink_writer(tag, id_) for tag, id_ in enumerate(outputs)]
+        texts = [s for s in self._sources() if can_be_malformed(s)]
+        if texts:
+            sink_writers.append(
+                {
+                    "tag": len(outputs),
+                    "kind": DEAD_LETTERS,
+                    "path": str(self._layout.dead_letters(self._unit)),
+                    "unit": self._unit.id,
+                    "zone": self._unit.zone,
+                    "lineage": lineage_of(self._layout.checkpoint(self._unit)),
+                    "options": {s.id: dict(s.options) for s in texts if isinstance(s, sources.FileSource)},
+                }
+            )
+        if len(sink_writers) == 1:
+            return self._only(outputs[0]), sink_writers
+        way = self._past()
+        if way is not None:
+            return self._in_one_read(texts[0], way), sink_writers
+        frame = self._fan_out()
+        for source in texts:
+            for location, raw in self._raw_sources(source):
+                dead = self._rejected(self._dead(source, location, raw), source, location)
+                frame = frame.unionByName(dead, allowMissingColumns=True)
+        return frame, sink_writers
+
+    def _sources(self) -> list[sources.Source]:
+        return [o for i in self._unit.operators if isinstance(o := self._flow[i], sources.Source)]
+
+    def _fan_out(self) -> DataFrame:
+        """Tag the rows of each output, computed from the trunk in one pass."""
+        outputs, served = self._unit.outputs, self._served
+        if served is None or (len(outputs) == 1 and not served.scans):
+            frame = self._frame(outputs[0])
+            return frame.select(F.lit(0).alias(TAG), _whole(frame.columns).alias(tag_column(0)))
+        base = self._frame(served.root)
+        routed = tagged(self._flow, served, outputs, base, self._counted)
+        return self._tags_counted(routed)
+
+    def _only(self, output: str) -> DataFrame:
+        """Give the rows of a lone output, without a tag."""
+        if self._served is None or not self._served.scans:
+            return self._frame(output)
+        return self._fan_out().select(f"{tag_column(0)}.*")
+
+    def _counted(self, frame: DataFrame, scan: str, condition: str) -> DataFrame:
+        """Let the query count the rows of a scan that is done with others."""
+        self._counting.observed.append(scan)
+        return self._count(frame, rows_of(scan), condition)
+
+    def _rejected(self, frame: DataFrame, source: sources.Source, location: str) -> DataFrame:
+        """Let the query count the malformed records of a source at a location."""
+        self._counting.rejects.append((source.id, location))
+        tag = len(self._unit.outputs)
+        condition = f"{TAG} = {tag} AND {tag_column(tag)}.location = {quote_string(location)}"
+        return self._count(frame, rejects_of(source.id, location), condition)
+
+    def _past(self) -> list[ops.Operator] | None:
+        """Give the way from a lone text source to the root, if malformed records can go past all on it."""
+        own = self._sources()
+        if self._served is None or len(own) != 1 or not can_be_malformed(own[0]):
+            return None
+        return steps(self._flow, own[0].id, self._served.root, beside=PASSED)
+
+    def _in_one_read(self, source: sources.Source, way: list[ops.Operator]) -> DataFrame:
+        """Route rows and malformed records of a lone text source that is read once."""
+        assert self._served is not None
+        frames = [read_whole(raw, source, location) for location, raw in self._raw_sources(source)]
+        frame = frames[0]
+        for other in frames[1:]:
+            frame = frame.unionByName(other)
+        for step in way:
+            if isinstance(step, ops.Watermark):
+                frame = self._watermark(step, frame, also=(CORRUPT, DEAD))
+            elif not isinstance(step, Sink):
+                frame = past(step, frame)
+            if step.id in self._points:
+                self._counting.observed.append(step.id)
+                frame = self._count(frame, rows_of(step.id), GOOD)
+        outputs = self._unit.outputs
+        routed = tagged(self._flow, self._served, outputs, frame, self._counted, aside=True)
+        if len(outputs) > 1:
+            routed = self._tags_counted(routed)
+        for location in dict.fromkeys(r.location for r in self._counting.reads if r.operator == source.id):
+            routed = self._rejected(routed, source, str(location))
+        return routed
+
+    def _tags_counted(self, routed: DataFrame) -> DataFrame:
+        return self._count(routed, TAGS, *(f"{TAG} = {tag}" for tag in range(len(self._unit.outputs))))
+
+    def _needs_state(self) -> bool:
+        return any(self._flow[i].stateful for i in self._unit.operators)
+
+    def _direct_time(self) -> bool:
+        return self._spec.direct_time
+
+    def _dead(self, source: sources.Source, location: str, raw: DataFrame) -> DataFrame:
+        tag = len(self._unit.outputs)
+        every = every_field_parsed(source.schema())
+        bad = raw.where(f"`{CORRUPT}` IS NOT NULL AND {every}")
+        row = f"struct({', '.join(dead_letter_columns(source, location))})"
+        return bad.selectExpr(f"{tag} AS {TAG}", f"{row} AS {tag_column(tag)}")
+
+    def _sink_writer(self, tag: int, id_: str) -> dict[str, Any]:
+        """Describe where an output's rows go."""
+        operator, stored = self._flow[id_], self._spec.tags[id_]
+        lineage = lineage_of(self._layout.checkpoint(self._unit))
+        if isinstance(operator, FileSink):
+            path = full_path(operator.path.replace("{zone}", self._unit.zone))
+            named = {
+                "path": path,
+                "name": f"{self._unit.node}-{stored}{self._unit.suffix}",
+                "lineage": lineage,
+            }
+            return {"tag": tag, "kind": "files", "format": operator.format, **named}
+        scratch = str(self._layout.sink(id_, stored, self._unit))
+        if isinstance(operator, CallbackSink):
+            code = operator.function.pickled
+            return {"tag": tag, "kind": "callback", "function": code, "operator": id_, "path": scratch}
+        if isinstance(operator, KafkaSink):
+            number = checkpoint_number(str(self._layout.checkpoint(self._unit)), where=operator.where)
+            servers = {"bootstrap.servers": operator.bootstrap_servers}
+            return {
+                "tag": tag,
+                "kind": "kafka",
+                "path": scratch,
+                "operator": id_,
+                "topic": operator.topic,
+                "settings": {**dict(operator.options), **servers},
+                "id": f"headwater-{number}-{stored}",
+                "delivery": operator.delivery,
+                "user_env": operator.user_env,
+                "password_env": operator.password_env,
+            }
+        if isinstance(operator, Sink):
+            fsync = self._channel.get("fsync", True)
+            return {"tag": tag, "kind": "filelog", "path": scratch, "fsync": fsync, "lineage": lineage}
+        channel = next(c for c in self._spec.outputs if c.operator == id_)
+        described = channel_spec(self._spec, channel, self._layout)
+        kind = "filelog" if channel.broker is None else "kafkalog"
+        sink_writer = {"tag": tag, **described, **self._channel, "kind": kind, "lineage": lineage}
+        if channel.links:
+            sink_writer["compression"] = "zstd"  # of the same speed as lz4 here, and less for the link
+        if channel.event_time is not None:
+            if self._direct_time():
+                sink_writer |= {"event_time": channel.event_time.column, "delay": channel.event_time.delay}
+            else:
+                sink_writer["offsets"] = str(self._layout.checkpoint(self._unit) / "offsets")
+        return sink_writer
+
+
+def tracking_of(spec: UnitSpec, layout: Layout) -> LatencyTracking:
+    """Tell what a unit's query reads, and where it notes what has gone through."""
+    unit = spec.unit
+    members = [layout.members(unit, id_) for id_ in spec.own_readers]
+    for id_, locations in source_locations(spec.flow, unit).items():
+        if isinstance(spec.flow[id_], sources.MqttSource):
+            members += [layout.spool(id_, spec.tags[id_], at) / "members.json" for at in locations]
+    late = any(waits_for_time(spec.flow[o]) for o in unit.operators)
+    return LatencyTracking(Inputs(layout.checkpoint(unit), tuple(members)), layout.passed(unit), late)
+
+
+def _whole(columns: list[str]) -> Any:
+    return F.struct(*(F.col(f"`{c}`") for c in columns))

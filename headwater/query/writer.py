@@ -1,0 +1,191 @@
+"""Spark's way out: one query's rows, routed to any number of outlets.
+
+Option ``config`` of ``headwater_sink``::
+
+    {"epoch": 3, "sink_writers": [{"tag": 0, "kind": "filelog", "path": "...", "event_time": "ts"},
+                             {"tag": 1, "kind": "files", "format": "parquet", "path": "..."}],
+     "passage": {...}, "run": "..."}
+
+``tracking`` (see there) tells what the query reads, and where to note what has gone through. ``run`` is what
+``checkpoint.begin_run`` gave: without it nobody can take back a batch. Both may be left out.
+
+With one outlet the frame's columns are the outlet's. With several the frame is ``__out`` (the
+tag) and one struct column ``o<tag>`` per outlet, so that one query feeds them all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from headwater.channels.segments import Segment
+from headwater.connectors.writers import DEAD_LETTERS, SinkWriter, SinkWriterTask, open_sink_writer
+from headwater.core.errors import ChannelError, RuntimeFailure
+from headwater.disk.checkpoint import begin_to_publish
+from headwater.query.ingest import IngestTimes
+from headwater.query.latency import LatencyTracking
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+SINK_FORMAT = "headwater_sink"
+TAG = "__out"
+
+
+def tag_column(tag: int) -> str:
+    """Return the name of the struct column with an outlet's rows."""
+    return f"o{tag}"
+
+
+def sink_config(
+    epoch: int, sink_writers: Sequence[Mapping[str, Any]], tracking: LatencyTracking, run: str | None = None
+) -> str:
+    """Write option ``config``."""
+    if not sink_writers:
+        raise RuntimeFailure("a unit without outputs", where="sink", hint="report this as a defect")
+    config = {"epoch": epoch, "sink_writers": list(sink_writers), "tracking": tracking.to_data(), "run": run}
+    return json.dumps(config)
+
+
+class HeadwaterSink(DataSource):
+    """Write to the sink writers of a unit."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return SINK_FORMAT
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> UnitWriter:
+        """Make the writer of one batch."""
+        try:
+            config = json.loads(self.options["config"])
+            epoch, specs = int(config["epoch"]), list(config["sink_writers"])
+            tags = [int(spec.get("tag", 0)) for spec in specs]
+            tracking = LatencyTracking.from_data(config["tracking"]) if "tracking" in config else None
+            run = config.get("run")
+        except (KeyError, ValueError, TypeError) as error:
+            raise ChannelError(
+                f"not a sink config: {error!r}",
+                where=f"sink {SINK_FORMAT}",
+                hint='give option "config" = {"epoch": int, "sink_writers": [{"tag": int, "kind": ...}]}',
+            ) from None
+        if not specs or len(set(tags)) != len(tags):
+            raise ChannelError(
+                f"sink writers have the tags {tags}",
+                where=f"sink {SINK_FORMAT}",
+                hint="give each sink writer its tag",
+            )
+        if len(specs) > 1:
+            wanted = [TAG, *map(tag_column, tags)]
+            if sorted(schema.names) != sorted(wanted):
+                raise ChannelError(
+                    f"{len(specs)} sink writers need {', '.join(wanted)}, not {', '.join(schema.names)}",
+                    where=f"sink {SINK_FORMAT}",
+                    hint=f"make one struct column o<tag> per sink writer and an int column {TAG}",
+                )
+        return UnitWriter(epoch, dict(zip(tags, specs, strict=True)), tracking, run)
+
+
+class SinkMessage(WriterCommitMessage):
+    """What one task left in staging, by the sink writer's tag."""
+
+    def __init__(self, pieces: Mapping[int, Segment]) -> None:
+        self.pieces = dict(pieces)
+
+
+class UnitWriter(DataSourceStreamArrowWriter):
+    """Write tasks' rows to staging, then commit sink writer by sink writer.
+
+    Python functions come last: what they do cannot be taken back, so they see only batches
+    that all other outlets have taken.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        specs: Mapping[int, Mapping[str, Any]],
+        tracking: LatencyTracking | None = None,
+        run: str | None = None,
+    ) -> None:
+        self._epoch = epoch
+        self._specs = dict(specs)
+        self._tracking = tracking
+        self._run = run
+        # Spark makes a writer for every batch it plans: a crash is healed before the next one.
+        for sink_writer in self._sink_writers().values():
+            sink_writer.recover()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
+        """Write one task's rows."""
+        tasks = {tag: sink_writer.open() for tag, sink_writer in self._sink_writers().items()}
+        try:
+            if len(tasks) == 1:
+                (task,) = tasks.values()
+                for batch in iterator:
+                    task.write(batch)
+            else:
+                for batch in iterator:
+                    route(batch, tasks)
+            pieces = {tag: task.close() for tag, task in tasks.items()}
+        except BaseException:
+            for task in tasks.values():
+                task.abandon()
+            raise
+        return SinkMessage({tag: piece for tag, piece in pieces.items() if piece is not None})
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Commit a batch in every outlet; each one skips a batch it has.
+
+        Raises ChannelError for a batch that was taken back after its query was stopped.
+        """
+        if self._run is not None:
+            begin_to_publish(self._run, batchId)
+        tracking = self._tracking
+        ingested = tracking.ingested(batchId) if tracking is not None else None
+        sink_writers = self._sink_writers(ingested)
+        for tag in sorted(sink_writers, key=lambda t: self._specs[t].get("kind") == "callback"):
+            sink_writers[tag].commit(_pieces(messages, tag), batchId)
+        if tracking is not None:
+            given = [t for t, spec in self._specs.items() if spec.get("kind") != DEAD_LETTERS]
+            tracking.note(batchId, sum(p.rows for t in given for p in _pieces(messages, t)), ingested)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Remove what the tasks of a failed batch have written."""
+        for tag, sink_writer in self._sink_writers().items():
+            sink_writer.abort(_pieces(messages, tag))
+
+    def _sink_writers(self, ingested: IngestTimes | None = None) -> dict[int, SinkWriter]:
+        told = {"ingested": (ingested.oldest, ingested.newest)} if ingested is not None else {}
+        return {tag: open_sink_writer({**spec, **told}, self._epoch) for tag, spec in self._specs.items()}
+
+
+def _pieces(messages: Sequence[WriterCommitMessage | None], tag: int) -> list[Segment]:
+    # Spark gives None for a task that failed.
+    return [m.pieces[tag] for m in messages if isinstance(m, SinkMessage) and tag in m.pieces]
+
+
+def route(batch: pa.RecordBatch, tasks: Mapping[int, SinkWriterTask]) -> None:
+    """Give each outlet its rows of a tagged batch."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    names = batch.schema.names
+    tags = batch.column(names.index(TAG))
+    present = pc.unique(tags).to_pylist()
+    unknown = [tag for tag in present if tag not in tasks]
+    if unknown:
+        raise ChannelError(
+            f"rows with tag {unknown[0]!r}, but outlets have {', '.join(map(str, sorted(tasks)))}",
+            where=f"sink {SINK_FORMAT}",
+            hint=f"let {TAG} hold the outlet's tag in every row",
+        )
+    for tag in present:
+        rows = batch.column(names.index(tag_column(tag)))
+        if len(present) > 1:
+            rows = rows.filter(pc.equal(tags, pa.scalar(tag, tags.type)))
+        fields = [rows.type.field(i).name for i in range(rows.type.num_fields)]
+        tasks[tag].write(pa.RecordBatch.from_arrays(rows.flatten(), names=fields))

@@ -1,0 +1,1 @@
+"""A Spark to run queries on: started, reached, warmed, measured."""

@@ -1,0 +1,491 @@
+"""A zone's Spark: a Spark Connect server that Headwater starts on this machine.
+
+The server lives in its own session of processes, so that Ctrl-C in a terminal reaches only
+Headwater, which then stops queries at a batch boundary. It listens on loopback only and takes
+only clients that know its token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headwater.core.errors import RuntimeFailure, Unavailable
+from headwater.disk.ports import address_towards, keep_port
+from headwater.spark.sparkclient import connect
+from headwater.spark.zygote import supported, write_launcher
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+START_SECONDS = 120.0
+STOP_SECONDS = 20.0
+JAVA = 17
+_RETRIES = 4  # of a request, in some 5 seconds
+
+KEEP_COMPILED = "-XX:-UseCodeCacheFlushing"
+"""Java 17 drops compiled code that was not seen at work lately. A query that rests between batches was
+compiled over and over by that: a tenth to a third of a core in each of seven Sparks on two cores."""
+
+STREAMING_CONF: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    # Sources by name, so that a checkpoint outlives a change of its query's sources.
+    "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
+    "spark.sql.streaming.offsetLog.formatVersion": "2",
+    # transformWithState needs RocksDB; one provider for all keeps every state movable.
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    # Rows of a slow zone must not become late because a fast one is ahead.
+    "spark.sql.streaming.multipleWatermarkPolicy": "min",
+    # A malformed field must be noticed whichever columns the query happens to use.
+    "spark.sql.csv.parser.columnPruning.enabled": "false",
+    # Without a trigger interval, an idle query looks for input this often: with Spark's 10 ms, one that
+    # lists files kept a fifth of a core busy.
+    "spark.sql.streaming.pollingDelay": "100ms",
+    # Java never compiles a method of more than 8,000 bytes, and interpreted it is some twenty times slower:
+    # Spark is to make smaller ones of it.
+    "spark.sql.codegen.hugeMethodLimit": "8000",
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.numRecentProgressUpdates": "30",
+}
+
+SERVER_CONF: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.log.level": "WARN",
+    "spark.sql.catalogImplementation": "in-memory",
+    # Java made for plans: with the default of 100, some queries drop each other's and make it every batch.
+    "spark.sql.codegen.cache.maxEntries": "1000",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    # A rename is enough for checkpoints on a local disk; the default forks a shell command per file.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+
+QUICK_CONF: Mapping[str, str] = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+
+class Endpoint(Protocol):
+    """A Spark that units run on."""
+
+    directory: Path
+    cores: int
+    attached: bool
+    """Whether queries may run there that were started by somebody who is gone."""
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """Give the processes of this machine from which all others of it descend; none if it is elsewhere."""
+
+    @property
+    def generation(self) -> str:
+        """Tell one server from the next that takes its place; it changes with every start."""
+
+    def session(self) -> SparkSession:
+        """Give the client session, with Headwater's data sources registered."""
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether it is there."""
+
+    def restart(self) -> None:
+        """Start it again, or meet it again, after it has ended."""
+
+    def stop(self) -> None:
+        """End it, or part from it."""
+
+
+@dataclass
+class LocalEndpoint:
+    """A Spark Connect server process on this machine, and the way to reach it."""
+
+    directory: Path
+    port: int
+    token: str
+    pid: int
+    cores: int
+    session_id: str
+    attached: bool = False
+    """Whether it was found running, perhaps with queries."""
+    processes: tuple[int, ...] = ()
+    """The server and the zygote of its Python workers; none where a cluster does the work."""
+
+    @classmethod
+    def attach(cls, directory: Path) -> LocalEndpoint | None:
+        """Find the server that runs in a directory, whoever started it; None when none does."""
+        record = _read_record(directory)
+        if record is None or not _is_ours(int(record["pid"]), directory):
+            return None
+        found = cls(
+            directory,
+            int(record["port"]),
+            str(record["token"]),
+            int(record["pid"]),
+            int(record["cores"]),
+            str(record["session"]),
+            attached=True,
+            processes=tuple(int(pid) for pid in record.get("processes", ())),
+        )
+        start = dict(record["start"])
+        found._again = lambda: cls.start(directory, **start)
+        return found
+
+    @classmethod
+    def start(
+        cls,
+        directory: Path,
+        *,
+        cores: int | None = None,
+        memory_mb: int = 1024,
+        extra_conf: Mapping[str, str] | None = None,
+        python_path: tuple[str, ...] = (),
+        quick: bool = False,
+        packages: Sequence[str] = (),
+        master: str | None = None,
+    ) -> LocalEndpoint:
+        """Start a server whose log, scratch files and record are kept in ``directory``.
+
+        ``master`` is that of a standalone cluster in the zone, ``spark://host:port``; its hosts must have
+        Headwater installed and see ``directory``'s disk. Without one, the server itself does the work.
+
+        ``packages`` are Maven coordinates that Spark fetches before it starts.
+
+        ``quick`` compiles the JVM's code only lightly and the queries not at all: about half the
+        processor time for starting, at the price of throughput later; right for short runs.
+        Raises Unavailable where Java is missing or the server does not come up.
+        """
+        import pyspark
+
+        java = find_java()
+        directory.mkdir(parents=True, exist_ok=True)
+        end_stale(directory)
+        cores = cores or os.cpu_count() or 1
+        port, kept = keep_port()
+        address = "127.0.0.1" if master is None else address_towards(master)
+        token, session = secrets.token_urlsafe(24), str(uuid.uuid4())
+        home = _lean_home(directory, Path(pyspark.__file__).parent)
+        conf = {
+            **SERVER_CONF,
+            **STREAMING_CONF,
+            "spark.driver.host": address,
+            "spark.driver.bindAddress": address,
+            "spark.sql.shuffle.partitions": str(min(cores, 4)),
+            "spark.connect.grpc.binding.port": str(port),
+            "spark.local.dir": str(directory / "scratch"),
+            "spark.sql.warehouse.dir": str(directory / "warehouse"),
+            "spark.driver.extraJavaOptions": _java_options(directory, quick=quick),
+            **(QUICK_CONF if quick else {}),
+            **({"spark.jars.packages": ",".join(packages)} if packages else {}),
+            **(extra_conf or {}),
+        }
+        arguments = [str(home / "bin" / "spark-submit"), "--master", master or f"local[{cores}]"]
+        arguments += ["--driver-memory", f"{memory_mb}m"]
+        arguments += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+        for key, value in conf.items():
+            arguments += ["--conf", f"{key}={value}"]
+        paths = [*python_path, str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+        environment = {
+            **os.environ,
+            "JAVA_HOME": str(java),
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": address,
+            "SPARK_NO_DAEMONIZE": "1",
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
+            "PYSPARK_PYTHON": str(write_launcher(directory)) if supported() else sys.executable,
+            "PYTHONPATH": os.pathsep.join(p for p in paths if p),
+            "TZ": "UTC",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONHASHSEED": "0",
+        }
+        with kept:
+            process = _spawn(arguments, environment, directory)
+            zygote = None
+            if supported():
+                serve = [sys.executable, "-m", "headwater.spark.zygote", str(directory), str(process.pid)]
+                zygote = _spawn(serve, environment, directory)
+            own = tuple(p.pid for p in (process, zygote) if p is not None and master is None)
+            endpoint = cls(directory, port, token, process.pid, cores, session, processes=own)
+            endpoint._process, endpoint._zygote = process, zygote
+            start: dict[str, Any] = {
+                "cores": cores,
+                "memory_mb": memory_mb,
+                "extra_conf": dict(extra_conf or {}),
+                "python_path": tuple(python_path),
+                "quick": quick,
+                "packages": list(packages),
+                "master": master,
+            }
+            endpoint._again = lambda: cls.start(directory, **start)
+            known = {"pid": process.pid, "port": port, "token": token, "session": session, "cores": cores}
+            _write_record(directory, {**known, "processes": own, "start": start})
+            endpoint._wait(time.monotonic() + START_SECONDS)
+            return endpoint
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._zygote: subprocess.Popen[bytes] | None = None
+        self._again: Callable[[], LocalEndpoint] | None = None
+        self._session: SparkSession | None = None
+
+    def session(self) -> SparkSession:
+        """Give the client session, with Headwater's data sources registered."""
+        with self._lock:
+            if self._session is None:
+                from pyspark.sql.connect.client.retries import DefaultPolicy
+
+                session = connect(f"sc://localhost:{self.port}/", self.session_id, self.token)
+                # A local server that does not answer is gone; the default is to try for ten minutes.
+                session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
+                register_sources(session)
+                self._session = session
+            return self._session
+
+    @property
+    def generation(self) -> str:
+        return str(self.pid)
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether the server process is there."""
+        if self._process is not None:
+            return self._process.poll() is None
+        return _is_ours(self.pid, self.directory)
+
+    def stop(self) -> None:
+        """End the server; queries that still run are cut off in the middle of a batch."""
+        self._leave(gracefully=self.alive)
+        _end(self.pid, self.directory, self._process)
+        self._end_zygote()
+        (self.directory / "server.json").unlink(missing_ok=True)
+        shutil.rmtree(self.directory / "scratch", ignore_errors=True)
+
+    def _leave(self, *, gracefully: bool) -> None:
+        """Part from the server; a client that is not closed tries for minutes to reach a dead one at exit."""
+        session, self._session = self._session, None
+        if session is None:
+            return
+        with contextlib.suppress(Exception):  # the server is gone or going: nothing is left to release
+            if gracefully:
+                session.stop()
+        with contextlib.suppress(Exception):
+            session.client.close()
+
+    def kill(self) -> None:
+        """End the server as a power cut would (for tests of recovery)."""
+        self._leave(gracefully=False)
+        os.killpg(self.pid, signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait(STOP_SECONDS)
+        self._end_zygote()
+
+    def _end_zygote(self) -> None:
+        """Wait for the end of the zygote, which follows the server's; it must not meet the next one."""
+        if self._zygote is not None:
+            try:
+                self._zygote.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._zygote.kill()
+                self._zygote.wait(STOP_SECONDS)
+
+    def restart(self) -> None:
+        """Start the server again, as it was started; its directory stays, its port and token change."""
+        if self._again is None:
+            raise RuntimeFailure("this server was not started here", where=str(self.directory), hint="start another")
+        self.stop()
+        again = self._again()
+        self.port, self.token, self.pid = again.port, again.token, again.pid
+        self.session_id, self.attached, self.processes = again.session_id, False, again.processes
+        self._process, self._zygote = again._process, again._zygote
+
+    def log_tail(self, lines: int = 20) -> str:
+        """Give the end of the server's log."""
+        try:
+            return "\n".join((self.directory / "spark.log").read_text(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return ""
+
+    def _wait(self, deadline: float) -> None:
+        while time.monotonic() < deadline:
+            if not self.alive:
+                raise Unavailable(
+                    f"Spark ended while it started:\n{self.log_tail()}",
+                    where=str(self.directory / "spark.log"),
+                    hint="read the log; often it is memory (--memory) or a port that is taken",
+                )
+            with socket.socket() as probe:
+                probe.settimeout(1)
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.1)
+        self.stop()
+        raise Unavailable(
+            f"Spark did not come up within {START_SECONDS:.0f} s",
+            where=str(self.directory / "spark.log"),
+            hint="try again; a slow disk or too little memory are the usual causes",
+        )
+
+
+def _write_record(directory: Path, record: Mapping[str, Any]) -> None:
+    """Note how the server is reached; the note holds its token, so only its owner may read it."""
+    file = directory / "server.json"
+    draft = directory / f".server.{os.getpid()}"
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
+        json.dump(record, out)
+    draft.rename(file)
+
+
+def _read_record(directory: Path) -> dict[str, Any] | None:
+    try:
+        record = json.loads((directory / "server.json").read_text())
+    except (OSError, ValueError):
+        return None
+    wanted = {"pid", "port", "token", "session", "cores", "start"}
+    return record if isinstance(record, dict) and wanted <= set(record) else None
+
+
+def _spawn(arguments: list[str], environment: Mapping[str, str], directory: Path) -> subprocess.Popen[bytes]:
+    """Start a process of its own session that writes to the server's log."""
+    with (directory / "spark.log").open("ab") as log:
+        return subprocess.Popen(
+            arguments,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _lean_home(directory: Path, full: Path) -> Path:
+    """Make a Spark home without the zipped copy of PySpark.
+
+    Spark puts that copy first on its Python workers' path. Modules in a zip are compiled anew at
+    every import; those in site-packages are not, and workers start in less than half the time.
+    """
+    home = directory / "home"
+    home.mkdir(exist_ok=True)
+    for name in ("bin", "jars", "sbin"):
+        link = home / name
+        if link.is_symlink():
+            link.unlink()
+        link.symlink_to(full / name)
+    return home
+
+
+def _java_options(directory: Path, *, quick: bool) -> str:
+    options = f"-Dheadwater.endpoint={directory} -XX:+UseSerialGC -Duser.timezone=UTC"
+    if quick:
+        # Lightly compiled code gets a small cache of its own by default, which some dozens of queries fill.
+        return f"{options} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+    return f"{options} {KEEP_COMPILED}"
+
+
+def register_sources(session: Any) -> None:
+    """Make Headwater's sources and sink known to a session."""
+    from headwater.channels.channel_spark import ChannelSource
+    from headwater.connectors.sensor_source import SensorDataSource
+    from headwater.query.writer import HeadwaterSink
+
+    for source in (ChannelSource, HeadwaterSink, SensorDataSource):
+        session.dataSource.register(source)
+
+
+def find_java() -> Path:
+    """Find a Java of at least version 17, or raise Unavailable that says how to get one."""
+    candidates = [os.environ.get("JAVA_HOME"), _home_of(shutil.which("java"))]
+    candidates += [str(p) for p in sorted(Path("/usr/lib/jvm").glob("*"), reverse=True)]
+    seen: list[str] = []
+    for home in dict.fromkeys(c for c in candidates if c):
+        version = _java_version(Path(home))
+        if version is not None and version >= JAVA:
+            return Path(home)
+        if version is not None:
+            seen.append(f"{home} is version {version}")
+    raise Unavailable(
+        f"no Java {JAVA} or newer" + (f" ({'; '.join(seen)})" if seen else ""),
+        where="Spark",
+        hint="install it (Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) "
+        "or set JAVA_HOME",
+    )
+
+
+def _home_of(java: str | None) -> str | None:
+    return str(Path(java).resolve().parents[1]) if java else None
+
+
+def _java_version(home: Path) -> int | None:
+    java = home / "bin" / "java"
+    if not java.exists():
+        return None
+    try:
+        release = (home / "release").read_text()
+        text = next(line for line in release.splitlines() if line.startswith("JAVA_VERSION=")).split('"')[1]
+    except (OSError, StopIteration, IndexError):
+        try:
+            shown = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=True)
+            text = shown.stderr.split('"')[1]
+        except (OSError, IndexError, subprocess.SubprocessError):
+            return None
+    parts = text.split(".")
+    number = parts[1] if parts[0] == "1" and len(parts) > 1 else parts[0]
+    return int(number) if number.isdigit() else None
+
+
+def _is_ours(pid: int, directory: Path) -> bool:
+    """Tell whether a process is the server of this directory: a pid alone may have been given away."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        try:  # no /proc (macOS)
+            shown = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, timeout=10)
+            command = shown.stdout
+        except (OSError, subprocess.SubprocessError):
+            return False
+    return f"headwater.endpoint={directory}" in command
+
+
+def _end(pid: int, directory: Path, process: subprocess.Popen[bytes] | None) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        gone = process.poll() is not None if process is not None else not _is_ours(pid, directory)
+        if gone:
+            return
+        try:
+            os.killpg(pid, number)
+        except ProcessLookupError:
+            return
+        deadline = time.monotonic() + STOP_SECONDS
+        while time.monotonic() < deadline:
+            if process is not None and process.poll() is not None:
+                return
+            if process is None and not _is_ours(pid, directory):
+                return
+            time.sleep(0.05)
+    raise RuntimeFailure(f"Spark (process {pid}) does not end", where=str(directory), hint=f"kill -9 {pid}")
+
+
+def end_stale(directory: Path) -> None:
+    """End the server that a killed run left behind in this directory."""
+    record = _read_record(directory)
+    if record is not None and _is_ours(int(record["pid"]), directory):
+        _end(int(record["pid"]), directory, None)
+    (directory / "server.json").unlink(missing_ok=True)

@@ -1,0 +1,254 @@
+"""What a node's host does: cores and memory that its Spark, its agent and all others take.
+
+A Spark is its server, the zygote of its Python workers, and what descends from both. Time of a core is
+counted from one look to the next, process by process, so that it never goes backward when one ends.
+What a Spark took is put down to its units by the time that their batches took meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import psutil
+
+from headwater.continuum.model import Host
+from headwater.core.metrics import HostProgress
+from headwater.query.query import Running
+from headwater.spark.endpoint import Endpoint
+from headwater.spark.sparks import Sparks
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_SEEK = 5.0  # seconds between two looks for new processes; what they took meanwhile is not lost
+_SAMPLES = 600  # looks that are remembered: a batch that takes longer is paid for less
+_BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
+"""Time that a cpu was not to be had; stolen time too, which other guests of the machine took."""
+
+Key = tuple[int, float]
+"""A process: its id, and when it was created, because ids are given away again."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process at one moment: seconds of a core that it took itself, and those that its children took
+    that have ended and that it has waited for; bytes of memory."""
+
+    own: float
+    ended: float
+    memory: int = 0
+
+
+class CpuClock:
+    """Adds up the time that a changing set of processes takes."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._last: Mapping[Key, Process] | None = None
+        self._owed = 0.0
+        """Of those that ended meanwhile, what their parents' accounts did not show yet."""
+
+    def take(self, now: Mapping[Key, Process]) -> float:
+        """Give what was taken since the last look; the first one only tells where to begin.
+
+        A process that has ended has been counted up to the look before. What it took after that is in
+        its parent's account of ended children, if the parent has waited for it.
+        """
+        last, self._last = self._last, dict(now)
+        if last is None:
+            return 0.0
+        none = Process(0.0, 0.0)
+        own = sum(max(0.0, p.own - last.get(key, none).own) for key, p in now.items())
+        ended = sum(max(0.0, p.ended - last.get(key, none).ended) for key, p in now.items())
+        counted = sum(p.own + p.ended for key, p in last.items() if key not in now)
+        taken = own + max(0.0, ended - counted - self._owed)
+        self._owed = max(0.0, counted - ended)
+        self.seconds += taken
+        return taken
+
+
+def since(samples: Sequence[tuple[float, float]], begin: float) -> float:
+    """Tell how far a count has grown from ``begin`` to the newest of (time, count), as if evenly between.
+
+    >>> since([(0.0, 0.0), (10.0, 5.0), (11.0, 6.0)], 8.0)
+    2.0
+    """
+    if not samples:
+        return 0.0
+    newest = samples[-1][1]
+    for (early, low), (late, high) in zip(reversed(samples[:-1]), reversed(samples[1:]), strict=True):
+        if early <= begin:
+            share = (begin - early) / (late - early) if late > early else 1.0
+            return newest - (low + (high - low) * min(1.0, share))
+    return newest - samples[0][1]
+
+
+def quota(text: str) -> float | None:
+    """Read a cgroup's ``cpu.max``: how many cores it may use; None where there is no limit.
+
+    >>> quota("150000 100000"), quota("max 100000")
+    (1.5, None)
+    """
+    words = text.split()
+    try:
+        return int(words[0]) / int(words[1])
+    except (ValueError, IndexError, ZeroDivisionError):
+        return None
+
+
+def quota_of(pid: int, *, proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) -> float | None:
+    """Give the least quota of the cgroups (version 2) that a process is in; None where none bounds it."""
+    try:
+        lines = (proc / str(pid) / "cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    path = next((line[3:] for line in lines if line.startswith("0::/")), None)
+    if path is None:
+        return None
+    inner = PurePosixPath(path.lstrip("/"))
+    found = []
+    for place in (inner, *inner.parents):
+        try:
+            found.append(quota((cgroups / place / "cpu.max").read_text()))
+        except OSError:
+            continue
+    return min((q for q in found if q is not None), default=None)
+
+
+# ---------------------------------------------------------------- one Spark
+
+
+class Meter:
+    """Follow one Spark, look by look."""
+
+    def __init__(self, host: Host, endpoint: Endpoint) -> None:
+        self._host, self._endpoint = host, endpoint
+        self._account, self._agent = CpuClock(), CpuClock()
+        self._busy: float | None = None
+        self._all = 0.0
+        self._begun = time.monotonic()
+        self._roots: tuple[int, ...] = ()
+        self._sought = 0.0
+        self._own = psutil.Process()
+        self._processes: list[psutil.Process] = []
+        self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)
+        self._paid_until = 0.0
+        self.seen: HostProgress | None = None
+        """What was seen last; None where the Spark is not of this machine, or is not there."""
+
+    def look(self) -> None:
+        """Take a sample."""
+        roots = self._endpoint.processes
+        if roots != self._roots or time.monotonic() - self._sought >= _SEEK:
+            self._roots, self._sought = roots, time.monotonic()
+            self._processes = _descent(roots)
+        tree = _figures(self._processes)
+        if not tree:
+            self.seen = None
+            return
+        cpus = _cpus_of(roots[0])
+        busy = _busy(cpus)
+        self._all += max(0.0, busy - self._busy) if self._busy is not None else 0.0
+        self._busy = busy
+        self._account.take(tree)
+        own = _figures([self._own])
+        self._agent.take({key: Process(p.own, 0.0, p.memory) for key, p in own.items()})
+        self._samples.append((time.time(), self._account.seconds))
+        before = self.seen.others_s if self.seen else 0.0
+        bounds = (float(len(cpus)), quota_of(roots[0]), float(self._endpoint.cores))
+        self.seen = HostProgress(
+            host=self._host.name,
+            zone=self._host.zone,
+            cores=min(b for b in bounds if b is not None),
+            seconds=time.monotonic() - self._begun,
+            cpu_s=self._account.seconds,
+            agent_s=self._agent.seconds,
+            others_s=max(before, self._all - self._account.seconds - self._agent.seconds),
+            memory=sum(p.memory for p in tree.values()),
+            memory_free=int(psutil.virtual_memory().available),
+        )
+
+    def share(self, units: Iterable[Running]) -> None:
+        """Put down to units what this Spark took since the first of the batches that they tell of now began.
+
+        What it took while no batch ran is nobody's.
+        """
+        told = [(u, [b for b in u.batches if b.id > u.paid]) for u in units]
+        told = [(unit, batches) for unit, batches in told if batches]
+        total = sum(b.seconds for _, batches in told for b in batches)
+        if not self._samples or total <= 0:
+            return
+        begin = min(b.begun for _, batches in told for b in batches)
+        cpu = since(tuple(self._samples), max(begin, self._paid_until))
+        self._paid_until = self._samples[-1][0]
+        for unit, batches in told:
+            unit.cpu_s += cpu * sum(b.seconds for b in batches) / total
+            unit.paid = batches[-1].id
+
+
+class HostMeter:
+    """The Spark of a node as the agent sees it."""
+
+    def __init__(self, sparks: Sparks) -> None:
+        self._sparks = sparks
+        self._meter: Meter | None = None
+
+    def look(self, units: Iterable[Running]) -> None:
+        """Take a sample of the Spark and share out what it took; ``units`` are those of all deployments."""
+        if (known := self._sparks.known()) is None:
+            return
+        if self._meter is None:
+            self._meter = Meter(*known)
+        self._meter.look()
+        self._meter.share(units)
+
+    def progress(self) -> tuple[HostProgress, ...]:
+        """Give what was seen last of the Spark, if it is of this machine."""
+        return (self._meter.seen,) if self._meter is not None and self._meter.seen is not None else ()
+
+
+# ---------------------------------------------------------------- what the system tells
+
+
+def _descent(roots: Collection[int]) -> list[psutil.Process]:
+    """Find processes and all that descend from them."""
+    found: list[psutil.Process] = []
+    for root in roots:
+        try:
+            parent = psutil.Process(root)
+            found += [parent, *parent.children(recursive=True)]
+        except psutil.Error:
+            continue
+    return found
+
+
+def _figures(processes: Iterable[psutil.Process]) -> dict[Key, Process]:
+    """Read what processes took; those that have ended are left out."""
+    found: dict[Key, Process] = {}
+    for process in processes:
+        try:
+            with process.oneshot():
+                times, memory = process.cpu_times(), process.memory_info().rss
+        except psutil.Error:
+            continue
+        # Only Linux tells of children that have ended.
+        ended = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+        key = (process.pid, process.create_time())
+        found[key] = Process(times.user + times.system, ended, memory)
+    return found
+
+
+def _cpus_of(pid: int) -> frozenset[int]:
+    """Give the cpus that a process may use; all where the system does not tell."""
+    try:
+        return frozenset(os.sched_getaffinity(pid))
+    except (AttributeError, OSError):
+        return frozenset(range(psutil.cpu_count() or 1))
+
+
+def _busy(cpus: Collection[int]) -> float:
+    times = psutil.cpu_times(percpu=True)
+    return float(sum(getattr(t, name, 0.0) for n, t in enumerate(times) if n in cpus for name in _BUSY))

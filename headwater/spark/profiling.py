@@ -1,0 +1,303 @@
+"""Measure what each operator costs and gives: on Spark, one after the other, over a sample of its input.
+
+An operator reads from files what those before it gave, and writes to where nobody looks; so does a query
+that only reads. The processor time between the two, of Spark and its Python workers together, is the
+operator's. Queries are streams that end with the sample, so that state is kept as in a deployment.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from headwater.connectors.sources import can_be_malformed, source_frame, well_formed
+from headwater.core.errors import RuntimeFailure
+from headwater.dataflow.graph import Dataflow
+from headwater.dataflow.operators import Operator
+from headwater.dataflow.sinks import Sink
+from headwater.dataflow.sources import FileSource, Source
+from headwater.dataflow.stateful import WINDOW_TYPE
+from headwater.plan.profile import ASSUMED_CPU_S, OperatorProfile, Profile
+from headwater.query import compile
+from headwater.query.sparktypes import WINDOW_MARK
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LEAST_ROWS = 1_000
+"""Below this a query's start drowns its rows in processor time."""
+_SECONDS = 600
+"""After which a query over a sample has failed."""
+
+
+Sample = Mapping[str, str]
+"""Where a source's sample lies, by location."""
+
+
+@dataclass(frozen=True)
+class ProfiledOperator:
+    """What is known after an operator has been measured. ``seconds`` of a core for all rows."""
+
+    operator: str
+    rows_in: int
+    rows_out: int
+    seconds: float
+
+    @property
+    def cpu_s(self) -> float | None:
+        """Seconds of a core per row; None where there were too few rows to tell."""
+        return max(0.0, self.seconds) / self.rows_in if self.rows_in >= _LEAST_ROWS else None
+
+
+def profile(
+    spark: SparkSession,
+    dataflow: Dataflow,
+    samples: Mapping[str, Sample],
+    directory: Path,
+    *,
+    repeats: int = 3,
+    observe: Callable[[ProfiledOperator], None] = lambda seen: None,
+) -> Profile:
+    """Measure all operators of a dataflow; ``directory`` is scratch.
+
+    Raises RuntimeFailure where a source has no sample, or a query over one fails.
+    """
+    work = _Work(spark, dataflow, directory, repeats)
+    operators: dict[str, OperatorProfile] = {}
+    rates: dict[str, Mapping[str, float]] = {}
+    for name in dataflow.order:
+        operator = dataflow[name]
+        try:
+            if isinstance(operator, Source):
+                seen = work.source(operator, samples)
+                if found := work.rates(operator, samples):
+                    rates[name] = found
+            else:
+                seen = work.operator(operator)
+        except PySparkException as error:
+            raise RuntimeFailure(
+                f"'{name}' fails over its sample: {str(error).splitlines()[0]}", where=operator.where
+            ) from error
+        rows = max(1, seen.rows_in)
+        operators[name] = OperatorProfile(
+            cpu_s=ASSUMED_CPU_S if seen.cpu_s is None else seen.cpu_s,
+            selectivity=1.0 if isinstance(operator, Source) else seen.rows_out / rows,
+            bytes_out=None if isinstance(operator, Sink) or not seen.rows_out else work.bytes_out(name),
+            state_bytes=work.state_bytes.get(name, 0.0),
+        )
+        observe(seen)
+    return Profile(dataflow=dataflow.name, operators=operators, rates=rates)
+
+
+class _Work:
+    """Files of what each operator gave, and the queries over them."""
+
+    def __init__(self, spark: SparkSession, dataflow: Dataflow, directory: Path, repeats: int) -> None:
+        self._spark, self._dataflow, self._directory = spark, dataflow, directory
+        self._repeats = repeats
+        self._rows: dict[str, int] = {}
+        self._reading: dict[str, float] = {}
+        self._runs = 0
+        self.state_bytes: dict[str, float] = {}
+
+    def source(self, source: Source, samples: Mapping[str, Sample]) -> ProfiledOperator:
+        """Read a source's sample, and keep its rows."""
+        if source.id not in samples:
+            raise RuntimeFailure(
+                f"source '{source.id}' has no sample",
+                where=source.where,
+                hint=f"give one: --sample {source.id}=PATH",
+            )
+        self._run(self._whole(source, samples[source.id]), into=self._place(source.id))
+        count = self._count(source.id)
+        if not count:
+            raise RuntimeFailure(
+                f"the sample of '{source.id}' has no rows",
+                where=source.where,
+                hint=f"it is sought in {', '.join(samples[source.id].values())}",
+            )
+        # The first run has warmed Spark up. What a query costs by itself is not the source's.
+        times = [self._run(self._whole(source, samples[source.id]))[0] for _ in range(self._repeats)]
+        return ProfiledOperator(source.id, count, count, median(times) - self._starting())
+
+    def _starting(self) -> float:
+        """Give the processor time of a query over one row."""
+        place = self._directory / "one"
+        if not place.exists():
+            self._spark.range(1).write.parquet(str(place))
+        times = []
+        for _ in range(self._repeats):
+            reader: Any = self._spark.readStream.name(self._name())
+            times.append(self._run(reader.schema("id bigint").parquet(str(place)))[0])
+        return median(times)
+
+    def _whole(self, source: Source, sample: Sample) -> DataFrame:
+        frames = [self._sampled(source, path, location) for location, path in sample.items()]
+        frame = frames[0]
+        for other in frames[1:]:
+            frame = frame.unionByName(other)
+        return frame
+
+    def _sampled(self, source: Source, path: str, location: str) -> DataFrame:
+        if isinstance(source, FileSource):
+            from_sample = replace(source, path=path)
+            frame = source_frame(self._spark, from_sample, location, name=self._name())
+            return well_formed(frame, source.schema()) if can_be_malformed(source) else frame
+        raise RuntimeFailure(
+            f"'{source.id}' reads {source.kind}: only files can be sampled yet",
+            where=source.where,
+            hint="record some of its rows to files, and profile the dataflow with read.json over them",
+        )
+
+    def rates(self, source: Source, samples: Mapping[str, Sample]) -> Mapping[str, float]:
+        """Give the rows/s of a sample by event time; nothing where none is declared behind the source."""
+        time = _event_time(self._dataflow, source.id)
+        if time is None:
+            return {}
+        found = self._batch(source.id).agg(F.count("*"), F.expr(f"max(`{time}`)"), F.expr(f"min(`{time}`)")).first()
+        rows, last, first = found if found is not None else (0, None, None)
+        span = (last - first).total_seconds() if last is not None and first is not None else 0.0
+        return {"*": rows / span / len(samples[source.id])} if span > 0 else {}
+
+    def operator(self, operator: Operator) -> ProfiledOperator:
+        """Run an operator over what those before it gave."""
+        types = [self._dataflow.types[i] for i in operator.inputs]
+        rows_in = sum(self._rows[i] for i in operator.inputs)
+        if isinstance(operator, Sink):
+            return ProfiledOperator(operator.id, rows_in, rows_in, 0.0)
+
+        def frame() -> DataFrame:
+            frames = [self._watermarked(i) if operator.stateful else self._read(i) for i in operator.inputs]
+            return compile.apply(operator, frames, types, streaming=True)
+
+        times = []
+        for _ in range(self._repeats if rows_in else 0):
+            seconds, state = self._run(frame())
+            times.append(seconds)
+            self.state_bytes[operator.id] = max(state, self.state_bytes.get(operator.id, 0.0))
+        # Batches give what windows are still open with, too: what follows is measured over all of it.
+        whole = compile.apply(operator, [self._batch(i) for i in operator.inputs], types, streaming=False)
+        whole.write.mode("overwrite").parquet(str(self._place(operator.id)))
+        reading = sum(self._reading_of(i) for i in operator.inputs)
+        seconds = median(times) - reading if times else 0.0
+        return ProfiledOperator(operator.id, rows_in, self._count(operator.id), seconds)
+
+    def bytes_out(self, name: str) -> float:
+        """Give the bytes of a row as it lies in files, compressed."""
+        size = sum(p.stat().st_size for p in self._place(name).glob("*.parquet"))
+        return size / max(1, self._rows[name])
+
+    def _reading_of(self, name: str) -> float:
+        """Give the processor time of reading what an operator gave, and of a query's start."""
+        if name not in self._reading:
+            self._reading[name] = median(self._run(self._read(name))[0] for _ in range(self._repeats))
+        return self._reading[name]
+
+    def _place(self, name: str) -> Path:
+        return self._directory / name
+
+    def _name(self) -> str:
+        self._runs += 1
+        return f"sample{self._runs}"
+
+    def _batch(self, name: str) -> DataFrame:
+        schema = self._dataflow.types[name].schema
+        frame = self._spark.read.schema(schema.text).parquet(str(self._place(name)))
+        # Files do not tell that a structure is a window.
+        windows = {c.name for c in schema.columns if c.type == WINDOW_TYPE}
+        mark = {WINDOW_MARK: True}
+        columns = [F.col(f"`{n}`").alias(n, metadata=mark if n in windows else {}) for n in schema.names]
+        return frame.select(*columns)
+
+    def _read(self, name: str) -> DataFrame:
+        reader: Any = self._spark.readStream.name(self._name())
+        schema = self._dataflow.types[name].schema.text
+        frame: DataFrame = reader.schema(schema).parquet(str(self._place(name)))
+        return compile.mark(frame, self._dataflow.types[name])
+
+    def _watermarked(self, name: str) -> DataFrame:
+        frame, time = self._read(name), self._dataflow.types[name].event_time
+        if time is None or self._dataflow.types[name].schema.column(time.column).type.text != "timestamp":
+            return frame
+        return frame.withWatermark(time.column, f"{time.delay} seconds")
+
+    def _count(self, name: str) -> int:
+        self._rows[name] = self._batch(name).count()
+        return self._rows[name]
+
+    def _run(self, frame: DataFrame, into: Path | None = None) -> tuple[float, float]:
+        """Run a stream to the end of its sample; give processor seconds and bytes of state."""
+        checkpoint = self._directory / "checkpoints" / self._name()
+        writer = frame.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        writer = writer.format("noop") if into is None else writer.format("parquet").option("path", str(into))
+        before = cpu_seconds()
+        query = writer.start()
+        try:
+            if not query.awaitTermination(_SECONDS):
+                raise RuntimeFailure(f"a sample takes more than {_SECONDS} s", hint="use a smaller one")
+        finally:
+            query.stop()
+        seconds = cpu_seconds() - before
+        state = 0.0
+        for progress in query.recentProgress:
+            state = max(state, sum(float(s.memoryUsedBytes) for s in progress.stateOperators))
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        return seconds, state
+
+
+def _event_time(dataflow: Dataflow, source: str) -> str | None:
+    """Name the source's column that is declared event time somewhere behind it, unchanged."""
+    names = {n.lower(): n for n in dataflow.types[source].schema.names}
+    todo, seen = [source], set()
+    while todo:
+        name = todo.pop(0)
+        if name in seen:
+            continue
+        seen.add(name)
+        time = dataflow.types[name].event_time
+        if time is not None and time.column.lower() in names:
+            kind = dataflow.types[source].schema.column(time.column).type.text
+            return names[time.column.lower()] if kind == "timestamp" else None
+        todo += dataflow.consumers[name]
+    return None
+
+
+def cpu_seconds() -> float:
+    """Add up the processor time of all processes that this one has started, and theirs."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    return sum(_times(pid) for pid in _below(os.getpid())) / ticks
+
+
+def _below(root: int) -> Iterator[int]:
+    parents: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and (fields := _stat(int(entry))) is not None:
+            parents.setdefault(int(fields[1]), []).append(int(entry))
+    todo = list(parents.get(root, ()))
+    while todo:
+        pid = todo.pop()
+        yield pid
+        todo += parents.get(pid, ())
+
+
+def _times(pid: int) -> int:
+    """Own time, and that of its children that have ended."""
+    fields = _stat(pid)
+    return 0 if fields is None else sum(int(fields[n]) for n in (11, 12, 13, 14))
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Give a process's figures behind its name: state, parent, and so on; None where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None

@@ -1,0 +1,408 @@
+"""Walk a parsed expression: resolve its names, find its type, write its canonical text."""
+
+from __future__ import annotations
+
+from typing import Literal as Choice
+
+from headwater.core.errors import DataflowError
+from headwater.sql import special
+from headwater.sql.arithmetic import binary_type, require_comparable, require_condition
+from headwater.sql.coercion import (
+    INTEGRAL,
+    Typed,
+    castable,
+    common_of,
+    common_type,
+    converts,
+    is_numeric,
+)
+from headwater.sql.functions import (
+    AGGREGATES,
+    BARE,
+    GENERATORS,
+    GROUPINGS,
+    SCALARS,
+    VOLATILE,
+    WINDOW_FUNCTIONS,
+)
+from headwater.sql.lexer import quote_name, quote_string
+from headwater.sql.matching import match
+from headwater.sql.parser import BINDING, COMPARISON, NOT, OR, POSTFIX, PREDICATE, SUM, UNARY
+from headwater.sql.schema import (
+    BOOLEAN,
+    STRING,
+    VOID,
+    ArrayType,
+    DataType,
+    IntervalType,
+    MapType,
+    Schema,
+    StructType,
+    suggest,
+)
+from headwater.sql.syntax import (
+    Alias,
+    Binary,
+    Call,
+    CaseWhen,
+    Cast,
+    Field,
+    Lambda,
+    Literal,
+    Name,
+    PredicateCall,
+    Star,
+    Subscript,
+    SyntaxNode,
+    Unary,
+)
+
+# Whether aggregates may stand here: not in a scalar expression, around one, or already inside one.
+Place = Choice["scalar", "outside", "inside"]
+_KEEPS_NULLS = frozenset(["first", "first_value", "last", "last_value", "any_value"])
+_KNOWN = (*SCALARS, *VOLATILE, *special.RULES)
+_KNOWN_AGGREGATES = (*AGGREGATES, *special.AGGREGATE_RULES)
+
+
+class Inference:
+    """One walk over one expression; afterwards ``columns`` and ``volatile`` tell what was met."""
+
+    def __init__(self, schema: Schema, *, place: Place) -> None:
+        self.columns: set[str] = set()
+        self.volatile: set[str] = set()
+        self.aggregates: set[str] = set()
+        self._schema = schema
+        self._place: Place = place
+        self._scopes: list[dict[str, tuple[str, DataType]]] = []
+
+    def walk(self, node: SyntaxNode) -> Typed:
+        """Type one node and all below it."""
+        match node:
+            case Literal():
+                binding = UNARY if node.text.startswith("-") else POSTFIX
+                return Typed(node.text, node.type, binding, constant=node)
+            case Name():
+                return self._name(node)
+            case Binary():
+                return self._binary(node)
+            case Unary():
+                return self._unary(node)
+            case PredicateCall():
+                return self._predicate(node)
+            case Call():
+                return self._call(node)
+            case Cast():
+                return self._cast(node)
+            case CaseWhen():
+                return self._case(node)
+            case Field():
+                value = self.walk(node.value)
+                found, name = self._field(value, node.name)
+                text = f"{value.within(POSTFIX)}.{quote_name(name, after_dot=True)}"
+                return Typed(text, found, POSTFIX, name=name)
+            case Subscript():
+                return self._subscript(node)
+            case Lambda():
+                raise DataflowError(
+                    "a lambda stands alone", hint="lambdas are arguments: transform(readings, x -> x * 2)"
+                )
+        raise DataflowError("'*' stands for columns, not for a value", hint="write count(*), or name a column")
+
+    def _name(self, node: Name) -> Typed:
+        first, *rest = node.parts
+        typed = self._variable(first) or self._column(first)
+        if typed is None:
+            raise self._unknown_column(node)
+        for part in rest:
+            found, name = self._field(typed, part)
+            typed = Typed(f"{typed.text}.{quote_name(name, after_dot=True)}", found, POSTFIX, name=name)
+        return typed
+
+    def _variable(self, name: str) -> Typed | None:
+        for scope in reversed(self._scopes):
+            if name.lower() in scope:
+                declared, found = scope[name.lower()]
+                return Typed(quote_name(declared), found, POSTFIX, name=declared)
+        return None
+
+    def _column(self, name: str) -> Typed | None:
+        column = self._schema.find(name)
+        if column is None:
+            if name.lower() in BARE:
+                return self._call(Call(name.lower(), ()))
+            return None
+        if self._place == "outside":
+            raise DataflowError(
+                f"column {column.name!r} is not aggregated: which of the group's values is wanted?",
+                hint=f"write max({quote_name(column.name)}) or first(...), or add it to the grouping keys",
+            )
+        self.columns.add(column.name)
+        return Typed(quote_name(column.name), column.type, POSTFIX, name=column.name)
+
+    def _unknown_column(self, node: Name) -> DataflowError:
+        name = ".".join(node.parts)
+        dotted = self._schema.find(name)
+        if dotted is not None:
+            return DataflowError(
+                f"there is no column {node.parts[0]!r}",
+                hint=f"the dot is part of the name: write `{dotted.name}`",
+            )
+        variables = tuple(declared for scope in self._scopes for declared, _ in scope.values())
+        hint = suggest(node.parts[0], (*variables, *self._schema.names))
+        return DataflowError(f"there is no column {node.parts[0]!r}", hint=f"{hint}; text goes in single quotes")
+
+    def _field(self, value: Typed, name: str) -> tuple[DataType, str]:
+        """Give the type and declared name of a struct's field, an array's structs' field or a map's value."""
+        found = value.type
+        inner = found.element if isinstance(found, ArrayType) else found
+        if isinstance(inner, StructType):
+            field = inner.field(name)
+            if field is None:
+                hint = suggest(name, tuple(f.name for f in inner.fields), kind="fields")
+                raise DataflowError(f"{value.text} has no field {name!r}", hint=hint)
+            return (ArrayType(field.type) if inner is not found else field.type), field.name
+        if isinstance(found, MapType) and found.key == STRING:
+            return found.value, name
+        raise DataflowError(f"{value.shown} and has no fields", hint=f"write {value.text} without .{name}")
+
+    def _binary(self, node: Binary) -> Typed:
+        left, right = self.walk(node.left), self.walk(node.right)
+        binding = BINDING[node.operator]
+        found = binary_type(node.operator, left, right)
+        # a = b = c is legal but reads badly, so comparisons get parentheses on both sides.
+        left_text = left.within(binding + (binding == COMPARISON))
+        return Typed(f"{left_text} {node.operator} {right.within(binding + 1)}", found, binding)
+
+    def _unary(self, node: Unary) -> Typed:
+        operand = self.walk(node.operand)
+        found = operand.type
+        if node.operator == "NOT":
+            require_condition(operand, "NOT")
+            return Typed(f"NOT {operand.within(NOT)}", BOOLEAN, NOT)
+        if node.operator == "~":
+            if found not in (*INTEGRAL, VOID):
+                raise DataflowError(f"{operand.shown}; ~ works on whole numbers", hint="cast it to bigint")
+        elif not (is_numeric(found) or isinstance(found, IntervalType) or found == VOID):
+            raise DataflowError(f"{operand.shown}; {node.operator} works on numbers", hint="cast it to double")
+        text = operand.within(UNARY)
+        text = f"({text})" if text.startswith("-") else text
+        return Typed(f"{node.operator}{text}", found, UNARY)
+
+    def _predicate(self, node: PredicateCall) -> Typed:
+        subject = self.walk(node.subject)
+        others = [self.walk(o) for o in node.others]
+        operator, text = node.operator, subject.within(COMPARISON + 1)
+        negation = "NOT " if node.negated else ""
+        if operator == "IN":
+            for other in others:
+                require_comparable("IN", subject, other)
+            options = ", ".join(o.text for o in others)
+            return Typed(f"{text} {negation}IN ({options})", BOOLEAN, PREDICATE)
+        if operator == "BETWEEN":
+            for other in others:
+                require_comparable("BETWEEN", subject, other)
+            low, high = (o.within(COMPARISON + 1) for o in others)
+            return Typed(f"{text} {negation}BETWEEN {low} AND {high}", BOOLEAN, PREDICATE)
+        if operator.startswith("IS"):
+            words = operator.replace("IS", "IS NOT" if node.negated else "IS", 1)
+            if operator == "IS DISTINCT FROM":
+                require_comparable(operator, subject, others[0])
+                words += " " + others[0].within(COMPARISON + 1)
+            elif operator != "IS NULL":
+                require_condition(subject, operator)
+            return Typed(f"{text} {words}", BOOLEAN, PREDICATE)
+        for side in (subject, others[0]):
+            if not converts(side.type, STRING):
+                raise DataflowError(f"{side.shown}; {operator} matches strings", hint="cast it to string")
+        escape = f" ESCAPE {quote_string(node.escape)}" if node.escape else ""
+        pattern = others[0].within(COMPARISON + 1)
+        return Typed(f"{text} {negation}{operator} {pattern}{escape}", BOOLEAN, PREDICATE)
+
+    def _subscript(self, node: Subscript) -> Typed:
+        value, index = self.walk(node.value), self.walk(node.index)
+        text = f"{value.within(POSTFIX)}[{index.within(SUM)}]"
+        match value.type:
+            case ArrayType(element) if index.type in INTEGRAL:
+                return Typed(text, element, POSTFIX)
+            case MapType(key, found) if common_type(key, index.type) or converts(index.type, key):
+                return Typed(text, found, POSTFIX)
+            case ArrayType() | MapType():
+                raise DataflowError(
+                    f"{value.shown}, and {index.shown}",
+                    hint="an array takes a whole number, a map one of its keys",
+                )
+        raise DataflowError(f"{value.shown}; [...] takes from arrays and maps", hint="use substring for text")
+
+    def _case(self, node: CaseWhen) -> Typed:
+        operand = self.walk(node.operand) if node.operand is not None else None
+        words, results = ["CASE"], []
+        if operand is not None:
+            words.append(operand.text)
+        for condition_node, result_node in node.branches:
+            condition, result = self.walk(condition_node), self.walk(result_node)
+            if operand is None:
+                require_condition(condition, "WHEN")
+            else:
+                require_comparable("WHEN", operand, condition)
+            words += ["WHEN", condition.text, "THEN", result.text]
+            results.append(result)
+        if node.otherwise is not None:
+            results.append(self.walk(node.otherwise))
+            words += ["ELSE", results[-1].text]
+        found = common_of([r.type for r in results])
+        if found is None:
+            shown = ", ".join(r.shown for r in results)
+            raise DataflowError(f"the branches of CASE have no common type: {shown}", hint="cast them to one type")
+        return Typed(" ".join([*words, "END"]), found, POSTFIX)
+
+    def _cast(self, node: Cast) -> Typed:
+        word = "TRY_CAST" if node.safe else "CAST"
+        if isinstance(node.value, Call) and self._is_unknown(node.value.name):
+            value = self._unknown_call(node.value)
+            return Typed(f"{word}({value} AS {node.type.text})", node.type, POSTFIX)
+        typed = self.walk(node.value)
+        if not castable(typed.type, node.type):
+            what = f"{typed.shown}; it cannot be cast to {node.type}"
+            raise DataflowError(what, hint=_cast_hint(typed, node.type))
+        return Typed(f"{word}({typed.text} AS {node.type.text})", node.type, POSTFIX)
+
+    def _is_unknown(self, name: str) -> bool:
+        reserved = (GENERATORS, WINDOW_FUNCTIONS, GROUPINGS)
+        return not (name in _KNOWN or name in _KNOWN_AGGREGATES or any(name in r for r in reserved))
+
+    def _unknown_call(self, node: Call) -> str:
+        """Write a call whose type the user vouches for; among aggregates it counts as one, over columns."""
+        nested = any(isinstance(n, Call) and n.name in _KNOWN_AGGREGATES for n in _below(node))
+        before = self._place
+        if before == "outside" and not nested:
+            self._place = "inside"
+            self.aggregates.add(node.name)
+        try:
+            arguments = ", ".join(self.walk(a).text for a in node.arguments)
+        finally:
+            self._place = before
+        return f"{quote_name(node.name, after_dot=True)}({arguments})"
+
+    def _call(self, node: Call) -> Typed:
+        name = node.name
+        if name in GENERATORS:
+            raise DataflowError(
+                f"{name} makes rows, not a value",
+                hint="use .explode(...) on the stream, then name the new column",
+            )
+        if name in WINDOW_FUNCTIONS:
+            raise DataflowError(
+                f"{name} is a window function; a stream never has all rows",
+                hint="group by a window and aggregate",
+            )
+        if name in GROUPINGS:
+            raise DataflowError(f"{name} groups rows and is no value", hint="use the stream's .window(...)")
+        if name in special.UNIT_FIRST and len(node.arguments) == 3:
+            return self._unit_call(node)
+        if name == "aggregate" and len(node.arguments) < 3:
+            raise DataflowError("aggregate folds an array", hint="write aggregate(readings, 0D, (acc, x) -> acc + x)")
+        if name in _KNOWN_AGGREGATES:
+            return self._aggregate(node)
+        if self._is_unknown(name):
+            known = (*_KNOWN, *(_KNOWN_AGGREGATES if self._place == "outside" else ()))
+            near = suggest(name, known, kind="functions").split("? ")[0]
+            near = f"{near}? " if near.startswith("did") else ""
+            hint = f"{near}for any other function of Spark, say its type: CAST({name}(...) AS double)"
+            raise DataflowError(f"{name!r} is a function that Headwater does not know", hint=hint)
+        if node.distinct or node.filter is not None or node.ignore_nulls:
+            raise DataflowError(
+                f"{name} is no aggregate: it takes no DISTINCT, FILTER or IGNORE NULLS", hint="use CASE WHEN"
+            )
+        if name in VOLATILE and not (name in SCALARS and node.arguments):
+            self.volatile.add(name)
+        return self._typed_call(node)
+
+    def _typed_call(self, node: Call) -> Typed:
+        name = node.name
+        rule = special.RULES.get(name) or special.AGGREGATE_RULES.get(name)
+        if rule is None:
+            signatures = (*SCALARS.get(name, ()), *VOLATILE.get(name, ()), *AGGREGATES.get(name, ()))
+            arguments = tuple(a if isinstance(a, Lambda) else self.walk(a) for a in node.arguments)
+            found, typed = match(signatures, arguments, type_lambda=self._lambda)
+        else:
+            typed = tuple(self._argument(a) for a in node.arguments)
+            found = rule(name, typed)
+        text = f"{quote_name(name, after_dot=True)}({', '.join(a.text for a in typed)})"
+        return Typed(text, found, POSTFIX)
+
+    def _argument(self, node: SyntaxNode) -> Typed:
+        if isinstance(node, Alias):
+            value = self.walk(node.value)
+            return Typed(f"{value.text} AS {quote_name(node.name)}", value.type, OR, name=node.name)
+        if isinstance(node, Star):
+            return Typed("*", STRING, POSTFIX)
+        return self.walk(node)
+
+    def _unit_call(self, node: Call) -> Typed:
+        unit = node.arguments[0]
+        word = unit.parts[0].lower() if isinstance(unit, Name) and len(unit.parts) == 1 else ""
+        if word not in special.TIME_UNITS:
+            raise DataflowError(
+                f"the first argument of {node.name} is a unit of time",
+                hint="write timestampdiff(SECOND, a, b)",
+            )
+        arguments = tuple(self.walk(a) for a in node.arguments[1:])
+        found = special.unit_function(node.name, arguments)
+        return Typed(f"{node.name}({word.upper()}, {', '.join(a.text for a in arguments)})", found, POSTFIX)
+
+    def _lambda(self, node: Lambda, types: tuple[DataType, ...]) -> Typed:
+        names = [p.lower() for p in node.parameters]
+        if len(set(names)) != len(names):
+            raise DataflowError(f"a lambda names {node.parameters[0]!r} twice", hint="give each its own name")
+        self._scopes.append(dict(zip(names, zip(node.parameters, types, strict=True), strict=True)))
+        try:
+            body = self.walk(node.body)
+        finally:
+            self._scopes.pop()
+        parameters = ", ".join(quote_name(p) for p in node.parameters)
+        head = parameters if len(names) == 1 else f"({parameters})"
+        return Typed(f"{head} -> {body.text}", body.type, OR)
+
+    def _aggregate(self, node: Call) -> Typed:
+        name = node.name
+        if self._place == "scalar":
+            raise DataflowError(
+                f"{name} is an aggregate: it needs many rows",
+                hint="use it in .agg(...) after group_by or window",
+            )
+        if self._place == "inside" or self._scopes:
+            raise DataflowError(f"{name} stands inside another aggregate", hint="aggregate in two steps")
+        if node.distinct:
+            hint = "use approx_count_distinct(k), or drop duplicates before" if name == "count" else "dedup first"
+            raise DataflowError(f"{name}(DISTINCT ...) does not run on a stream", hint=hint)
+        if node.ignore_nulls and name not in _KEEPS_NULLS:
+            raise DataflowError(f"{name} takes no IGNORE NULLS", hint="leave it out: NULLs are ignored anyway")
+        self._place = "inside"
+        try:
+            typed = self._typed_call(node)
+            condition = self.walk(node.filter) if node.filter is not None else None
+        finally:
+            self._place = "outside"
+        self.aggregates.add(name)
+        text = typed.text + (" IGNORE NULLS" if node.ignore_nulls else "")
+        if condition is not None:
+            require_condition(condition, "FILTER")
+            text = f"{typed.text} FILTER (WHERE {condition.text})" + text[len(typed.text) :]
+        return Typed(text, typed.type, POSTFIX)
+
+
+def _below(node: SyntaxNode) -> list[SyntaxNode]:
+    found = list(node.children)
+    for child in found:
+        found.extend(child.children)
+    return found
+
+
+def _cast_hint(value: Typed, wanted: DataType) -> str:
+    if isinstance(value.type, StructType | ArrayType | MapType):
+        return "take a part of it, or write to_json(...)"
+    if wanted.text == "date" and is_numeric(value.type):
+        return f"write date_from_unix_date({value.text}) or timestamp_seconds({value.text})"
+    if is_numeric(wanted):
+        return "write unix_date, unix_seconds, hex or the like, which say what the number means"
+    return f"go through string or timestamp: CAST(CAST({value.text} AS string) AS {wanted})"

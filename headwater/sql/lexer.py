@@ -1,0 +1,139 @@
+"""Tokens of Spark SQL text: the words shared by expressions, types and schemas."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from headwater.core.errors import DataflowError
+
+MAX_TEXT = 64 * 1024
+"""Longest accepted text, in characters. Longer text is an accident or an attack."""
+
+Kind = Literal["word", "quoted", "string", "number", "symbol", "end"]
+
+_TOKEN = re.compile(
+    r"""
+    (?P<space>\s+|--[^\n]*|/\*(?!\+).*?\*/)
+  | (?P<raw>[rR](?:'[^']*'|"[^"]*"))
+  | (?P<string>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+  | (?P<quoted>`(?:[^`]|``)+`)
+  | (?P<number>(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?(?:[bB][dD]|[lLsSyYfFdD])?(?![A-Za-z0-9_]))
+  | (?P<word>[A-Za-z0-9_]+)
+  | (?P<symbol><=>|<=|>=|<>|!=|==|\|\||->|::|=>|[-+*/%&|^~<>=!(),.\[\]:])
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})|(.))", re.DOTALL)
+_ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
+_UNSAFE = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\0": "\\0", "\x1a": "\\Z"}
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+# Words that mean something of their own at the head of an expression or after one, so that a
+# column of that name is written in back-quotes.
+_SPECIAL_WORDS = """
+    all and any as between both by case cast collate cross current_date current_time current_timestamp
+    current_user distinct div else end escape except exists false from full group having ilike in inner
+    intersect interval is join lateral leading left like limit minus natural not null on or order over regexp
+    right rlike select semi session_user set some table then trailing true union unknown user using values
+    when where with within
+"""
+_SPECIAL = frozenset(_SPECIAL_WORDS.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token: its kind, its text (unquoted and unescaped), and the position of its first character."""
+
+    kind: Kind
+    text: str
+    at: int
+    end: int
+
+    @property
+    def upper(self) -> str:
+        """Give the text in upper case when it can be a keyword, else nothing."""
+        return self.text.upper() if self.kind == "word" else ""
+
+    @property
+    def shown(self) -> str:
+        """Describe the token for an error message."""
+        return "the end of the text" if self.kind == "end" else repr(self.text)
+
+
+def tokens(text: str) -> tuple[Token, ...]:
+    """Cut Spark SQL text into tokens; the last one is of kind ``end``."""
+    if len(text) > MAX_TEXT:
+        raise DataflowError(
+            f"the text has {len(text)} characters; at most {MAX_TEXT} are accepted",
+            hint="split it over several with_columns, or join with a table of values",
+        )
+    found: list[Token] = []
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise DataflowError(f"unexpected {text[at]!r} at position {at} of {shorten(text)}", hint=_advice(text[at]))
+        kind, part, at = match.lastgroup, match.group(), match.end()
+        if kind == "space":
+            continue
+        if kind == "raw":
+            found.append(Token("string", part[2:-1], match.start(), at))
+        elif kind == "string":
+            found.append(Token("string", unescape(part), match.start(), at))
+        elif kind == "quoted":
+            found.append(Token("quoted", part[1:-1].replace("``", "`"), match.start(), at))
+        elif kind == "number":
+            found.append(Token("number", part, match.start(), at))
+        elif kind == "word":
+            found.append(Token("word", part, match.start(), at))
+        else:
+            found.append(Token("symbol", part, match.start(), at))
+    found.append(Token("end", "", len(text), len(text)))
+    return tuple(found)
+
+
+def unescape(quoted: str) -> str:
+    """Give the value of a quoted string literal, as Spark reads it."""
+    mark, body = quoted[0], quoted[1:-1].replace(quoted[0] * 2, quoted[0])
+    if "\\" not in body:
+        return body
+    # A doubled mark is replaced only outside escapes: do it again with care when there are any.
+    body = re.sub(rf"(\\.)|{mark}{mark}", lambda m: m.group(1) or mark, quoted[1:-1], flags=re.DOTALL)
+    return _ESCAPE.sub(_unescape_one, body)
+
+
+def _unescape_one(match: re.Match[str]) -> str:
+    short, long, octal, char = match.groups()
+    if short or long:
+        code = int(short or long, 16)
+        if code > 0x10FFFF:
+            raise DataflowError(f"{match.group()} is not a Unicode character")
+        return chr(code)
+    return chr(int(octal, 8)) if octal else _ESCAPED.get(char, char)
+
+
+def quote_string(value: str) -> str:
+    """Write a value as a Spark string literal."""
+    return "'" + "".join(_UNSAFE.get(char, char) for char in value) + "'"
+
+
+def quote_name(name: str, *, after_dot: bool = False) -> str:
+    """Write a name, in back-quotes only where Spark needs them."""
+    if _PLAIN.match(name) and (after_dot or name.lower() not in _SPECIAL):
+        return name
+    return "`" + name.replace("`", "``") + "`"
+
+
+def shorten(text: str, limit: int = 80) -> str:
+    """Quote text for an error message, cut to a bearable length."""
+    return repr(text if len(text) <= limit else text[: limit - 3] + "...")
+
+
+def _advice(char: str) -> str:
+    if char == ";":
+        return "give one expression, without a semicolon"
+    if char in "'\"`":
+        return f"close the {char} that is opened here"
+    return "write one Spark SQL expression; put names with special characters in back-quotes"

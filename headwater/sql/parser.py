@@ -1,0 +1,451 @@
+"""Read one Spark SQL expression.
+
+The grammar and the precedence are those of Spark's own ``SqlBaseParser.g4``, so that the tree means
+what Spark means by the text. A transpiler's parser is no help here: sqlglot reads ``a | b & c`` as
+``(a | b) & c``, turns ``mod(a, 2)`` into ``a % 2`` and ``10L`` into a cast, and loses functions' names.
+"""
+
+from __future__ import annotations
+
+from headwater.core.errors import DataflowError
+from headwater.sql import literals
+from headwater.sql.lexer import Token, shorten, tokens
+from headwater.sql.schema import DataType, TypeReader
+from headwater.sql.syntax import (
+    Alias,
+    Binary,
+    Call,
+    CaseWhen,
+    Cast,
+    Field,
+    Lambda,
+    Name,
+    PredicateCall,
+    Star,
+    Subscript,
+    SyntaxNode,
+    Unary,
+    too_deep,
+)
+
+# How tightly each operator binds; predicates (IS, IN, LIKE, BETWEEN) stand between NOT and comparison.
+OR, AND, NOT, PREDICATE, COMPARISON, BIT_OR, BIT_XOR, BIT_AND, SHIFT, SUM, PRODUCT, UNARY, POSTFIX = range(1, 14)
+BINDING = {
+    "OR": OR, "AND": AND,
+    "=": COMPARISON, "<=>": COMPARISON, "!=": COMPARISON,
+    "<": COMPARISON, "<=": COMPARISON, ">": COMPARISON, ">=": COMPARISON,
+    "|": BIT_OR, "^": BIT_XOR, "&": BIT_AND, "<<": SHIFT, ">>": SHIFT, ">>>": SHIFT,
+    "+": SUM, "-": SUM, "||": SUM, "*": PRODUCT, "/": PRODUCT, "%": PRODUCT, "DIV": PRODUCT,
+}  # fmt: skip
+_SAME = {"==": "=", "<>": "!="}
+_TYPED_LITERALS = ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "X")
+_IS = ("NULL", "TRUE", "FALSE", "UNKNOWN")
+_STATEMENTS = ("SELECT", "WITH", "VALUES", "FROM", "TABLE", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP")
+
+
+MAX_NESTING = 70
+"""Deepest nesting of parentheses, calls and signs that is read."""
+
+
+def parse(text: str) -> SyntaxNode:
+    """Read exactly one expression, without alias."""
+    return _Parser(text).only(alias=False)
+
+
+def parse_item(text: str) -> SyntaxNode:
+    """Read one item of a projection: an expression, ``expression AS name``, ``*`` or ``name.*``."""
+    return _Parser(text).only(alias=True)
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = tokens(text)
+        self._position = 0
+        self._nested = 0
+
+    def only(self, *, alias: bool) -> SyntaxNode:
+        if self._peek().kind == "end":
+            raise DataflowError("the expression is empty", hint="write one Spark SQL expression")
+        if self._peek().upper in _STATEMENTS and self._peek(1).kind in ("word", "quoted", "number"):
+            raise DataflowError(
+                f"{shorten(self._text)} is a statement, not an expression",
+                hint="give one expression; select, where, join and group_by are operators of the dataflow",
+            )
+        if alias and self._take("*"):
+            node: SyntaxNode = Star()
+        else:
+            node = self.expression()
+        if alias and self._take_word("AS"):
+            node = Alias(node, self._name("a name after AS"))
+        token = self._peek()
+        if token.kind == "end":
+            return node
+        if token.kind == "symbol" and token.text == ",":
+            raise self._unexpected(token, "one expression only", "give each expression as an argument of its own")
+        if token.kind in ("word", "quoted"):
+            raise self._unexpected(token, "the end", f"to name the result, write AS {token.text}")
+        raise self._unexpected(token, "the end")
+
+    def expression(self, floor: int = OR) -> SyntaxNode:
+        """Read conditions joined by AND and OR that bind at least as tightly as ``floor``."""
+        self._nested += 1
+        if self._nested > MAX_NESTING:
+            raise too_deep()
+        if self._take_word("NOT") or self._take("!"):
+            left: SyntaxNode = Unary("NOT", self.expression(NOT))
+        else:
+            left = self._predicate(self._value(COMPARISON))
+        while (binding := BINDING.get(self._peek().upper, 0)) in (OR, AND) and binding >= floor:
+            left = Binary(self._next().upper, left, self.expression(binding + 1))
+        self._nested -= 1
+        return left
+
+    def _predicate(self, subject: SyntaxNode) -> SyntaxNode:
+        if self._take_word("IS"):
+            negated = self._take_word("NOT")
+            if self._take_word("DISTINCT"):
+                self._expect_word("FROM")
+                return PredicateCall("IS DISTINCT FROM", negated, subject, (self._value(COMPARISON),))
+            word = self._next()
+            if word.upper not in _IS:
+                raise self._unexpected(word, "NULL, TRUE, FALSE or DISTINCT FROM after IS")
+            return PredicateCall(f"IS {word.upper}", negated, subject)
+        ahead = 1 if self._peek().upper == "NOT" else 0
+        operator = self._peek(ahead).upper
+        if operator not in ("IN", "BETWEEN", "LIKE", "ILIKE", "RLIKE", "REGEXP"):
+            return subject
+        self._position += ahead + 1
+        if operator == "IN":
+            self._expect("(")
+            self._refuse_query()
+            return PredicateCall("IN", bool(ahead), subject, self._list())
+        if operator == "BETWEEN":
+            low = self._value(COMPARISON)
+            self._expect_word("AND")
+            return PredicateCall("BETWEEN", bool(ahead), subject, (low, self._value(COMPARISON)))
+        if self._peek().upper in ("ANY", "ALL", "SOME") and self._peek(1).text == "(":
+            raise self._unexpected(self._peek(), "one pattern", "join several LIKEs with OR or AND")
+        pattern, escape = self._value(COMPARISON), None
+        if operator in ("LIKE", "ILIKE") and self._take_word("ESCAPE"):
+            token = self._next()
+            if token.kind != "string" or len(token.text) != 1:
+                raise self._unexpected(token, "one character in quotes after ESCAPE")
+            escape = token.text
+        operator = "RLIKE" if operator == "REGEXP" else operator
+        return PredicateCall(operator, bool(ahead), subject, (pattern,), escape)
+
+    def _value(self, floor: int) -> SyntaxNode:
+        left = self._unary()
+        while True:
+            operator, width = self._operator()
+            binding = BINDING.get(operator, 0)
+            if binding < max(floor, COMPARISON):
+                return left
+            self._position += width
+            left = Binary(operator, left, self._value(binding + 1))
+
+    def _operator(self) -> tuple[str, int]:
+        token = self._peek()
+        if token.kind == "word":
+            return (token.upper, 1) if token.upper == "DIV" else ("", 0)
+        if token.kind != "symbol":
+            return "", 0
+        # Types end in '>>' too, so shifts are put together here: from neighbours that touch.
+        if token.text in ("<", ">"):
+            width = 1
+            while width < 3 and self._peek(width).text == token.text and self._peek(width).at == token.at + width:
+                width += 1
+            return token.text * width, width
+        return _SAME.get(token.text, token.text), 1
+
+    def _unary(self) -> SyntaxNode:
+        token = self._peek()
+        if token.kind != "symbol" or token.text not in ("-", "+", "~"):
+            return self._postfix(self._primary())
+        self._position += 1
+        if token.text == "-" and self._peek().kind == "number":
+            return self._postfix(literals.number(self._next().text, negative=True))
+        self._nested += 1
+        if self._nested > MAX_NESTING:
+            raise too_deep()
+        node = Unary(token.text, self._unary())
+        self._nested -= 1
+        return node
+
+    def _postfix(self, node: SyntaxNode) -> SyntaxNode:
+        while True:
+            if self._take("["):
+                node = Subscript(node, self._value(COMPARISON))
+                self._expect("]")
+            elif self._peek().text == "." and self._peek(1).text == "*" and isinstance(node, Name):
+                self._position += 2
+                return Star(node.parts)
+            elif self._take("."):
+                name = self._name("a field name after '.'")
+                node = Name((*node.parts, name)) if isinstance(node, Name) else Field(node, name)
+            elif self._take("::"):
+                node = Cast(node, self._type(), False)
+            else:
+                return node
+
+    def _primary(self) -> SyntaxNode:
+        token = self._next()
+        if token.kind == "number":
+            return literals.number(token.text)
+        if token.kind == "string":
+            return self._string(token)
+        if token.kind == "quoted":
+            return self._named(token)
+        if token.kind == "word":
+            return self._word(token)
+        if token.kind == "symbol" and token.text == "(":
+            return self._parenthesised()
+        if token.kind == "symbol" and token.text == "*":
+            raise self._unexpected(token, "an expression", "'*' stands alone, or in count(*)")
+        raise self._unexpected(token, "an expression")
+
+    def _string(self, token: Token) -> SyntaxNode:
+        parts = [token.text]
+        while self._peek().kind == "string":
+            parts.append(self._next().text)
+        return literals.string("".join(parts))
+
+    def _word(self, token: Token) -> SyntaxNode:
+        word, following = token.upper, self._peek()
+        if word in ("TRUE", "FALSE"):
+            return literals.boolean(word == "TRUE")
+        if word == "NULL":
+            return literals.null()
+        if word == "CASE":
+            return self._case()
+        if word in _TYPED_LITERALS and following.kind == "string":
+            return literals.typed(word, self._next().text)
+        if word == "INTERVAL" and (following.kind in ("number", "string") or following.text in ("-", "+")):
+            return self._interval()
+        if following.kind == "symbol" and following.text == "(":
+            return self._special_call(word) or self._named(token)
+        if word in _STATEMENTS and following.kind in ("word", "quoted"):
+            raise self._query(token)
+        if word in ("THEN", "ELSE", "END", "WHEN", "AND", "OR", "IN", "LIKE", "BETWEEN", "AS", "IS", "NOT"):
+            raise self._unexpected(token, "an expression", "put a column of that name in back-quotes")
+        return self._named(token)
+
+    def _named(self, token: Token) -> SyntaxNode:
+        if self._take("->"):
+            return Lambda((token.text,), self.expression())
+        if not self._take("("):
+            return Name((token.text,))
+        return self._call(token.text.lower())
+
+    def _call(self, name: str) -> SyntaxNode:
+        if self._peek().upper in _STATEMENTS and self._peek(1).kind in ("word", "quoted", "number"):
+            raise self._query(self._peek())
+        distinct = False
+        if self._peek().upper in ("DISTINCT", "ALL") and self._peek(1).text not in (",", ")", "."):
+            distinct = self._next().upper == "DISTINCT"
+        arguments = () if self._take(")") else self._list(named=name == "struct", star=name == "count")
+        condition, ignore_nulls = None, False
+        if self._peek().upper == "WITHIN" and self._peek(1).upper == "GROUP":
+            raise self._unexpected(self._peek(), "no WITHIN GROUP", "use percentile_approx(value, 0.5)")
+        if self._peek().upper == "FILTER" and self._peek(1).text == "(":
+            self._position += 2
+            self._expect_word("WHERE")
+            condition = self.expression()
+            self._expect(")")
+        if self._peek().upper in ("IGNORE", "RESPECT") and self._peek(1).upper == "NULLS":
+            ignore_nulls = self._next().upper == "IGNORE"
+            self._position += 1
+        if self._peek().upper == "OVER" and self._peek(1).kind in ("symbol", "word", "quoted"):
+            raise self._unexpected(
+                self._peek(), "no OVER", "window functions need all rows; group by window(...) and aggregate"
+            )
+        return Call(name, arguments, distinct, condition, ignore_nulls)
+
+    def _list(self, *, named: bool = False, star: bool = False) -> tuple[SyntaxNode, ...]:
+        found: list[SyntaxNode] = []
+        while True:
+            if star and self._take("*"):
+                node: SyntaxNode = Star()
+            else:
+                node = self.expression()
+            if self._peek().text == "=>":
+                raise self._unexpected(self._peek(), "no '=>'", "give arguments by position")
+            if named and self._take_word("AS"):
+                node = Alias(node, self._name("a field name after AS"))
+            found.append(node)
+            if self._take(")"):
+                return tuple(found)
+            self._expect(",")
+
+    def _special_call(self, word: str) -> SyntaxNode | None:
+        if word in ("CAST", "TRY_CAST"):
+            self._position += 1
+            value = self.expression()
+            self._expect_word("AS")
+            node = Cast(value, self._type(), word == "TRY_CAST")
+            self._expect(")")
+            return node
+        if word == "EXTRACT":
+            self._position += 1
+            unit = self._next()
+            if unit.kind not in ("word", "string"):
+                raise self._unexpected(unit, "a field such as HOUR")
+            self._expect_word("FROM")
+            return Call("date_part", (literals.string(unit.text.lower()), self._closed(self.expression())))
+        if word in ("POSITION", "SUBSTRING", "SUBSTR") and self._peek(1).text != ")":
+            return self._infix_call(word.lower(), "IN" if word == "POSITION" else "FROM")
+        if word == "TRIM":
+            return self._trim()
+        return None
+
+    def _infix_call(self, name: str, keyword: str) -> SyntaxNode:
+        """Read ``POSITION(a IN b)`` and ``SUBSTRING(a FROM b FOR c)``, or the plain call."""
+        self._position += 1
+        arguments = [self._value(COMPARISON)]
+        if not self._take_word(keyword):
+            if self._take(","):
+                arguments += self._list()
+            else:
+                self._expect(")")
+            return Call(name, tuple(arguments))
+        arguments.append(self._value(COMPARISON))
+        if name != "position" and self._take_word("FOR"):
+            arguments.append(self._value(COMPARISON))
+        self._expect(")")
+        return Call(name, tuple(arguments))
+
+    def _trim(self) -> SyntaxNode | None:
+        sides = {"BOTH": "btrim", "LEADING": "ltrim", "TRAILING": "rtrim"}
+        side = self._peek(1).upper
+        if side not in sides or self._peek(2).text in (",", ")", "."):
+            return None
+        self._position += 2
+        mark = None if self._peek().upper == "FROM" else self._value(COMPARISON)
+        self._expect_word("FROM")
+        value = self._closed(self._value(COMPARISON))
+        if mark is None:
+            return Call(sides[side], (value,))
+        return Call(sides[side], (value, mark) if side == "BOTH" else (mark, value))
+
+    def _case(self) -> SyntaxNode:
+        operand = None if self._peek().upper == "WHEN" else self.expression()
+        branches: list[tuple[SyntaxNode, SyntaxNode]] = []
+        while self._take_word("WHEN"):
+            condition = self.expression()
+            self._expect_word("THEN")
+            branches.append((condition, self.expression()))
+        if not branches:
+            raise self._unexpected(self._peek(), "WHEN", "write CASE WHEN condition THEN value ELSE other END")
+        otherwise = self.expression() if self._take_word("ELSE") else None
+        self._expect_word("END")
+        return CaseWhen(operand, tuple(branches), otherwise)
+
+    def _interval(self) -> SyntaxNode:
+        parts: list[tuple[str, str]] = []
+        while True:
+            sign = self._next().text if self._peek().text in ("-", "+") else ""
+            token = self._next()
+            if token.kind not in ("number", "string"):
+                raise self._unexpected(token, "a number and a unit after INTERVAL")
+            words = token.text.split()
+            if token.kind == "string" and not parts and not sign and words[1:2] and words[1].isalpha():
+                pairs = zip(words[::2], (_singular(w) for w in words[1::2]), strict=False)
+                return literals.interval(tuple(pairs) if len(words) % 2 == 0 else (("", token.text),))
+            unit = _singular(self._name("a unit of time"))
+            if not parts and self._take_word("TO"):
+                return literals.interval_range(sign + token.text, unit, _singular(self._name("a unit of time")))
+            value = token.text.strip()
+            if sign == "-":
+                value = value[1:] if value.startswith("-") else "-" + value
+            parts.append((value, unit))
+            ahead = 1 if self._peek().text in ("-", "+") else 0
+            unit_follows = _singular(self._peek(ahead + 1).text) in literals.UNITS
+            if self._peek(ahead).kind not in ("number", "string") or not unit_follows or ahead:
+                return literals.interval(tuple(parts))
+
+    def _parenthesised(self) -> SyntaxNode:
+        self._refuse_query()
+        ahead = 0
+        while self._peek(ahead).kind in ("word", "quoted") and self._peek(ahead + 1).text == ",":
+            ahead += 2
+        if ahead and self._peek(ahead + 1).text == ")" and self._peek(ahead + 2).text == "->":
+            names = tuple(self._peek(i).text for i in range(0, ahead + 1, 2))
+            self._position += ahead + 3
+            return Lambda(names, self.expression())
+        node = self.expression()
+        if self._peek().text == ",":
+            raise self._unexpected(self._peek(), "')'", "write struct(a, b) for several values in one")
+        self._expect(")")
+        if isinstance(node, Name) and len(node.parts) == 1 and self._take("->"):
+            return Lambda(node.parts, self.expression())
+        # A parenthesised name is no longer a dotted name: (a).b takes a field of column a all the same.
+        return node
+
+    def _closed(self, node: SyntaxNode) -> SyntaxNode:
+        self._expect(")")
+        return node
+
+    def _type(self) -> DataType:
+        reader = TypeReader(self._tokens, source=self._text, position=self._position)
+        found = reader.data_type()
+        self._position = reader.position
+        return found
+
+    def _refuse_query(self) -> None:
+        if self._peek().upper in ("SELECT", "WITH", "VALUES", "FROM") and self._peek(1).text not in (
+            ")",
+            ",",
+        ):
+            raise self._query(self._peek())
+
+    def _query(self, token: Token) -> DataflowError:
+        return DataflowError(
+            f"{shorten(self._text)} holds a query at position {token.at}",
+            hint="subqueries do not run on streams; use .join(...) with the other stream or table",
+        )
+
+    def _name(self, wanted: str) -> str:
+        token = self._next()
+        if token.kind not in ("word", "quoted"):
+            raise self._unexpected(token, wanted)
+        return token.text
+
+    def _peek(self, ahead: int = 0) -> Token:
+        return self._tokens[min(self._position + ahead, len(self._tokens) - 1)]
+
+    def _next(self) -> Token:
+        token = self._peek()
+        self._position += 1
+        return token
+
+    def _take(self, symbol: str) -> bool:
+        token = self._peek()
+        if token.kind == "symbol" and token.text == symbol:
+            self._position += 1
+            return True
+        return False
+
+    def _take_word(self, word: str) -> bool:
+        if self._peek().upper == word:
+            self._position += 1
+            return True
+        return False
+
+    def _expect(self, symbol: str) -> None:
+        if not self._take(symbol):
+            raise self._unexpected(self._peek(), repr(symbol))
+
+    def _expect_word(self, word: str) -> None:
+        if not self._take_word(word):
+            raise self._unexpected(self._peek(), word)
+
+    def _unexpected(self, token: Token, wanted: str, hint: str | None = None) -> DataflowError:
+        return DataflowError(
+            f"expected {wanted}, found {token.shown} at position {token.at} of {shorten(self._text)}",
+            hint=hint or "write one Spark SQL expression, such as \"v * 2 > 10 AND name LIKE 'a%'\"",
+        )
+
+
+def _singular(unit: str) -> str:
+    return unit.lower().removesuffix("s")

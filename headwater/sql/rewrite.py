@@ -1,0 +1,177 @@
+"""Rewrite checked expressions: put definitions in place of columns, take aggregates apart. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from headwater.core.errors import DataflowError
+from headwater.sql.expressions import check
+from headwater.sql.functions import AGGREGATES
+from headwater.sql.inference import Inference
+from headwater.sql.lexer import quote_name, quote_string
+from headwater.sql.parser import parse
+from headwater.sql.schema import Column, DataType, Schema
+from headwater.sql.special import AGGREGATE_RULES
+from headwater.sql.syntax import Call, Field, Lambda, Name, Star, SyntaxNode
+
+ROW_FUNCTIONS = ("count", "sum", "avg", "min", "max", "first", "last")
+"""Aggregates that a window of so many rows knows."""
+_AGGREGATES = frozenset([*AGGREGATES, *AGGREGATE_RULES])
+_SAME = {"mean": "avg", "first_value": "first", "last_value": "last"}
+
+
+def substitute(text: str, definitions: Mapping[str, str], schema: Schema) -> str:
+    """Put each column's definition in its place; ``schema`` is that of the definitions' columns."""
+    nodes = {name.lower(): parse(definition) for name, definition in definitions.items()}
+    placed = frozenset[str]().union(*map(_names, nodes.values()))
+
+    def place(node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
+        if isinstance(node, Lambda) and placed & {p.lower() for p in node.parameters}:
+            # A column in a definition must not fall to the lambda's variable of the same name.
+            return _mapped(_renamed(node, placed), place, bound)
+        if not isinstance(node, Name) or node.parts[0].lower() in bound:
+            return None
+        found = nodes.get(node.parts[0].lower())
+        if found is None:
+            return None
+        for part in node.parts[1:]:
+            found = Name((*found.parts, part)) if isinstance(found, Name) else Field(found, part)
+        return found
+
+    return Inference(schema, place="scalar").walk(_mapped(parse(text), place, frozenset())).text
+
+
+def _names(node: SyntaxNode) -> frozenset[str]:
+    """Give all names that occur in a tree, columns' and variables', in lower case."""
+    found: set[str] = set()
+
+    def see(node: SyntaxNode, bound: frozenset[str]) -> None:
+        if isinstance(node, Name):
+            found.add(node.parts[0].lower())
+        elif isinstance(node, Lambda):
+            found.update(p.lower() for p in node.parameters)
+
+    _mapped(node, see, frozenset())
+    return frozenset(found)
+
+
+def _renamed(node: Lambda, taken: frozenset[str]) -> Lambda:
+    """Give the lambda with other names for those of its variables that are taken."""
+    used = taken | _names(node)
+    new: dict[str, str] = {}
+    for parameter in node.parameters:
+        name = parameter.lower()
+        if name in taken:
+            while name in used:
+                name += "_"
+            used |= {name}
+            new[parameter.lower()] = name
+
+    def rename(inner: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
+        if not isinstance(inner, Name) or inner.parts[0].lower() in bound:
+            return None
+        name = new.get(inner.parts[0].lower())
+        return None if name is None else Name((name, *inner.parts[1:]))
+
+    parameters = tuple(new.get(p.lower(), p) for p in node.parameters)
+    return replace(node, parameters=parameters, body=_mapped(node.body, rename, frozenset()))
+
+
+def _mapped(
+    node: SyntaxNode, change: Callable[[SyntaxNode, frozenset[str]], SyntaxNode | None], bound: frozenset[str]
+) -> SyntaxNode:
+    """Rebuild a tree with ``change`` applied from the top; ``bound`` are the lambda variables in scope."""
+    changed = change(node, bound)
+    if changed is not None:
+        return changed
+    if isinstance(node, Lambda):
+        bound = bound | {p.lower() for p in node.parameters}
+
+    def value(item: Any) -> Any:
+        if isinstance(item, SyntaxNode):
+            return _mapped(item, change, bound)
+        return tuple(value(i) for i in item) if isinstance(item, tuple) else item
+
+    return replace(node, **{f.name: value(getattr(node, f.name)) for f in fields(node) if f.init})
+
+
+def row_struct(columns: Iterable[str]) -> str:
+    """Write a struct of columns, each under its own name."""
+    return f"named_struct({', '.join(f'{quote_string(c)}, {quote_name(c)}' for c in columns)})"
+
+
+def aggregate_calls(text: str, schema: Schema) -> tuple[str, ...]:
+    """Give the calls of aggregate functions in an expression, canonical, each once: what has to be kept."""
+    found: dict[str, None] = {}
+
+    def take(node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
+        if not isinstance(node, Call) or node.name.lower() not in _AGGREGATES:
+            return None
+        found.setdefault(Inference(schema, place="outside").walk(node).text)
+        return node
+
+    _mapped(parse(text), take, frozenset())
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class RowAggregates:
+    """Aggregates taken apart: ``calls`` (function, argument), ``outputs`` (alias, text over ``__g<i>``)."""
+
+    calls: tuple[tuple[str, str], ...]
+    types: tuple[DataType, ...]
+    outputs: tuple[tuple[str, str], ...]
+
+
+def row_aggregates(aggregates: tuple[tuple[str, str], ...], schema: Schema, *, where: str) -> RowAggregates:
+    """Take aggregates over count windows apart into simple calls and what is computed from them."""
+    calls: dict[tuple[str, str], DataType] = {}
+    trees: list[tuple[str, SyntaxNode]] = []
+
+    def take(node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
+        if not isinstance(node, Call) or node.name.lower() not in _AGGREGATES:
+            return None
+        function = _SAME.get(node.name.lower(), node.name.lower())
+        arguments = node.arguments
+        if function not in ROW_FUNCTIONS or node.filter is not None or node.distinct or len(arguments) != 1:
+            raise DataflowError(
+                f"{node.name}(...) is not known over count windows",
+                where=where,
+                hint=f"use {', '.join(ROW_FUNCTIONS)} of one expression, and arithmetic on them",
+            )
+        (argument,) = arguments
+        text = "1" if isinstance(argument, Star) else Inference(schema, place="scalar").walk(argument).text
+        call = (function, text)
+        if call not in calls:
+            calls[call] = _type(function, check(text, schema, where=where).type, where)
+        return Name((f"__g{list(calls).index(call)}",))
+
+    for alias, text in aggregates:
+        trees.append((alias, _mapped(parse(text), take, frozenset())))
+    found = Schema(tuple(Column(f"__g{i}", t) for i, t in enumerate(calls.values())), internal=True)
+    outputs = tuple((alias, Inference(found, place="scalar").walk(tree).text) for alias, tree in trees)
+    return RowAggregates(tuple(calls), tuple(calls.values()), outputs)
+
+
+def _type(function: str, argument: DataType, where: str) -> DataType:
+    text = argument.text
+    whole = text in ("tinyint", "smallint", "int", "bigint")
+    if function == "count":
+        return DataType.parse("bigint")
+    if function in ("sum", "avg"):
+        if not whole and text not in ("float", "double"):
+            raise DataflowError(
+                f"{function} of {text} is not known over count windows",
+                where=where,
+                hint="cast it to double or bigint",
+            )
+        return DataType.parse("bigint" if function == "sum" and whole else "double")
+    if not whole and text not in ("float", "double", "string", "boolean", "timestamp", "date"):
+        raise DataflowError(
+            f"{function} of {text} is not known over count windows",
+            where=where,
+            hint="select its parts first",
+        )
+    return argument

@@ -1,0 +1,194 @@
+"""The tree of a Spark SQL expression: what the parser gives and the inference walks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headwater.core.errors import DataflowError
+from headwater.sql.schema import DataType
+
+MAX_DEPTH = 120
+"""Deepest tree. Python's own stack ends at about six times that."""
+
+
+@dataclass(frozen=True)
+class SyntaxNode:
+    """One node; ``depth`` bounds every recursive walk, whatever the text looked like."""
+
+    depth: int = field(init=False, default=1, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        depth = 1 + max((child.depth for child in self.children), default=0)
+        if depth > MAX_DEPTH:
+            raise too_deep()
+        object.__setattr__(self, "depth", depth)
+
+    @property
+    def children(self) -> tuple[SyntaxNode, ...]:
+        """Give the nodes directly below, in the order of the text."""
+        return ()
+
+
+def too_deep() -> DataflowError:
+    """Give the error for a tree that is too deep to walk."""
+    return DataflowError(
+        f"the expression is nested more than {MAX_DEPTH} deep",
+        hint="name its parts with with_columns first; use IN (...) or concat(...) in place of long chains",
+    )
+
+
+@dataclass(frozen=True)
+class Literal(SyntaxNode):
+    """A constant: its canonical text and its type; ``value`` for what the typing rules look at."""
+
+    text: str
+    type: DataType
+    value: str | int | bool | None = None
+
+
+@dataclass(frozen=True)
+class Name(SyntaxNode):
+    """A column or lambda variable, with the struct fields taken from it: ``window.start``."""
+
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Star(SyntaxNode):
+    """``*`` or ``window.*``."""
+
+    parts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unary(SyntaxNode):
+    """``-a``, ``+a``, ``~a``, ``NOT a``."""
+
+    operator: str
+    operand: SyntaxNode
+
+    @property
+    def children(self) -> tuple[SyntaxNode, ...]:
+        return (self.operand,)
+
+
+@dataclass(frozen=True)
+class Binary(SyntaxNode):
+    """Arithmetic, bitwise, comparison, AND and OR."""
+
+    operator: str
+    left: SyntaxNode
+    right: SyntaxNode
+
+    @property
+    def children(self) -> tuple[SyntaxNode, ...]:
+        return (self.left, self.right)
+
+
+@dataclass(frozen=True)
+class PredicateCall(SyntaxNode):
+    """``IN``, ``BETWEEN``, ``LIKE``, ``ILIKE``, ``RLIKE`` and the ``IS`` family.
+
+    ``operator`` is the keyword (``IS NULL``, ``IS TRUE``, ``IS DISTINCT FROM``, ...); ``escape`` only
+    goes with LIKE and ILIKE.
+    """
+
+    operator: str
+    negated: bool
+    subject: SyntaxNode
+    others: tuple[SyntaxNode, ...] = ()
+    escape: str | None = None
+
+    @property
+    def children(self) -> tuple[SyntaxNode, ...]:
+        return (self.subject, *self.others)
+
+
+@dataclass(frozen=True)
+class CaseWhen(SyntaxNode):
+    """``CASE [operand] WHEN .. THEN .. [ELSE ..] END``."""
+
+    operand: SyntaxNode | None
+    branches: tuple[tuple[SyntaxNode, SyntaxNode], ...]
+    otherwise: SyntaxNode | None
+
+    @property
+    def children(self) -> tuple[SyntaxNode, ...]:
+        pairs = [node for branch in self.branches for node in branch]
+        return tuple(n for n in (self.operand, *pairs, self.otherwise) if n is not None)
+
+
+@dataclass(frozen=True)
+class Cast(SyntaxNode):
+    """``CAST(value AS type)`` or ``TRY_CAST``."""
+
+    value: SyntaxNode
+    type: DataType
+    safe: bool
+
+    @property
+    def children(self) -> tuple[SyntaxNode, ...]:
+        return (self.value,)
+
+
+@dataclass(frozen=True)
+class Field(SyntaxNode):
+    """A struct field of something that is not a plain name: ``items[0].price``."""
+
+    value: SyntaxNode
+    name: str
+
+    @property
+    def children(self) -> tuple[SyntaxNode, ...]:
+        return (self.value,)
+
+
+@dataclass(frozen=True)
+class Subscript(SyntaxNode):
+    """``readings[0]``, ``tags['room']``."""
+
+    value: SyntaxNode
+    index: SyntaxNode
+
+    @property
+    def children(self) -> tuple[SyntaxNode, ...]:
+        return (self.value, self.index)
+
+
+@dataclass(frozen=True)
+class Lambda(SyntaxNode):
+    """``x -> x + 1`` or ``(acc, x) -> acc + x``, an argument of a function."""
+
+    parameters: tuple[str, ...]
+    body: SyntaxNode
+
+    @property
+    def children(self) -> tuple[SyntaxNode, ...]:
+        return (self.body,)
+
+
+@dataclass(frozen=True)
+class Alias(SyntaxNode):
+    """``value AS name``: a whole projection, or an argument of ``struct``."""
+
+    value: SyntaxNode
+    name: str
+
+    @property
+    def children(self) -> tuple[SyntaxNode, ...]:
+        return (self.value,)
+
+
+@dataclass(frozen=True)
+class Call(SyntaxNode):
+    """A function with its arguments; the last three only go with aggregates."""
+
+    name: str
+    arguments: tuple[SyntaxNode, ...]
+    distinct: bool = False
+    filter: SyntaxNode | None = None
+    ignore_nulls: bool = False
+
+    @property
+    def children(self) -> tuple[SyntaxNode, ...]:
+        return self.arguments if self.filter is None else (*self.arguments, self.filter)

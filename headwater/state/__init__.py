@@ -1,0 +1,1 @@
+"""The state of queries: saved, put together, divided."""

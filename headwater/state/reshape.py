@@ -1,0 +1,194 @@
+"""Write an operator's state anew with Spark: several units' made one, divided, in other partitions.
+
+Spark's own tool for another number of partitions (`StateRewriter`) reads state as rows of a key and bytes,
+lets them be changed, and writes them as the version of a batch. It works on the checkpoint's files, in a
+Spark of its own that ends with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from headwater.core.errors import RuntimeFailure
+from headwater.plan.transfer import OperatorTransfer
+from headwater.query.scan import KEY
+from headwater.spark.endpoint import STREAMING_CONF, find_java
+from headwater.sql.lexer import quote_string
+
+_SECONDS = 600.0
+_HEAP = "512m"
+_SPARKS_OWN = "coalesce(column_family_name LIKE '$%', false)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatePiece:
+    """A checkpoint that holds the operator's state, under its new number, as of a batch.
+
+    ``takes``: the condition on which an entry of it is taken; None: all are.
+    """
+
+    checkpoint: str
+    batch: int
+    takes: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reshaping:
+    """What is to be written: state of all pieces, as of ``batch`` of ``checkpoint``."""
+
+    checkpoint: str
+    operator: int
+    batch: int
+    partitions: int
+    pieces: list[StatePiece]
+
+
+def taken_of(share: OperatorTransfer) -> str | None:
+    """Write the condition on which an entry is of a share; None where all are.
+
+    Entries of scans end with their tags; Spark's own, by which it knows what is due when, are for all.
+    """
+    conditions = []
+    if share.tag is not None:
+        tag = f"encode({quote_string(share.tag)}, 'UTF-8')"
+        conditions.append(f"(column_family_name LIKE '$%' OR right(key_bytes, {len(share.tag)}) = {tag})")
+    if share.by is not None:
+        name = quote_string(f"$.{share.by.lower()}")
+        of_scan = f"get_json_object(partition_key.`{KEY}`, {name})"
+        column = f"partition_key.`{share.by}`" if share.tag is None else of_scan
+        values = ", ".join(quote_string(v) for v in share.values)
+        conditions.append(f"{column} IN ({values})")
+    if (part := share.part) is not None:
+        name = quote_string(f"$.{part.column.lower()}")
+        of_scan = f"CAST(get_json_object(partition_key.`{KEY}`, {name}) AS {part.type})"
+        column = f"partition_key.`{part.column}`" if share.tag is None else of_scan
+        conditions.append(f"pmod(xxhash64({column}), {part.count}) = {part.index}")
+    return f"({' AND '.join(conditions)})" if conditions else None
+
+
+def reshape(wanted: Sequence[Reshaping], *, within: Path) -> None:
+    """Do it in a process of its own, one after the other; raise RuntimeFailure with what it said last."""
+    # What PySpark noted in this process when it connected to a server would make it seek one.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_") or k == "SPARK_LOCAL_DIRS"}
+    environment |= {"JAVA_HOME": str(find_java()), "SPARK_LOCAL_IP": "127.0.0.1"}
+    roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(p for p in roots if p)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "headwater.state.reshape"],
+            input=json.dumps([asdict(one) for one in wanted]),
+            env=environment,
+            cwd=within,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeFailure(f"state was not written anew within {_SECONDS:.0f} s", where=str(within)) from error
+    if done.returncode:
+        raise RuntimeFailure(
+            "state could not be written anew: " + "\n".join(done.stderr.splitlines()[-20:]),
+            where=str(within),
+            hint="nothing is lost: the units can go on where they stood",
+        )
+
+
+def _session() -> Any:
+    from pyspark.java_gateway import ensure_callback_server_started
+    from pyspark.sql import SparkSession
+
+    conf = {
+        **STREAMING_CONF,
+        "spark.driver.memory": _HEAP,
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.ui.enabled": "false",
+    }
+    builder = SparkSession.builder.master("local[1]")
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    spark: Any = builder.getOrCreate()
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+    return spark
+
+
+def _rewrite(spark: Any, wanted: Reshaping) -> None:
+    from pyspark.sql import DataFrame
+
+    jvm = spark.sparkContext._jvm
+    options = jvm.org.apache.spark.sql.execution.datasources.v2.state.StateSourceOptions
+    every = options.INTERNAL_ONLY_READ_ALL_COLUMN_FAMILIES()
+    stores = _stores(Path(wanted.checkpoint) / "state" / str(wanted.operator))
+
+    def read(piece: StatePiece, store: str) -> DataFrame:
+        reader = spark.read.format("statestore").option("path", piece.checkpoint)
+        reader = reader.option("batchId", piece.batch).option("operatorId", wanted.operator)
+        frame: DataFrame = reader.option("storeName", store).option(every, "true").load()
+        return frame
+
+    class StoreChange:
+        """What is made of each store's state, one after the other; called from Java."""
+
+        def __init__(self) -> None:
+            self._left = list(stores)
+
+        def apply(self, first: Any) -> Any:
+            store = self._left.pop(0)
+            frame = DataFrame(first, spark).where(wanted.pieces[0].takes or "true")
+            for piece in wanted.pieces[1:]:
+                frame = frame.unionByName(read(piece, store).where(piece.takes or "true"))
+            if len(wanted.pieces) > 1 and any(piece.takes for piece in wanted.pieces):
+                # What is due is so in several pieces. A list has an entry under one key for each value.
+                same = ["partition_key", "key_bytes", "column_family_name"]
+                due = frame.where(_SPARKS_OWN).dropDuplicates(same)
+                frame = frame.where(f"NOT {_SPARKS_OWN}").unionByName(due)
+            return frame.repartition(wanted.partitions, "partition_key")._jdf
+
+        class Java:
+            implements = ["scala.Function1"]  # noqa: RUF012 (py4j's form)
+
+    option = jvm.scala.Option
+    session = spark._jsparkSession
+    rewriter = jvm.org.apache.spark.sql.execution.streaming.state.StateRewriter(
+        session,
+        wanted.pieces[0].batch,
+        wanted.batch,
+        wanted.checkpoint,
+        session.sessionState().newHadoopConf(),
+        option.apply(wanted.pieces[0].checkpoint),
+        option.apply(StoreChange()),
+        option.apply(None),
+    )
+    rewriter.run()
+
+
+def _stores(place: Path) -> list[str]:
+    """Name an operator's stores, in the order in which Spark goes through them."""
+    file = place / "_metadata" / "v2" / "0"
+    file = file if file.exists() else place / "_metadata" / "metadata"
+    data = json.loads(file.read_text().split("\n", 1)[1])
+    return [str(info["storeName"]) for info in data["stateStoreInfo"]]
+
+
+def main() -> int:
+    """Do what standard input asks for."""
+    spark = _session()
+    for data in json.load(sys.stdin):
+        pieces = [StatePiece(**piece) for piece in data.pop("pieces")]
+        _rewrite(spark, Reshaping(**data, pieces=pieces))
+    return 0
+
+
+if __name__ == "__main__":
+    # Java's threads must not keep a process whose work is done.
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)

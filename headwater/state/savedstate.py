@@ -1,0 +1,258 @@
+"""What a stopped unit kept, put where other zones can take it, and made the checkpoint of another unit.
+
+A store is a directory, or whatever else fsspec opens by its URI. Of a unit it holds only what the last
+version of its state needs; RocksDB's files never change under a name, so those that are there already
+are not sent again. ``saved.json`` comes last: without it there is nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import uuid
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+import fsspec
+
+from headwater.core.errors import RuntimeFailure, Unavailable
+from headwater.disk.checkpoint import needed_of, newest_batch
+
+_NOTE, _EARLY = "saved.json", "early.json"
+_IMMUTABLE = ".sst"
+_TRIES = 3  # to copy what a running query may delete meanwhile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """What is known of a unit that was stopped after ``batch``; -1 where it never had one."""
+
+    batch: int = -1
+    watermark: int = 0
+    next_watermark: int = 0
+    """The watermark that its next batch would have had, in milliseconds as the other."""
+    timestamp: int = 0
+    conf: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """How far each of its sources is read, as Spark writes it, by name."""
+    outputs: Mapping[str, int] = field(default_factory=dict)
+    """Where the channels that it writes end."""
+    files: tuple[str, ...] = ()
+    bytes: int = 0
+    rows_in: int = 0
+    late_rows: int = 0
+
+
+class StateStore:
+    """A place where zones leave state for each other.
+
+    What is fetched of RocksDB's files is kept in the directory ``kept``, if there is one.
+    """
+
+    def __init__(self, uri: str, *, kept: Path | None = None) -> None:
+        self.uri = uri
+        self._fs, self._root = fsspec.core.url_to_fs(uri)
+        self._kept = kept
+
+    def keeping(self, kept: Path) -> StateStore:
+        """Give the same store with a directory for what is fetched."""
+        return StateStore(self.uri, kept=kept)
+
+    def put(self, name: str, files: Mapping[str, Path]) -> int:
+        """Store files under a unit's name; give the bytes that had to be sent."""
+        sent = 0
+        with self._reached():
+            for place, file in files.items():
+                target, size = self._path(name, place), file.stat().st_size
+                if place.endswith(_IMMUTABLE) and self._has(target, size):
+                    continue
+                self._fs.makedirs(str(PurePosixPath(target).parent), exist_ok=True)
+                self._fs.put_file(str(file), target)
+                sent += size
+        return sent
+
+    def get(self, name: str, place: str, target: Path) -> None:
+        """Fetch one file."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if self._kept is None or not place.endswith(_IMMUTABLE):
+            self._fetch(name, place, target)
+            return
+        kept = self._kept / name / place
+        if not kept.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            draft = kept.with_name(f".{kept.name}")
+            self._fetch(name, place, draft)
+            draft.replace(kept)
+        shutil.copyfile(kept, target)
+
+    def _fetch(self, name: str, place: str, target: Path) -> None:
+        with self._reached():
+            self._fs.get_file(self._path(name, place), str(target))
+
+    def note(self, name: str, saved: Saved, *, early: bool = False) -> None:
+        """Say that all of a unit is there; ``early``: all that it kept a while ago, and it still runs."""
+        note = _EARLY if early else _NOTE
+        with self._reached():
+            self._fs.makedirs(self._path(name), exist_ok=True)
+            draft = self._path(name, f".{note}")
+            self._fs.pipe_file(draft, json.dumps(asdict(saved)).encode())
+            self._fs.mv(draft, self._path(name, note))
+
+    def has_early(self, name: str) -> bool:
+        """Tell whether something was stored while a unit ran."""
+        with self._reached():
+            return bool(self._fs.exists(self._path(name, _EARLY)))
+
+    def saved(self, name: str, *, early: bool = False) -> Saved:
+        """Read what is known of a unit."""
+        try:
+            with self._reached():
+                return Saved(**json.loads(self._fs.cat_file(self._path(name, _EARLY if early else _NOTE))))
+        except (ValueError, TypeError) as error:
+            raise RuntimeFailure(f"damaged: {error}", where=self._path(name), hint="save it again") from error
+
+    def remove(self, name: str) -> None:
+        """Delete what is stored of a unit."""
+        with self._reached():
+            if self._fs.exists(self._path(name)):
+                self._fs.rm(self._path(name), recursive=True)
+
+    def check(self) -> None:
+        """Raise Unavailable where nothing can be written."""
+        with self._reached():
+            self._fs.makedirs(self._root, exist_ok=True)
+            probe = f"{self._root}/.{uuid.uuid4().hex}"
+            self._fs.pipe_file(probe, b"")
+            self._fs.rm_file(probe)
+
+    def _path(self, *parts: str) -> str:
+        return "/".join([self._root, *parts])
+
+    def _has(self, path: str, size: int) -> bool:
+        try:
+            return bool(self._fs.info(path)["size"] == size)
+        except FileNotFoundError:
+            return False
+
+    def _reached(self) -> _Reached:
+        return _Reached(self.uri)
+
+
+class _Reached:
+    """Say what it means when the store cannot be used."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise Unavailable(
+                f"the state store cannot be used: {error}",
+                where=self._uri,
+                hint="is it reachable from this zone?",
+            ) from error
+
+
+# ---------------------------------------------------------------- out of a checkpoint
+
+
+def describe(
+    checkpoint: Path, outputs: Mapping[str, int], *, rows_in: int, late_rows: int
+) -> tuple[Saved, dict[str, Path]]:
+    """Tell what a stopped query's checkpoint holds, and which of its files a successor needs.
+
+    Raise Unavailable where a batch was cut off: it has to be done again first.
+    """
+    done, planned = newest_batch(checkpoint / "commits"), newest_batch(checkpoint / "offsets")
+    if planned > done:
+        raise Unavailable(
+            f"batch {planned} was cut off in the midst", where=str(checkpoint), hint="it is done again first"
+        )
+    if done < 0:
+        return Saved(outputs=dict(outputs), rows_in=rows_in, late_rows=late_rows), {}
+    saved, files = _as_of(checkpoint, done)
+    return replace(saved, outputs=dict(outputs), rows_in=rows_in, late_rows=late_rows), files
+
+
+def put_early(checkpoint: Path, name: str, store: StateStore) -> Saved | None:
+    """Store the state that a running query had after its newest batch; None where there is nothing yet."""
+    for _ in range(_TRIES):
+        done = newest_batch(checkpoint / "commits")
+        if done < 0:
+            return None
+        # Meanwhile it may go on and delete this version.
+        with contextlib.suppress(FileNotFoundError, Unavailable):
+            saved, files = _as_of(checkpoint, done)
+            files = {p: f for p, f in files.items() if p.startswith("state/")}
+            store.put(name, files)
+            saved = replace(saved, files=tuple(files))
+            store.note(name, saved, early=True)
+            return saved
+    return None
+
+
+def _as_of(checkpoint: Path, done: int) -> tuple[Saved, dict[str, Path]]:
+    """Tell what a checkpoint holds after a batch, and in which files."""
+    version, header, *lines = (checkpoint / "offsets" / str(done)).read_text().splitlines()
+    if version != "v2":
+        raise RuntimeFailure(
+            f"a checkpoint of form {version}", where=str(checkpoint), hint="it was made by another version"
+        )
+    metadata = json.loads(header)
+    commit = json.loads((checkpoint / "commits" / str(done)).read_text().splitlines()[1])
+    files = {str(f.relative_to(checkpoint)): f for f in _files(checkpoint, done + 1)}
+    saved = Saved(
+        batch=done,
+        watermark=int(metadata["batchWatermarkMs"]),
+        next_watermark=int(commit.get("nextBatchWatermarkMs", 0)),
+        timestamp=int(metadata["batchTimestampMs"]),
+        conf=metadata["conf"],
+        sources=dict(line.split(":", 1) for line in lines),
+        files=tuple(files),
+        bytes=sum(f.stat().st_size for f in files.values()),
+    )
+    return saved, files
+
+
+def operators(checkpoint: Path) -> dict[int, str]:
+    """Name the stateful operators of a query as Spark numbers them."""
+    found = {}
+    for place in (checkpoint / "state").glob("[0-9]*"):
+        data = json.loads(_operator_file(place).read_text().splitlines()[1])
+        found[int(place.name)] = str(data["operatorInfo"]["operatorName"])
+    return found
+
+
+def _operator_file(place: Path) -> Path:
+    versioned = place / "_metadata" / "v2"
+    if versioned.is_dir():
+        return versioned / str(newest_batch(versioned))
+    return place / "_metadata" / "metadata"
+
+
+def _files(checkpoint: Path, version: int) -> Iterator[Path]:
+    """Give the files that a version of the state needs, and what file sources remember."""
+    for place in sorted((checkpoint / "state").glob("[0-9]*")):
+        yield _operator_file(place)
+        yield from _plain((place / "_stateSchema").rglob("*"))
+        for store in sorted({z.parent for z in place.rglob("*.zip")}):
+            image = store / f"{version}.zip"
+            yield image
+            with zipfile.ZipFile(image) as packed:
+                listed = json.loads(packed.read("metadata").decode().split("\n", 1)[1])
+            for kind, directory in (("sstFiles", "SSTs"), ("logFiles", "logs")):
+                for entry in listed.get(kind, ()):
+                    yield store / directory / entry.get("dfsSstFileName", entry.get("dfsLogFileName"))
+        for schema in sorted(place.glob("[0-9]*/**/_metadata")):
+            yield from _plain(schema.rglob("*"))
+    for log in sorted((checkpoint / "sources").glob("*")):
+        yield from needed_of(log)
+
+
+def _plain(paths: Iterable[Path]) -> Iterator[Path]:
+    return (p for p in sorted(paths) if p.is_file() and not p.name.startswith("."))

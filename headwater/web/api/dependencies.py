@@ -1,0 +1,176 @@
+"""What every route needs: the server's own settings, who asks, and dataflows and zones as they are named."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Depends, HTTPException, Request, Security
+from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from headwater.app.client import Client, PlanRequest
+from headwater.app.deployments import HOME
+from headwater.continuum.model import Continuum, Zone
+from headwater.control.sharing import Role
+from headwater.core.errors import ContinuumError, Denied, Missing, Unavailable, suggestion
+from headwater.dataflow.graph import Dataflow
+from headwater.web import trust
+from headwater.web.access import Access, Asker
+from headwater.web.api.requests import PlanForm
+
+AT_ONCE = 2
+"""Plans and simulations that are computed at a time."""
+PATIENCE = 20.0
+"""Seconds that the next one waits for its turn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """What a server serves: a store's ``store_url``, and this machine's agents below ``home``."""
+
+    store_url: str | None
+    access: Access
+    home: Path = HOME
+    trust_code: bool = False
+    """Whether dataflows with code, and zones at addresses of their own, are taken from whoever may apply."""
+    zones: tuple[Zone, ...] = ()
+    """Those whose addresses are known from the start."""
+    ends: threading.Event = field(default_factory=threading.Event)
+    change_summary: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(AT_ONCE))
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait for one's turn to compute what takes long; raise Unavailable where it does not come."""
+        if not self.change_summary.acquire(timeout=PATIENCE):
+            raise Unavailable("many plans are being made already", hint="ask again in a while")
+        try:
+            yield
+        finally:
+            self.change_summary.release()
+
+
+def known_query(request: Request) -> None:
+    """Refuse what is no parameter of the route: a name that is spelled wrong would do nothing."""
+    known = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
+    wrong = []
+    for name in request.query_params:
+        if name not in known:
+            hint = suggestion(name, known, "there are") if known else "it takes none"
+            told = {
+                "type": "extra_forbidden",
+                "loc": ("query", name[:100]),
+                "msg": f"no such parameter; {hint}",
+            }
+            wrong.append(told)
+    if wrong:
+        raise RequestValidationError(wrong)
+
+
+_BEARER = HTTPBearer(
+    auto_error=False,
+    description="A token of `headwater owner NAME --token`. On trial, while nobody has one, none is needed.",
+)
+
+
+def _served(request: Request) -> Served:
+    found: Served = request.app.state.served
+    return found
+
+
+class AtLeast:
+    """Gives who asks, where that one's role is at least this one."""
+
+    def __init__(self, role: Role) -> None:
+        self._role = role
+
+    def __call__(
+        self,
+        request: Request,
+        shown: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
+    ) -> Asker:
+        # The guard has found out already who asks; the token is declared for OpenAPI alone.
+        asker: Asker = request.state.asker
+        asker.check(self._role)
+        return asker
+
+
+Here = Annotated[Served, Depends(_served)]
+Viewer = Annotated[Asker, Depends(AtLeast("viewer"))]
+Operator = Annotated[Asker, Depends(AtLeast("operator"))]
+Owner = Annotated[Asker, Depends(AtLeast("owner"))]
+
+
+def as_owner(asker: Asker, named: str | None) -> str:
+    """Give the owner that is asked for: the asker, or on trial whoever is named."""
+    if asker.name is None:
+        if named is None:
+            raise HTTPException(422, "owner: nobody has a token yet, so it must be said whose it is")
+        return named
+    if named not in (None, asker.name):
+        raise Denied(
+            f"this token is {asker.name}'s",
+            where=f"owner {named}",
+            hint="leave `owner` out, or use their token",
+        )
+    return asker.name
+
+
+def read_continuum(given: dict[str, Any] | str) -> Continuum:
+    """Read zones from a request."""
+    if isinstance(given, str):
+        return Continuum.from_text(given, source="continuum")
+    return Continuum.from_data(given, source="continuum")
+
+
+def named(
+    served: Served,
+    dataflow: dict[str, Any] | str,
+    continuum: dict[str, Any] | str | None,
+    *,
+    of: str | None = None,
+) -> tuple[Dataflow, Continuum]:
+    """Give the dataflow and the zones that a request brings or names; raise Denied for what nobody trusts.
+
+    Where it brings no zones, they are those of deployment ``of``, by default of the dataflow's own.
+    """
+    if isinstance(dataflow, str):
+        known = Client(served.store_url).stored(dataflow)
+        flow, zones = known.dataflow, known.continuum if of is None else None
+    else:
+        flow = Dataflow.from_data(dataflow)
+        trust.check_dataflow(flow, trusted=served.trust_code)
+        zones = None
+    if continuum is not None:
+        zones = read_continuum(continuum)
+        trust.check_continuum(zones, served.store_url, known=served.zones, trusted=served.trust_code)
+    if zones is None:
+        try:
+            zones = Client(served.store_url).stored(of or flow.name).continuum
+        except Missing as error:
+            raise ContinuumError(
+                f"'{of or flow.name}' is new, and no zones are given",
+                where="continuum",
+                hint="give `continuum`",
+            ) from error
+    return flow, zones
+
+
+def asked(served: Served, form: PlanForm) -> PlanRequest:
+    """Give a request for a plan as the use case takes it."""
+    flow, zones = named(served, form.dataflow, form.continuum)
+    return PlanRequest(
+        dataflow=flow,
+        continuum=zones,
+        strategy=form.strategy,
+        limits=form.limits.limits(),
+        weights=form.weights.weights(),
+        profiles={} if form.profile is None else {flow.name: form.profile},
+        compare=form.compare,
+        reset_state=frozenset(form.reset_state),
+        canary=form.canary.settings() if form.canary else None,
+    )

@@ -1,0 +1,284 @@
+"""What is asked for, as it comes in: every field is checked before a use case sees it."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from fastapi import Path
+from pydantic import BaseModel, ConfigDict, Field
+
+from headwater.control.sharing import Role
+from headwater.placement.situation import Limits
+from headwater.placement.usage import Weights
+from headwater.plan.profile import Profile
+from headwater.plan.steps import CanarySettings
+
+NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$"
+PRINTED = r"^[^\x00-\x1f\x7f\ud800-\udfff]+$"
+MOST = 2**31 - 1
+"""Versions and numbers at most: the store has no greater ones."""
+
+Name = Annotated[str, Field(pattern=NAME, examples=["plant"])]
+NamePath = Annotated[str, Path(pattern=NAME, description="A deployment's name.", examples=["plant"])]
+PoolPath = Annotated[str, Path(pattern=NAME, description="A pool's name.", examples=["commons"])]
+OwnerPath = Annotated[str, Path(pattern=NAME, description="An owner's name.", examples=["team-a"])]
+NumberPath = Annotated[int, Path(ge=1, le=MOST, description="A decision's number.", examples=[1])]
+OwnerName = Annotated[str, Field(pattern=NAME, examples=["team-a"])]
+Text = Annotated[str, Field(min_length=1, max_length=300)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[Finite, Field(gt=0)]
+Share = Annotated[Finite, Field(ge=0, lt=1)]
+
+FLOW: dict[str, Any] = {
+    "headwater": 1,
+    "name": "plant",
+    "locations": ["L1"],
+    "operators": [
+        {
+            "id": "rows", "kind": "files", "inputs": [], "layer": None, "requires": "",
+            "path": "in/{location}", "format": "csv", "schema_text": "id int, v double", "options": [],
+            "location_as": "location",
+        },
+        {
+            "id": "high", "kind": "where", "inputs": ["rows"], "layer": None, "requires": "",
+            "condition": "v > 1",
+        },
+        {"id": "out", "kind": "memory", "inputs": ["high"], "layer": "cloud", "requires": ""},
+    ],
+}  # fmt: skip
+ZONES: dict[str, Any] = {
+    "name": "plant",
+    "layers": ["edge", "cloud"],
+    "zones": {
+        "C1": {"layer": "cloud"},
+        "E1": {"layer": "edge", "parent": "C1", "locations": ["L1"], "link": {"bandwidth": "100Mbit/s"}},
+    },
+}
+
+
+class Form(BaseModel):
+    """What comes in; fields that nobody knows are refused, as mistakes are, and so are wrong types."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class LimitsForm(Form):
+    """What a scheduler must keep to; null: no limit."""
+
+    max_latency_s: Positive | None = Field(default=None, examples=[1.0])
+    max_bandwidth_bytes_per_s: Positive | None = Field(default=None, examples=[125e6])
+
+    def limits(self) -> Limits:
+        """Give them as strategies know them."""
+        latency, width = self.max_latency_s, self.max_bandwidth_bytes_per_s
+        return Limits(
+            max_latency=math.inf if latency is None else latency,
+            max_bandwidth=math.inf if width is None else width * 8,
+        )
+
+
+class WeightsForm(Form):
+    """How much hosts and network count in the cost."""
+
+    cpu: Annotated[Finite, Field(ge=0)] = 0.5
+    network: Annotated[Finite, Field(ge=0)] = 0.5
+
+    def weights(self) -> Weights:
+        """Give them as strategies know them."""
+        return Weights(self.cpu, self.network)
+
+
+class CanaryForm(Form):
+    """Zone by zone, with a look after each."""
+
+    seconds: Positive = 60.0
+    factor: Annotated[Finite, Field(ge=0)] = 2.0
+
+    def settings(self) -> CanarySettings:
+        """Give it as plans know it."""
+        return CanarySettings(seconds=self.seconds, factor=self.factor)
+
+
+DataflowField = Annotated[
+    dict[str, Any] | Text,
+    Field(
+        description="The document that Dataflow.to_json() gives; or the name of a deployment, or the id of a "
+        "plan, that the store has.",
+        examples=[FLOW, "plant"],
+    ),
+]
+ContinuumField = Annotated[
+    dict[str, Any] | str | None,
+    Field(
+        description="The zones, as YAML text or the same as JSON; without it, those of the dataflow's deployment.",
+        examples=[ZONES],
+    ),
+]
+
+
+class PlanForm(Form):
+    """A dataflow that is to be planned, and how."""
+
+    dataflow: DataflowField
+    continuum: ContinuumField = None
+    strategy: Text | None = Field(
+        default=None, description="Chooses layers; null: the dataflow's marks do.", examples=["optimal"]
+    )
+    limits: LimitsForm = LimitsForm()
+    weights: WeightsForm = WeightsForm()
+    profile: Profile | None = Field(default=None, description="What operators cost; else it is assumed.")
+    compare: bool = Field(default=False, description="Foretell what each other strategy would cost, too.")
+    reset_state: list[Text] = Field(
+        default=[], max_length=1000, description="Units whose state may be given up.", examples=[[]]
+    )
+    canary: CanaryForm | None = None
+
+
+class ApplyForm(PlanForm):
+    """A dataflow that is to run. With ``after`` it is refused where something else was stored meanwhile."""
+
+    after: int | None = Field(
+        default=None, ge=0, le=MOST, description="The version that the plan was shown for.", examples=[None]
+    )
+
+
+class EditForm(Form):
+    """An edit of a deployment that runs."""
+
+    preview: bool = Field(default=False, description="Only show what it would change.")
+    after: int | None = Field(
+        default=None, ge=0, le=MOST, description="The version that it was shown for.", examples=[None]
+    )
+
+
+class MoveForm(EditForm):
+    """Put an operator into another layer or onto a host, for all locations or one."""
+
+    operator: Text = Field(examples=["means"])
+    to: Text = Field(description="The layer, or the host.", examples=["edge"])
+    at: Text | None = Field(default=None, description="The location; null: all.")
+
+
+class SplitForm(EditForm):
+    """Cut a unit in two behind one of its operators."""
+
+    unit: Text = Field(description="With or without its zone.", examples=["means@S1"])
+    after_operator: Text = Field(description="The operator to cut behind.", examples=["readings"])
+
+
+class SpreadForm(EditForm):
+    """Run a unit on one host of its zone, or on several."""
+
+    unit: Text = Field(description="With or without its node.", examples=["means@S1"])
+    over: list[Text] = Field(min_length=1, max_length=1000, description="The hosts.", examples=[["s1a", "s1b"]])
+
+
+class FuseForm(EditForm):
+    """Make two neighbouring units one query."""
+
+    first: Text = Field(description="With or without its zone.", examples=["readings"])
+    second: Text = Field(examples=["means"])
+    to: Text | None = Field(default=None, description="The layer; null: where it is.")
+
+
+class StopForm(Form):
+    """How a deployment is to stop: keeping its state, without it, or when its input is used up."""
+
+    how: Literal["stop", "forget", "finish"] = "stop"
+
+
+class SloForm(Form):
+    """The SLO from now on. What is left out stays as it is; null takes a limit away."""
+
+    mode: Literal["off", "advise", "auto"] = "advise"
+    max_latency: Positive | None = Field(default=None, description="Seconds, for 95 of 100 at every sink.")
+    max_bandwidth: Positive | None = Field(default=None, description="Bytes per second into the top layer.")
+    max_cost: Positive | None = None
+    headroom: Share = Field(default=0.2, description="The share of each host's cores that stays free.")
+    gain: Share = 0.1
+    cool_down: Annotated[Finite, Field(ge=0)] = Field(default=60.0, description="Seconds.")
+    settle: Annotated[Finite, Field(ge=0)] = Field(default=20.0, description="Seconds.")
+
+
+class SubmitForm(Form):
+    """A dataflow that is to run together with others in a pool."""
+
+    dataflow: DataflowField
+    continuum: ContinuumField = None
+    owner: OwnerName | None = Field(default=None, description="Whose it is; by default the token's owner's.")
+
+
+class OwnerForm(Form):
+    """What an owner may do and run. What is left out stays as it is; null takes a limit away."""
+
+    role: Role = "owner"
+    dataflows: Annotated[int, Field(ge=0, le=MOST)] | None = None
+    operators: Annotated[int, Field(ge=0, le=MOST)] | None = None
+    cores: Annotated[Finite, Field(ge=0)] | None = None
+
+
+class RightForm(Form):
+    """A right to one's dataflows that another owner is to have."""
+
+    other: OwnerName
+    what: Literal["read", "remove"]
+    owner: OwnerName | None = Field(default=None, description="Whose; by default the token's owner's.")
+
+
+class SimulationForm(Form):
+    """A trace of rates that is to be replayed through schedulers."""
+
+    dataflow: DataflowField
+    continuum: ContinuumField = None
+    trace: str = Field(
+        max_length=4 * 2**20,
+        description="CSV: time,source,location,rate.",
+        examples=["time,source,location,rate\n0,rows,L1,10\n60,rows,L1,50\n"],
+    )
+    strategies: list[Text] = Field(default=["tsoo_exact", "atsoo_h", "annotated"], min_length=1, max_length=12)
+    limits: LimitsForm = LimitsForm()
+    weights: WeightsForm = WeightsForm()
+    profile: Profile | None = None
+    forecast: Text | None = Field(default=None, examples=["ewma"])
+
+
+class DeadLetterForm(Form):
+    """A dead letter that is to be offered again to its source."""
+
+    id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$", examples=["0123456789abcdef"])]
+    record: Annotated[str, Field(max_length=4 * 2**20)] | None = Field(
+        default=None,
+        description="As it should be; null: as it is.",
+        examples=["press,2026-01-01T08:10:00Z,61.5"],
+    )
+
+
+class ReplayForm(Form):
+    """Dead letters that are to be offered again."""
+
+    letters: list[DeadLetterForm] = Field(min_length=1, max_length=1000)
+    force: bool = Field(default=False, description="Even if it does not fit, or was replayed before.")
+
+
+class WhatIfForm(Form):
+    """What is to be otherwise, written as for `headwater what-if`."""
+
+    rates: list[Text] = Field(
+        default=[],
+        max_length=100,
+        description="2x (all sources), read=500 (rows/s), read=2x, or read@L1=500 (at one location).",
+        examples=[["2x"]],
+    )
+    links: list[Text] = Field(
+        default=[],
+        max_length=100,
+        description="E1=1Mbit/s, E1=40ms, or E1=1Mbit/s,40ms: the link from that zone to its parent.",
+        examples=[["E1=1Mbit/s"]],
+    )
+
+
+class ContinuumForm(Form):
+    """Zones that are to be checked."""
+
+    continuum: dict[str, Any] | str = Field(description="As YAML text, or the same as JSON.", examples=[ZONES])
