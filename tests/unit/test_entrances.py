@@ -279,7 +279,7 @@ def test_all_entrances_give_one_plan(world: World, one: Asked, data: st.DataObje
 
 
 @pytest.mark.long
-@settings(USUAL, max_examples=300)
+@settings(USUAL, max_examples=150)
 @given(one=asked(), data=st.data())
 def test_all_entrances_give_one_plan_in_many_cases(world: World, one: Asked, data: st.DataObject) -> None:
     check_case(world, one, data, edits=3)
@@ -414,7 +414,7 @@ def test_all_entrances_give_one_plan_of_a_pool(world: World, them: list[Asked], 
 
 
 @pytest.mark.long
-@settings(USUAL, max_examples=80)
+@settings(USUAL, max_examples=40)
 @given(them=members(), data=st.data())
 def test_all_entrances_give_one_plan_of_a_pool_in_many_cases(
     world: World, them: list[Asked], data: st.DataObject

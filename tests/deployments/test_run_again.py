@@ -1,0 +1,202 @@
+"""A dataflow that is edited between two runs in the same directory goes on with its state: the law holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import headwater as hw
+from headwater.app.client import Client, PlanRequest, Proposal
+from headwater.app.local import STORE, LocalRun
+from headwater.continuum import Continuum
+from headwater.dataflow.graph import Dataflow
+from headwater.errors import HeadwaterError
+from headwater.plan.build import build, one_unit, unit_per_operator
+from headwater.plan.edit import Fuse, Move, Split
+from headwater.plan.model import DeploymentPlan
+from headwater.runtime.endpoint import LocalEndpoint
+from headwater.runtime.settings import ChannelSettings, UnitSettings
+from headwater.testing import BoundedSource, batch_result, compare
+from tests.deployments.flows import LOCATIONS, SCHEMA, rows
+
+CONTINUUM = Continuum.from_text("""
+name: small
+layers: [edge, site, cloud]
+zones:
+  C1: {layer: cloud}
+  S1: {layer: site, parent: C1}
+  E1: {layer: edge, parent: S1, locations: [L1]}
+  E2: {layer: edge, parent: S1, locations: [L2]}
+  E4: {layer: edge, parent: S1, locations: [L4]}
+""")
+NAME = "again"
+
+
+def flow(path: str, *, least: int = -1000, also: bool = False, size: str = "20 seconds") -> Dataflow:
+    """Give the highest values so far by key, and windows that are counted.
+
+    ``least`` changes a filter and not what comes out; ``also`` adds a filter and a sink behind the state.
+    """
+    builder = hw.flow(NAME, locations=LOCATIONS)
+    read = builder.read.json(path, SCHEMA, location_as="location").named("read")
+    clean = read.with_watermark("ts", "5 seconds").where(f"v > {least}").named("clean").to_layer("site")
+    rising = clean.scan(
+        _most, "id bigint, k string, most double", keys=["location", "k"], order_by=["ts", "id"]
+    ).named("rising")
+    above = rising.to_layer("cloud")
+    above.write.memory("rises")
+    if also:
+        above.where("most > 50").named("high").write.memory("highs")
+    counted = clean.group_by(hw.window("ts", size), "location", "k").agg(n="count(*)", low="min(v)")
+    counted.named("counted").to_layer("cloud").write.memory("counts")
+    return builder.build()
+
+
+def _most(state: float | None, row: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+    most = row["v"] if state is None else max(state, row["v"])
+    return most, {"id": row["id"], "k": row["k"], "most": most}
+
+
+class Runs:
+    """Runs in one directory, one after the other, as ``headwater run`` makes them."""
+
+    def __init__(self, directory: Path, endpoint: LocalEndpoint) -> None:
+        self.directory = directory
+        self.client = Client(str(directory / STORE))
+        self._endpoint = endpoint
+
+    def propose(self, **asked: Any) -> Proposal:
+        found = self.client.propose(PlanRequest(continuum=CONTINUUM, **asked))
+        _ = found.change
+        return found
+
+    @contextmanager
+    def run(self, plan: DeploymentPlan) -> Iterator[LocalRun]:
+        settings = UnitSettings(trigger="100 milliseconds", channel=ChannelSettings(fsync=False))
+        one = LocalRun(plan, self.directory, self._endpoint, settings)
+        try:
+            one.start()
+            yield one
+        finally:
+            one.stop()
+
+    def settled(self, found: Proposal) -> None:
+        """Run until what has arrived has gone through, and stop."""
+        with self.run(found.plan) as one:
+            one.settle()
+
+    def drained(self, found: Proposal) -> dict[str, pa.Table]:
+        """Run to the end of all input, and give what sinks hold."""
+        with self.run(found.plan) as one:
+            one.drain()
+            return {sink.id: one.sink_rows(sink.id) for sink in found.plan.dataflow.sinks}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> BoundedSource:
+    return BoundedSource(tmp_path / "in", rows(60, seed=17), rows_per_file=10)
+
+
+@pytest.fixture
+def runs(endpoint: LocalEndpoint, tmp_path: Path) -> Runs:
+    return Runs(tmp_path / "run", endpoint)
+
+
+def some(released: Iterator[Any], count: int) -> None:
+    """Let more files arrive."""
+    for _ in range(count):
+        next(released)
+
+
+def differences(
+    runs: Runs, flow: Dataflow, got: dict[str, pa.Table], endpoint: LocalEndpoint
+) -> dict[str, Any]:
+    expected = batch_result(endpoint.session(), flow, CONTINUUM)
+    assert all(table.num_rows > 20 for table in expected.values())
+    return {sink: found for sink, table in got.items() if (found := compare(expected[sink], table))}
+
+
+def test_an_edited_dataflow_goes_on_with_its_state(
+    runs: Runs, source: BoundedSource, endpoint: LocalEndpoint
+) -> None:
+    released = iter(source.release())
+    some(released, 3)
+    first = runs.propose(dataflow=flow(source.path))
+    runs.settled(first)
+    some(released, 3)
+    edited = flow(source.path, least=-1001, also=True)  # a filter is changed, another added, with a sink
+    second = runs.propose(dataflow=edited)
+    assert {u.action for u in second.change.diff.units} >= {"unchanged", "replace"}
+    runs.settled(second)
+    some(released, 3)
+    runs.settled(runs.propose(dataflow=edited))  # as it was
+    for _ in released:
+        pass
+    got = runs.drained(runs.propose(dataflow=edited))
+    highs = got.pop("highs")
+    assert differences(runs, edited, got, endpoint) == {}
+    # What is new has what came since, of the state of before.
+    found = compare(batch_result(endpoint.session(), edited, CONTINUUM)["highs"], highs)
+    assert highs.num_rows > 10 and not found.duplicated and found.lost
+
+
+@pytest.mark.parametrize(
+    "way", ["moved", "cut and fused", pytest.param("by operator, then one", marks=pytest.mark.long)]
+)
+def test_what_is_placed_otherwise_goes_on_with_its_state(
+    way: str, runs: Runs, source: BoundedSource, endpoint: LocalEndpoint
+) -> None:
+    released, dataflow = iter(source.release()), flow(source.path)
+    asked: dict[str, list[dict[str, Any]]] = {
+        "moved": [
+            {"edits": (Move(operator="rising", to="cloud"),)},
+            {"edits": (Move(operator="counted", to="cloud"),)},
+        ],
+        "cut and fused": [
+            {"edits": (Split(unit="clean@E1", after="read"),)},
+            {"edits": (Fuse(first="rising", second="rises", to="cloud"),)},
+        ],
+        "by operator, then one": [
+            {"decided": unit_per_operator(dataflow, CONTINUUM)},
+            {"decided": one_unit(dataflow, CONTINUUM)},
+        ],
+    }
+    some(released, 3)
+    runs.settled(runs.propose(dataflow=dataflow))
+    for one in asked[way]:
+        some(released, 3)
+        found = runs.propose(dataflow=dataflow, **one)
+        assert not found.change.same
+        runs.settled(found)
+    for _ in released:
+        pass
+    last = runs.client.in_force(NAME)
+    got = runs.drained(runs.propose(dataflow=dataflow, decided=last.deployment))
+    assert differences(runs, dataflow, got, endpoint) == {}
+
+
+def test_state_that_an_edit_would_lose_is_given_up_only_where_that_is_said(
+    runs: Runs, source: BoundedSource, endpoint: LocalEndpoint
+) -> None:
+    released = iter(source.release())
+    some(released, 3)
+    runs.settled(runs.propose(dataflow=flow(source.path)))
+    wider = flow(source.path, size="40 seconds")
+    with pytest.raises(HeadwaterError, match="--reset-state counted@S1"):
+        runs.propose(dataflow=wider)
+    plan = runs.client.in_force(NAME)
+    with (
+        pytest.raises(HeadwaterError, match="--reset-state counted@S1"),
+        runs.run(build(wider, CONTINUUM)),  # without a look before
+    ):
+        pass
+    for _ in released:
+        pass
+    got = runs.drained(runs.propose(dataflow=flow(source.path)))  # nothing was touched
+    assert runs.client.in_force(NAME).units == plan.units
+    assert differences(runs, flow(source.path), got, endpoint) == {}
