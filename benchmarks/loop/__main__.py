@@ -327,7 +327,8 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep everything there")
     options = parser.parse_args()
     if options.quick:
-        options.seconds, options.warm, options.only = 1.0, 1.0, options.only or AUTO
+        options.seconds, options.warm = 4.0, 20.0
+        options.only = options.only or f"{AUTO},{ALL_CLOUD}"
     facts = common.facts(quick=options.quick)
     root = options.keep or Path(tempfile.mkdtemp(prefix="headwater-loop-"))
     runs = []
