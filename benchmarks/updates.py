@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -267,7 +267,7 @@ class Watch(threading.Thread):
                 seen.gap, seen.since = 0.0, time.monotonic()
             return {unit: seen.run for unit, seen in self.units.items()}
 
-    def restarted(self, before: dict[str, str]) -> list[str]:
+    def restarted(self, before: Mapping[str, str]) -> list[str]:
         """Name the units whose query is another one than before."""
         with self._lock:
             return sorted(u for u, run in before.items() if self.units[u].run != run)
@@ -306,7 +306,8 @@ def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
     def event(name: str, act: Callable[[], None], expected: set[str], affected: set[str] | None = None) -> None:
         before = watch.snapshot()
         act()
-        settle(watch)
+        # A batch that was done just before may be told of only now: whoever must restart is waited for.
+        settle(watch, restarting=expected, before=before)
         restarted = watch.restarted(before)
         others = set(before) - set(restarted) - (affected or set())
         gap = round(watch.longest(others), 2)
@@ -364,13 +365,13 @@ def run(options: argparse.Namespace, place: Path) -> dict[str, Any]:
     }
 
 
-def settle(watch: Watch) -> None:
-    """Wait until every unit has done batches since now."""
+def settle(watch: Watch, *, restarting: Set[str] = frozenset(), before: Mapping[str, str] = {}) -> None:
+    """Wait until every unit has done batches since now, ``restarting`` in other queries than ``before``."""
     deadline = time.monotonic() + PATIENCE
     while not watch.units:
         time.sleep(LOOK)
     marks = watch.batches()
-    while not watch.all_moving(set(marks), marks):
+    while not (watch.all_moving(set(marks), marks) and restarting <= set(watch.restarted(before))):
         if time.monotonic() > deadline:
             raise SystemExit(f"units stand still: {marks}, {watch.batches()}")
         time.sleep(LOOK)
