@@ -63,7 +63,7 @@ def test_each_location_is_cut_where_it_is_best_there() -> None:
     deployment, prediction = place(found, exact(max_latency=1.0))
     plan = planned(deployment)
     assert plan.layer("valid", "L1") == "edge" and plan.layer("valid", "L2") == "cloud"
-    assert prediction.slo is not None and prediction.slo.kept and prediction.slo.response <= 1.0
+    assert prediction.limit_check is not None and prediction.limit_check.kept and prediction.limit_check.response <= 1.0
     where = {(u.zone, u.locations) for u in plan.units if "valid" in u.operators}
     assert where == {("E1", ("L1",)), ("C1", ("L2",))}
     without = planned(place(found, exact())[0])
@@ -79,7 +79,7 @@ def test_each_location_is_cut_where_it_is_best_there() -> None:
 def test_what_schedulers_choose_can_be_built(name: str, dataflow: Dataflow, continuum: Continuum) -> None:
     found = setting(dataflow, measured(300.0), continuum)
     if continuum is STRONG_AND_WEAK and "fahrenheit" in dataflow.order:
-        with pytest.raises(PlacementError, match="could run in no layer"):
+        with pytest.raises(PlacementError, match="can run in no layer"):
             place(found, PlacementRequest(strategy=name))
         return
     deployment, prediction = place(found, PlacementRequest(strategy=name, limits=Limits(max_latency=3.0)))
@@ -98,11 +98,11 @@ def test_what_runs_is_moved_only_where_it_pays() -> None:
     found = setting(plant(), heavy(50.0), STRONG_AND_WEAK)
     first, _ = place(found, exact(max_latency=3.0))
     again, prediction = place(found, replace(exact(max_latency=3.0), running=first))
-    assert (again, prediction.slo and prediction.slo.moved) == (first, 0)
+    assert (again, prediction.limit_check and prediction.limit_check.moved) == (first, 0)
     layers = {**planned(first).layers, "valid": "cloud", "late": "edge", "means": "cloud"}
     other = in_layers(plant(), STRONG_AND_WEAK, layers)
     _, prediction = place(found, replace(exact(max_latency=3.0), running=other))
-    assert prediction.slo is not None and prediction.slo.moved
+    assert prediction.limit_check is not None and prediction.limit_check.moved
     # Another dataflow under that name: nothing of it can stay.
     strange = Deployment(frozenset(), Placement({"nothing": {"L1": ("big",)}}))
     assert place(found, replace(exact(max_latency=3.0), running=strange))[0] == first
@@ -135,14 +135,14 @@ def test_other_dataflows_take_their_part() -> None:
 def test_a_limit_that_nothing_keeps_to_is_named() -> None:
     found = setting(plant(), measured(100.0), STRONG_AND_WEAK)
     _, prediction = place(found, exact(max_latency=0.1))
-    slo = prediction.slo
+    slo = prediction.limit_check
     assert slo is not None and not slo.kept
-    assert "least bad" in slo.missing and "max_latency" in slo.missing
+    assert "best placement found" in slo.missing and "max_latency" in slo.missing
     assert slo.missing in prediction.notes
     _, prediction = place(found, replace(exact(max_latency=0.1), running=found.marked))
-    assert prediction.slo is not None and "what runs stays" in prediction.slo.missing
+    assert prediction.limit_check is not None and "placement unchanged" in prediction.limit_check.missing
     assert prediction.layers == planned(found.marked).layers
-    with pytest.raises(PlacementError, match="knows no limits"):
+    with pytest.raises(PlacementError, match="has no limits"):
         place(found, PlacementRequest(strategy="optimal", limits=Limits(max_latency=1.0)))
     with pytest.raises(PlacementError, match="no strategy 'tsoo_exakt'") as refused:
         place(found, PlacementRequest(strategy="tsoo_exakt"))
@@ -169,7 +169,7 @@ def test_a_trace_is_read_step_by_step() -> None:
     [
         ("", "begins with nothing"),
         ("time,source\rlocation,rate", "begins with time,source"),
-        (f"{'x' * 200_000},source,location,rate", "line 1 is no CSV: field larger"),
+        (f"{'x' * 200_000},source,location,rate", "line 1 is not CSV: field larger"),
         ("when,what\n", "begins with when,what"),
         (trace([]), "has no rows"),
         (trace(["0,readings,L1,fast"]), "line 2 is wrong"),
@@ -178,9 +178,9 @@ def test_a_trace_is_read_step_by_step() -> None:
         (trace(["1,readings,L1,1", "0,readings,L1,1"]), "line 3 is wrong"),
         (trace(["0,readings,L1"]), "line 2 is wrong"),
         (trace(["0,readings,L1,1,1"]), "line 2 is wrong"),
-        (trace(["0,writings,L1,1"]), "no source 'writings'"),
-        (trace(["0,valid,L1,1"]), "no source 'valid'"),
-        (trace(["0,readings,L9,1"]), "no source 'readings' at 'L9'"),
+        (trace(["0,writings,L1,1"]), "unknown source 'writings'"),
+        (trace(["0,valid,L1,1"]), "unknown source 'valid'"),
+        (trace(["0,readings,L9,1"]), "unknown source 'readings' at 'L9'"),
     ],
 )
 def test_a_wrong_trace_is_refused(text: str, said: str) -> None:
@@ -253,7 +253,7 @@ def test_plan_keeps_to_limits_and_compares(files: list[str]) -> None:
     for word in ("Placed by tsoo_exact", "of at most 2s", "resource usage", "fog_only", "optimal"):
         assert word in " ".join(shown.output.split())
     told = json.loads(CliRunner().invoke(app, ["plan", *files, *options, "--json"]).output)
-    slo = told["prediction"]["slo"]
+    slo = told["prediction"]["limit_check"]
     assert slo["kept"] and slo["response_s"] <= slo["max_latency_s"] == 2.0
     assert slo["max_bandwidth_bytes_per_s"] == 125e6
     assert set(told["strategies"]) >= set(SCHEDULERS)
@@ -263,7 +263,7 @@ def test_a_broken_limit_is_among_the_plans_warnings(files: list[str], tmp_path: 
     store = str(tmp_path / "store.db")
     options = ["--strategy", "tsoo_exact", "--max-latency", "1ms"]
     shown = CliRunner().invoke(app, ["plan", *files, *options])
-    assert shown.exit_code == 0 and "nothing keeps to max_latency" in " ".join(shown.output.split())
+    assert shown.exit_code == 0 and "no placement meets max_latency" in " ".join(shown.output.split())
     stored = CliRunner().invoke(app, ["apply", *files, *options, "--store", store, "--yes"])
     assert stored.exit_code == 0, stored.output
     assert deployments.in_force(store) == {}  # nobody has carried it out yet
@@ -288,7 +288,7 @@ def test_profiles_are_of_their_dataflows(files: list[str], tmp_path: Path) -> No
         (["--strategy", "tsoo_exact", "--weights", "cpu=1,disk=2"], "write cpu=NUMBER,network=NUMBER"),
         (["--strategy", "tsoo_exact", "--weights", "cpu=-1"], "write cpu=NUMBER,network=NUMBER"),
         (["--strategy", "tsoo_exact", "--max-latency", "1"], "has no unit"),
-        (["--strategy", "optimal", "--max-latency", "1s"], "knows no limits"),
+        (["--strategy", "optimal", "--max-latency", "1s"], "has no limits"),
         (["--strategy", "tsoo_exact", "--one-unit"], "exclude each other"),
     ],
 )
@@ -324,5 +324,5 @@ def test_simulate_draws(files: list[str], tmp_path: Path) -> None:
 def test_schedulers_are_asked_for_like_any_strategy(tmp_path: Path) -> None:
     asked = PlanRequest(dataflow=plant(), continuum=CONTINUUM, strategy="fog_only")
     proposal = Client(str(tmp_path / "none.db")).propose(asked)
-    assert proposal.prediction is not None and proposal.prediction.slo is not None
+    assert proposal.prediction is not None and proposal.prediction.limit_check is not None
     assert proposal.plan.layers["means"] == "edge"
