@@ -246,7 +246,7 @@ def test_one_goes_and_the_others_stay() -> None:
     assert pool.remove("b").submissions == ()
     with pytest.raises(DataflowError, match="does not run"):
         pool.remove("a")
-    with pytest.raises(DataflowError, match="runs already"):
+    with pytest.raises(DataflowError, match="is already running"):
         pool.submit(averages("b"), "team")
 
 
@@ -364,5 +364,5 @@ def test_a_broken_invariant_is_found() -> None:
     commons.submit(OperatorShape("a", {"s": (), "x": ("s",)}, frozenset(["x"])))
     with pytest.raises(RuntimeFailure, match="does not run"):
         commons.check(running=["s"])
-    with pytest.raises(RuntimeFailure, match="nobody needs"):
+    with pytest.raises(RuntimeFailure, match="no dataflow needs"):
         commons.check(running=["s", "x", "y"])
