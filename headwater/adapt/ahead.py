@@ -20,7 +20,7 @@ _CROWDED = 0.5
 def likely(case: Case) -> tuple[DeploymentPlan, ...]:
     """Return the plans to choose under more load, a narrower link or a crowded host."""
     found: dict[Work, DeploymentPlan] = {}
-    for facts in _foreseen(case):
+    for facts in _scenarios(case):
         if case.options(facts).current.keeps:
             continue
         chosen = decide(case, Alarm("expected change", "if it came to that"), facts).chosen
@@ -29,7 +29,7 @@ def likely(case: Case) -> tuple[DeploymentPlan, ...]:
     return tuple(found.values())
 
 
-def _foreseen(case: Case) -> Iterator[Facts]:
+def _scenarios(case: Case) -> Iterator[Facts]:
     facts = case.facts()
     for times in _RATES:
         rates = {s: {x: r * times for x, r in own.items()} for s, own in facts.profile.rates.items()}

@@ -116,8 +116,8 @@ class Case:
         found = facts_of(self.learned, self.plan, self.seen)
         rates = dict(found.profile.rates)
         for source, own in self.newest.rates(self.plan).items():
-            foreseen = (self.expected or {}).get(source, {})
-            rates[source] = {place: max(rate, foreseen.get(place, 0.0)) for place, rate in own.items()}
+            expected = (self.expected or {}).get(source, {})
+            rates[source] = {place: max(rate, expected.get(place, 0.0)) for place, rate in own.items()}
         return replace(found, profile=found.profile.model_copy(update={"rates": rates}))
 
     def options(self, facts: Facts) -> Options:
@@ -129,15 +129,15 @@ class Case:
         """Return measured minus predicted loads of hosts; none while rates change, because both include the change."""
         if not self.steady:
             return {}
-        foreseen = predict(self.plan, facts_of(self.learned, self.plan, self.seen)).load
-        more = {key: host.load - foreseen.get(key, 0.0) for key, host in self.seen.hosts.items()}
+        predicted = predict(self.plan, facts_of(self.learned, self.plan, self.seen)).load
+        more = {key: host.load - predicted.get(key, 0.0) for key, host in self.seen.hosts.items()}
         return {key: share for key, share in more.items() if share > 0}
 
     def measured(self) -> Figures:
         """Return the measured figures of the SLO."""
         return measured(self.plan, self.seen, self.newest)
 
-    def foreseen(self) -> Figures:
+    def extrapolated(self) -> Figures:
         """Return the measured figures, with the latency extrapolated if it rises while a host is full."""
         found = self.measured()
         full = max(found.load.values(), default=0.0) >= _NEARLY_FULL
@@ -220,7 +220,7 @@ def alarms(case: Case) -> tuple[Alarm, ...]:
         measured = replace(measured, load={})  # it was measured at a higher rate
     found = [Alarm(b.limit, b.text) for b in breaks(case.slo, measured)]
     known = {a.trigger for a in found}
-    for b in breaks(case.slo, replace(case.foreseen(), load={})):
+    for b in breaks(case.slo, replace(case.extrapolated(), load={})):
         if b.limit not in known:
             text = f"{b.text} is expected: it rises by {case.rising:.2g} s each second"
             found.append(Alarm(_EXPECTED + b.limit, text))
@@ -275,7 +275,7 @@ def decide(case: Case, alarm: Alarm, facts: Facts | None = None) -> Choice:
     current = options.current
     strained = strain(case.slo, current.figures)
     if facts is None:
-        strained = max(strained, strain(case.slo, case.foreseen()))
+        strained = max(strained, strain(case.slo, case.extrapolated()))
     others = [_judged(case, o, facts) for o in options.others()]
     chosen: Option | None = None
     able = [o for o in others if not o.why_not]

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter, ValidationError
+from pydantic_core import CoreSchema, core_schema
 
 from headwater.core.errors import DeploymentError
 
@@ -35,6 +36,14 @@ Hidden = Field(exclude=True)
 def named(name: str) -> Any:
     """Describe a field that has another name in JSON."""
     return Field(alias=name)
+
+
+def custom_schema(of: type[T], read: Callable[[Any], T], write: Callable[[T], Any]) -> CoreSchema:
+    """Return the schema of a class with its own JSON form: ``read`` builds a value from it, ``write`` returns it."""
+    return core_schema.no_info_plain_validator_function(
+        lambda value: value if isinstance(value, of) else read(value),
+        serialization=core_schema.plain_serializer_function_ser_schema(write),
+    )
 
 
 def adapter(of: Any) -> TypeAdapter[Any]:

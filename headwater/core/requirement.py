@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema
 
 from headwater.core.errors import DataflowError
+from headwater.core.jsonform import custom_schema
 from headwater.core.quantity import QuantityError, format_size, parse_size
 
 Value = bool | int | float | str
@@ -103,10 +104,7 @@ class Capabilities(Mapping[str, Value]):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            lambda value: value if isinstance(value, cls) else cls(value),
-            serialization=core_schema.plain_serializer_function_ser_schema(dict),
-        )
+        return custom_schema(cls, cls, dict)
 
     def _typed(self) -> frozenset[tuple[str, bool, Value]]:
         return frozenset((name, isinstance(value, bool), value) for name, value in self._values.items())

@@ -8,9 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from pydantic import GetCoreSchemaHandler, TypeAdapter, ValidationError
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema
 
 from headwater.core.errors import DataflowError
+from headwater.core.jsonform import custom_schema
 from headwater.dataflow.graph import Graph, key_over, operator_from_data, operator_to_data
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.types import StreamType, stream_type
@@ -118,10 +119,7 @@ class Fragment:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            lambda value: value if isinstance(value, cls) else cls.from_data(value),
-            serialization=core_schema.plain_serializer_function_ser_schema(cls.to_data),
-        )
+        return custom_schema(cls, cls.from_data, cls.to_data)
 
 
 _TYPES: TypeAdapter[dict[str, StreamType]] = TypeAdapter(dict[str, StreamType])

@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 import networkx as nx
 from pydantic import GetCoreSchemaHandler, TypeAdapter, ValidationError
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema
 
 from headwater.core.errors import DataflowError, ErrorList, HeadwaterError
+from headwater.core.jsonform import custom_schema
 from headwater.core.requirement import Requirement
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sinks, sources, stateful
@@ -184,10 +185,7 @@ class Dataflow:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            lambda value: value if isinstance(value, cls) else cls.from_data(value),
-            serialization=core_schema.plain_serializer_function_ser_schema(cls.to_data),
-        )
+        return custom_schema(cls, cls.from_data, cls.to_data)
 
     def with_operators(self, changed: Iterable[ops.Operator]) -> Dataflow:
         """Return the graph with operators of these names replaced."""

@@ -19,7 +19,7 @@ def hoist_watermarks(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
         readers = [i for o in by_id.values() for i in o.inputs]
         step = next((s for s in map(lambda o: _step(o, by_id, readers), by_id.values()) if s), None)
         if step is None:
-            return tuple(_beside_its_input(o, by_id) for o in by_id.values())
+            return tuple(_placed_as_input(o, by_id) for o in by_id.values())
         mark, parent = step
         moved = replace(mark, column=_before(parent, mark.column), inputs=parent.inputs)
         by_id = {
@@ -43,7 +43,7 @@ def _step(mark: Operator, by_id: dict[str, Operator], readers: list[str]) -> tup
     return None
 
 
-def _beside_its_input(operator: Operator, by_id: dict[str, Operator]) -> Operator:
+def _placed_as_input(operator: Operator, by_id: dict[str, Operator]) -> Operator:
     """Give a watermark its input's place; other operators stay unchanged."""
     above = by_id.get(operator.inputs[0]) if isinstance(operator, Watermark) else None
     return operator if above is None else replace(operator, layer=above.layer, requires=above.requires)

@@ -92,10 +92,6 @@ class SensorSource(Source):
     rows_per_second: float = 10.0
     rows: int | None = None
 
-    @property
-    def is_bounded(self) -> bool:
-        return self.rows is not None
-
     def schema(self) -> Schema:
         rate = self.rows_per_second
         if self.machines < 1 or not 0 <= rate < math.inf or (self.rows is not None and self.rows < 0):

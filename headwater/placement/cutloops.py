@@ -79,17 +79,17 @@ def space(shape: CutShape, numbers: Numbers) -> Space:
 
 def find_lone(shape: CutShape, numbers: Numbers, room: Space) -> None:
     """Compute the latency of each operator in each choice without other branches."""
-    # Cached by process and number of processes beside it: most choices share these.
+    # Cached by process and number of competing processes: most choices share these.
     known = np.zeros((len(shape.process_host), shape.width + 1))
     owner = np.full(len(shape.process_host), -1, dtype=np.int64)
-    beside = np.zeros(len(numbers.cpu), dtype=np.int64)
+    competing = np.zeros(len(numbers.cpu), dtype=np.int64)
     for b in range(len(shape.choices)):
         operators = shape.operators[b]
         for c in range(shape.choices[b]):
             for i in range(operators):
                 p = shape.process[b, c, i]
                 if p >= 0:
-                    beside[shape.process_host[p]] += 1
+                    competing[shape.process_host[p]] += 1
             burden = 0.0
             for i in range(operators):
                 p = shape.process[b, c, i]
@@ -102,7 +102,7 @@ def find_lone(shape: CutShape, numbers: Numbers, room: Space) -> None:
                 if owner[p] != b:
                     owner[p] = b
                     known[p] = -1.0
-                count = beside[host]
+                count = competing[host]
                 if known[p, count] < 0:
                     known[p, count] = process_latency(
                         numbers.cpu[host] / (count + numbers.others[host]),
@@ -117,7 +117,7 @@ def find_lone(shape: CutShape, numbers: Numbers, room: Space) -> None:
             for i in range(operators):
                 p = shape.process[b, c, i]
                 if p >= 0:
-                    beside[shape.process_host[p]] = 0
+                    competing[shape.process_host[p]] = 0
 
 
 def begin(shape: CutShape, numbers: Numbers, room: Space) -> None:
@@ -199,9 +199,9 @@ def find_times(shape: CutShape, numbers: Numbers, room: Space, alive: Bools, sel
                         behind += latency[p]
                     else:
                         if joined[b, p] < 0:
-                            beside = room.running[host] + numbers.others[host] + (0 if room.certain[p] else 1)
+                            competing = room.running[host] + numbers.others[host] + (0 if room.certain[p] else 1)
                             joined[b, p] = process_latency(
-                                numbers.cpu[host] / max(1, beside),
+                                numbers.cpu[host] / max(1, competing),
                                 room.work[p] + numbers.work[b, i],
                                 room.rate[p] + numbers.rate[b, i],
                                 shape.span[p],

@@ -157,21 +157,21 @@ def replay(
     memory = {a.name: _Running((running or {}).get(a.name)) for a in applications}
     for number, step in enumerate(steps):
         beside = step.others
-        foreseen = beside
+        expected_others = beside
         for application in applications:
             rates, known = step.rates[application.name], memory[application.name]
             problem = application.tables[0].problem
             actual = CutLoad.idle(problem, rates) if beside is None else replace(beside, rates=rates)
             load = actual
             if expect is not None and known.seen:
-                load = replace(foreseen or actual, rates=_expected(known.seen, expect))
+                load = replace(expected_others or actual, rates=_expected(known.seen, expect))
             found, seconds = _timed(application, known, scheduler, load, compiled)
             chosen, score = found.situation.table, _score(application, known, found, actual, seconds, number)
             known.placement = score.placement
             for source, rate in rates.items():
                 known.seen.setdefault(source, []).append(rate)
             beside = chosen.taken(actual, score.placement)
-            foreseen = beside if load is actual else chosen.taken(load, score.placement)
+            expected_others = beside if load is actual else chosen.taken(load, score.placement)
             yield score
 
 

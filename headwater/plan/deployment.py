@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import GetCoreSchemaHandler, PlainSerializer, TypeAdapter
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema
 
 from headwater.continuum.model import Continuum
+from headwater.core.jsonform import custom_schema
 
 Edge = tuple[str, str]
 """From operator to operator, by name."""
@@ -93,10 +94,7 @@ class Placement:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            lambda value: value if isinstance(value, cls) else cls.from_data(value),
-            serialization=core_schema.plain_serializer_function_ser_schema(cls.to_data),
-        )
+        return custom_schema(cls, cls.from_data, cls.to_data)
 
 
 _ENTRIES: TypeAdapter[list[dict[str, tuple[str, ...]]]] = TypeAdapter(list[dict[str, tuple[str, ...]]])

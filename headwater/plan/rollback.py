@@ -25,14 +25,14 @@ def touched(before: DeploymentPlan, failed: DeploymentPlan, unit_statuses: UnitS
 
 def way_back(before: DeploymentPlan, failed: DeploymentPlan, unit_statuses: UnitStatuses) -> PlanDiff:
     """Return the difference to the earlier plan; units that were replaced meanwhile are replaced once more."""
-    anew = touched(before, failed, unit_statuses)
-    epochs = {u.id: failed.unit(u.id).epoch + 1 if u.id in anew else u.epoch for u in before.units}
+    restarted = touched(before, failed, unit_statuses)
+    epochs = {u.id: failed.unit(u.id).epoch + 1 if u.id in restarted else u.epoch for u in before.units}
     wanted = inherit(before, epochs=epochs)
     known = {u.id for u in before.units}
     units = []
     for unit in before.units:
         state: State = "kept" if is_stateful(before.dataflow, unit) else "none"
-        if unit.id in anew:
+        if unit.id in restarted:
             units.append(UnitChange(unit=unit.id, action="replace", state=state, reason=WHY))
         else:
             units.append(UnitChange(unit=unit.id, action="unchanged", state=state))
@@ -48,11 +48,11 @@ def stranded(before: DeploymentPlan, failed: DeploymentPlan, unit_statuses: Unit
 
     A replaced unit writes them in a form that only units not yet replaced could read.
     """
-    anew = touched(before, failed, unit_statuses)
+    restarted = touched(before, failed, unit_statuses)
     ran = {u.id for u in before.units}
     old = {c.id for c in before.channels}
     return tuple(
         c.id
         for c in failed.channels
-        if c.id not in old and c.producer in anew and any(r in ran and r not in anew for r in c.consumers)
+        if c.id not in old and c.producer in restarted and any(r in ran and r not in restarted for r in c.consumers)
     )

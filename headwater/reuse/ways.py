@@ -51,11 +51,11 @@ def ways(
     for how, after in joined:
         after.check()
         plan = put_together(after, continuum, running)
-        found.append(Way(how or "outputs of what runs", after, plan))
+        found.append(Way(how or "outputs of running queries", after, plan))
         taps = _taps(plan, running)
         if taps:
             deployment = replace(plan.deployment, cuts=plan.deployment.cuts | taps)
-            words = f"{how}, queries beside what runs" if how else "queries beside what runs"
+            words = f"{how}, separate queries" if how else "separate queries"
             found.append(Way(words, after, build(after.dataflow, continuum, deployment, pooled=True)))
     return tuple(found)
 

@@ -21,7 +21,6 @@ from headwater.sql.schema import (
     TIMESTAMP_NTZ,
     TINYINT,
     AtomicType,
-    DataType,
     DecimalType,
     IntervalType,
 )
@@ -174,8 +173,3 @@ def null() -> Literal:
 def boolean(value: bool) -> Literal:
     """Return TRUE or FALSE."""
     return Literal("TRUE" if value else "FALSE", AtomicType("boolean"), value)
-
-
-def is_integral(found: DataType) -> bool:
-    """Return whether a type is a whole number type (decimals are not)."""
-    return found in (TINYINT, SMALLINT, INT, BIGINT)

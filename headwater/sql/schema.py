@@ -12,9 +12,10 @@ from difflib import get_close_matches
 from typing import Any
 
 from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema
 
 from headwater.core.errors import DataflowError
+from headwater.core.jsonform import custom_schema
 from headwater.sql.lexer import Token, quote_name, shorten, tokens
 
 MAX_TYPE_DEPTH = 40
@@ -233,10 +234,7 @@ class Schema:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            lambda value: value if isinstance(value, cls) else cls.parse(str(value)),
-            serialization=core_schema.plain_serializer_function_ser_schema(lambda schema: schema.text),
-        )
+        return custom_schema(cls, lambda text: cls.parse(str(text)), lambda schema: schema.text)
 
     @property
     def text(self) -> str:
