@@ -144,7 +144,7 @@ def test_a_limit_that_nothing_keeps_to_is_named() -> None:
     assert prediction.layers == planned(found.marked).layers
     with pytest.raises(PlacementError, match="has no limits"):
         place(found, PlacementRequest(strategy="optimal", limits=Limits(max_latency=1.0)))
-    with pytest.raises(PlacementError, match="no strategy 'tsoo_exakt'") as refused:
+    with pytest.raises(PlacementError, match="unknown strategy 'tsoo_exakt'") as refused:
         place(found, PlacementRequest(strategy="tsoo_exakt"))
     assert "did you mean 'tsoo_exact'" in str(refused.value)
 
