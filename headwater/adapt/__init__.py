@@ -1,1 +1,1 @@
-"""When a deployment is to be changed by itself: the SLO, what is measured, what is better. Pure."""
+"""Adaptation of a running deployment: SLOs, measurements, models, decisions. Pure."""

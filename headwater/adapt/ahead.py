@@ -1,4 +1,4 @@
-"""What is likely to be changed to, should the world change: so that it can be rehearsed in calm. Pure."""
+"""Predict the plans to which a deployment may change, so that their units can be warmed up in time. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from headwater.plan.model import DeploymentPlan
 
 _RATES = (3.0, 10.0, 20.0)
 _NARROWER = 0.5
-"""Of what goes over links now: they would no longer bear it."""
+"""Assumed link capacity, as a share of the current traffic: too little."""
 _CROWDED = 0.5
-"""Of a host's cores, taken by others beside those that are."""
+"""Assumed share of a host's cores taken by additional load."""
 
 
 def likely(case: Case) -> tuple[DeploymentPlan, ...]:
-    """Give the plans that would be chosen if there were more to do, a narrower link or a crowded host."""
+    """Return the plans to choose under more load, a narrower link or a crowded host."""
     found: dict[Work, DeploymentPlan] = {}
-    for facts in _foreseen(case):
+    for facts in _scenarios(case):
         if case.options(facts).current.keeps:
             continue
         chosen = decide(case, Alarm("expected change", "if it came to that"), facts).chosen
@@ -29,7 +29,7 @@ def likely(case: Case) -> tuple[DeploymentPlan, ...]:
     return tuple(found.values())
 
 
-def _foreseen(case: Case) -> Iterator[Facts]:
+def _scenarios(case: Case) -> Iterator[Facts]:
     facts = case.facts()
     for times in _RATES:
         rates = {s: {x: r * times for x, r in own.items()} for s, own in facts.profile.rates.items()}

@@ -1,8 +1,8 @@
-"""Fit what the model assumes to what was measured. Pure.
+"""Fit the model's parameters to measurements. Pure.
 
-Two things are learned from windows in which nothing was changed. What operators take and give is measured for
-itself. What a batch and a row cost is fitted by least squares to the units' cores and batch times, drawn
-towards what was believed before: what a measurement says nothing about stays as it is.
+It learns from windows without a change. Operators' rows in and out are measured directly. The cost of a batch and
+of a row is fitted by least squares to the units' cores and batch times, with a pull towards the previous values,
+so parameters that a measurement does not determine stay unchanged.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from headwater.plan.model import DeploymentPlan, Unit
 from headwater.plan.profile import Known, OperatorProfile, Profile
 
 _WEIGHT = 0.5
-"""Of a new measurement beside what was known."""
+"""Weight of a new measurement against the known value."""
 _LEAST_ROWS = 20.0
-"""Rows in a window below which a share or a size says nothing."""
+"""Minimum rows in a window for a share or a size."""
 _KEPT = 120
-"""Observations that costs are fitted to."""
+"""Number of observations to which costs are fitted."""
 _FADES, _FADED = 0.93, 0.02
-"""What is left of an observation's weight after each window, and below which it is forgotten."""
+"""Decay of an observation's weight per window, and the weight below which it is dropped."""
 _PULL = 0.15
-"""How much what was believed counts beside one observation of a whole core."""
+"""Weight of the previous values against one observation of a whole core."""
 _SHORTEST, _LONGEST = 0.3, 3.0
-"""By what waits may be multiplied; what differs by more has another cause."""
+"""Bounds of the latency factor; a larger deviation has another cause."""
 _MOST, _LEAST = 50.0, 0.02
-"""By how much costs may differ from the profile."""
+"""Bounds of costs relative to the profile."""
 _UNLIKE = 2.0
-"""By how much one unit's batches may cost more, or less, than units' batches usually do."""
+"""Bound of one unit's batch cost relative to the usual cost of units."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """A unit in one window: cores and seconds of a batch, and what they are to be explained by.
+    """A unit in one window: cores and seconds of a batch, and the variables that explain them.
 
-    ``work``: for each operator the cores that its rows take by the profile. ``speed``: the share of its host
-    that others left to it.
+    ``work``: for each operator the cores that its rows take by the profile. ``speed``: the share of its host not
+    used by others.
     """
 
     unit: str
@@ -58,17 +58,17 @@ class Observation:
     speed: float
     work: Mapping[str, float]
     weight: float = 1.0
-    """How much it counts: less with every newer one, for what code costs changes while Java warms up."""
+    """Weight; it decreases with newer observations, because code gets faster while Java warms up."""
 
     @property
     def alike(self) -> tuple[Any, ...]:
-        """What is equal for observations that tell the same: the newest of them is enough."""
+        """Key of equivalent observations; only the newest of them is kept."""
         return self.unit, *(round(math.log(max(w, 1e-6)) / math.log(1.3)) for w in self.work.values())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:
-    """What is known of a deployment by now: the profile as measured, costs, and what they were fitted to."""
+    """Knowledge of a deployment: measured profile, costs, and the observations they were fitted to."""
 
     profile: Profile
     costs: Costs = field(default_factory=Costs)
@@ -76,7 +76,7 @@ class Learned:
 
 
 def learn(before: Learned, plan: DeploymentPlan, seen: Window) -> Learned:
-    """Take a window in: what operators give, what batches and rows cost."""
+    """Update the profile and the costs with a window."""
     profile = _measured(narrowed(before.profile, plan.dataflow), plan, seen)
     facts = facts_of(replace(before, profile=profile), plan, seen)
     observed = [
@@ -93,7 +93,7 @@ def learn(before: Learned, plan: DeploymentPlan, seen: Window) -> Learned:
 
 
 def _stretched(learned: Learned, plan: DeploymentPlan, seen: Window) -> float:
-    """Give by what waits are to be multiplied, so that predictions come near to what was measured."""
+    """Return the factor on waiting times that brings predictions close to the measured latency."""
     predicted = predict(plan, facts_of(learned, plan, seen))
     pairs = compared(plan, predicted, seen)["latency"]
     factors = [c.measured / c.predicted for c in pairs if 0 < c.predicted < math.inf and c.measured > 0]
@@ -104,7 +104,7 @@ def _stretched(learned: Learned, plan: DeploymentPlan, seen: Window) -> float:
 
 
 def facts_of(learned: Learned, plan: DeploymentPlan, seen: Window) -> Facts:
-    """Give what predictions stand on now: what was learned, and the state of hosts and links."""
+    """Return the facts for predictions: learned values, and the state of hosts and links."""
     rates = {**learned.profile.rates, **seen.rates(plan)}
     capacity, delay = {}, {}
     for name, link in seen.links.items():
@@ -124,7 +124,7 @@ def facts_of(learned: Learned, plan: DeploymentPlan, seen: Window) -> Facts:
 
 
 def narrowed(profile: Profile, flow: Dataflow) -> Profile:
-    """Leave out what was learned of operators that are no more."""
+    """Return the profile without operators that no longer exist."""
     return profile.model_copy(
         update={
             "operators": {o: p for o, p in profile.operators.items() if o in flow},
@@ -134,7 +134,7 @@ def narrowed(profile: Profile, flow: Dataflow) -> Profile:
 
 
 def _others(plan: DeploymentPlan, seen: Window) -> dict[HostKey, float]:
-    """Give the cores of each host that are taken by others than the plan's units, in their Spark too."""
+    """Return the cores of each host that are not used by the plan's units, inside their Spark too."""
     own: dict[HostKey, float] = {}
     for unit in plan.units:
         if unit.id in seen.units:
@@ -144,11 +144,11 @@ def _others(plan: DeploymentPlan, seen: Window) -> dict[HostKey, float]:
     return {key: h.others + h.agent + max(0.0, h.spark - own.get(key, 0.0)) for key, h in seen.hosts.items()}
 
 
-# ---------------------------------------------------------------- what operators give
+# ---------------------------------------------------------------- operators
 
 
 def _measured(profile: Profile, plan: DeploymentPlan, seen: Window) -> Profile:
-    """Mix what was counted into a profile: selectivities, bytes of rows, state."""
+    """Update a profile with measured values: selectivities, bytes of rows, state."""
     operators = dict(profile.operators)
 
     def known(name: str) -> OperatorProfile:
@@ -186,7 +186,7 @@ def _mixed(before: float, now: float, known: bool) -> float:
     return before + _WEIGHT * (now - before) if known else now
 
 
-# ---------------------------------------------------------------- what batches cost
+# ---------------------------------------------------------------- batch costs
 
 
 def _observation(plan: DeploymentPlan, unit: Unit, seen: Window, facts: Facts) -> Observation | None:
@@ -212,13 +212,13 @@ def _observation(plan: DeploymentPlan, unit: Unit, seen: Window, facts: Facts) -
 
 
 def _counted(operators: Mapping[str, Any], name: str, otherwise: float) -> float:
-    """Give the rows/s that an operator took, where they were counted."""
+    """Return the measured rows/s into an operator, or the default."""
     found = operators.get(name)
     return otherwise if found is None or found.rows_in is None else float(found.rows_in)
 
 
 def _fitted(costs: Costs, plan: DeploymentPlan, observed: Sequence[Observation], kept: Sequence[Observation]) -> Costs:
-    """Fit cores first, then batch times by what rows cost then."""
+    """Fit cores first, then batch times with the fitted row costs."""
     names = sorted({name for o in kept for name in o.work})
     believed = [costs.batch_cpu, costs.state_cpu, *(costs.row.get(n, 1.0) for n in names)]
     table = np.array([[o.batches, o.batches * o.stateful, *(o.work.get(n, 0.0) for n in names)] for o in kept])
@@ -232,8 +232,8 @@ def _fitted(costs: Costs, plan: DeploymentPlan, observed: Sequence[Observation],
         work = sum(w * row.get(n, 1.0) for n, w in one.work.items()) / one.batches
         fixed = max(0.02, one.batch_s * one.speed - work)
         own[one.unit] = _mixed(own.get(one.unit, fixed), fixed, one.unit in own)
-        # What rows cost otherwise than believed is not to pass for what batches cost; and what they cost a
-        # unit that does not run now may have been before Java was warm.
+        # An error in the row costs must not appear as batch costs; and batch costs of a unit that no longer runs
+        # may date from before Java was warm.
         usual = batch_cpu + state_cpu * one.stateful
         cores = float(np.clip(one.cpu / one.batches - work, usual / _UNLIKE, usual * _UNLIKE))
         own_cpu[one.unit] = _mixed(costs.own_cpu.get(one.unit, cores), cores, one.unit in costs.own_cpu)
@@ -254,7 +254,7 @@ def _fitted(costs: Costs, plan: DeploymentPlan, observed: Sequence[Observation],
 
 
 def _ridge(table: Floats, values: Floats, believed: Floats) -> Floats:
-    """Solve least squares, each unknown drawn to what is believed of it in shares of that."""
+    """Solve least squares; each unknown is pulled to its previous value, relative to that value."""
     scale = np.maximum(np.abs(believed), 1e-3)
     of = table * scale
     left = of.T @ of + _PULL**2 * np.eye(len(believed))
@@ -263,12 +263,12 @@ def _ridge(table: Floats, values: Floats, believed: Floats) -> Floats:
     return found
 
 
-# ---------------------------------------------------------------- how good it is
+# ---------------------------------------------------------------- accuracy
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """What was predicted and what was measured: seconds, shares of a host's cores, bytes/s."""
+    """A predicted and a measured value: seconds, shares of a host's cores, bytes/s."""
 
     what: str
     predicted: Unbounded
@@ -277,12 +277,12 @@ class Compared:
     @computed_field  # type: ignore[prop-decorator]
     @property
     def error(self) -> Unbounded:
-        """The difference as a share of what was measured."""
+        """The relative difference to the measured value."""
         return abs(self.predicted - self.measured) / max(abs(self.measured), 1e-9)
 
 
 def compared(plan: DeploymentPlan, predicted: Predicted, seen: Window) -> dict[str, tuple[Compared, ...]]:
-    """Hold a prediction against a window: latency at units' ends, load of hosts, bytes over links."""
+    """Compare a prediction with a window: latency at units' outputs, load of hosts, bytes over links."""
     latency = [
         Compared(what=id_, predicted=predicted.reaches[id_][0], measured=u.now.latency.p50)
         for id_, u in seen.units.items()

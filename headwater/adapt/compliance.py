@@ -1,4 +1,4 @@
-"""What SLOs are about, as figures, and which of their limits these break. Pure."""
+"""Figures of a deployment for an SLO, and the limits that they violate. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headwater.plan.model import DeploymentPlan
 
 @dataclass(frozen=True)
 class Figures:
-    """What SLOs are about: latency (p95, s), bytes/s into the top layer, RU, load of each host."""
+    """Figures of an SLO: latency (p95, s), bytes/s into the top layer, RU, load of each host."""
 
     latency: Annotated[Unbounded, named("latency_s")]
     bandwidth: Annotated[float, named("bandwidth_bytes_per_s")]
@@ -27,7 +27,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Break:
-    """A limit that is not kept to; ``share``: by what factor it is exceeded."""
+    """A violated limit; ``share``: the factor by which it is exceeded."""
 
     limit: str
     share: float
@@ -35,7 +35,7 @@ class Break:
 
 
 def breaks(slo: SLO, figures: Figures, *, within: float = 1.0) -> tuple[Break, ...]:
-    """Say which limits figures do not keep to, when ``within`` is the share of each that may be used."""
+    """Return the limits that the figures violate, if only the share ``within`` of each may be used."""
     full = max((share, host) for host, share in figures.load.items()) if figures.load else (0.0, "")
     room = 1.0 - slo.headroom
     checks = (
@@ -60,34 +60,34 @@ def breaks(slo: SLO, figures: Figures, *, within: float = 1.0) -> tuple[Break, .
 
 
 def _span(seconds: float) -> str:
-    """Write a latency; the model gives an infinite one where what waits only grows."""
+    """Return a latency as text; the model gives infinity if a queue grows without limit."""
     return "rising without end" if math.isinf(seconds) else f"{seconds:.3g} s"
 
 
 def strain(slo: SLO, found: Figures) -> float:
-    """Give the largest share of any limit that is used."""
+    """Return the largest used share of any limit."""
     return max((b.share for b in breaks(slo, found, within=0.0)), default=0.0)
 
 
 def sink_units(plan: DeploymentPlan) -> tuple[str, ...]:
-    """Name the units that feed sinks."""
+    """Return the units that feed sinks."""
     flow = plan.dataflow
     return tuple(u.id for u in plan.units if any(isinstance(flow[o], Sink) for o in u.outputs))
 
 
 def links_into_top(continuum: Continuum) -> tuple[str, ...]:
-    """Name the links into the top layer."""
+    """Return the links into the top layer."""
     top, zone = continuum.layers[-1].name, continuum.zone
     return tuple(x.name for x in continuum.links if zone(x.upper).layer == top != zone(x.lower).layer)
 
 
 def measured(plan: DeploymentPlan, seen: Window, newest: Window) -> Figures:
-    """Give what was measured of a plan in ``seen``; ``newest`` is the last part of it."""
+    """Return the measured figures of a plan in ``seen``; ``newest`` is the last part of it."""
     return figures_of(sink_units(plan), links_into_top(plan.continuum), seen, newest)
 
 
 def figures_of(sinks: Iterable[str], into_top: Iterable[str], seen: Window, newest: Window) -> Figures:
-    """Give what was measured in ``seen``; what waits in ``newest`` is at least as late as it is old."""
+    """Return the measured figures; the age of rows waiting in ``newest`` is a lower bound of the latency."""
     _, p95 = seen.latency(sinks)
     return Figures(
         latency=max(p95 or 0.0, newest.oldest()),

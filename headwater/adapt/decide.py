@@ -1,9 +1,9 @@
-"""Whether a running deployment is to be changed, into what, and whether a change was good. Pure.
+"""Decide whether to change a running deployment, and how; judge a change afterwards. Pure.
 
-A decision is called for when a limit is broken by what is measured, will be by what is expected, or when
-another placement would cost so much less that it pays. What is chosen keeps to all limits with something to
-spare, and costs least, changes at their price; where nothing does, what comes markedly nearer to them. What
-was left because of a limit is not gone back to while things are as they were then.
+A decision is due when a measured figure violates a limit, an expected one will, or another placement would cost
+enough less to pay for the change. The choice is within all limits with a margin and costs least, the price of
+changes included; if there is none, it comes markedly nearer to the limits. A placement that was left because it
+broke a limit is not chosen again while conditions stay the same.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ Rates = Mapping[str, Mapping[str, float]]
 """Rows/s by source and location; ``*`` stands for all."""
 
 SPARE = 0.9
-"""The share of a limit that a placement may use that is changed to."""
+"""The share of a limit that a new placement may use."""
 _NEARLY_FULL = 0.85
-"""The share of a host's cores that is taken where what comes late will come later and later."""
+"""The share of a host's cores above which latency is expected to keep rising."""
 _SOON = 30.0
-"""Seconds for which latency is thought to go on rising."""
+"""Seconds for which a rise of latency is extrapolated."""
 _SAME_STRAIN = 1.1
-"""By what factor strains may differ and count as the same."""
+"""Factor up to which strains count as equal."""
 NEARER = 0.8
-"""The strain that is left, as a share of what there was, for a change that keeps to no limit all the same."""
+"""Remaining strain, as a share of the current one, that justifies a change that violates a limit."""
 _STEADY = 1.15
-"""By what factor rates may change in a window that is learned from."""
+"""Factor by which rates may change in a window for learning."""
 LEAST_GAIN = 0.005
-"""Of RU, which is 1 where all is used of what there is: no change is made for less."""
+"""In RU, where 1 is the use of all resources: no change is made for less."""
 _ALIKE = 1.25
-"""By what factor rates, links and hosts may differ and count as what they were."""
+"""Factor up to which rates, links and hosts count as unchanged."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCase:
-    """What was measured of a deployment: seconds, bytes/s into the top layer, shares of hosts, rows/s.
+    """Measurements of a deployment: seconds, bytes/s into the top layer, shares of hosts, rows/s.
 
-    ``others``: what else takes of each host. ``capacity``: bytes/s of links, where it is known.
+    ``others``: other load of each host. ``capacity``: bytes/s of links, if known.
     """
 
     latency_s: float | None
@@ -68,10 +68,10 @@ class MeasuredCase:
 
 @dataclass(frozen=True)
 class Left:
-    """A placement that was given up at a time because of a limit, and how things were then."""
+    """A placement that was left because of a limit, and the conditions at that time."""
 
     decided: str | None
-    """The name of the deployment; None where an older version noted layers alone."""
+    """The name of the deployment; None if an older version recorded only layers."""
     layers: Mapping[str, str]
     at: Mapping[str, Mapping[str, str]]
     rate: float
@@ -80,7 +80,7 @@ class Left:
     why: str
 
     def is_of(self, plan: DeploymentPlan) -> bool:
-        """Tell whether a plan has everything where this has, cut alike."""
+        """Return whether a plan has the same placement and cuts."""
         if self.decided is not None:
             return name_of(plan.deployment) == self.decided
         at = {x: dict(own) for x, own in plan.layers_at.items()}
@@ -89,11 +89,11 @@ class Left:
 
 @dataclass(frozen=True)
 class Case:
-    """All that a decision is made on.
+    """Input of a decision.
 
-    ``seen``: the last seconds; ``newest``: the very last, for rates. ``expected``: rates foreseen, if any.
-    ``left``: placements that are not to come again as things are. ``rising``: seconds by which latency has
-    grown each second of late.
+    ``seen``: the last seconds; ``newest``: the most recent part, for rates. ``expected``: predicted rates, if any.
+    ``left``: placements to avoid under current conditions. ``rising``: recent growth of latency, in seconds per
+    second.
     """
 
     plan: DeploymentPlan
@@ -108,37 +108,37 @@ class Case:
 
     @property
     def sinks(self) -> tuple[str, ...]:
-        """Name the units that feed sinks."""
+        """Return the units that feed sinks."""
         return sink_units(self.plan)
 
     def facts(self) -> Facts:
-        """What is so now: hosts and links as seen, rates of the last moment or what they are to become."""
+        """Current facts: measured hosts and links, current or expected rates."""
         found = facts_of(self.learned, self.plan, self.seen)
         rates = dict(found.profile.rates)
         for source, own in self.newest.rates(self.plan).items():
-            foreseen = (self.expected or {}).get(source, {})
-            rates[source] = {place: max(rate, foreseen.get(place, 0.0)) for place, rate in own.items()}
+            expected = (self.expected or {}).get(source, {})
+            rates[source] = {place: max(rate, expected.get(place, 0.0)) for place, rate in own.items()}
         return replace(found, profile=found.profile.model_copy(update={"rates": rates}))
 
     def options(self, facts: Facts) -> Options:
-        """Give what could run, if ``facts`` were so; loads that nothing explains stay where they are."""
+        """Return the alternatives under ``facts``; unexplained loads stay on their hosts."""
         return Options(self.plan, self.slo, facts, beside=self.beside, unexplained=self._unexplained, within=SPARE)
 
     @cached_property
     def _unexplained(self) -> Mapping[HostKey, float]:
-        """Loads of hosts as measured, less what is foretold; none while rates change, of which both tell."""
+        """Return measured minus predicted loads of hosts; none while rates change, because both include the change."""
         if not self.steady:
             return {}
-        foreseen = predict(self.plan, facts_of(self.learned, self.plan, self.seen)).load
-        more = {key: host.load - foreseen.get(key, 0.0) for key, host in self.seen.hosts.items()}
+        predicted = predict(self.plan, facts_of(self.learned, self.plan, self.seen)).load
+        more = {key: host.load - predicted.get(key, 0.0) for key, host in self.seen.hosts.items()}
         return {key: share for key, share in more.items() if share > 0}
 
     def measured(self) -> Figures:
-        """Give what the SLO is about, as it was measured."""
+        """Return the measured figures of the SLO."""
         return measured(self.plan, self.seen, self.newest)
 
-    def foreseen(self) -> Figures:
-        """Give what was measured, latency as it will be if it goes on rising while a host is full."""
+    def extrapolated(self) -> Figures:
+        """Return the measured figures, with the latency extrapolated if it rises while a host is full."""
         found = self.measured()
         full = max(found.load.values(), default=0.0) >= _NEARLY_FULL
         rises = full and not self.falls
@@ -146,13 +146,13 @@ class Case:
 
     @property
     def steady(self) -> bool:
-        """Tell whether the rates of the last moment are those of the last seconds."""
+        """Return whether current rates equal those of the last seconds."""
         now, before = self._totals
         return before / _STEADY <= now <= before * _STEADY
 
     @property
     def falls(self) -> bool:
-        """Tell whether the rates of the last moment are less than those of the last seconds."""
+        """Return whether current rates are below those of the last seconds."""
         now, before = self._totals
         return now * _STEADY < before
 
@@ -161,7 +161,7 @@ class Case:
         return total(self.newest.rates(self.plan)), total(self.seen.rates(self.plan))
 
     def shown(self) -> MeasuredCase:
-        """Give what was measured, as decisions record it."""
+        """Return the measurements as recorded with decisions."""
         found = self.measured()
         p50, p95 = self.seen.latency(self.sinks)
         return MeasuredCase(
@@ -182,45 +182,45 @@ _EXPECTED = "expected "
 
 
 def limit_of(trigger: str) -> str:
-    """Name the limit that a trigger is about, broken or expected to be; else give the trigger."""
+    """Return the limit of a trigger, broken or expected; other triggers unchanged."""
     return trigger.removeprefix(_EXPECTED)
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """A reason to decide: a limit's name, ``expected`` before one that will be broken, or ``GAIN``."""
+    """A reason to decide: a limit's name, with ``expected`` before it if it will be broken, or ``GAIN``."""
 
     trigger: str
     text: str
 
     @property
     def broken(self) -> bool:
-        """Tell whether a limit is broken now."""
+        """Return whether a limit is broken now."""
         return not self.expected and self.trigger != GAIN
 
     @property
     def expected(self) -> bool:
-        """Tell whether a limit will be broken."""
+        """Return whether a limit will be broken."""
         return self.trigger.startswith(_EXPECTED)
 
     @property
     def limit(self) -> str:
-        """Name what it is about, broken or expected."""
+        """Name of the limit, broken or expected."""
         return limit_of(self.trigger)
 
 
 def alarms(case: Case) -> tuple[Alarm, ...]:
-    """Say which limits are broken, and which will be; whether another placement pays is not asked.
+    """Return the limits that are broken, and those that will be; cost is not considered.
 
-    While there is no more to do than was seen, load and latency are as they are measured, whatever the model
-    says, but where something cannot keep up: that takes its time to be seen.
+    While rates do not exceed the measured ones, measured load and latency take precedence over the model, except
+    for a unit that cannot keep up: that takes time to become visible.
     """
     measured = case.measured()
     if case.falls:
-        measured = replace(measured, load={})  # it was that of more rows
+        measured = replace(measured, load={})  # it was measured at a higher rate
     found = [Alarm(b.limit, b.text) for b in breaks(case.slo, measured)]
     known = {a.trigger for a in found}
-    for b in breaks(case.slo, replace(case.foreseen(), load={})):
+    for b in breaks(case.slo, replace(case.extrapolated(), load={})):
         if b.limit not in known:
             text = f"{b.text} is expected: it rises by {case.rising:.2g} s each second"
             found.append(Alarm(_EXPECTED + b.limit, text))
@@ -237,7 +237,7 @@ def alarms(case: Case) -> tuple[Alarm, ...]:
 
 @dataclass(frozen=True)
 class Choice:
-    """What was found: ``chosen`` is None where nothing is better."""
+    """Result of a decision; ``chosen`` is None if no option is better."""
 
     alarm: Alarm
     why: str
@@ -246,7 +246,7 @@ class Choice:
     chosen: Option | None
 
     def recorded(self, case: Case) -> Recorded:
-        """Give it as decisions record it."""
+        """Return the result as recorded with decisions."""
         return Recorded(
             slo=case.slo,
             measured=case.shown(),
@@ -259,7 +259,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """What a decision was made on: ``chosen`` counts the alternatives, None where none is better."""
+    """Basis of a decision: ``chosen`` is the index of the alternative, None if none is better."""
 
     slo: SLO
     measured: MeasuredCase
@@ -270,12 +270,12 @@ class Recorded:
 
 
 def decide(case: Case, alarm: Alarm, facts: Facts | None = None) -> Choice:
-    """Look for something better, for a reason; ``facts`` stand in for what is so now."""
+    """Search a better option for a reason; ``facts`` replace the current facts."""
     options = case.options(facts or case.facts())
     current = options.current
     strained = strain(case.slo, current.figures)
     if facts is None:
-        strained = max(strained, strain(case.slo, case.foreseen()))
+        strained = max(strained, strain(case.slo, case.extrapolated()))
     others = [_judged(case, o, facts) for o in options.others()]
     chosen: Option | None = None
     able = [o for o in others if not o.why_not]
@@ -293,7 +293,7 @@ def decide(case: Case, alarm: Alarm, facts: Facts | None = None) -> Choice:
 
 
 def _best_first(slo: SLO, alarm: Alarm, current: Option, able: Sequence[Option], *, strained: float) -> list[Option]:
-    """Give the options that are worth a change, the best first; ``strained``: what runs now."""
+    """Return the options worth a change, best first; ``strained``: strain of the running deployment."""
     keeping = sorted((o for o in able if o.keeps), key=lambda o: (_price(o), o.figures.latency))
     if alarm.trigger == GAIN:
         least = max(LEAST_GAIN, slo.gain * current.figures.cost)
@@ -303,13 +303,13 @@ def _best_first(slo: SLO, alarm: Alarm, current: Option, able: Sequence[Option],
         return sorted(keeping, key=lambda o: (max(_price(o), most), strain(slo, o.figures)))
     nearer = [(s, o) for o in able if (s := strain(slo, o.figures)) < NEARER * strained]
     same = min((s for s, _ in nearer), default=0.0) * _SAME_STRAIN
-    # Batches get longer where there is much to do, and cost less: what rows take tells more.
+    # Under load, batches get longer and cost less: the work of rows is a better measure.
     nearer.sort(key=lambda x: (max(x[0], same), max(x[1].work.values(), default=0.0)))
     return [o for _, o in nearer]
 
 
 def _refused(running: DeploymentPlan, wanted: DeploymentPlan) -> str:
-    """Say why what runs cannot become something else, '' where it can."""
+    """Return why the running plan cannot change to another, '' if it can."""
     try:
         diff(running, wanted)
     except HeadwaterError as error:
@@ -322,7 +322,7 @@ def _price(option: Option) -> float:
 
 
 def _judged(case: Case, option: Option, supposed: Facts | None) -> Option:
-    """Exclude what was left because of a limit while things are, or are supposed to be, as they were."""
+    """Exclude options that were left because of a limit while conditions are, or are supposed to be, the same."""
     for one in case.left:
         if one.is_of(option.plan) and not _better_now(case, one, supposed):
             return replace(option, why_not=one.why)
@@ -330,7 +330,7 @@ def _judged(case: Case, option: Option, supposed: Facts | None) -> Option:
 
 
 def _better_now(case: Case, left: Left, supposed: Facts | None) -> bool:
-    """Tell whether there is markedly less to do, or more room, than when something was left."""
+    """Return whether load is markedly lower, or capacity higher, than when a placement was left."""
     rates = case.newest.rates(case.plan) if supposed is None else supposed.profile.rates
     if total(rates) * _ALIKE < left.rate:
         return True
@@ -347,21 +347,21 @@ def _better_now(case: Case, left: Left, supposed: Facts | None) -> bool:
 
 
 def total(rates: Rates) -> float:
-    """Add up all rates."""
+    """Return the sum of all rates."""
     return sum(rate for own in rates.values() for rate in own.values())
 
 
 def _told(case: Case, alarm: Alarm, option: Option, chosen: Option | None) -> Option:
-    """Say of an option why it was not chosen."""
+    """Add to an option the reason why it was not chosen."""
     if option is chosen or option.why_not:
         return option
     if option.breaks:
         return replace(option, why_not="; ".join(b.text for b in option.breaks))
     if chosen is None:
-        return replace(option, why_not=f"it does not cost {case.slo.gain:.0%} less, or not enough to pay")
+        return replace(option, why_not=f"it does not cost {case.slo.gain:.0%} less, or too little less to pay")
     if alarm.trigger != GAIN and _price(option) <= _price(chosen) + LEAST_GAIN:
         return replace(option, why_not=f"'{chosen.name}' costs as much and leaves more room")
-    return replace(option, why_not=f"'{chosen.name}' costs less, with what it moves")
+    return replace(option, why_not=f"'{chosen.name}' costs less, including its moves")
 
 
 def _why(alarm: Alarm, chosen: Option | None) -> str:
@@ -380,7 +380,7 @@ Verdict = Literal["better", "as good", "worse"]
 
 
 def _figures(known: Mapping[str, Any]) -> Figures:
-    """Read figures back, of what was measured or foretold; costs are not compared."""
+    """Read figures, measured or predicted, from their recorded form; costs are not compared."""
     return Figures(
         max(known.get("latency_s") or 0.0, known.get("oldest_s") or 0.0),
         known.get("bandwidth_bytes_per_s") or 0.0,
@@ -391,7 +391,7 @@ def _figures(known: Mapping[str, Any]) -> Figures:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What became of a change."""
+    """Result of a judgement of a change."""
 
     verdict: Verdict
     text: str
@@ -399,11 +399,11 @@ class Judgement:
 
 
 def judge(case: Case, trigger: str, decided: Mapping[str, Any]) -> Judgement:
-    """Hold what is measured after a change against what its decision (its data) knew of the time before.
+    """Compare measurements after a change with the decision's (its data) from before.
 
-    Worse is what breaks a limit that was kept, or breaks one by more than before, while there is no more to
-    do than then. What was foretold of staying as it was counts like what was measured: rates had risen, and
-    what came of it was still to be seen.
+    A change is worse if it breaks a limit that was met, or breaks one by more than before, while rates are not
+    higher than then. The prediction for the unchanged deployment counts like its measurement: rates had risen, and
+    their effect was not yet visible.
     """
     found = case.measured()
     now = strain(case.slo, found)

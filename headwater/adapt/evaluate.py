@@ -1,8 +1,8 @@
-"""Models of what a plan would do, behind one protocol; which of them counts, and where they disagree. Pure.
+"""Performance models of a plan behind one protocol; the leading model, and disagreements. Pure.
 
-Three stand side by side. The *batch* model (``headwater.adapt.model``) knows queries, cuts and batches, and
-is fitted to what is measured. The *network of queues* (AELS, eq. 7, 8 and 18) and *D/M/1-M/D/1* (TSOO, eq. 15
-to 23) know hosts, links and operators, and nothing of cuts. The batch model counts; the others are heard.
+There are three. The *batch* model (``headwater.adapt.model``) covers queries, cuts and batches, and is fitted to
+measurements. The *network of queues* (AELS, eq. 7, 8 and 18) and *D/M/1-M/D/1* (TSOO, eq. 15 to 23) cover hosts,
+links and operators, without cuts. The batch model leads; the others are shown beside it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from headwater.plan.place import Setting
 
 BATCH = "batch"
 APART = 2.0
-"""By what factor latencies of two models may differ that are said to agree."""
+"""Factor up to which latencies of two models agree."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a model says of a plan: seconds from source to sink, ∞ where something does not keep up.
+    """A model's estimate for a plan: seconds from source to sink, ∞ if a part does not keep up.
 
-    The batch model's are of 95 of 100 rows, the others' are means; theirs are None where they cannot tell.
+    The batch model gives the 95th percentile, the others means; None if the model does not apply.
     """
 
     model: str
@@ -38,7 +38,7 @@ class Estimate:
 
 
 class Evaluator(Protocol):
-    """A model: says of a plan what it would do. ``why``: in words, for what it counts or does not."""
+    """A performance model. ``why``: the reason, in words, why it leads or not."""
 
     @property
     def name(self) -> str: ...
@@ -47,20 +47,20 @@ class Evaluator(Protocol):
     def why(self) -> str: ...
 
     def estimate(self, plan: DeploymentPlan) -> Estimate:
-        """Say what a plan would do."""
+        """Estimate the latency of a plan."""
         ...
 
 
 @dataclass(frozen=True)
 class BatchModel:
-    """Queries that take rows batch by batch, on hosts that they share."""
+    """Queries that process rows in batches, on hosts that they share."""
 
     facts: Facts
     name = BATCH
-    why = "it knows queries, cuts and batches, and is fitted to what was measured"
+    why = "it covers queries, cuts and batches, and is fitted to measurements"
 
     def predict(self, plan: DeploymentPlan) -> Predicted:
-        """Say all that the model does of a plan."""
+        """Return the full prediction for a plan."""
         return predict(plan, self.facts)
 
     def estimate(self, plan: DeploymentPlan) -> Estimate:
@@ -73,7 +73,7 @@ class QueueNetwork:
 
     setting: Setting
     name = "network of queues"
-    why = "it knows neither queries nor batches"
+    why = "it covers neither queries nor batches"
 
     def estimate(self, plan: DeploymentPlan) -> Estimate:
         try:
@@ -87,11 +87,11 @@ class QueueNetwork:
 
 @dataclass(frozen=True)
 class SharedHosts:
-    """Processes that share a host's cpu alike, with windows that come or take evenly (TSOO, eq. 15 to 23)."""
+    """Processes that share a host's cpu equally, with windows at equal intervals (TSOO, eq. 15 to 23)."""
 
     setting: Setting
     name = "D/M/1-M/D/1"
-    why = "it knows batches as windows, but neither queries nor cuts"
+    why = "it covers batches as windows, but neither queries nor cuts"
 
     def estimate(self, plan: DeploymentPlan) -> Estimate:
         try:
@@ -102,16 +102,15 @@ class SharedHosts:
 
 
 def disagreement(estimates: Sequence[Estimate], counting: Evaluator) -> str:
-    """Say which models see a plan markedly otherwise than the one that counts, and why it counts; '' where
-    they agree."""
+    """Return the models that differ markedly from the leading one, and why it leads; '' if they agree."""
     mine = next(e for e in estimates if e.model == counting.name)
     others = [e for e in estimates if e is not mine and _apart(mine, e)]
     if not others or mine.latency is None:
         return ""
     said = ", ".join(f"{e.model} {_told(e.latency)}" for e in others)
     return (
-        f"models disagree: {counting.name} foretells {_told(mine.latency)}, {said}; "
-        f"{counting.name} counts, because {counting.why}"
+        f"models disagree: {counting.name} predicts {_told(mine.latency)}, {said}; "
+        f"{counting.name} leads, because {counting.why}"
     )
 
 

@@ -1,10 +1,9 @@
-"""What a plan would do at given rates, when units take rows batch by batch: latency, loads, bytes. Pure.
+"""Performance of a plan at given rates, with units that process rows in batches: latency, loads, bytes. Pure.
 
-A unit begins a batch every ``trigger``, or at the next beat after the one before has ended. A row waits for
-the next batch, half a period on average, and comes out when that ends; what waits for event time to pass
-comes out one batch later. A batch takes a fixed time, more where there is state, and its rows' work, all
-stretched by what else its host does (a processor that is shared evenly: S / (1 − ρ)). Times in seconds, work
-in seconds of a core, sizes in bytes.
+A unit starts a batch every ``trigger``, or at the next trigger after the previous batch has ended. A row waits for
+the next batch, half a period on average, and is output when that batch ends; a row that waits for event time is
+output one batch later. A batch takes a fixed time, more with state, plus its rows' work, all stretched by the
+other load of its host (processor sharing: S / (1 − ρ)). Times in seconds, work in core seconds, sizes in bytes.
 """
 
 from __future__ import annotations
@@ -26,21 +25,20 @@ HostKey = tuple[str, str]
 """Zone and name of a host."""
 _ROUNDS = 30
 _FULL = 0.98
-"""A share of a host beyond which batches would take for ever."""
+"""Load of a host beyond which batches take for ever."""
 _TAIL = 1.645
-"""Standard deviations from the mean to where 95 of 100 are below, where many waits add up."""
+"""Standard deviations from mean to 95th percentile of a sum of many waits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What batches cost beside their rows, as far as it has been learned; the defaults are of one slow core.
+    """Costs of batches apart from their rows, as learned so far; the defaults are of one slow core.
 
-    ``batch_s``: seconds of a batch without rows; ``state_s``: more for each operator with state.
-    ``batch_cpu`` and ``state_cpu``: seconds of a core of these. ``hop_s``: from a commit until a reader
-    elsewhere can see it, beside the link's own time. ``row``: for each operator by what its cost in the
-    profile is to be multiplied. ``own``: seconds of a batch without rows of units that were seen at work, by
-    what they compute; ``own_cpu``: of a core, of those that were last. ``latency``: what all waits are to be
-    multiplied by.
+    ``batch_s``: seconds of a batch without rows; ``state_s``: extra for each stateful operator. ``batch_cpu`` and
+    ``state_cpu``: the same in core seconds. ``hop_s``: from a commit until a reader elsewhere can see it, without the
+    link's own time. ``row``: for each operator the factor on its cost in the profile. ``own``: measured seconds of a
+    batch without rows, by the computation of the unit; ``own_cpu``: the same in core seconds, for recent units.
+    ``latency``: the factor on all waits.
     """
 
     batch_s: float = 0.25
@@ -54,16 +52,16 @@ class Costs:
     latency: float = 1.0
 
     def fixed(self, plan: DeploymentPlan, unit: Unit) -> float:
-        """Give the seconds of a unit's batch without rows."""
+        """Return the seconds of a unit's batch without rows."""
         return self.own.get(unit.key, self.batch_s + self.state_s * stateful_of(plan, unit))
 
     def fixed_cpu(self, plan: DeploymentPlan, unit: Unit) -> float:
-        """Give the seconds of a core of a unit's batch without rows."""
+        """Return the core seconds of a unit's batch without rows."""
         return self.own_cpu.get(unit.key, self.batch_cpu + self.state_cpu * stateful_of(plan, unit))
 
 
 def stateful_of(plan: DeploymentPlan, unit: Unit) -> int:
-    """Count a unit's operators with state as Spark does: scans that are done together are one."""
+    """Count a unit's stateful operators as Spark does: merged scans are one."""
     count = sum(plan.dataflow[o].stateful for o in unit.operators)
     served = one_pass(plan.dataflow, unit.operators)
     return count - max(0, len(served.scans) - 1) if served is not None else count
@@ -71,11 +69,11 @@ def stateful_of(plan: DeploymentPlan, unit: Unit) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a prediction stands on.
+    """Input of a prediction.
 
-    ``profile``: what operators cost and give, and the sources' rates. ``others``: cores that others take of
-    a host; ``cores``: those there are, where it was measured. ``capacity`` (bytes/s) and ``delay`` of links
-    where measured, else what the continuum says; ``taken``: bytes/s of other dataflows.
+    ``profile``: operators' costs and selectivities, and the sources' rates. ``others``: cores of a host used by
+    others; ``cores``: available cores, if measured. ``capacity`` (bytes/s) and ``delay`` of links: measured, else
+    from the continuum; ``taken``: bytes/s of other dataflows.
     """
 
     profile: Profile
@@ -90,7 +88,7 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitPrediction:
-    """A unit: rows/s it takes, seconds between two batches and of one, cores it takes."""
+    """Prediction for a unit: rows/s in, seconds between two batches and of one, cores used."""
 
     rows_in: float
     period: float
@@ -100,11 +98,11 @@ class UnitPrediction:
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted:
-    """What a plan would do. ``latency``: p50 and p95 at the slowest sink; ∞ where something does not keep up.
+    """Prediction for a plan. ``latency``: p50 and p95 at the slowest sink; ∞ if a part does not keep up.
 
-    ``load``: of each host, the share of its cores taken, others' included. ``work``: the part of it that rows
-    and others take; what batches cost beside gets less as they get longer. ``links``: bytes/s by name.
-    ``bandwidth``: bytes/s into the top layer. ``reaches``: (p50, p95) at each unit's end.
+    ``load``: the used share of each host's cores, others' use included. ``work``: the part of it for rows and others;
+    the rest, the fixed cost of batches, shrinks as batches get longer. ``links``: bytes/s by name.
+    ``bandwidth``: bytes/s into the top layer. ``reaches``: (p50, p95) at each unit's output.
     """
 
     p50: float
@@ -118,12 +116,12 @@ class Predicted:
 
 
 def host_of(plan: DeploymentPlan, unit: Unit) -> Host:
-    """Give the host that stands for the node that runs a unit."""
+    """Return the representative host of the node that runs a unit."""
     return plan.continuum.node(unit.node).host
 
 
 def waits_for_time(operator: Operator) -> bool:
-    """Tell whether an operator gives rows only when event time has passed them."""
+    """Return whether an operator outputs rows only after event time has passed them."""
     match operator:
         case Aggregate() | Scan() | CountWindow():
             return True
@@ -133,12 +131,12 @@ def waits_for_time(operator: Operator) -> bool:
 
 
 def predict(plan: DeploymentPlan, facts: Facts) -> Predicted:
-    """Say what a plan would do."""
+    """Predict the performance of a plan."""
     return _Prediction(plan, facts).predicted()
 
 
 def rows_of(plan: DeploymentPlan, known: Known) -> tuple[dict[tuple[str, str], float], dict[str, float]]:
-    """Give the rows/s that each operator of a unit takes, and those of each channel, in steady state."""
+    """Return the rows/s into each operator of a unit, and of each channel, in steady state."""
     taken: dict[tuple[str, str], float] = {}
     channels: dict[str, float] = {}
     for unit in plan.units:
@@ -163,7 +161,7 @@ def rows_of(plan: DeploymentPlan, known: Known) -> tuple[dict[tuple[str, str], f
 
 
 class _Prediction:
-    """The parts of one prediction."""
+    """Intermediate results of one prediction."""
 
     def __init__(self, plan: DeploymentPlan, facts: Facts) -> None:
         self._plan, self._facts = plan, facts
@@ -212,7 +210,7 @@ class _Prediction:
     # ------------------------------------------------------------ batches
 
     def work(self, unit: Unit) -> float:
-        """Give the seconds of a core that a unit's rows take per second."""
+        """Return the core seconds per second of a unit's rows."""
         factors = self._facts.costs.row
         return sum(
             self._taken[unit.id, id_] * self._known.operator(id_).cpu_s * factors.get(id_, 1.0)
@@ -220,7 +218,7 @@ class _Prediction:
         )
 
     def _batches(self) -> dict[str, UnitPrediction]:
-        """Find periods and loads that go together: each unit is slowed down by the others of its host."""
+        """Solve for periods and loads together: each unit is slowed down by the others of its host."""
         costs, trigger, units = self._facts.costs, self._facts.trigger, self._plan.units
         numbers = range(len(units))
         hosts = [self._hosts[u.id] for u in units]
@@ -243,7 +241,7 @@ class _Prediction:
                 speed = max(1.0 - _FULL, 1.0 - beside / cores[n])
                 batch[n] = (fixed[n] + work[n] / cores[n] * period[n]) / speed
                 beats = max(1, math.ceil(min(batch[n], 1e6) / trigger - 1e-9))
-                # Half way each time: a step of the beat would else be jumped over and back for ever.
+                # Half a step each time: the rounding to triggers would else make it oscillate.
                 period[n] = (period[n] + beats * trigger) / 2
             if all(abs(a - b) < 1e-3 * b for a, b in zip(before, period, strict=True)):
                 break
@@ -258,16 +256,16 @@ class _Prediction:
         }
 
     def _keeps_up(self, unit: Unit) -> bool:
-        """Tell whether a unit's host has the time for all rows, however few batches that leaves time for."""
+        """Return whether a unit's host can process all rows, however few batches remain possible."""
         host = self._hosts[unit.id]
         return self._row_work(host) < _FULL * self._cores(host)
 
     def _row_work(self, host: Host) -> float:
-        """Give the cores that rows take of a host, and others."""
+        """Return the cores of a host used by rows, and by others."""
         rows = sum(self.work(u) for u in self._plan.units if self._hosts[u.id] is host)
         return rows + self._facts.others.get((host.zone, host.name), 0.0)
 
-    # ------------------------------------------------------------ ways
+    # ------------------------------------------------------------ paths
 
     def _links(self) -> dict[str, float]:
         found = dict(self._facts.taken)
@@ -282,7 +280,7 @@ class _Prediction:
     def _reaches(
         self, units: Mapping[str, UnitPrediction], links: Mapping[str, float]
     ) -> dict[str, tuple[float, float]]:
-        """Add up waits along the slowest way to each unit's end: means and variances, then p50 and p95."""
+        """Sum up waits along the slowest path to each unit's output: means and variances, then p50 and p95."""
         found: dict[str, tuple[float, float, float]] = {}  # mean, variance, most
         for unit in self._plan.units:
             own = units[unit.id]
@@ -304,7 +302,7 @@ class _Prediction:
         return {id_: (m * times, min(most, m + _TAIL * math.sqrt(v)) * times) for id_, (m, v, most) in found.items()}
 
     def _over(self, channel: Channel, links: Mapping[str, float], period: float) -> tuple[float, float]:
-        """Give the mean seconds that a batch's rows take over a channel's links, and the most."""
+        """Return the mean seconds of a batch's rows over a channel's links, and the maximum."""
         if not channel.links:
             return 0.0, 0.0
         seconds = self._facts.costs.hop_s
@@ -324,7 +322,7 @@ def _after(before: tuple[float, float, float], mean: float, most: float) -> tupl
 
 
 def _entrances(plan: DeploymentPlan, unit: Unit) -> list[str]:
-    """Name the operators through which rows come into a unit."""
+    """Return the operators through which rows enter a unit."""
     return [
         id_
         for id_ in unit.operators

@@ -1,4 +1,4 @@
-"""What could run in place of what runs: one edit away, or as schedulers choose; each foretold. Pure.
+"""Alternatives to the running deployment: one edit away, or chosen by schedulers; each with a prediction. Pure.
 
 Edits are moves to another layer, cuts and fusions inside a zone, and units on more, fewer or other hosts.
 """
@@ -38,28 +38,28 @@ from headwater.plan.place import Beside, PlacementRequest, Setting, place
 from headwater.plan.profile import Known, Profile
 
 _EACH_LOCATION = 8
-"""Locations up to which moves for each by itself are looked at; schedulers decide on more."""
+"""Number of locations up to which moves of single locations are tried; beyond, only schedulers choose."""
 _MOST_CUTS = 24
-"""Splits, and fusions, that are looked at."""
+"""Maximum number of splits, and of fusions, to try."""
 _SCHEDULER = "tsoo_exact"
 _NO_FACTS = Facts(profile=Profile())
 
 
 def name_of(deployment: Deployment) -> str:
-    """Name a deployment by what it decides."""
+    """Return a deployment's id: a hash of its decisions."""
     text = json.dumps([sorted(deployment.cuts), deployment.placement.to_data()], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def capability(host: Host, name: str) -> float:
-    """Give a number that a host offers; 0 where it says nothing."""
+    """Return a numeric capability of a host; 0 if it is not declared."""
     value = host.capabilities.get(name, 0)
     return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alternative:
-    """An option as decisions record it. ``decided`` names its cuts and its placement by their content."""
+    """An option as recorded with decisions. ``decided`` is the id of its cuts and its placement."""
 
     name: str
     layers: Mapping[str, str]
@@ -80,10 +80,10 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Option:
-    """A deployment that could be, with its plan and what that would do.
+    """A possible deployment, with its plan and its prediction.
 
-    ``moved``: operators, for each location, that are elsewhere than now. ``work``: of each host the share of
-    its cores that is taken whatever batches do, see ``Predicted``.
+    ``moved``: number of operators, per location, that change their place. ``work``: for each host the used share of
+    its cores without the fixed cost of batches, see ``Predicted``.
     """
 
     name: str
@@ -102,11 +102,11 @@ class Option:
 
     @property
     def keeps(self) -> bool:
-        """Tell whether it would keep to all limits."""
+        """Return whether it would meet all limits."""
         return not self.breaks
 
     def shown(self) -> Alternative:
-        """Give it as decisions record it."""
+        """Return the option as recorded with decisions."""
         return Alternative(
             name=self.name,
             layers=self.plan.layers,
@@ -127,19 +127,19 @@ class Option:
 
 
 Work = frozenset[tuple[str, str, tuple[str, ...]]]
-"""What is computed in which zones for which locations; by key of the unit."""
+"""Computations by zones and locations; by key of the unit."""
 
 
 def work_of(plan: DeploymentPlan) -> Work:
-    """Say which zones run what for which locations."""
+    """Return the computation of each zone and its locations."""
     return frozenset((u.key, u.zone, u.locations) for u in plan.units)
 
 
 class Options:
-    """All that could run in place of a plan, foretold by ``facts``.
+    """All alternatives to a plan, predicted from ``facts``.
 
-    ``beside``: other dataflows. ``unexplained``: shares of hosts' cores that are taken beside what ``facts``
-    foretell. ``within``: the share of each limit that others than what runs may use.
+    ``beside``: other dataflows. ``unexplained``: shares of hosts' cores used in addition to the prediction.
+    ``within``: the share of each limit that alternatives may use.
     """
 
     def __init__(
@@ -169,11 +169,11 @@ class Options:
 
     @cached_property
     def current(self) -> Option:
-        """What runs."""
+        """The running deployment."""
         return self._option("as it is", self._plan, 0)
 
     def others(self) -> Iterator[Option]:
-        """Give all others once each: moves, nearest first, then other cuts and hosts, then a scheduler's."""
+        """Yield each alternative once: moves, nearest first, then other cuts and hosts, then a scheduler's."""
         known = [self._plan.deployment]
         work = work_of(self._plan)
         for name, deployment, touched in self._deployments():
@@ -188,7 +188,7 @@ class Options:
                 yield self._option(name, plan, touched)
 
     def _deployments(self) -> Iterator[tuple[str, Deployment, int]]:
-        """Give deployments by name, each with the number of operators that its edit touches in place."""
+        """Yield deployments by name, each with the number of operators that its edit touches in place."""
         for name, edit, touched in chain(self._moves(), self._cuts(), self._spreads()):
             try:
                 yield name, edited(self._plan, edit), touched
@@ -215,8 +215,7 @@ class Options:
                     yield name, Move(operator=operator, to=layer.name, at=location), 0
 
     def _cuts(self) -> Iterator[tuple[str, Edit, int]]:
-        """Give the units that could be cut in two, and pairs of neighbours that could be one, by name: a cut
-        holds everywhere."""
+        """Yield the units to split and the pairs of neighbours to fuse, by name: a cut applies everywhere."""
         units = {u.name: u for u in self._plan.units}
         splits = [
             (f"{u.name} split behind {o}", Split(unit=u.id, after=o), len(u.operators))
@@ -236,7 +235,7 @@ class Options:
             yield f"{first} and {second} fused", Fuse(first=one, second=other), touched
 
     def _spreads(self) -> Iterator[tuple[str, Edit, int]]:
-        """Give the units of zones with several nodes on another host, on one more, or on one less."""
+        """Yield the units of zones with several nodes, on another host, one host more, or one less."""
         placement = self._plan.deployment.placement
         for unit in {(u.name, u.zone): u for u in self._plan.units}.values():
             zone = self._plan.continuum.zone(unit.zone)
@@ -261,7 +260,7 @@ class Options:
 
     @cached_property
     def _movable(self) -> tuple[str, ...]:
-        """Name the operators that may be in several places."""
+        """Return the operators that may be placed in several places."""
         found = [
             name
             for (name, _), what in zip(
@@ -272,7 +271,7 @@ class Options:
         return tuple(dict.fromkeys(found))
 
     def _allowed(self, deployment: Deployment) -> bool:
-        """Tell whether all operators are where they may be."""
+        """Return whether all operators are in allowed places."""
         try:
             placement = self._setting.placement(deployment)
         except (KeyError, PlacementError):
@@ -300,13 +299,13 @@ class Options:
         )
 
     def _shares(self, of: Mapping[HostKey, float]) -> dict[str, float]:
-        """Name hosts, and add what nothing explains."""
+        """Return loads by host name, including the unexplained part."""
         return {
             f"{host} ({zone})": share + self._unexplained.get((zone, host), 0.0) for (zone, host), share in of.items()
         }
 
     def _cost(self, deployment: Deployment) -> tuple[float, int]:
-        """Give RU, and how many operators are elsewhere than now; 0 where they are none of the problem."""
+        """Return RU and the number of moved operators; 0 if the placement does not fit the problem."""
         try:
             now = self._setting.placement(self._plan.deployment)
             then = self._setting.placement(deployment)

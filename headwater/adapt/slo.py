@@ -1,4 +1,4 @@
-"""What a deployment is to keep to while it runs, and who decides on changes for it. Pure."""
+"""Service level objective of a deployment: limits, and the mode of decisions. Pure."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from headwater.core.errors import PlacementError
 from headwater.core.jsonform import Unbounded
 
 Mode = Literal["off", "advise", "auto"]
-"""Nobody decides; changes are proposed to a person; changes are made."""
+"""``off``: no decisions; ``advise``: changes are proposed to a person; ``auto``: changes are applied."""
 MODES: tuple[Mode, ...] = ("off", "advise", "auto")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SLO:
-    """Limits of a deployment, and how calmly they are kept.
+    """Limits of a deployment, and the pace of changes.
 
-    ``max_latency``: seconds from an event's arrival to what it led to, for 95 of 100 at every sink.
+    ``max_latency``: seconds from an event's arrival to its result, for 95 of 100 at every sink.
     ``max_bandwidth``: bytes/s over links into the top layer. ``max_cost``: RU, see ``placement.usage``.
-    ``headroom``: the share of a host's cores that stays free. ``gain``: by what share the cost has to fall
-    for a change that no limit calls for. ``cool_down``: seconds after a change without another one, unless a
-    limit is broken. ``settle``: seconds after which a change is judged. Raises PlacementError for what
-    cannot be meant.
+    ``headroom``: the share of a host's cores that stays free. ``gain``: the relative fall of the cost that justifies
+    a change without a broken limit. ``cool_down``: seconds between changes, unless a limit is broken. ``settle``:
+    seconds after which a change is judged. Raises PlacementError for invalid values.
     """
 
     mode: Mode = "advise"
@@ -37,7 +36,7 @@ class SLO:
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
-            raise PlacementError(f"there is no mode '{self.mode}'", hint=f"the modes are {', '.join(MODES)}")
+            raise PlacementError(f"unknown mode '{self.mode}'", hint=f"the modes are {', '.join(MODES)}")
         for name in ("max_latency", "max_bandwidth", "max_cost"):
             if not getattr(self, name) > 0:
                 raise PlacementError(f"{name} is {getattr(self, name)}", hint="give more than 0, or no limit")
@@ -47,5 +46,5 @@ class SLO:
 
     @property
     def limited(self) -> bool:
-        """Tell whether it limits anything but the hosts' load."""
+        """Return whether it has a limit other than the hosts' load."""
         return not all(map(math.isinf, (self.max_latency, self.max_bandwidth, self.max_cost)))

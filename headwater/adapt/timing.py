@@ -1,4 +1,4 @@
-"""When there is reason enough to decide: how long it lasts, when the last change was, what mends. Pure."""
+"""When to decide: duration of an alarm, time since the last change, recovery by itself. Pure."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from headwater.adapt.decide import GAIN, Alarm
 from headwater.adapt.slo import SLO
 
 _HOLD: Mapping[str, float] = {"expected": 2.0, "headroom": 15.0, GAIN: 15.0}
-"""Seconds that a reason has to last; a limit that is broken 1."""
+"""Seconds that an alarm has to last; 1 for a broken limit."""
 _BROKEN = 1.0
 GROWN = 1.5
-"""By what factor rates have grown since a change where that is a new situation."""
+"""Factor by which rates must grow after a change to count as a new situation."""
 _MORE = 1.2
-"""By what factor rates have grown since nothing better was found where there may be something by now."""
+"""Factor by which rates must grow, after a search without result, to search again."""
 _RISING = 1.1
-"""By what factor rates have risen since the last look where it is better to see where that ends."""
+"""Factor by which rates must rise since the last sample to wait for the end of the rise."""
 _PATIENCE = 4.0
-"""Seconds for which that is waited for."""
+"""Maximum seconds of that wait."""
 _MENDING = 0.93
-"""What latency has come down to since some looks before where it is on its way by itself."""
+"""Ratio of latency to that of some samples before, below which it counts as recovering."""
 _LOOKS = 3
 _TREND = 12.0
-"""Seconds in which latency has to rise where that is a trend."""
+"""Seconds in which latency has to rise to count as a trend."""
 _AGAIN = 15.0
-"""Seconds after which it is looked again for something better, where there was nothing."""
+"""Seconds until the next search after a search without result."""
 _TOLD = 120.0
-"""Seconds after which it is told again that there is nothing better."""
+"""Seconds until the same lack of a better option is reported again."""
 
 
 @dataclass
 class Timing:
-    """What is remembered from look to look of one deployment. Times are seconds since 1970."""
+    """Memory of one deployment between samples. Times are seconds since 1970."""
 
     _since: dict[str, float] = field(default_factory=dict)
     _nothing: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """For each limit when nothing better was found, and the rate then."""
+    """For each limit the time of the last search without result, and the rate then."""
     _told: dict[str, float] = field(default_factory=dict)
     _rate: float | None = None
     _latencies: deque[float] = field(default_factory=lambda: deque(maxlen=_LOOKS + 1))
@@ -58,9 +58,9 @@ class Timing:
         rate: float,
         latency: float,
     ) -> Alarm | None:
-        """Give the reason to decide now, the worst kind first; without any other, to look for a gain.
+        """Return the alarm to act on now, the most severe kind first; if there is none, ``GAIN``.
 
-        ``ended``: when the last change was done. ``rate``: all rows/s. ``latency``: as it is measured.
+        ``ended``: when the last change ended. ``rate``: all rows/s. ``latency``: the measured one.
         """
         rising = self._seen(now, ended, rate, latency)
         gain = Alarm(GAIN, f"another placement costs at least {slo.gain:.0%} less")
@@ -87,7 +87,7 @@ class Timing:
         return grown or now - last >= (slo.cool_down if alarm.trigger == GAIN else _AGAIN)
 
     def _seen(self, now: float, ended: float, rate: float, latency: float) -> bool:
-        """Take a look in; tell whether rates rise: a decision would be made on too few of them."""
+        """Record a sample; return whether rates are rising, so that a decision would be premature."""
         if ended != self._ended:
             self._ended, self._rate_then = ended, rate
         before, self._rate = rate if self._rate is None else self._rate, rate
@@ -99,11 +99,11 @@ class Timing:
         return now - self._rising < _PATIENCE
 
     def _mends(self) -> bool:
-        """Tell whether latency comes down by itself: what had to wait is caught up with."""
+        """Return whether latency falls by itself, because the backlog shrinks."""
         return len(self._latencies) > _LOOKS and self._latencies[-1] < _MENDING * self._latencies[0]
 
     def rising(self, now: float, p95: float | None) -> float:
-        """Take in a latency; give by how much it has grown each second, all the time and of late; else 0."""
+        """Record a latency; return its growth per second if it has grown steadily and recently, else 0."""
         if p95 is not None:
             self._trend.append((now, p95))
         while self._trend and self._trend[0][0] < now - _TREND:
@@ -114,7 +114,7 @@ class Timing:
         return max(0.0, min(linear_regression(*zip(*part, strict=True)).slope for part in parts))
 
     def nothing(self, alarm: Alarm, now: float) -> bool:
-        """Note that nothing is better; tell whether that is worth a word."""
+        """Record that no option is better; return whether to report it."""
         self._nothing[alarm.limit] = now, self._rate or 0.0
         if alarm.trigger == GAIN or now - self._told.get(alarm.limit, -_TOLD) < _TOLD:
             return False
@@ -122,7 +122,7 @@ class Timing:
         return True
 
     def disturbed(self) -> None:
-        """Forget how long reasons have lasted: something was decided, or is being changed."""
+        """Reset the durations of alarms after a decision or during a change."""
         self._since.clear()
         self._latencies.clear()
         self._trend.clear()

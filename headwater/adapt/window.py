@@ -1,7 +1,7 @@
-"""What a deployment did in a span of time, from samples of its counters: rates, loads, latency. Pure.
+"""Rates, loads and latency of a deployment in a span of time, from samples of its counters. Pure.
 
-Counters of a unit's run begin anew when it is started again, those of a host with its agent: one that is less
-than before counts from 0. Rates are per second of the clock, loads in cores, sizes in bytes.
+Counters of a unit's run restart with it, those of a host with its agent: a counter below its previous value counts
+from 0. Rates are per second of wall time, loads in cores, sizes in bytes.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from headwater.dataflow.sources import Source
 from headwater.plan.model import DeploymentPlan
 
 TRIGGER = 0.5
-"""Seconds from one batch to the next where nobody says."""
+"""Default seconds from one batch to the next."""
 _IDLE = 2.5
-"""Seconds without a batch, where nothing waits, after which no rows come."""
+"""Seconds without a batch and without lag after which a unit counts as idle."""
 
 
 class Observed(Protocol):
-    """All that zones said at a time (seconds since 1970)."""
+    """The reports of all zones at one time (seconds since 1970)."""
 
     @property
     def at(self) -> float: ...
@@ -33,7 +33,7 @@ class Observed(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorRates:
-    """Rows/s of an operator in a unit; None where nobody counts them."""
+    """Rows/s of an operator in a unit; None if not counted."""
 
     rows_in: float | None
     rows_out: float | None
@@ -41,10 +41,10 @@ class OperatorRates:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitRates:
-    """A unit: ``batch_s`` is the mean of its batches' seconds, ``busy`` the share of time that they took.
+    """A unit: ``batch_s`` is the mean duration of its batches, ``busy`` the share of time spent on them.
 
-    ``cpu``: cores. ``taken``: rows/s that came to each operator and, of a source that is read at several,
-    location. ``now``: the newest of it.
+    ``cpu``: cores. ``taken``: rows/s into each operator and, for a source read at several locations, the location.
+    ``now``: the newest part of it.
     """
 
     rows_in: float
@@ -56,13 +56,13 @@ class UnitRates:
     operators: Mapping[str, OperatorRates]
     taken: Mapping[tuple[str, str | None], float]
     steady: bool
-    """Whether it ran all the time, without a new start."""
+    """Whether it ran all the time, without a restart."""
     now: UnitProgress
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostRates:
-    """A host in cores: those there are, and what Spark, the agent and all others took of them."""
+    """A host in cores: available ones, and the use by Spark, the agent and everything else."""
 
     cores: float
     spark: float
@@ -72,13 +72,13 @@ class HostRates:
 
     @property
     def load(self) -> float:
-        """The share of its cores that is taken, by whomever."""
+        """The used share of its cores."""
         return (self.spark + self.agent + self.others) / self.cores
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelRates:
-    """Rows/s and bytes/s that were written to a channel."""
+    """Rows/s and bytes/s written to a channel."""
 
     rows: float
     bytes: float
@@ -86,13 +86,13 @@ class ChannelRates:
 
     @property
     def row_bytes(self) -> float | None:
-        """Bytes of a row as stored, from the beginning on."""
+        """Bytes of a row as stored, averaged since the start."""
         return self.now.bytes / self.now.rows if self.now.rows else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkRates:
-    """Bytes/s that were written to cross a link."""
+    """Bytes/s written for transfer over a link."""
 
     bytes: float
     now: LinkProgress
@@ -100,7 +100,7 @@ class LinkRates:
 
 @dataclass(frozen=True)
 class Window:
-    """What was seen between two times."""
+    """Measurements between two times."""
 
     since: float
     until: float
@@ -115,14 +115,14 @@ class Window:
         return self.until - self.since
 
     def rates(self, plan: DeploymentPlan) -> dict[str, dict[str, float]]:
-        """Give the rows/s of each source by location; ``*`` stands for all where it is read once for them."""
+        """Return the rows/s of each source by location; ``*`` stands for all if it is read once for them."""
         found: dict[str, dict[str, float]] = {}
         for unit in plan.units:
             if unit.id not in self.units:
                 continue
             for (name, location), rate in self.units[unit.id].taken.items():
                 if name not in plan.dataflow:
-                    continue  # an older plan's
+                    continue  # of an older plan
                 source = plan.dataflow[name]
                 if not isinstance(source, Source):
                     continue
@@ -132,25 +132,25 @@ class Window:
         return found
 
     def latency(self, units: Iterable[str]) -> tuple[float | None, float | None]:
-        """Give p50 and p95 of the slowest of some units; None where nothing came out."""
+        """Return p50 and p95 of the slowest of some units; None without output."""
         known = [u.now.latency for id_ in units if (u := self.units.get(id_)) and u.now.latency]
         if not known:
             return None, None
         return max(x.p50 for x in known), max(x.p95 for x in known)
 
     def oldest(self) -> float:
-        """Give the age of the oldest row that waits anywhere, 0 where none does."""
+        """Return the age of the oldest waiting row, 0 if there is none."""
         at_units = [u.now.oldest_s or 0.0 for u in self.units.values()]
         return max([*at_units, *(c.now.oldest_s or 0.0 for c in self.channels.values())], default=0.0)
 
     @property
     def trigger(self) -> float:
-        """Give the seconds from one batch to the next, as units have it set."""
+        """Return the seconds from one batch to the next, as set for the units."""
         return max((u.now.trigger_s or TRIGGER for u in self.units.values()), default=TRIGGER)
 
 
 def window(samples: Sequence[Observed], seconds: float | None = None) -> Window | None:
-    """See the newest ``seconds`` of samples (oldest first), or all; None while there are not two of them."""
+    """Return the window of the newest ``seconds`` of samples (oldest first), or of all; None for fewer than two."""
     every = samples
     if samples and seconds is not None:
         first = samples[-1].at - seconds
@@ -192,7 +192,7 @@ _K = TypeVar("_K")
 def _series(
     samples: Sequence[Observed], of: Callable[[Progress], Iterable[_T]], key: Callable[[_T], _K]
 ) -> dict[_K, list[_T]]:
-    """Line up what each thing that is still there said from sample to sample."""
+    """Return, for each thing in the last sample, its values from sample to sample."""
     found: dict[_K, list[_T]] = {key(one): [] for one in of(samples[-1].progress)}
     for sample in samples:
         for one in of(sample.progress):
@@ -202,15 +202,15 @@ def _series(
 
 
 def _grown(counts: Iterable[float]) -> float:
-    """Tell by how much a counter has grown, over new starts."""
+    """Return the growth of a counter, across restarts."""
     return sum(b - a if b >= a else b for a, b in pairwise(counts))
 
 
 def _came(seen: Sequence[UnitProgress], until: float, span: float) -> dict[tuple[str, str | None], float]:
-    """Give the rows/s that came to each operator in about ``span`` seconds.
+    """Return the rows/s into each operator in about ``span`` seconds.
 
-    A batch takes what came since the one before began, and tells of it when it ends: rows are counted
-    between the beginnings of two batches of one run. Nothing is given while there are not two.
+    A batch takes the rows since the previous one began, and reports them when it ends: rows are counted between the
+    starts of two batches of one run. Returns nothing until there are two.
     """
     last = seen[-1]
     own = [u for u in seen if u.run == last.run and u.began is not None]
@@ -270,12 +270,12 @@ def _plus(one: int | None, other: int | None) -> int | None:
 
 
 def _rate(counts: Sequence[int | None], span: float) -> float | None:
-    """Give a counter's rate; None while nobody tells of it. Before its first batch, a run has none."""
+    """Return a counter's rate; None if it is not reported. Before its first batch, a run has no counter."""
     return None if counts[-1] is None else _grown(c or 0 for c in counts) / span
 
 
 def _host(seen: Sequence[HostProgress]) -> HostRates:
-    """Take the agent's own clock: its samples need not be as old as ours."""
+    """Return a host's rates by the agent's own clock: its samples may be of another age than ours."""
     span = max(_grown(h.seconds for h in seen), 1e-9)
     return HostRates(
         cores=max(seen[-1].cores, 1e-9),

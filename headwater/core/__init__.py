@@ -1,1 +1,1 @@
-"""Values that all others share: errors, quantities, requirements, metrics, and the JSON of values."""
+"""Shared values: errors, quantities, requirements, metrics, and the JSON form of values."""

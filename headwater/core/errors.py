@@ -1,7 +1,7 @@
 """One error tree. Every error says what is wrong, where, and what to do next.
 
 ``retryable`` errors may go away by themselves (a broker that is down, a full
-buffer); all others are fatal for whatever raised them.
+buffer); all others are fatal.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from difflib import get_close_matches
 class HeadwaterError(Exception):
     """Base of all errors raised on purpose.
 
-    ``what`` states the problem, ``where`` the file and line, operator or unit
-    it was found at, ``hint`` what to do next.
+    ``what`` states the problem, ``where`` the file and line, operator or unit in
+    which it was found, ``hint`` what to do next.
     """
 
     retryable = False
@@ -52,7 +52,7 @@ class ErrorList(HeadwaterError):
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Say in a hint which name was perhaps meant, else which there are.
+    """Return a hint: the closest known name, or all known names.
 
     >>> suggestion("optimum", ["optimal", "aels"], "the strategies are")
     "did you mean 'optimal'?"
@@ -99,7 +99,7 @@ class RuntimeFailure(HeadwaterError):
 
 
 class SparkStumbled(RuntimeFailure):
-    """Spark failed for a reason of the moment: the same batch, done again, may well go."""
+    """Spark failed temporarily: a retry of the same batch may succeed."""
 
     retryable = True
 
@@ -109,33 +109,33 @@ class UserCodeError(RuntimeFailure):
 
 
 class DeploymentError(HeadwaterError):
-    """The stored deployment does not allow what was asked for."""
+    """The stored deployment does not allow the request."""
 
     exit_code = 6
 
 
 class Missing(DeploymentError):
-    """What was named is not in the store."""
+    """The store has no object of the given name."""
 
 
 class Denied(DeploymentError):
-    """Who asks may not do this."""
+    """The caller lacks permission."""
 
 
 class Fenced(DeploymentError):
-    """An order is older than one that was taken already: another controller acts, or it came late."""
+    """An order is older than one already accepted: another controller is active, or the order arrived late."""
 
 
 class SpecUnknown(DeploymentError):
-    """A node has to be given a unit's description first."""
+    """A node does not have the unit's spec yet; send the spec first."""
 
 
 class Unavailable(HeadwaterError):
-    """Something outside (Java, a broker, a Spark server) is not there."""
+    """An external service (Java, a broker, a Spark server) is not available."""
 
     retryable = True
     exit_code = 7
 
 
 class Busy(Unavailable):
-    """A change is under way, and this can only be done behind it."""
+    """A change is in progress; retry when it has ended."""

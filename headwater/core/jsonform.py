@@ -1,17 +1,18 @@
-"""The JSON of values: one pydantic schema for each type, for files, the store, the wire, ``--json`` and REST.
+"""The JSON form of values: one pydantic schema per type, for files, the store, the wire, ``--json`` and REST.
 
-A field that is annotated here has another form in JSON than in Python; every other one has pydantic's.
+An annotated field has a JSON form that differs from its Python form; every other field has pydantic's.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter, ValidationError
+from pydantic_core import CoreSchema, core_schema
 
 from headwater.core.errors import DeploymentError
 
@@ -25,20 +26,28 @@ def _finite(value: float | None) -> float | None:
 _AS_NULL = PlainSerializer(_finite, return_type=float | None)
 _AS_INFINITE = BeforeValidator(lambda value: math.inf if value is None else value)
 Unbounded = Annotated[float, _AS_INFINITE, _AS_NULL]
-"""A number that may be infinite, and is null in JSON then: there is no limit, or no end."""
+"""A number that may be infinite (no limit, or no end); infinity is null in JSON."""
 UnboundedOrNone = Annotated[float | None, _AS_NULL]
-"""A number that is null in JSON where it is infinite or None, and None when it is read."""
+"""A number that is null in JSON when it is infinite or None; null is read as None."""
 Hidden = Field(exclude=True)
-"""Of a field that is not in the JSON."""
+"""Exclude a field from the JSON."""
 
 
 def named(name: str) -> Any:
-    """Describe a field that goes by another name in JSON."""
+    """Describe a field that has another name in JSON."""
     return Field(alias=name)
 
 
+def custom_schema(of: type[T], read: Callable[[Any], T], write: Callable[[T], Any]) -> CoreSchema:
+    """Return the schema of a class with its own JSON form: ``read`` builds a value from it, ``write`` returns it."""
+    return core_schema.no_info_plain_validator_function(
+        lambda value: value if isinstance(value, of) else read(value),
+        serialization=core_schema.plain_serializer_function_ser_schema(write),
+    )
+
+
 def adapter(of: Any) -> TypeAdapter[Any]:
-    """Give the schema of a type."""
+    """Return the schema of a type."""
     return _adapter(of)
 
 
@@ -48,7 +57,7 @@ def _adapter(of: Any) -> TypeAdapter[Any]:
 
 
 def dump_json(value: object, *, lean: bool = False) -> bytes:
-    """Write a value as JSON, or a list or dict of values; ``lean``: leave out what is as usual."""
+    """Return a value, or a list or dict of values, as JSON; ``lean`` omits defaults."""
     if isinstance(value, Mapping):
         inner = (json.dumps(str(k)).encode() + b":" + dump_json(own, lean=lean) for k, own in value.items())
         return b"{" + b",".join(inner) + b"}"
@@ -58,12 +67,12 @@ def dump_json(value: object, *, lean: bool = False) -> bytes:
 
 
 def dump(value: object) -> Any:
-    """Give the JSON of a value as dicts, lists and plain values."""
+    """Return the JSON form of a value as dicts, lists and plain values."""
     return json.loads(dump_json(value))
 
 
 def load(of: type[T], data: object, *, what: str, hint: str = "") -> T:
-    """Read a value from its JSON; raise DeploymentError where that is not ``what`` it is to be."""
+    """Read a value from its JSON form; raise DeploymentError if it is invalid. ``what`` names it in the message."""
     try:
         found: T = adapter(of).validate_python(data)
     except ValidationError as error:
@@ -72,7 +81,7 @@ def load(of: type[T], data: object, *, what: str, hint: str = "") -> T:
 
 
 def load_json(of: type[T], text: str | bytes, *, what: str, hint: str = "") -> T:
-    """Read a value from JSON text; raise DeploymentError where that is not ``what`` it is to be."""
+    """Read a value from JSON text; raise DeploymentError if it is invalid. ``what`` names it in the message."""
     try:
         found: T = adapter(of).validate_json(text)
     except ValidationError as error:
@@ -84,7 +93,7 @@ ONE_VERSION = "use one version of Headwater on both sides"
 
 
 def problem(error: ValidationError) -> str:
-    """Say the first thing that is wrong, and where."""
+    """Return the first validation problem and its position."""
     first = error.errors(include_url=False)[0]
     where = ".".join(map(str, first["loc"]))
     return f"{where}: {first['msg']}" if where else str(first["msg"])

@@ -1,4 +1,4 @@
-"""What is seen of a running deployment: the one form that terminal, JSON and tests read."""
+"""Metrics of a running deployment, in the one form that terminal, JSON and tests read."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from headwater.core.jsonform import Unbounded
 
 Status = Literal["starting", "running", "failed", "finished", "stopped"]
 Observe = Callable[[str, int, int], None]
-"""Told by long work what is done now, how many of its parts are done, and of how many."""
+"""Progress callback of long work: the current activity, the finished parts, the total parts."""
 
 
 _GROWTH_SECONDS = 5.0
-"""Samples must span this before they tell a rate."""
+"""Shortest span of samples from which a rate is computed."""
 
 
 def forecast(samples: Sequence[tuple[float, int]], limit: int) -> float | None:
-    """Tell in how many seconds a buffer reaches ``limit`` bytes; None while it does not grow.
+    """Return the seconds until a buffer holds ``limit`` bytes; None while it does not grow.
 
-    ``samples`` are (seconds, bytes that wait), oldest first. The rate is that between first and last.
+    ``samples`` are (seconds, buffered bytes), oldest first. The rate is the one between first and last.
 
     >>> forecast([(0.0, 0), (10.0, 1000)], 5000)
     40.0
@@ -30,7 +30,7 @@ def forecast(samples: Sequence[tuple[float, int]], limit: int) -> float | None:
 
 
 def growth(samples: Sequence[tuple[float, int]]) -> float | None:
-    """Tell by how much a count grows in a second; None while it does not, or is not known yet."""
+    """Return the growth of a count per second; None while it does not grow, or is unknown."""
     if len(samples) < 2:
         return None
     (begin, before), (end, now) = samples[0], samples[-1]
@@ -41,11 +41,11 @@ def growth(samples: Sequence[tuple[float, int]]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorProgress:
-    """What an operator took and gave since its unit's query was started; None: nobody counts it.
+    """Rows in and out of an operator since its unit's query started; None: not counted.
 
-    Of a source, ``rows_in`` are the records it read, ``rows_out`` those that fit its schema. A count that is
-    lower than it was has begun anew: the query was started again, or an agent lost what it had noted.
-    ``location``: of a source's rows, where it is read at several.
+    Of a source, ``rows_in`` are the records read, ``rows_out`` those that fit its schema. A count that falls
+    was reset: the query restarted, or an agent lost its records. ``location``: the location at which a source
+    is read, if it is read at several.
     """
 
     operator: str
@@ -56,9 +56,9 @@ class OperatorProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """Seconds from an event's arrival at its source to the commit of the batch that gives what it led to.
+    """Seconds from a row's arrival at its source to the commit of the batch that holds its result.
 
-    Over the batches with output of the last ``over_s`` seconds, weighed by their ``rows``.
+    Average over the batches with output of the last ``over_s`` seconds, weighted by their ``rows``.
     """
 
     p50: Unbounded
@@ -69,7 +69,7 @@ class Latency:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitProgress:
-    """One unit now. Rows count since the deployment was first started; ``lag`` is in rows."""
+    """Current progress of a unit. Rows count since the deployment first started; ``lag`` is in rows."""
 
     unit: str
     zone: str
@@ -80,7 +80,7 @@ class UnitProgress:
     dead_letters: int = 0
     late_rows: int = 0
     lag: int | None = None
-    """Rows in its input channels that it has not read; None for a unit that reads only sources."""
+    """Unread rows in its input channels; None for a unit that reads only sources."""
     batch: int = -1
     batch_ms: float | None = None
     """Median of the recent batches that had rows."""
@@ -88,39 +88,39 @@ class UnitProgress:
     watermark: str | None = None
     error: str | None = None
     run: str | None = None
-    """Tells one run of its query from the next: it changes when the unit was started again."""
+    """Identifies one run of its query: it changes when the unit restarts."""
     operators: tuple[OperatorProgress, ...] = ()
     batches: int = 0
-    """Batches that were executed in this run, those without rows too."""
+    """Batches executed in this run, including empty ones."""
     busy_s: float = 0.0
-    """Seconds that they took, in this run."""
+    """Seconds spent on these batches."""
     cpu_s: float = 0.0
-    """Seconds of a core that its Spark took for them: its share by ``busy_s``, in this run."""
+    """Core seconds that Spark spent on these batches, shared out by ``busy_s``."""
     state_rows: int = 0
     state_bytes: int = 0
     latency: Latency | None = None
-    """Of what it gives."""
+    """Latency of its output."""
     oldest_s: float | None = None
-    """Age of the oldest row that has come to it and has not gone through; None where none waits."""
+    """Age of the oldest row that has arrived and is not processed; None if there is none."""
     trigger_s: float | None = None
-    """Seconds from the beginning of a batch to that of the next, where it ends before."""
+    """Seconds from the start of one batch to the start of the next, if the batch ends before."""
     began: float | None = None
-    """When the newest batch that was executed began, and took what had come; seconds since 1970."""
+    """When the newest executed batch began and took its input; seconds since 1970."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostProgress:
-    """A host as its zone's agent sees it; seconds of a core count since the agent was started.
+    """A host as its zone's agent sees it; core seconds count since the agent started.
 
-    ``cores``: those that Headwater may use there. ``cpu_s``: taken by this host's Spark and its workers;
-    ``agent_s`` by the agent; ``others_s`` by everything else on those cores. Memory in bytes.
+    ``cores``: cores that Headwater may use. ``cpu_s``: used by this host's Spark and its workers; ``agent_s``:
+    by the agent; ``others_s``: by everything else on these cores. Memory in bytes.
     """
 
     host: str
     zone: str
     cores: float
     seconds: float
-    """Since the agent began to look."""
+    """Since the agent's first measurement."""
     cpu_s: float = 0.0
     agent_s: float = 0.0
     others_s: float = 0.0
@@ -130,9 +130,9 @@ class HostProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkProgress:
-    """Rows and bytes (compressed, as stored) that were written to cross a link upwards.
+    """Rows and bytes (compressed, as stored) written for transfer over a link upwards.
 
-    ``up`` is what its upper end sees of it, for ``since_s`` seconds now; None where nobody looks.
+    ``up`` is the view from the upper end over the last ``since_s`` seconds; None if nothing measures it.
     """
 
     link: str
@@ -141,20 +141,19 @@ class LinkProgress:
     up: bool | None = None
     since_s: float | None = None
     delay_s: float | None = None
-    """One way: half of what a small request takes."""
+    """One way: half the round trip of a small request."""
     bytes_per_s: float | None = None
-    """What came over it of late, other deployments' data left out."""
+    """Recent throughput of this deployment."""
     capacity: float | None = None
-    """Bytes/s at which data has come while more was waiting; None where nothing ever waited."""
+    """Bytes/s received while more data was queued; None if data was never queued."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelProgress:
-    """A channel: what was written, what waits, what was lost by policy or damage.
+    """A channel: rows written, unread, and lost by policy or damage.
 
-    ``bytes_per_s`` is how fast it was written in the last minute. ``lasts_s`` forecasts in how many
-    seconds ``unread_bytes`` will have reached ``limit_bytes`` as they grew in that time; None while
-    they do not grow.
+    ``bytes_per_s`` is the write rate of the last minute. ``lasts_s`` predicts the seconds until ``unread_bytes``
+    reaches ``limit_bytes`` at the growth of that minute; None while it does not grow.
     """
 
     channel: str
@@ -168,10 +167,10 @@ class ChannelProgress:
     bytes_per_s: float | None = None
     lasts_s: float | None = None
     oldest_s: float | None = None
-    """Age of the oldest row that has still to cross a link; None where none waits for that."""
+    """Age of the oldest row that has still to cross a link; None if there is none."""
 
     def would_last(self) -> float | None:
-        """Forecast for how many seconds there is room when nobody reads, at the rate it is written."""
+        """Predict the seconds until the channel is full at its write rate if nothing reads it."""
         if self.limit_bytes is None or not self.bytes_per_s:
             return None
         return max(0.0, (self.limit_bytes - self.unread_bytes) / self.bytes_per_s)
@@ -179,7 +178,7 @@ class ChannelProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """All of a deployment at one moment; ``seconds`` since this run began."""
+    """Progress of a deployment at one moment; ``seconds`` since this run began."""
 
     seconds: float
     units: tuple[UnitProgress, ...] = ()
@@ -193,11 +192,11 @@ class Progress:
 
     @property
     def finished(self) -> bool:
-        """Tell whether every unit has used up its input."""
+        """Return whether every unit has finished its input."""
         return all(u.status == "finished" for u in self.units)
 
     def joined(self, other: Progress) -> Progress:
-        """Put the progress of two parts of a deployment together; a link's two ends become one."""
+        """Merge the progress of two parts of a deployment; the two ends of a link become one."""
         links = {link.link: link for link in self.links}
         for link in other.links:
             one = links.get(link.link, LinkProgress(link=link.link))

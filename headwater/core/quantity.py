@@ -14,7 +14,7 @@ from decimal import Decimal
 
 from headwater.core.errors import HeadwaterError
 
-# A binary or decimal number of more characters than this is a mistake or an attack.
+# A longer number, binary or decimal, is a mistake or an attack.
 _LONGEST = 400
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([^\s0-9.].*?)?\s*", re.DOTALL)
 
@@ -24,7 +24,7 @@ _SIZES: Mapping[str, Decimal] = {"B": Decimal(1)} | {
     for power, prefix in enumerate(("K" if suffix == "iB" else "k", "M", "G", "T", "P"), start=1)
 }
 _SIZE_SPELLINGS = {unit.lower(): scale for unit, scale in _SIZES.items()}
-# With a small b, alone or behind a large prefix, people mean bits.
+# A small b, alone or after a large prefix, usually means bits.
 _LOOKS_LIKE_BITS = re.compile(r"[KMGTP]?b")
 
 _PREFIXES: Mapping[str, int] = {
@@ -51,7 +51,7 @@ _DURATIONS: Mapping[str, Decimal] = {
 
 
 class QuantityError(HeadwaterError, ValueError):
-    """A text that is no size, bandwidth or duration."""
+    """A text that is not a size, bandwidth or duration."""
 
     exit_code = 3
 
@@ -116,7 +116,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_size(size: float, *, exact: bool = False) -> str:
-    """Write bytes for people, with three digits unless `exact`.
+    """Return bytes as text, with three digits unless `exact`.
 
     >>> format_size(17179869184), format_size(16_000_000_000), format_size(123456789)
     ('16GiB', '16GB', '118MiB')
@@ -135,7 +135,7 @@ def format_size(size: float, *, exact: bool = False) -> str:
 
 
 def format_bandwidth(bandwidth: float | None, *, exact: bool = False) -> str:
-    """Write bits per second for people, with three digits unless `exact`; None is unlimited.
+    """Return bits per second as text, with three digits unless `exact`; None is unlimited.
 
     >>> format_bandwidth(1e7), format_bandwidth(1234567.0), format_bandwidth(None)
     ('10Mbit/s', '1.23Mbit/s', 'unlimited')
@@ -147,7 +147,7 @@ def format_bandwidth(bandwidth: float | None, *, exact: bool = False) -> str:
 
 
 def format_duration(duration: float, *, exact: bool = False) -> str:
-    """Write seconds for people, with three digits unless `exact`.
+    """Return seconds as text, with three digits unless `exact`.
 
     >>> format_duration(0.02), format_duration(90), format_duration(5400)
     ('20ms', '90s', '90min')
@@ -156,7 +156,7 @@ def format_duration(duration: float, *, exact: bool = False) -> str:
         return "unlimited" if duration > 0 else "-unlimited"
     if duration == 0:
         return "0s"
-    # Two of a unit before the next larger one: 90s reads better than 1.5min.
+    # Two units before the next larger one: 90s reads better than 1.5min.
     steps = [(1e-9, "ns"), (1e-6, "us"), (1e-3, "ms"), (1.0, "s")]
     longer = [(60.0, "min"), (3600.0, "h"), (86400.0, "d")]
     reached = [step for step in longer if abs(duration) >= 2 * step[0]]
@@ -198,7 +198,7 @@ def _three_digits(value: float, steps: list[tuple[float, str]]) -> str:
     for chosen, (scale, _) in enumerate(steps):
         number = value / scale
         digits = f"{number:.3g}" if abs(number) < 1000 else f"{number:.0f}"
-        # Rounding may reach the next unit: 999.9996ms is 1s.
+        # Rounding may reach the next unit: 999.9996ms becomes 1s.
         if chosen + 1 == len(steps) or abs(float(digits)) < steps[chosen + 1][0] / scale * (1 - 1e-9):
             break
     return f"{Decimal(digits):f}{steps[chosen][1]}"
@@ -209,5 +209,5 @@ def _exactly(value: float, shown: str, parse: Callable[[str], float], *, unit: s
         if parse(shown) == value:
             return shown
     except QuantityError:
-        pass  # Three digits of the largest float are more than it.
+        pass  # The largest float, rounded to three digits, overflows.
     return f"{Decimal(repr(float(value))):f}{unit}"

@@ -1,4 +1,4 @@
-"""Say what a host offers (capabilities) and what an operator needs of it (a requirement).
+"""Capabilities of a host, and requirements of an operator on them.
 
 A requirement is a conjunction of comparisons, as in section III of the FlowUnits
 paper: ``gpu = true and n_cpu >= 4 and memory >= 16GiB``.
@@ -16,16 +16,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema
 
 from headwater.core.errors import DataflowError
+from headwater.core.jsonform import custom_schema
 from headwater.core.quantity import QuantityError, format_size, parse_size
 
 Value = bool | int | float | str
 """A capability or a literal. Sizes are whole numbers of bytes."""
 
 ATTRIBUTE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-"""What an attribute may be called."""
+"""Pattern of an attribute name."""
 
 _COMPARE: Mapping[str, Callable[[Value, Value], bool]] = {
     "=": operator.eq,
@@ -55,10 +56,10 @@ _EXACT_FLOAT = 2**53
 
 
 def capability(value: object) -> Value:
-    """Return `value` as a capability: text that reads as a size becomes bytes, 4.0 becomes 4.
+    """Return `value` as a capability: text in the form of a size becomes bytes, 4.0 becomes 4.
 
     Quoted or not, `16GiB` is a size, so that a file and its JSON form mean the
-    same. Raises TypeError for what no host can offer (a list, null, NaN).
+    same. Raises TypeError for a value that is no capability (a list, null, NaN).
     """
     if isinstance(value, str):
         size = _size(value)
@@ -73,7 +74,7 @@ def capability(value: object) -> Value:
 
 
 class Capabilities(Mapping[str, Value]):
-    """What a host offers: an immutable mapping of attributes to values, hashable.
+    """Capabilities of a host: an immutable, hashable mapping of attributes to values.
 
     Unlike in a dict, `true` and `1` are different values.
     """
@@ -103,10 +104,7 @@ class Capabilities(Mapping[str, Value]):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            lambda value: value if isinstance(value, cls) else cls(value),
-            serialization=core_schema.plain_serializer_function_ser_schema(dict),
-        )
+        return custom_schema(cls, cls, dict)
 
     def _typed(self) -> frozenset[tuple[str, bool, Value]]:
         return frozenset((name, isinstance(value, bool), value) for name, value in self._values.items())
@@ -137,7 +135,7 @@ class Predicate:
             raise DataflowError(
                 f"{self.attribute} {self.operator} {shown}: {self.operator} needs a number or a size, "
                 f"{shown} is a {_kind(value)}",
-                hint="sizes are written 16GiB or 16GB; truths and texts can be compared with = and != only",
+                hint="sizes are written 16GiB or 16GB; compare booleans and texts with = or !=",
             )
         object.__setattr__(self, "value", value)
         object.__setattr__(self, "size", size)
@@ -198,7 +196,7 @@ class Requirement:
         return tuple(reason for reason in reasons if reason is not None)
 
     def holds(self, capabilities: Mapping[str, Value]) -> bool:
-        """Tell whether the capabilities satisfy every predicate."""
+        """Return whether the capabilities satisfy every predicate."""
         return not self.unmet(capabilities)
 
     def __and__(self, other: Requirement) -> Requirement:
@@ -233,7 +231,7 @@ def _predicates(text: str) -> Iterator[Predicate]:
         if position + 1 >= len(tokens) or tokens[position + 1][0] != "operator":
             raise DataflowError(
                 f"expected one of = != < <= > >= after {attribute!r}",
-                hint=f"for a truth write {attribute} = true",
+                hint=f"for a boolean write {attribute} = true",
             )
         if position + 2 >= len(tokens) or tokens[position + 2][0] in ("joint", "operator"):
             raise DataflowError(f"expected a value {_place(tokens, position + 2)}")

@@ -1,1 +1,1 @@
-"""WHAT is computed: types, expressions, operators, graphs. No places, no Spark, no input or output."""
+"""Dataflows: types, operators, graphs. No places, no Spark, no input or output."""

@@ -1,4 +1,4 @@
-"""Where writing a dataflow begins: its sources, and the immutable graph at the end."""
+"""Entry point for writing a dataflow: its sources, and the immutable graph at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headwater.dataflow.stream import Stream, schema_text
 
 
 def flow(name: str, *, locations: Sequence[str] = ()) -> DataflowBuilder:
-    """Begin a dataflow that is to run for these locations of the continuum."""
+    """Start a dataflow for these locations of the continuum."""
     return DataflowBuilder(name, tuple(locations))
 
 
@@ -35,7 +35,7 @@ class DataflowBuilder:
         return Reader(self)
 
     def build(self) -> Dataflow:
-        """Validate the whole and give it as a value."""
+        """Validate the dataflow and return it."""
         found: dict[str, ops.Operator] = {}
         seen: set[int] = set()
         doubled: list[str] = []
@@ -61,7 +61,7 @@ class DataflowBuilder:
         return Dataflow(self.name, hoist_watermarks(tuple(found.values())), self.locations)
 
     def new_id(self, kind: str) -> str:
-        """Give the next free name for an operator of ``kind``."""
+        """Return the next free name for an operator of ``kind``."""
         self._counts[kind] += 1
         count = self._counts[kind]
         return kind if count == 1 else f"{kind}-{count}"
@@ -75,7 +75,7 @@ class DataflowBuilder:
 
 @dataclass(frozen=True)
 class Reader:
-    """Sources of a dataflow. ``{location}`` in a path or topic is filled in for every location."""
+    """Sources of a dataflow. ``{location}`` in a path or topic is replaced for every location."""
 
     builder: DataflowBuilder
 
@@ -126,9 +126,9 @@ class Reader:
         rows: int | None = None,
         location_as: str | None = None,
     ) -> Stream:
-        """Generate machine temperatures with labelled anomalies: the same for the same seed.
+        """Generate machine temperatures with labelled anomalies; equal seeds give equal rows.
 
-        ``rows`` bounds the stream (per location); ``rows_per_second=0`` is as fast as it goes.
+        ``rows`` bounds the stream (per location); ``rows_per_second=0`` removes the rate limit.
         """
         return self._source(
             sources.SensorSource,
@@ -154,7 +154,7 @@ class Reader:
     ) -> Stream:
         """Read JSON messages of an MQTT topic. ``broker`` is host or host:port.
 
-        Name and password are read from the environment variables named, in the zone.
+        The named environment variables, read in the zone, hold user name and password.
         """
         return self._source(
             sources.MqttSource,

@@ -1,4 +1,4 @@
-"""The part of a dataflow that one unit runs: its operators, and the types of the streams it is given."""
+"""The part of a dataflow that one unit runs: its operators, and the types of its input streams."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from functools import cached_property
 from typing import Any
 
 from pydantic import GetCoreSchemaHandler, TypeAdapter, ValidationError
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema
 
 from headwater.core.errors import DataflowError
+from headwater.core.jsonform import custom_schema
 from headwater.dataflow.graph import Graph, key_over, operator_from_data, operator_to_data
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.types import StreamType, stream_type
 
 OUTSIDE = "(outside)"
-"""Stands in a fragment for whoever reads a stream that leaves it."""
+"""Represents the readers outside of a fragment."""
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """Operators of a dataflow, inputs first, by themselves.
+    """Some operators of a dataflow, inputs first.
 
-    ``given``: the types of streams that come from other fragments; ``leaving``: operators whose stream goes
-    to others. Raises DataflowError where an operator does not fit its inputs.
+    ``given``: the types of streams from other fragments; ``leaving``: operators with readers outside. Raises
+    DataflowError if an operator does not fit its inputs.
     """
 
     operators: tuple[Operator, ...]
@@ -35,11 +36,11 @@ class Fragment:
         _ = self.types
         for id_ in self.leaving:
             if id_ not in self:
-                raise DataflowError(f"'{id_}' leaves a fragment that it is not in")
+                raise DataflowError(f"'{id_}' leaves the fragment, but is not in it")
 
     @classmethod
     def of(cls, flow: Graph, operators: Iterable[str]) -> Fragment:
-        """Take operators, named in their order, out of a dataflow."""
+        """Return the fragment of some operators, named in their order."""
         names = tuple(operators)
         inside = set(names)
         given = {i: flow.types[i] for id_ in names for i in flow[id_].inputs if i not in inside}
@@ -48,7 +49,7 @@ class Fragment:
 
     @cached_property
     def keys(self) -> Mapping[str, str]:
-        """Content keys over what is given, which is known by its name and type alone."""
+        """Content keys; a stream from outside is identified by its name and type alone."""
         keys: dict[str, str] = {}
         for id_ in self.order:
             parents = [keys.get(i) or f"{i}: {stream_type(self.types[i])}" for i in self[id_].inputs]
@@ -83,19 +84,19 @@ class Fragment:
 
     @cached_property
     def types(self) -> Mapping[str, StreamType]:
-        """The types of all streams: those given, and those that operators give."""
+        """The types of all streams: those from outside, and the operators' outputs."""
         types = dict(self.given)
         for operator in self.operators:
             missing = [i for i in operator.inputs if i not in types]
             if missing:
-                raise DataflowError(f"reads '{missing[0]}', which is not there", where=operator.where)
+                raise DataflowError(f"reads unknown operator '{missing[0]}'", where=operator.where)
             types[operator.id] = operator.output(tuple(types[i] for i in operator.inputs))
         return types
 
     # ------------------------------------------------------------ JSON
 
     def to_data(self) -> dict[str, Any]:
-        """Give the fragment as JSON-able data."""
+        """Return the fragment as JSON-able data."""
         return {
             "operators": [operator_to_data(o) for o in self.operators],
             "given": _TYPES.dump_python(dict(self.given), mode="json"),
@@ -104,7 +105,7 @@ class Fragment:
 
     @classmethod
     def from_data(cls, data: Any) -> Fragment:
-        """Read what ``to_data`` gave; raise DataflowError where it is wrong. Nothing in it is executed."""
+        """Read the data of ``to_data``; raise DataflowError if it is invalid. Executes nothing."""
         try:
             entries = TypeAdapter(dict[str, Any]).validate_python(data)
             operators = TypeAdapter(list[dict[str, Any]]).validate_python(entries.get("operators"))
@@ -118,10 +119,7 @@ class Fragment:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            lambda value: value if isinstance(value, cls) else cls.from_data(value),
-            serialization=core_schema.plain_serializer_function_ser_schema(cls.to_data),
-        )
+        return custom_schema(cls, cls.from_data, cls.to_data)
 
 
 _TYPES: TypeAdapter[dict[str, StreamType]] = TypeAdapter(dict[str, StreamType])

@@ -1,7 +1,7 @@
-"""User functions as values: carried by content, compared by content, never run while being carried.
+"""User functions as values: transported and compared by content, never executed in transit.
 
-A dataflow that arrives as JSON may hold pickled code. Reading, validating, comparing and
-storing it never loads that code; only a zone's Spark does, when the dataflow is trusted.
+A dataflow in JSON form may hold pickled code. Reading, validating, comparing and storing it never loads that
+code; only a zone's Spark does, if the dataflow is trusted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headwater.core.errors import DataflowError
 
 @dataclass(frozen=True, slots=True)
 class PythonFunction:
-    """A function by name, fingerprint of its content, and base64 of its pickled form."""
+    """A function: name, fingerprint of its content, and base64 of its pickled form."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
@@ -38,11 +38,11 @@ class PythonFunction:
 
     @classmethod
     def of(cls, function: Callable[..., Any], *, where: str) -> PythonFunction:
-        """Capture ``function`` with everything it refers to; refuse what cannot travel."""
+        """Capture ``function`` with everything it refers to; refuse one that cannot be pickled."""
         if not callable(function):
             raise DataflowError(f"{function!r} is not a function", where=where, hint="pass a function")
         try:
-            # Functions of the user's own files travel by value: a zone does not have these files.
+            # Functions of the user's own files are pickled by value: a zone does not have these files.
             with _by_value():
                 pickled = cloudpickle.dumps(function)
         except Exception as error:
@@ -54,7 +54,7 @@ class PythonFunction:
         return cls(_name(function), fingerprint(function), base64.b64encode(pickled).decode())
 
     def load(self) -> Callable[..., Any]:
-        """Unpickle the function. This executes code: only for dataflows that are trusted."""
+        """Unpickle the function. This executes code: only for trusted dataflows."""
         loaded = pickle.loads(base64.b64decode(self.pickled))
         if not callable(loaded):
             raise DataflowError(f"'{self.name}' is not a function", hint="submit the dataflow again")
@@ -63,7 +63,7 @@ class PythonFunction:
 
 @contextmanager
 def _by_value() -> Iterator[None]:
-    """Within the block, cloudpickle sends modules of the user's own files by value."""
+    """Within the block, cloudpickle pickles modules of the user's own files by value."""
     modules = [m for m in list(sys.modules.values()) if isinstance(m, types.ModuleType) and _is_users(m)]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
@@ -75,10 +75,10 @@ def _by_value() -> Iterator[None]:
 
 
 def _is_users(module: types.ModuleType) -> bool:
-    """Tell a module of the user's own files from an installed one."""
+    """Return whether a module is one of the user's own files, not an installed one."""
     file = getattr(module, "__file__", None)
     if module.__name__ == "__main__" or file is None:
-        return False  # cloudpickle sends __main__ by value anyway; built-ins never
+        return False  # cloudpickle pickles __main__ by value anyway, built-ins never
     return "site-packages" not in file and not file.startswith(sys.base_prefix) and not _is_ours(module)
 
 
@@ -96,10 +96,10 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def fingerprint(function: Callable[..., Any]) -> str:
-    """Hash what a function does: its code, defaults, closure and the user's functions it calls.
+    """Hash the behaviour of a function: its code, defaults, closure and the user's functions it calls.
 
-    The syntax tree is hashed where the source is at hand, so that neither comments, layout nor
-    the Python version change it; byte code otherwise (a REPL).
+    It hashes the syntax tree if the source is available, so that neither comments, layout nor the Python version
+    change the hash; byte code otherwise (a REPL).
     """
     digest = hashlib.sha256()
     for part in _parts(function, seen=set()):
@@ -148,7 +148,7 @@ def _parts(value: Any, *, seen: set[int]) -> Iterator[str]:
         yield f"{type(value).__name__} {value!r}"
     elif isinstance(value, (list, tuple)):
         yield type(value).__name__
-        seen.add(id(value))  # for as long as it is looked into: it may hold itself
+        seen.add(id(value))  # during the visit only: the value may contain itself
         for item in value:
             yield from _parts(item, seen=seen)
         seen.discard(id(value))
@@ -178,7 +178,7 @@ def _parts(value: Any, *, seen: set[int]) -> Iterator[str]:
 
 
 def _members(name: str, member: Any) -> list[Any]:
-    """Give what of a class's member is behaviour: functions, and values that are not Python's own."""
+    """Return the behaviour in a class member: functions, and values that are not Python's own."""
     if isinstance(member, (staticmethod, classmethod)):
         return [member.__func__]
     if isinstance(member, property):
@@ -215,12 +215,12 @@ def _byte_code(code: types.CodeType) -> str:
 def _constant(value: Any) -> str:
     if isinstance(value, types.CodeType):
         return _byte_code(value)
-    # The order of a set is another in every process.
+    # The order of a set differs between processes.
     return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
 
 
 def _syntax(code: types.CodeType) -> ast.AST | None:
-    """Find the function's or lambda's syntax tree by its place in its file, or None."""
+    """Return the function's or lambda's syntax tree by its position in its file, or None."""
     lines = linecache.getlines(code.co_filename)
     try:
         tree = ast.parse("".join(lines)) if lines else None
@@ -237,7 +237,7 @@ def _syntax(code: types.CodeType) -> ast.AST | None:
                 found.append(node)
         elif isinstance(node, ast.Lambda) and code.co_name == "<lambda>" and node.lineno == place:
             found.append(node)
-    if len(found) > 1:  # several lambdas in one line: tell them apart by column
+    if len(found) > 1:  # several lambdas in one line: choose by column
         columns = [p[2] for p in code.co_positions() if p[2] is not None and p[0] == place]
         if not columns:
             return None
@@ -248,7 +248,7 @@ def _syntax(code: types.CodeType) -> ast.AST | None:
 
 
 def accepts(function: Callable[..., Any], arguments: int) -> bool:
-    """Tell whether ``function`` can be called with that many positional arguments."""
+    """Return whether ``function`` can be called with that many positional arguments."""
     try:
         inspect.signature(function).bind(*([None] * arguments))
     except TypeError:

@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 import networkx as nx
 from pydantic import GetCoreSchemaHandler, TypeAdapter, ValidationError
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema
 
 from headwater.core.errors import DataflowError, ErrorList, HeadwaterError
+from headwater.core.jsonform import custom_schema
 from headwater.core.requirement import Requirement
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sinks, sources, stateful
@@ -37,7 +38,7 @@ KINDS: Mapping[str, type[ops.Operator]] = {
 
 
 class Graph(Protocol):
-    """Operators that are joined: a whole dataflow, or the fragment of it that one unit runs."""
+    """Connected operators: a whole dataflow, or the fragment of it that one unit runs."""
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -46,12 +47,12 @@ class Graph(Protocol):
 
     @property
     def consumers(self) -> Mapping[str, tuple[str, ...]]:
-        """For each operator the names of those that read it."""
+        """For each operator the names of its readers."""
         ...
 
     @property
     def types(self) -> Mapping[str, StreamType]:
-        """The types of all streams that operators give or read."""
+        """The types of all streams that operators write or read."""
         ...
 
     def __getitem__(self, id_: str) -> ops.Operator: ...
@@ -63,7 +64,7 @@ class Graph(Protocol):
 class Dataflow:
     """A directed graph of operators from sources to sinks, and the locations it runs for.
 
-    Raises ErrorList of DataflowError, one for each thing that is wrong.
+    Raises ErrorList with a DataflowError for each problem.
     """
 
     name: str
@@ -94,7 +95,7 @@ class Dataflow:
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[str, ...]]:
-        """For each operator the names of those that read it."""
+        """For each operator the names of its readers."""
         found: dict[str, list[str]] = {o.id: [] for o in self.operators}
         for id_ in self.order:
             for parent in dict.fromkeys(self[id_].inputs):
@@ -127,7 +128,7 @@ class Dataflow:
         return tuple(o for o in self.operators if isinstance(o, sinks.Sink))
 
     def _type_problems(self) -> list[HeadwaterError]:
-        """Check every operator whose inputs are sound, so that one mistake gives one message."""
+        """Check every operator whose inputs are valid, so that one mistake gives one message."""
         types: dict[str, StreamType] = {}
         problems: list[HeadwaterError] = []
         for id_ in self.order:
@@ -142,7 +143,7 @@ class Dataflow:
     # ------------------------------------------------------------ JSON
 
     def to_data(self) -> dict[str, Any]:
-        """Give the graph as JSON-able data; ``from_data`` gives an equal graph back."""
+        """Return the graph as JSON-able data; ``from_data`` returns an equal graph."""
         return {
             "headwater": FORMAT,
             "name": self.name,
@@ -155,7 +156,7 @@ class Dataflow:
 
     @classmethod
     def from_json(cls, text: str) -> Dataflow:
-        """Read a graph from JSON. Nothing in it is executed; code it carries stays pickled."""
+        """Read a graph from JSON. Executes nothing; code in it stays pickled."""
         if len(text) > MAX_JSON_BYTES:
             raise DataflowError(f"the JSON is larger than {MAX_JSON_BYTES} bytes", hint="split the dataflow")
         try:
@@ -166,7 +167,7 @@ class Dataflow:
 
     @classmethod
     def from_data(cls, data: Any) -> Dataflow:
-        """Build a graph from ``to_data``'s form; unknown kinds, settings and types are refused."""
+        """Build a graph from ``to_data``'s form; refuse unknown kinds, settings and types."""
         if not isinstance(data, dict) or type(data.get("headwater")) is not int or data["headwater"] != FORMAT:
             raise DataflowError(
                 "not a Headwater dataflow of format 1", hint='the top level needs {"headwater": 1, ...}'
@@ -184,33 +185,30 @@ class Dataflow:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            lambda value: value if isinstance(value, cls) else cls.from_data(value),
-            serialization=core_schema.plain_serializer_function_ser_schema(cls.to_data),
-        )
+        return custom_schema(cls, cls.from_data, cls.to_data)
 
     def with_operators(self, changed: Iterable[ops.Operator]) -> Dataflow:
-        """Give the graph with operators of these names replaced."""
+        """Return the graph with operators of these names replaced."""
         by_id = {o.id: o for o in changed}
         return replace(self, operators=tuple(by_id.get(o.id, o) for o in self.operators))
 
 
 def own_content(flow: Graph, id_: str) -> Any:
-    """Give what one operator does, without its inputs: kind and config, functions by fingerprint."""
+    """Return the content of one operator without its inputs: kind and config, functions by fingerprint."""
     operator = flow[id_]
     config = _content(operator.content(tuple(flow.types[i] for i in operator.inputs)))
     return [operator.kind, config]
 
 
 def key_over(flow: Graph, id_: str, parents: list[str]) -> str:
-    """Give an operator's content key over inputs of these keys."""
+    """Return an operator's content key, given the keys of its inputs."""
     ordered = parents if flow[id_].ordered_inputs else sorted(parents)
     content = json.dumps([*own_content(flow, id_), ordered], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _content(value: Any) -> Any:
-    """Drop from an operator's config what does not change its output: a function's pickled bytes and name."""
+    """Drop the parts of a config without influence on the output: a function's pickled bytes and name."""
     if isinstance(value, dict):
         if set(value) == {"name", "fingerprint", "pickled"}:
             return value["fingerprint"]
@@ -221,7 +219,7 @@ def _content(value: Any) -> Any:
 
 
 def operator_to_data(operator: ops.Operator) -> dict[str, Any]:
-    """Give an operator as JSON-able data."""
+    """Return an operator as JSON-able data."""
     return {
         "id": operator.id,
         "kind": operator.kind,
@@ -233,12 +231,12 @@ def operator_to_data(operator: ops.Operator) -> dict[str, Any]:
 
 
 def operator_from_data(entry: Mapping[str, Any]) -> ops.Operator:
-    """Read what ``operator_to_data`` gave; raise DataflowError where it is wrong."""
+    """Read the data of ``operator_to_data``; raise DataflowError if it is invalid."""
     kind = entry.get("kind")
     where = f"operator {entry.get('id')!r}"
     cls = KINDS.get(kind) if isinstance(kind, str) else None
     if cls is None:
-        raise DataflowError(f"unknown kind {kind!r}", where=where, hint=f"one of {', '.join(KINDS)}")
+        raise DataflowError(f"unknown kind {kind!r}", where=where, hint=f"use one of {', '.join(KINDS)}")
     settings = {k: v for k, v in entry.items() if k != "kind"}
     unknown = set(settings) - {f.name for f in fields(cls)}
     if unknown:
@@ -247,7 +245,7 @@ def operator_from_data(entry: Mapping[str, Any]) -> ops.Operator:
     if not isinstance(requires, str):
         raise DataflowError("'requires' is not text", where=where, hint="write it as 'gpu = true and n_cpu >= 4'")
     try:
-        # Strict as JSON: "5" and true are no numbers, an array is a tuple.
+        # Strict as JSON: "5" and true are not numbers; an array is a tuple.
         operator: ops.Operator = _reader(cls.kind).validate_json(json.dumps(settings), strict=True)
     except ValidationError as error:
         raise DataflowError(_first(error), where=where, hint="correct this setting") from error
@@ -282,7 +280,7 @@ def _name_problems(flow: Dataflow) -> list[HeadwaterError]:
             problems.append(
                 DataflowError(
                     f"{what} name {name!r} cannot be used",
-                    hint="letters, digits, '_', '-' and '.', at most 100 of them (it becomes a file name)",
+                    hint="use letters, digits, '_', '-' and '.', at most 100 of them (it becomes a file name)",
                 )
             )
     for location in {x for x in flow.locations if flow.locations.count(x) > 1}:
@@ -308,7 +306,7 @@ def _shape_problems(operators: tuple[ops.Operator, ...]) -> list[HeadwaterError]
         for parent in operator.inputs:
             read.add(parent)
             if parent not in known:
-                problems.append(operator.error(f"reads '{parent}', which is not there", "add it or correct the name"))
+                problems.append(operator.error(f"reads unknown operator '{parent}'", "add it or correct the name"))
     if not operators:
         problems.append(DataflowError("the dataflow is empty", hint="read a source and write it to a sink"))
     for operator in operators:

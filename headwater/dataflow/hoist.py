@@ -1,9 +1,8 @@
 """Declare event time as early as its column exists.
 
-``where(...).with_watermark(...)`` and ``with_watermark(...).where(...)`` give the same rows. With
-the watermark first, every stream that crosses to another zone has an event time, so that a
-zone that reads several others can wait for the slowest of them. For the same reason a watermark
-is where its input is.
+``where(...).with_watermark(...)`` and ``with_watermark(...).where(...)`` give the same rows. With the watermark
+first, every stream that crosses to another zone has an event time, so a zone that reads several others can wait
+for the slowest of them. For the same reason a watermark has the place of its input.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from headwater.dataflow.operators import Explode, Operator, Select, Watermark, W
 
 
 def hoist_watermarks(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
-    """Move watermarks up past filters, explodes and projections that keep their column, to their input."""
+    """Move watermarks up to their input, past filters, explodes and projections that keep their column."""
     by_id = {o.id: o for o in operators}
     while True:
         readers = [i for o in by_id.values() for i in o.inputs]
         step = next((s for s in map(lambda o: _step(o, by_id, readers), by_id.values()) if s), None)
         if step is None:
-            return tuple(_beside_its_input(o, by_id) for o in by_id.values())
+            return tuple(_placed_as_input(o, by_id) for o in by_id.values())
         mark, parent = step
         moved = replace(mark, column=_before(parent, mark.column), inputs=parent.inputs)
         by_id = {
@@ -44,21 +43,21 @@ def _step(mark: Operator, by_id: dict[str, Operator], readers: list[str]) -> tup
     return None
 
 
-def _beside_its_input(operator: Operator, by_id: dict[str, Operator]) -> Operator:
-    """Give a watermark its input's place; anything else stays."""
+def _placed_as_input(operator: Operator, by_id: dict[str, Operator]) -> Operator:
+    """Give a watermark its input's place; other operators stay unchanged."""
     above = by_id.get(operator.inputs[0]) if isinstance(operator, Watermark) else None
     return operator if above is None else replace(operator, layer=above.layer, requires=above.requires)
 
 
 def _before(parent: Operator, column: str) -> str:
-    """Name ``column`` as it is called before ``parent``; '' where it is computed there."""
+    """Return the name of ``column`` before ``parent``; '' if ``parent`` computes it."""
     wanted = (plain_column(column) or column).lower()
     if isinstance(parent, Explode):
         made = {name.lower() for name in (parent.alias, parent.position) if name is not None}
         return "" if wanted in made else column
     if not isinstance(parent, Select):
         return column
-    # Of two names for one column, the first takes the event time on.
+    # Of two names for one column, the first keeps the event time.
     names: dict[str, str] = {}
     for name, text in parent.columns:
         origin = plain_column(text)

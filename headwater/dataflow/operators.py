@@ -1,9 +1,8 @@
-"""The closed set of core operators, as frozen data: what all have, and those without state.
+"""The closed set of core operators, as frozen data: the common base, and the stateless ones.
 
-An operator says what happens to its input streams and what comes out; it knows no places and
-no Spark. Each has ``output(inputs)``: it checks the operator against the types of its inputs
-and gives the type of its output, or raises DataflowError. Every other operation of the fluent
-API composes these.
+An operator describes a transformation of its input streams; it knows no places and no Spark. Each has
+``output(inputs)``: it checks the operator against the types of its inputs and returns the type of its output, or
+raises DataflowError. Every other operation of the fluent API is composed of these.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from headwater.sql.schema import ArrayType, Column, DataType, Schema
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:
-    """What all operators have: a name, inputs by name, and where they want to run."""
+    """Base of all operators: a name, inputs by name, and the requested place."""
 
     kind: ClassVar[str]
     arity: ClassVar[tuple[int, int | None]] = (1, 1)
@@ -36,20 +35,20 @@ class Operator:
     requires: Requirement = Requirement()
 
     def config(self) -> dict[str, Any]:
-        """Return what the operator does as JSON-able data, without name, inputs and place."""
+        """Return the operator's settings as JSON-able data, without name, inputs and place."""
         return {f.name: _data(getattr(self, f.name)) for f in fields(self) if f.name not in _PLACEMENT}
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
-        """Check the operator against its inputs' types and give its output's type."""
+        """Check the operator against its inputs' types and return its output's type."""
         raise NotImplementedError
 
     def content(self, inputs: tuple[StreamType, ...]) -> dict[str, Any]:
-        """Give ``config()`` with expressions in canonical spelling: what the operator's key is made of."""
+        """Return ``config()`` with expressions in canonical form: the content of the operator's key."""
         return self.config()
 
     @property
     def where(self) -> str:
-        """The operator as error messages name it."""
+        """The operator's name in error messages."""
         return f"operator '{self.id}' ({self.kind})"
 
     def error(self, what: str, hint: str) -> DataflowError:
@@ -63,7 +62,7 @@ class Operator:
             raise self.error(f"{name} is not a duration: {text!r}", "write it as '30 seconds'") from error
 
     def partition_keys(self) -> tuple[str, ...] | None:
-        """Columns by which rows meet in this operator; () = all rows meet; None = they never meet."""
+        """Columns by which rows meet in this operator; () = all rows meet; None = rows never meet."""
         return None
 
 
@@ -107,7 +106,7 @@ class Select(Operator):
         if not self.columns:
             raise self.error("no columns are left", "keep or compute at least one")
         columns: list[Column] = []
-        kept: dict[str, str] = {}  # input column -> the name it goes on under
+        kept: dict[str, str] = {}  # input column -> its output name
         for name, text in self.columns:
             expression = check(text, source.schema, where=self.where)
             require_deterministic(self, expression)
@@ -190,7 +189,7 @@ class Union(Operator):
         return StreamType(first.schema, event_time=time, located_by=located)
 
     def content(self, inputs: tuple[StreamType, ...]) -> dict[str, Any]:
-        # The inputs' order makes no difference, unless the order of the columns comes with it.
+        # The inputs' order is irrelevant, unless it determines the order of the columns.
         return {"columns": list(inputs[0].schema.names)}
 
 
@@ -220,7 +219,7 @@ class Transform(Operator):
 
 @dataclass(frozen=True, kw_only=True)
 class Watermark(Operator):
-    """Declare the event-time column and how much later than the newest row a row may come."""
+    """Declare the event-time column and how much later than the newest row a row may arrive."""
 
     kind: ClassVar[str] = "watermark"
     column: str
@@ -230,7 +229,7 @@ class Watermark(Operator):
         (source,) = inputs
         if source.event_time is not None:
             raise self.error(
-                f"the stream has an event time already: '{source.event_time.column}'",
+                f"the stream already has an event time: '{source.event_time.column}'",
                 "declare it once; select '... AS name' to rename it, window_time(window) AS t after a window",
             )
         column = check(self.column, source.schema, where=self.where)
@@ -251,14 +250,14 @@ STATELESS_SQL = (Where, Select)
 
 
 def column_named(operator: Operator, name: str, schema: Schema) -> str:
-    """Resolve a plain column name, or raise DataflowError that lists what there is."""
+    """Resolve a plain column name, or raise DataflowError that lists all columns."""
     expression = check(f"`{name.strip('`')}`", schema, where=operator.where)
     (column,) = expression.columns
     return column
 
 
 def plain_column(text: str) -> str | None:
-    """Give the column if ``text`` is nothing but a column's name."""
+    """Return the column if ``text`` is only a column's name."""
     bare = text.strip()
     if len(bare) > 2 and bare[0] == bare[-1] == "`" and "`" not in bare[1:-1]:
         return bare[1:-1]
@@ -273,8 +272,8 @@ def _is_window_time(text: str, column: str) -> bool:
 def require_deterministic(operator: Operator, expression: Any) -> None:
     if not expression.deterministic:
         raise operator.error(
-            f"{expression.text} gives another value each time it is computed",
-            "take the value from the data: a batch computed again after a failure must come out the same",
+            f"{expression.text} gives a new value in each evaluation",
+            "take the value from the data: a batch repeated after a failure must give the same rows",
         )
 
 
@@ -290,7 +289,7 @@ def _typed(schema: Schema) -> Mapping[str, DataType]:
 
 
 def opaque_output(operator: Operator, source: StreamType, schema_text: str) -> StreamType:
-    """Type the output of a Python function: what keeps its name and type keeps its meaning."""
+    """Return the output type of a Python function: columns of equal name and type keep their meaning."""
     try:
         schema = Schema.parse(schema_text)
     except DataflowError as error:

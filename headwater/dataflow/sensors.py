@@ -1,16 +1,16 @@
-"""Seeded, random-access machine temperatures in the shape of a real machine.
+"""Seeded, random-access machine temperatures, shaped like those of a real machine.
 
-Reading ``i`` of a location is a pure function of (model, location, i): no state is carried from one reading
-to the next, so any range equals the concatenation of its parts and a restarted source goes on exactly where
-it was. Randomness is a 64-bit hash of (seed, location, machine, purpose, index). Only additions, products,
-divisions and clips touch the values, all of them exactly rounded, so the bits do not depend on the length of
-the range, nor on the vector unit of the machine.
+Reading ``i`` of a location is a pure function of (model, location, i), without state between readings, so any
+range equals the concatenation of its parts, and a restarted source continues exactly at its position. Randomness
+is a 64-bit hash of (seed, location, machine, purpose, index). Values are computed only by additions, products,
+divisions and clips, all of them exactly rounded, so the bits depend neither on the length of the range nor on
+the vector unit of the machine.
 
 The figures are those of NAB's ``machine_temperature_system_failure`` (22,695 readings at 5 minutes, four
 labelled windows of 567 readings); ``NAB_FIGURES`` holds them and the tests compare.
 
 * load: value noise on five time scales (1 h to 4 days), a small daily and a smaller weekly swing;
-* a skewed answer to it: +-7 K around 90 degrees, deeper dips when the load is low, flatter crests;
+* a skewed response to it: +-7 K around 90 degrees, deeper dips at low load, flatter crests;
 * measurement noise of 0.7 K;
 * one anomaly window in every ``anomaly_every`` readings of a machine, a tenth of the time by default:
   ``shutdown`` (sag, sudden drop to a few degrees, restart), ``overheating`` (above the normal maximum, then
@@ -80,9 +80,9 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, kw_only=True)
 class SensorModel:
-    """Describe the machines of every location; equal models give equal readings.
+    """Parameters of the machines of every location; equal models give equal readings.
 
-    ``interval_s`` seconds lie between two readings of one machine, to the microsecond. Each location has
+    Two readings of one machine are ``interval_s`` seconds apart, to the microsecond. Each location has
     ``machines`` of them. ``start`` is ISO 8601, UTC when it names no offset. ``anomaly_every`` readings of a
     machine hold one anomaly window of ``anomaly_length`` readings; 0 switches anomalies off.
     """
@@ -126,7 +126,7 @@ class SensorModel:
         return round(self.interval_s * 1_000_000)
 
     def readings_in(self, days: float) -> int:
-        """Return how many readings one location gives in so many days."""
+        """Return the number of readings of one location in so many days."""
         return int(days * _DAY // self.interval_us) * self.machines
 
 
@@ -210,7 +210,7 @@ def anomaly_windows(model: SensorModel, location: str, *, first: int, last: int)
     for row, machine in np.ndindex(opens.shape):
         start = int(opens[row, machine])
         end = start + model.anomaly_length - 1
-        # The window's readings of this machine that the range holds: index = step * machines + machine.
+        # The window's readings of this machine within the range: index = step * machines + machine.
         low = max(start, -((machine - first) // machines))
         high = min(end, (last - 1 - machine) // machines)
         if low <= high:
@@ -235,7 +235,7 @@ def uniform(key: int, index: Ints) -> Floats:
 
 def _check_range(first: int, last: int) -> None:
     if not 0 <= first <= last:
-        raise HeadwaterError(f"readings [{first}, {last}) asked for", hint="give 0 <= first <= last")
+        raise HeadwaterError(f"readings [{first}, {last}) are not a valid range", hint="give 0 <= first <= last")
 
 
 def _machine_keys(model: SensorModel, location: str) -> Words:
@@ -313,7 +313,7 @@ def _slots(model: SensorModel, keys: Words, slots: Ints) -> tuple[Ints, Ints, Fl
 
     room = model.anomaly_every - model.anomaly_length + 1
     place = (_hashed(keys, slots, purpose=101) >> np.uint64(16)) % np.uint64(room)
-    # Kinds take turns from a hashed first one, so that every machine shows each of them.
+    # Kinds alternate from a hashed first one, so that every machine shows each of them.
     turn = _hashed(keys, slots[:1] * 0, purpose=102) >> np.uint64(16)
     kinds = (slots[:, None].astype(np.uint64) + turn % np.uint64(3)) % np.uint64(len(ANOMALY_KINDS))
     strength = _unit(_hashed(keys, slots, purpose=103))

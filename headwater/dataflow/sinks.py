@@ -1,4 +1,4 @@
-"""Where streams end, as frozen data. A sink gets every row exactly once unless its text says otherwise."""
+"""Sinks, as frozen data. A sink gets every row exactly once unless its docstring says otherwise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headwater.dataflow.types import StreamType
 
 @dataclass(frozen=True, kw_only=True)
 class Sink(Operator):
-    """The end of a stream; its output type is what it was given."""
+    """The end of a stream; its output type is its input type."""
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         return inputs[0]
@@ -20,7 +20,7 @@ class Sink(Operator):
 
 @dataclass(frozen=True, kw_only=True)
 class FileSink(Sink):
-    """CSV, JSON lines or Parquet files below ``path`` ('{zone}' is filled in), each whole when it appears."""
+    """CSV, JSON lines or Parquet files below ``path`` ('{zone}' is replaced); each file appears complete."""
 
     kind: ClassVar[str] = "write_files"
     path: str
@@ -28,7 +28,7 @@ class FileSink(Sink):
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         if self.format not in ("csv", "json", "parquet"):
-            raise self.error(f"no files of format '{self.format}' can be written", "csv, json or parquet")
+            raise self.error(f"no files of format '{self.format}' can be written", "use csv, json or parquet")
         if self.format == "csv":
             for column in inputs[0].schema.columns:
                 if column.type.text.startswith(("struct", "array", "map")):
@@ -48,13 +48,13 @@ class ConsoleSink(Sink):
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         if self.rows < 1:
-            raise self.error(f"console of {self.rows} rows", "give at least 1")
+            raise self.error(f"rows is {self.rows}", "give at least 1")
         return inputs[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemorySink(Sink):
-    """Rows kept to be read back as a table, for tests and notebooks."""
+    """Rows kept as a table in memory, for tests and notebooks."""
 
     kind: ClassVar[str] = "memory"
 
@@ -63,8 +63,8 @@ class MemorySink(Sink):
 class CallbackSink(Sink):
     """``function(table, batch)`` for every batch, an Arrow table and its number.
 
-    After a failure the same batch comes again with the same number (as in PySpark's
-    foreachBatch): remember the last number to be exact.
+    After a failure the same batch is repeated with the same number (as in PySpark's foreachBatch): store the last
+    number for exactly-once results.
     """
 
     kind: ClassVar[str] = "callback"
@@ -73,10 +73,10 @@ class CallbackSink(Sink):
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSink(Sink):
-    """A Kafka topic: rows of ``value`` and perhaps ``key``, text or binary.
+    """A Kafka topic: rows of ``value`` and optionally ``key``, text or binary.
 
-    Every batch is a transaction and written once; readers need ``isolation.level=read_committed``.
-    ``delivery="at_least_once"`` goes without transactions: a failure may write a batch again.
+    Every batch is a transaction, written once; readers need ``isolation.level=read_committed``.
+    ``delivery="at_least_once"`` uses no transactions: a failure may write a batch again.
     ``options`` are librdkafka's.
     """
 
@@ -92,14 +92,14 @@ class KafkaSink(Sink):
         columns = {c.name.lower(): c.type.text for c in inputs[0].schema.columns}
         if "value" not in columns or not columns.keys() <= {"key", "value"}:
             raise self.error(
-                f"Kafka takes columns 'value' and perhaps 'key', not {', '.join(columns)}",
+                f"Kafka takes columns 'value' and optionally 'key', not {', '.join(columns)}",
                 "write.kafka(broker, topic, key='...', value='...') makes them of any stream",
             )
         for name, type_ in columns.items():
             if type_ not in ("string", "binary"):
                 raise self.error(f"Kafka takes text or binary, and '{name}' is {type_}", "cast it to string")
         if self.delivery not in ("exactly_once", "at_least_once"):
-            raise self.error(f"no delivery is called '{self.delivery}'", "exactly_once or at_least_once")
+            raise self.error(f"unknown delivery '{self.delivery}'", "use exactly_once or at_least_once")
         for name, _ in self.options:
             if any(word in name for word in ("password", "secret", "jaas", "key.pem")):
                 raise self.error(f"'{name}' would be stored with the dataflow", "name it: password_env='VARIABLE'")
@@ -110,8 +110,8 @@ class KafkaSink(Sink):
 class JdbcSink(Sink):
     """A table behind a JDBC URL.
 
-    ``batch_column`` names a bigint column of the table that takes the batch's number: a batch is
-    then one transaction and never written twice. Without it a failure may write a batch again.
+    ``batch_column`` names a bigint column of the table for the batch's number: a batch is then one transaction and
+    never written twice. Without it a failure may write a batch again.
     """
 
     kind: ClassVar[str] = "jdbc"

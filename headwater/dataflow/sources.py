@@ -1,4 +1,4 @@
-"""Where streams are born, as frozen data."""
+"""Sources, as frozen data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headwater.sql.schema import Column, DataType, Schema
 
 @dataclass(frozen=True, kw_only=True)
 class Source(Operator):
-    """Where a stream is born. ``location_as`` adds the location's name as a column."""
+    """The start of a stream. ``location_as`` adds the location's name as a column."""
 
     arity: ClassVar[tuple[int, int | None]] = (0, 0)
     bounded: ClassVar[bool] = False
@@ -26,7 +26,7 @@ class Source(Operator):
 
     @property
     def per_location(self) -> bool:
-        """Tell whether each location has its own data (so the source runs once per location)."""
+        """Return whether each location has its own data (the source then runs once per location)."""
         return True
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
@@ -38,7 +38,7 @@ class Source(Operator):
             return StreamType(schema)
         if self.location_as.lower() in {n.lower() for n in schema.names}:
             raise self.error(
-                f"location_as='{self.location_as}' names a column that the data has already",
+                f"location_as='{self.location_as}' names an existing column of the data",
                 "choose another name",
             )
         columns = (*schema.columns, Column(self.location_as, DataType.parse("string")))
@@ -47,7 +47,7 @@ class Source(Operator):
 
 @dataclass(frozen=True, kw_only=True)
 class FileSource(Source):
-    """Files of CSV, JSON lines or Parquet that appear below ``path`` ('{location}' is filled in)."""
+    """CSV, JSON lines or Parquet files that appear below ``path`` ('{location}' is replaced)."""
 
     kind: ClassVar[str] = "files"
     bounded: ClassVar[bool] = True
@@ -63,13 +63,13 @@ class FileSource(Source):
 
     def schema(self) -> Schema:
         if self.format not in ("csv", "json", "parquet"):
-            raise self.error(f"no files of format '{self.format}' can be read", "csv, json or parquet")
+            raise self.error(f"no files of format '{self.format}' can be read", "use csv, json or parquet")
         return Schema.parse(self.schema_text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RateSource(Source):
-    """Spark's rate source: ``timestamp`` and a counting ``value``, so many rows per second."""
+    """Spark's rate source: ``timestamp`` and a counting ``value``, at a fixed number of rows per second."""
 
     kind: ClassVar[str] = "rate"
     rows_per_second: int = 1
@@ -92,21 +92,20 @@ class SensorSource(Source):
     rows_per_second: float = 10.0
     rows: int | None = None
 
-    @property
-    def is_bounded(self) -> bool:
-        return self.rows is not None
-
     def schema(self) -> Schema:
         rate = self.rows_per_second
         if self.machines < 1 or not 0 <= rate < math.inf or (self.rows is not None and self.rows < 0):
-            raise self.error("machines, rows_per_second and rows must not be negative", "correct them")
+            raise self.error(
+                "machines, rows_per_second and rows must not be negative",
+                "give at least 1 machine, and at least 0 rows",
+            )
         self.duration(self.interval, "interval")
         return Schema.parse("machine string, ts timestamp, temperature double, label boolean, seq bigint")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MqttSource(Source):
-    """Messages of an MQTT topic ('{location}' is filled in), each one JSON object."""
+    """Messages of an MQTT topic ('{location}' is replaced), each one JSON object."""
 
     kind: ClassVar[str] = "mqtt"
 
@@ -124,5 +123,5 @@ class MqttSource(Source):
 
     def schema(self) -> Schema:
         if self.qos not in (0, 1, 2):
-            raise self.error(f"qos is {self.qos}", "MQTT has 0, 1 and 2")
+            raise self.error(f"qos is {self.qos}", "use 0, 1 or 2")
         return Schema.parse(self.schema_text)

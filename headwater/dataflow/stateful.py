@@ -1,4 +1,4 @@
-"""Operators that remember: windows, duplicates, joins, folds over the rows of a key."""
+"""Stateful operators: windows, duplicates, joins, folds over the rows of a key."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TimeWindow:
 
 @dataclass(frozen=True)
 class SessionWindow:
-    """Windows that end when a key was silent for ``gap``."""
+    """Windows that end when a key had no rows for ``gap``."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
@@ -49,13 +49,13 @@ def window(time_column: str, size: str, slide: str | None = None) -> TimeWindow:
 
 
 def session_window(time_column: str, gap: str) -> SessionWindow:
-    """Windows that a silence of ``gap`` ends, for ``group_by``."""
+    """Windows that end after ``gap`` without rows, for ``group_by``."""
     return SessionWindow(time_column, gap)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregate(Operator):
-    """Aggregates per window and keys; a window's row comes out once, when the watermark passes its end."""
+    """Aggregates per window and keys; a window's row is output once, when the watermark passes its end."""
 
     kind: ClassVar[str] = "aggregate"
     stateful: ClassVar[bool] = True
@@ -127,7 +127,7 @@ class Dedup(Operator):
         (source,) = inputs
         if source.event_time is None:
             raise self.error(
-                "dropping duplicates needs a watermark, or every key ever seen must be remembered",
+                "dropping duplicates without a watermark needs unbounded state",
                 ".with_watermark(<timestamp column>, '10 seconds') before .drop_duplicates(...)",
             )
         if not self.keys:
@@ -156,24 +156,24 @@ class Join(Operator):
     how: Literal["inner", "left"] = "inner"
 
     def bounds(self) -> tuple[float, float]:
-        """Give the bounds in seconds."""
+        """Return the bounds in seconds."""
         low = self.duration(self.earliest.removeprefix("-"), "the join's bound")
         high = self.duration(self.latest.removeprefix("-"), "the join's bound")
         low = -low if self.earliest.startswith("-") else low
         high = -high if self.latest.startswith("-") else high
         if low > high:
-            raise self.error(f"no time is between {self.earliest} and {self.latest}", "swap the bounds")
+            raise self.error(f"the bounds are reversed: {self.earliest}, {self.latest}", "swap the bounds")
         return low, high
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
         left, right = inputs
         low, high = self.bounds()
         if self.how not in ("inner", "left"):
-            raise self.error(f"no join is called '{self.how}'", "how='inner', or 'left' (swap the streams)")
+            raise self.error(f"unknown join '{self.how}'", "use how='inner', or 'left' (swap the streams)")
         for side, stream in (("left", left), ("right", right)):
             if stream.event_time is None:
                 raise self.error(
-                    f"the {side} stream has no watermark, so its rows must be remembered for ever",
+                    f"the {side} stream has no watermark, so its state would be unbounded",
                     f".with_watermark(<timestamp column>, '10 seconds') on the {side} stream",
                 )
             if not is_time(stream.schema.column(stream.event_time.column).type):
@@ -191,7 +191,7 @@ class Join(Operator):
                 raise self.error(f"'{key}' is {a.text} on the left and {b.text} on the right", "cast one side")
         keys = {k.lower() for k in self.on}
         if len(keys) < len(self.on):
-            raise self.error(f"a key twice: {', '.join(self.on)}", "case makes no difference: name each once")
+            raise self.error(f"duplicate keys: {', '.join(self.on)}", "names ignore case: name each once")
         rest = [c for c in right.schema.columns if c.name.lower() not in keys]
         clash = {c.name.lower() for c in rest} & {c.name.lower() for c in left.schema.columns}
         if clash:
@@ -199,7 +199,7 @@ class Join(Operator):
                 f"both streams have: {', '.join(sorted(clash))}",
                 "rename them on one side: .select('ts AS right_ts', ...)",
             )
-        # A joined row may come as late as its older side waited for the younger one.
+        # A joined row may be as late as its older side waited for the younger one.
         delay = max(left.event_time.delay, right.event_time.delay) + max(abs(low), abs(high))
         located = frozenset(k for k in left.located_by if k.lower() in keys and k in right.located_by)
         schema = checked_schema(self, [*left.schema.columns, *rest])
@@ -245,8 +245,8 @@ class Scan(Operator):
 
     ``function`` takes the state (``initial`` as JSON first) and the row as a dict, and returns
     the new state and a dict of the columns of ``schema_text``, or None for no output row.
-    ``keeps_keys``: each row that it gives has the keys of the one that it took, so that another
-    scan by these can fold it in the same place.
+    ``keeps_keys``: each output row has the keys of its input row, so another scan by these keys can run in the
+    same place.
     """
 
     kind: ClassVar[str] = "scan"
@@ -271,7 +271,7 @@ class Scan(Operator):
         for key in self.keys:
             name = key.lower()
             if name in {n.lower() for n in out.schema.names} and out.schema.column(key) != source.schema.column(key):
-                raise self.error(f"the key '{key}' has another type in the output", "keep keys as they are")
+                raise self.error(f"the key '{key}' has another type in the output", "keep the types of keys")
         return out
 
     def partition_keys(self) -> tuple[str, ...] | None:
@@ -289,7 +289,7 @@ def _canonical(operator: Aggregate | CountWindow, source: StreamType) -> dict[st
 
 
 def aggregate_columns(operator: Operator, aggregates: tuple[tuple[str, str], ...], source: StreamType) -> list[Column]:
-    """Check aggregates and give the columns they make."""
+    """Check aggregates and return their output columns."""
     columns = []
     for alias, text in aggregates:
         aggregate = check_aggregate(text, source.schema, where=operator.where)
@@ -301,7 +301,7 @@ def aggregate_columns(operator: Operator, aggregates: tuple[tuple[str, str], ...
 
 
 def order_columns(operator: CountWindow | Scan, source: StreamType) -> tuple[str, ...]:
-    """Check ``order_by`` and give the columns as declared in the stream."""
+    """Check ``order_by`` and return the columns as declared in the stream."""
     if not operator.order_by:
         raise operator.error(
             "rows of a key have no order without order_by",
@@ -318,7 +318,7 @@ def order_columns(operator: CountWindow | Scan, source: StreamType) -> tuple[str
 
 
 def by_event_time(operator: CountWindow | Scan, source: StreamType) -> str | None:
-    """Give the event-time column if the operator works in its order, so that arrival does not matter."""
+    """Return the event-time column if the operator works in its order, so that arrival order is irrelevant."""
     first = order_columns(operator, source)[0]
     time = source.event_time
     return first if time is not None and time.column.lower() == first.lower() else None

@@ -1,6 +1,6 @@
-"""The fluent way to write a dataflow, to the taste of people who know PySpark.
+"""The fluent API for dataflows, in the style of PySpark.
 
-Every method checks itself at once against the schema and returns a new Stream; nothing runs.
+Every method checks itself against the schema and returns a new Stream; nothing runs.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ Columns = str | Sequence[str]
 
 
 class Registry(Protocol):
-    """What a stream needs of the dataflow it belongs to."""
+    """Methods of the dataflow that a stream needs."""
 
     name: str
 
     def new_id(self, kind: str) -> str:
-        """Give the next free name for an operator of ``kind``."""
+        """Return the next free name for an operator of ``kind``."""
 
     def add_sink(self, stream: Stream) -> None:
-        """Take note of a stream that ends in a sink."""
+        """Register a stream that ends in a sink."""
 
     def replace_sink(self, old: Stream, new: Stream) -> None:
-        """Take note of a sink's new name."""
+        """Register a sink's new name."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """A stream of rows with a known schema; methods give new streams and change nothing."""
+    """A stream of rows with a known schema; methods return new streams and change nothing."""
 
     builder: Registry
     operator: ops.Operator
@@ -49,7 +49,7 @@ class Stream:
     next_layer: str | None = None
     next_requires: Requirement = Requirement()
 
-    # ------------------------------------------------------------ what it is
+    # ------------------------------------------------------------ schema
 
     @property
     def schema(self) -> Schema:
@@ -67,17 +67,17 @@ class Stream:
         for column in self.schema.columns:
             print(f" |-- {column.name}: {column.type.text}")
 
-    # ------------------------------------------------------------ where it runs, and its name
+    # ------------------------------------------------------------ place and name
 
     def to_layer(self, layer: str) -> Stream:
-        """Run what follows in this layer, in every zone of it that covers a location of the job.
+        """Run the following operators in this layer, in every zone of it that covers a location of the dataflow.
 
-        Requirements made before are left behind: ``.to_layer("cloud").require("gpu = true")``.
+        It drops earlier requirements: ``.to_layer("cloud").require("gpu = true")``.
         """
         return replace(self, next_layer=layer, next_requires=Requirement())
 
     def require(self, *predicates: str) -> Stream:
-        """Run what follows only on hosts with these capabilities: ``require("gpu = true", "n_cpu >= 4")``."""
+        """Run later operators only on hosts with these capabilities: ``require("gpu = true", "n_cpu >= 4")``."""
         try:
             wanted = Requirement.parse(" and ".join(predicates))
         except Exception as error:
@@ -85,7 +85,7 @@ class Stream:
         return replace(self, next_requires=self.next_requires & wanted)
 
     def named(self, name: str) -> Stream:
-        """Give the last operator a name of its own, by which plans, metrics and errors speak of it."""
+        """Name the last operator, for plans, metrics and errors."""
         return replace(self, operator=replace(self.operator, id=name))
 
     # ------------------------------------------------------------ row by row
@@ -111,13 +111,13 @@ class Stream:
             raise DataflowError(
                 "two columns differ only by case",
                 where=f"with_columns after '{self.operator.id}'",
-                hint="case makes no difference: name each once",
+                hint="names ignore case: name each once",
             )
         pairs = [given.pop(c.lower(), (c, f"`{c}`")) for c in self.columns]
         return self._then(ops.Select, columns=tuple((*pairs, *given.values())))
 
     def drop(self, *columns: str) -> Stream:
-        """Leave columns out."""
+        """Drop columns."""
         gone = {c.lower() for c in columns}
         unknown = gone - {c.lower() for c in self.columns}
         if unknown:
@@ -129,13 +129,15 @@ class Stream:
         return self._then(ops.Select, columns=tuple((c, f"`{c}`") for c in self.columns if c.lower() not in gone))
 
     def explode(self, expression: str, alias: str, *, position: str | None = None, outer: bool = False) -> Stream:
-        """Give one row per element of an array, as column ``alias`` (and its index as ``position``)."""
+        """Return one row per element of an array, as column ``alias`` (and its index as ``position``)."""
         return self._then(ops.Explode, expression=expression, alias=alias, position=position, outer=outer)
 
     def union(self, *others: Stream) -> Stream:
-        """All rows of this stream and the others, columns matched by name."""
+        """Return all rows of this stream and the others, columns matched by name."""
         if not others:
-            raise DataflowError("union with nothing", where=f"union after '{self.operator.id}'", hint="a.union(b, ...)")
+            raise DataflowError(
+                "union without other streams", where=f"union after '{self.operator.id}'", hint="write a.union(b, ...)"
+            )
         return self._then(ops.Union, others)
 
     merge = union
@@ -143,7 +145,7 @@ class Stream:
     def map_batches(self, function: Callable[..., Any], schema: str) -> Stream:
         """Apply ``function(iterator of pyarrow.RecordBatch) -> iterator of RecordBatch`` (mapInArrow).
 
-        How rows fall into batches is up to Spark: the function must treat each row for itself.
+        Spark decides how rows fall into batches: the function must process each row independently.
         """
         return self._then(
             ops.MapBatches,
@@ -152,32 +154,34 @@ class Stream:
         )
 
     def transform(self, function: Callable[..., Any], schema: str) -> Stream:
-        """Apply ``function(DataFrame) -> DataFrame``: stateless PySpark that Headwater does not look into."""
+        """Apply ``function(DataFrame) -> DataFrame``: stateless PySpark, opaque to Headwater."""
         return self._then(
             ops.Transform,
             function=self._function(function, 1, "transform"),
             schema_text=schema_text(schema, f"transform after '{self.operator.id}'"),
         )
 
-    # ------------------------------------------------------------ with state
+    # ------------------------------------------------------------ stateful
 
     def with_watermark(self, column: str, delay: str) -> Stream:
-        """Declare the event-time column, and how late a row may come behind the newest."""
+        """Declare the event-time column, and how late a row may arrive after the newest."""
         return self._then(ops.Watermark, column=column, delay=delay)
 
     def group_by(self, *keys: str | stateful.TimeWindow | stateful.SessionWindow) -> Grouped:
         """Group by columns and at most one window: ``group_by(hw.window("ts", "1 minute"), "machine")``."""
         windows = [k for k in keys if not isinstance(k, str)]
         if len(windows) > 1:
-            raise DataflowError("more than one window", where=f"group_by after '{self.operator.id}'", hint="keep one")
+            raise DataflowError(
+                "group_by has more than one window", where=f"group_by after '{self.operator.id}'", hint="keep one"
+            )
         return Grouped(self, windows[0] if windows else None, tuple(k for k in keys if isinstance(k, str)))
 
     def count_window(self, size: int, slide: int | None = None, *, keys: Columns = (), order_by: Columns) -> Counted:
-        """Windows of ``size`` rows of each key in the order of ``order_by``, one every ``slide`` rows."""
+        """Return windows of ``size`` rows of each key in the order of ``order_by``, one every ``slide`` rows."""
         return Counted(self, size, slide, _tuple(keys), _tuple(order_by))
 
     def drop_duplicates(self, *columns: str) -> Stream:
-        """Drop rows equal in these columns (all if none named) to one seen within the watermark's delay."""
+        """Drop rows equal in these columns (default all) to one seen within the watermark's delay."""
         return self._then(stateful.Dedup, keys=columns or tuple(self.columns))
 
     drop_duplicates_within_watermark = drop_duplicates
@@ -193,14 +197,14 @@ class Stream:
     ) -> Stream:
         """Pair rows of equal keys whose event times are near.
 
-        ``within="1 minute"``: at most so far apart. ``between=("-10 seconds", "1 minute")``: the
-        other stream's time minus this one's. ``how="left"`` gives unpaired rows of this stream too.
+        ``within="1 minute"``: the maximum distance. ``between=("-10 seconds", "1 minute")``: the other stream's time
+        minus this one's. ``how="left"`` also returns unpaired rows of this stream.
         """
         if (within is None) == (between is None):
             raise DataflowError(
                 "a join of streams needs a bound on the time between two rows",
                 where=f"join after '{self.operator.id}'",
-                hint="within='1 minute', or between=('-10 seconds', '1 minute'), not both",
+                hint="give within='1 minute', or between=('-10 seconds', '1 minute'), not both",
             )
         earliest, latest = between if between is not None else (f"-{within}", str(within))
         return self._then(stateful.Join, (other,), on=_tuple(on), earliest=earliest, latest=latest, how=how)
@@ -208,7 +212,7 @@ class Stream:
     def top_k(self, k: int, by: str, *, per: Columns = "window", rank: str = "rank") -> Stream:
         """Keep the ``k`` rows with the highest ``by`` per window (and other columns).
 
-        Rows of equal ``by`` are ordered by the remaining columns, highest first: the same everywhere.
+        Rows of equal ``by`` are ordered by the remaining columns, highest first, so the result is deterministic.
         """
         keys = _tuple(per)
         names = {c.lower(): c for c in self.columns}
@@ -219,7 +223,7 @@ class Stream:
                     f"no column '{name}'", where=where, hint=f"the columns are {', '.join(self.columns)}"
                 )
         if k < 1:
-            raise DataflowError(f"top_k of {k} rows", where=where, hint="give at least 1")
+            raise DataflowError(f"k is {k}", where=where, hint="give at least 1")
         grouped = {key.lower() for key in keys}
         rest = [
             names[by.lower()],
@@ -240,12 +244,12 @@ class Stream:
         initial: Any = None,
         keeps_keys: bool = False,
     ) -> Stream:
-        """Fold a state over the rows of each key, in order, and give a row for each.
+        """Fold a state over the rows of each key, in order, and output a row for each.
 
-        ``function(state, row) -> (state, out)``: ``row`` and ``out`` are dicts, ``out=None`` gives
-        no row; the state is anything JSON can hold and begins as ``initial``. With the event time in
-        ``order_by`` the order is exact wherever the operator runs. ``keeps_keys``: each row given has
-        the keys of the row taken; a scan of it by the same keys then costs little more.
+        ``function(state, row) -> (state, out)``: ``row`` and ``out`` are dicts, ``out=None`` gives no row; the state is
+        any JSON value and starts as ``initial``. With the event time in ``order_by`` the order is exact wherever the
+        operator runs. ``keeps_keys``: each output row has the keys of its input row; a scan of it by the same keys then
+        costs little more.
         """
         try:
             begin = json.dumps(initial)
@@ -282,7 +286,7 @@ class Stream:
         text = self.schema.text
         return self.scan(filter_acc, text, keys=keys, order_by=order_by, initial=initial, keeps_keys=True)
 
-    # ------------------------------------------------------------ ends
+    # ------------------------------------------------------------ sinks
 
     @property
     def write(self) -> Writer:
@@ -299,7 +303,7 @@ class Stream:
                     where=cls.kind,
                     hint="read both from one dataflow",
                 )
-        # Streams of two layers meet in the higher one: which that is, only the continuum knows.
+        # Streams of two layers meet in the higher one, which only the continuum knows.
         layers = list(dict.fromkeys(p.next_layer for p in parents))
         layer = layers[0] if len(layers) == 1 else None
         requires = Requirement()
@@ -334,7 +338,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Grouped:
-    """A grouped stream that waits for its aggregates."""
+    """A grouped stream before its aggregates."""
 
     stream: Stream
     window: stateful.TimeWindow | stateful.SessionWindow | None
@@ -353,7 +357,7 @@ class Grouped:
 
 @dataclass(frozen=True)
 class Counted:
-    """A stream in count windows that waits for its aggregates."""
+    """A stream in count windows, before its aggregates."""
 
     stream: Stream
     size: int
@@ -375,12 +379,12 @@ class Counted:
 
 @dataclass(frozen=True)
 class Writer:
-    """Sinks of a stream. Each returns the written stream, so that ``.named("alarms")`` can name the sink."""
+    """Sinks of a stream. Each returns the written stream, so ``.named("alarms")`` can name the sink."""
 
     stream: Stream
 
     def files(self, path: str, *, format: Literal["csv", "json", "parquet"]) -> WrittenStream:
-        """Write files that appear whole, each row exactly once. ``{zone}`` in the path is filled in."""
+        """Write files, each row exactly once; files appear complete. ``{zone}`` in the path is replaced."""
         return self._sink(sinks.FileSink, path=path, format=format)
 
     def csv(self, path: str) -> WrittenStream:
@@ -400,11 +404,11 @@ class Writer:
         return self._sink(sinks.ConsoleSink, rows=rows)
 
     def memory(self, name: str) -> WrittenStream:
-        """Keep the rows to be read back by this name (tests, notebooks)."""
+        """Keep the rows in memory under this name (tests, notebooks)."""
         return self._sink(sinks.MemorySink).named(name)
 
     def for_each_batch(self, function: Callable[..., Any]) -> WrittenStream:
-        """Call ``function(pyarrow.Table, batch_number)`` per batch; after a failure one may come again."""
+        """Call ``function(pyarrow.Table, batch_number)`` per batch; after a failure a batch may be repeated."""
         captured = self.stream._function(function, 2, "for_each_batch")
         return self._sink(sinks.CallbackSink, function=captured)
 
@@ -422,8 +426,8 @@ class Writer:
     ) -> WrittenStream:
         """Write to a Kafka topic: expressions ``key`` and ``value``, or each row as one JSON object.
 
-        ``options`` are librdkafka's, with ``_`` for ``.``: ``compression_type="zstd"``. User and password
-        come from the environment variables named.
+        ``options`` are librdkafka's, with ``_`` for ``.``: ``compression_type="zstd"``. The named environment variables
+        hold user name and password.
         """
         columns = [f"{value or f'to_json({row_struct(self.stream.columns)})'} AS value"]
         columns += [f"{key} AS key"] if key is not None else []
@@ -448,7 +452,7 @@ class Writer:
         driver: str | None = None,
         **options: str,
     ) -> WrittenStream:
-        """Append to a table through JDBC. User and password come from the environment variables named."""
+        """Append to a table through JDBC. The named environment variables hold user name and password."""
         return self._sink(
             sinks.JdbcSink,
             url=url,

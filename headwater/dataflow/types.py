@@ -1,4 +1,4 @@
-"""What is known of a stream before anything runs: its columns, event time and location."""
+"""The type of a stream: its columns, event time and location."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headwater.sql.schema import DataType, Schema
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """The event-time column, and by how many seconds a row may come after newer ones."""
+    """The event-time column, and by how many seconds a row may be late."""
 
     column: str
     delay: float
@@ -20,7 +20,7 @@ class EventTime:
 
 @dataclass(frozen=True, slots=True)
 class StreamType:
-    """The type of a stream. ``located_by``: columns whose value tells the row's location."""
+    """The type of a stream. ``located_by``: columns whose value identifies the row's location."""
 
     schema: Schema
     event_time: EventTime | None = None
@@ -28,10 +28,10 @@ class StreamType:
 
 
 def stream_type(type_: StreamType) -> tuple[str, str | None]:
-    """Give what a reader has to know of a stream: its columns, and which is the event time."""
+    """Return the part of a stream's type that a reader needs: its columns, and the event-time column."""
     return type_.schema.text, type_.event_time.column if type_.event_time else None
 
 
 def is_time(type_: DataType) -> bool:
-    """Tell whether a column of this type can be an event time by itself."""
+    """Return whether a column of this type can be an event time by itself."""
     return type_.text == "timestamp"

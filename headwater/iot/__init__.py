@@ -1,11 +1,11 @@
-"""Tasks over sensors' readings: what RIoTBench's dataflows are made of, as functions over streams.
+"""Tasks over sensor readings: the building blocks of RIoTBench's dataflows, as functions over streams.
 
     packs = flow.read.json("/data/{location}", iot.PACK)
     readings = iot.parse_senml(packs, fields=("temperature", "humidity"))
     clean = iot.interpolate(iot.range_filter(readings, {"temperature": (-12.5, 43.1)}))
 
-A reading is a row with ``ts``, ``id`` (the device), ``obs`` (what it observes) and ``value``. Tasks that look
-at a row alone are Spark SQL; those that keep state are scans by device and observation, in event-time order.
+A reading is a row with ``ts``, ``id`` (the device), ``obs`` (the observed quantity) and ``value``. Stateless tasks
+are Spark SQL; stateful ones are scans by device and observation, in event-time order.
 """
 
 from headwater.iot.filters import Bloom, bloom_filter, range_filter

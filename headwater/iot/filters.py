@@ -1,4 +1,4 @@
-"""Which readings may pass: value ranges, and devices in a Bloom filter. All of it is Spark SQL."""
+"""Filters of readings: value ranges, and devices in a Bloom filter. Spark SQL only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headwater.iot.text import double_text
 from headwater.sql.lexer import quote_string
 
 OnFail = Literal["null", "drop"]
-_WORD = 63  # bits of a bigint that are used
+_WORD = 63  # used bits of a bigint
 _MOST_BITS = 1 << 18
 
 
@@ -26,12 +26,14 @@ def range_filter(
     name: str = "obs",
     value: str = "value",
 ) -> Stream:
-    """Let readings pass that lie in the range of what they observe, its ends included.
+    """Keep readings within the range of their observation, bounds included.
 
-    Others become NULL (as in RIoTBench, to be interpolated), or are dropped. What has no range passes.
+    Others become NULL (as in RIoTBench, to be interpolated), or are dropped. An observation without range passes.
     """
     if not ranges:
-        raise DataflowError("no ranges are given", where="range_filter", hint="{'temperature': (-12.5, 43.1)}")
+        raise DataflowError(
+            "there are no ranges", where="range_filter", hint="give some, for example {'temperature': (-12.5, 43.1)}"
+        )
     cases = " ".join(
         f"WHEN {quote_string(observed)} THEN `{value}` BETWEEN {double_text(low)} AND {double_text(high)}"
         for observed, (low, high) in sorted(ranges.items())
@@ -41,7 +43,7 @@ def range_filter(
 
 @dataclass(frozen=True)
 class Bloom:
-    """A set that may take a stranger for a member, never a member for a stranger."""
+    """A Bloom filter: a set with false positives and without false negatives."""
 
     bits: int
     hashes: int
@@ -49,15 +51,17 @@ class Bloom:
 
     @classmethod
     def of(cls, members: Iterable[str], *, false_positives: float = 0.01, expected: int = 0) -> Bloom:
-        """Make a filter for so many members (``expected``, or those given), with so many false positives."""
+        """Return a filter for the members, sized for ``expected`` of them (default: their number)."""
         found = sorted(set(members))
         if not 0 < false_positives < 1:
-            raise DataflowError(f"false_positives={false_positives}", where="Bloom.of", hint="between 0 and 1")
+            raise DataflowError(
+                f"false_positives={false_positives}", where="Bloom.of", hint="give a number between 0 and 1"
+            )
         count = max(1, expected, len(found))
         bits = max(_WORD, math.ceil(-count * math.log(false_positives) / math.log(2) ** 2))
         if bits > _MOST_BITS:
             raise DataflowError(
-                f"a filter for {count} members takes {bits} bits, {_MOST_BITS} at most",
+                f"a filter for {count} members needs {bits} bits, more than {_MOST_BITS}",
                 where="Bloom.of",
                 hint="allow more false positives, or join with a stream of the members",
             )
@@ -74,7 +78,7 @@ class Bloom:
         )
 
     def condition(self, column: str) -> str:
-        """Give the test as a Spark SQL expression over a column of text."""
+        """Return the test as a Spark SQL expression over a text column."""
         first, second = (f"CAST(conv(substring(md5(encode(`{column}`, 'UTF-8')), {at}, 8), 16, 10) AS bigint)"
                          for at in (1, 9))  # fmt: skip
         words = f"array({', '.join(f'{word}L' for word in self.words)})"
@@ -87,7 +91,7 @@ class Bloom:
 def bloom_filter(
     readings: Stream, members: Bloom, *, key: str = "id", on_fail: OnFail = "null", value: str = "value"
 ) -> Stream:
-    """Let readings pass whose key may be a member; others become NULL, or are dropped."""
+    """Keep readings whose key may be a member; others become NULL, or are dropped."""
     return _filtered(readings, f"coalesce({members.condition(key)}, false)", on_fail, value)
 
 
@@ -98,7 +102,7 @@ def _filtered(readings: Stream, passes: str, on_fail: OnFail, value: str) -> Str
 
 
 def _places(member: str, bits: int, hashes: int) -> list[int]:
-    """Give the bits of a member: two hashes make all (Kirsch, Mitzenmacher 2006)."""
+    """Return the bits of a member, all from two hashes (Kirsch, Mitzenmacher 2006)."""
     digest = hashlib.md5(member.encode()).hexdigest()
     first, second = int(digest[:8], 16), int(digest[8:16], 16) | 1
     return [(first + n * second) % bits for n in range(hashes)]

@@ -1,7 +1,7 @@
-"""What sensors' readings are folded into, one after the other: the tasks of RIoTBench that keep state.
+"""Folds over sensor readings: the stateful tasks of RIoTBench.
 
-Each is a ``scan`` over the readings of a key, by default of a device and what it observes, in event-time
-order. Readings are rows with a column ``value``; rows go on with another value, and some with columns more.
+Each is a ``scan`` over the readings of a key, by default of a device and its observation, in event-time order.
+Readings are rows with a column ``value``; the output rows have another value, and some have more columns.
 Formulas and parameters are those of RIoTBench (Shukla, Chaturvedi, Simmhan 2017).
 """
 
@@ -23,7 +23,7 @@ Step = Callable[[Any, Row], tuple[Any, Row | None]]
 
 
 def interpolate(readings: Stream, *, window: int = 5, keys: Sequence[str] = KEYS, value: str = "value") -> Stream:
-    """Replace a NULL by the mean of the last ``window`` readings that were none; 0: leave it."""
+    """Replace a NULL by the mean of the last ``window`` non-NULL readings; 0: leave it NULL."""
     _at_least("window", window, 0)
 
     def interpolated(last: list[float], row: Row) -> tuple[list[float], Row]:
@@ -44,7 +44,7 @@ def kalman(
     keys: Sequence[str] = KEYS,
     value: str = "value",
 ) -> Stream:
-    """Replace a reading by a scalar Kalman filter's estimate, which begins at 0 with ``estimated_error``.
+    """Replace a reading by a scalar Kalman filter's estimate, which starts at 0 with ``estimated_error``.
 
     ``p' = p + process_noise; k = p' / (p' + sensor_noise); x += k (z - x); p = (1 - k) p'``. NULL stays NULL.
     """
@@ -63,7 +63,7 @@ def kalman(
 
 
 def block_average(readings: Stream, *, size: int = 10, keys: Sequence[str] = KEYS, value: str = "value") -> Stream:
-    """Give one row for ``size`` readings: the last of them, with their mean. NULL does not count."""
+    """Return one row for ``size`` readings: the last of them, with their mean. NULL does not count."""
     _at_least("size", size, 1)
 
     def averaged(block: list[float], row: Row) -> tuple[list[float], Row | None]:
@@ -86,9 +86,9 @@ def sliding_regression(
     value: str = "value",
     into: str = "forecast",
 ) -> Stream:
-    """Forecast the next ``predict`` readings by a straight line through the last ``train``: an array.
+    """Predict the next ``predict`` readings by a straight line through the last ``train``: an array.
 
-    Rows begin with the reading that completes the first ``train``. NULL does not count.
+    The first row is the reading that completes the first ``train``. NULL does not count.
     """
     _at_least("train", train, 2)
     _at_least("predict", predict, 1)
@@ -117,13 +117,13 @@ def distinct_count(
     keys: Sequence[str] = ("obs",),
     into: str = "distinct",
 ) -> Stream:
-    """Estimate after each row how many different values of ``of`` there were, in 2^``buckets`` registers.
+    """Estimate after each row the number of distinct values of ``of`` so far, in 2^``buckets`` registers.
 
-    LogLog (Durand, Flajolet 2003): 0.39701 m 2^mean; while registers are empty, by their number:
+    LogLog (Durand, Flajolet 2003): 0.39701 m 2^mean; while registers are empty, linear counting:
     m ln(m / empty). The standard error is 1.3 / sqrt(m).
     """
     if not 4 <= buckets <= 16:
-        raise DataflowError(f"buckets={buckets}", where="distinct_count", hint="4 to 16: powers of two")
+        raise DataflowError(f"buckets={buckets}", where="distinct_count", hint="give 4 to 16, the exponent of two")
     _is_new(readings, into)
     registers = 1 << buckets
 
@@ -155,7 +155,7 @@ def second_moment(
     """Estimate after each reading the second moment of the values' frequencies: the sum of their squares.
 
     Alon, Matias, Szegedy 1996: the mean of ``n (2 r - 1)`` over ``tracked`` readings drawn at random from all
-    ``n``, of which each was seen ``r`` times since. The draw is made of ``n``: the same in every run.
+    ``n``, each seen ``r`` times since. The draw depends only on ``n``, so it is the same in every run.
     """
     _at_least("tracked", tracked, 1)
     _is_new(readings, into)
@@ -178,16 +178,16 @@ def second_moment(
 def accumulate(
     readings: Stream, *, size: int = 20, keys: Sequence[str] = (), value: str = "value", time: str = "ts"
 ) -> Stream:
-    """Give one row for ``size`` readings: ``ts`` of the last and ``series``: a label, time and value each.
+    """Return one row for ``size`` readings: ``ts`` of the last and ``series``: a label, time and value each.
 
-    A label is made of ``id`` and ``obs``, as far as there are such columns.
+    A label consists of ``id`` and ``obs``, if these columns exist.
     """
     _at_least("size", size, 1)
     label = [c for c in KEYS if c in readings.columns]
 
     def gathered(rows: list[list[Any]], row: Row) -> tuple[list[list[Any]], Row | None]:
         at = row[time]
-        moment = at.replace(tzinfo=UTC).timestamp()  # rows have times in UTC, without saying so
+        moment = at.replace(tzinfo=UTC).timestamp()  # times of rows are naive UTC
         rows = [*rows, [" ".join(str(row[c]) for c in label), moment, row[value]]]
         if len(rows) < size:
             return rows, None
@@ -203,7 +203,7 @@ SERIES = "series array<struct<label:string,at:double,value:double>>"
 
 
 def _drawn(count: int) -> int:
-    """Draw a number below ``count``, always the same one (splitmix64)."""
+    """Return a pseudo-random number below ``count``, always the same (splitmix64)."""
     mask = (1 << 64) - 1
     z = (count * 0x9E3779B97F4A7C15) & mask
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
@@ -228,5 +228,5 @@ def _at_least(name: str, given: int, least: int) -> None:
 def _is_new(readings: Stream, column: str) -> None:
     if column.lower() in {c.lower() for c in readings.columns}:
         raise DataflowError(
-            f"there is a column '{column}' already", where="iot", hint="name another one with into='...'"
+            f"column '{column}' already exists", where="iot", hint="choose another name with into='...'"
         )

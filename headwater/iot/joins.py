@@ -1,4 +1,4 @@
-"""Readings joined: with what is known of their devices, and with the others of their message."""
+"""Join readings with attributes of their devices, and with the other readings of their message."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def annotate(
     into: str = "annotation",
     unknown: str | None = None,
 ) -> Stream:
-    """Add what is known of a row's key: the text under it in ``known``; ``unknown`` where there is none."""
+    """Add the text for a row's key in ``known``; ``unknown`` if there is none."""
     if not 0 < len(known) <= _MOST_ENTRIES:
         raise DataflowError(
-            f"{len(known)} entries, 1 to {_MOST_ENTRIES} are possible",
+            f"the table has {len(known)} entries, not 1 to {_MOST_ENTRIES}",
             where="annotate",
             hint="read a longer table as a stream and join it",
         )
@@ -34,10 +34,10 @@ def annotate(
 def join_message(
     readings: Stream, fields: Sequence[str], *, keys: Sequence[str] = ("id",), value: str = "value"
 ) -> Stream:
-    """Put the readings of a message together again: one row with a column for each of ``fields``.
+    """Join the readings of a message: one row with a column for each of ``fields``.
 
-    A message is what has one event time and the same ``keys``. Its row comes when the watermark has passed
-    it; a field that it lacks is NULL.
+    A message is the readings of one event time and equal ``keys``. Its row is output when the watermark has passed
+    it; a missing field is NULL.
     """
     time = readings.shape.event_time
     if time is None:

@@ -1,4 +1,4 @@
-"""Series as pictures: the ``plots`` extra draws them where the dataflow runs."""
+"""Draw series as charts; needs the ``plots`` extra where the dataflow runs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def svg(series: Sequence[dict[str, Any]]) -> str:
     """Draw points ``{"label", "at", "value"}`` as an SVG line chart; the same points give the same text."""
     from matplotlib import rc_context
 
-    # Text as text, fixed margins, a fixed place for the legend: finding them takes longer than drawing.
+    # Text as text, fixed margins, fixed legend: computing them takes longer than drawing.
     with rc_context({"svg.hashsalt": "headwater", "svg.fonttype": "none"}):
         figure, axes = _paper()
         for label in dict.fromkeys(point["label"] for point in series):
@@ -66,7 +66,7 @@ def svg(series: Sequence[dict[str, Any]]) -> str:
 
 
 def _paper() -> tuple[Figure, Axes]:
-    """Give an empty chart, a thread always the same one: making axes anew is a third of the work."""
+    """Return an empty chart, one per thread: creating axes is a third of the work."""
     from matplotlib.figure import Figure
 
     found: tuple[Figure, Axes] | None = getattr(_kept, "paper", None)
@@ -74,7 +74,7 @@ def _paper() -> tuple[Figure, Axes]:
         figure = Figure(figsize=_SIZE)
         found = _kept.paper = figure, figure.add_axes(_AXES)
         found[1].set_xlabel("seconds since 1970")
-        found[1].xaxis.set_label_coords(0.5, -0.12)  # at a fixed place too
+        found[1].xaxis.set_label_coords(0.5, -0.12)  # fixed, too
         found[1].yaxis.set_label_coords(-0.1, 0.5)
     axes = found[1]
     for drawn in (*axes.lines, axes.get_legend()):

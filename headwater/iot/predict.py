@@ -1,6 +1,6 @@
-"""Models that were learned elsewhere, as Spark SQL: what scikit-learn has fitted runs without Python.
+"""Fitted models as Spark SQL: a scikit-learn model runs without Python.
 
-A dataflow holds a model's numbers, not a file of it: nothing is unpickled where it runs.
+A dataflow holds a model's numbers, not its file: nothing is unpickled where it runs.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _MOST_NODES = 2_000
 
 
 def predict_linear(rows: Stream, model: Any, *, features: Sequence[str], into: str = "predicted") -> Stream:
-    """Add what a linear model says of columns ``features``: scikit-learn's, with ``coef_``, ``intercept_``.
+    """Add the prediction of a linear model from columns ``features``: scikit-learn's, with ``coef_``, ``intercept_``.
 
     A row with a NULL among them gets NULL.
     """
     coefficients = [float(c) for c in _vector(model, "coef_")]
     if len(coefficients) != len(features):
         raise DataflowError(
-            f"the model has {len(coefficients)} coefficients, {len(features)} features are named",
+            f"the model has {len(coefficients)} coefficients, but there are {len(features)} features",
             where="predict_linear",
             hint="name the columns in the order in which the model was fitted",
         )
@@ -34,22 +34,22 @@ def predict_linear(rows: Stream, model: Any, *, features: Sequence[str], into: s
 
 
 def classify_tree(rows: Stream, model: Any, *, features: Sequence[str], into: str = "class") -> Stream:
-    """Add the class that a decision tree finds for columns ``features``: a fitted DecisionTreeClassifier.
+    """Add the class that a decision tree predicts from columns ``features``: a fitted DecisionTreeClassifier.
 
     A row with a NULL among them gets NULL.
     """
     tree = getattr(model, "tree_", None)
     if tree is None:
-        raise DataflowError("the tree is not fitted", where="classify_tree", hint="model.fit(x, y) first")
+        raise DataflowError("the tree is not fitted", where="classify_tree", hint="call model.fit(x, y) first")
     if tree.n_features != len(features):
         raise DataflowError(
-            f"the tree has {tree.n_features} features, {len(features)} are named",
+            f"the tree has {tree.n_features} features, but there are {len(features)}",
             where="classify_tree",
             hint="name the columns in the order in which the tree was fitted",
         )
     if tree.node_count > _MOST_NODES:
         raise DataflowError(
-            f"the tree has {tree.node_count} nodes, {_MOST_NODES} at most",
+            f"the tree has {tree.node_count} nodes, more than {_MOST_NODES}",
             where="classify_tree",
             hint="limit its depth: DecisionTreeClassifier(max_depth=8)",
         )
@@ -59,7 +59,7 @@ def classify_tree(rows: Stream, model: Any, *, features: Sequence[str], into: st
         if tree.children_left[n] == tree.children_right[n]:
             return classes[int(tree.value[n][0].argmax())]
         column, threshold = features[int(tree.feature[n])], double_text(float(tree.threshold[n]))
-        # A tree compares in single precision: so is its threshold meant.
+        # A tree compares in single precision: its threshold applies to that.
         test = f"CAST(`{column}` AS float) <= {threshold}"
         return f"IF({test}, {node(int(tree.children_left[n]))}, {node(int(tree.children_right[n]))})"
 
@@ -71,7 +71,7 @@ def estimate_error(
     rows: Stream, *, actual: str = "value", predicted: str = "predicted", average: str = "average",
     into: str = "error",
 ) -> Stream:  # fmt: skip
-    """Add how far a prediction is off, as a share of the average: ``|actual - predicted| / |average|``."""
+    """Add the error of a prediction, as a share of the average: ``|actual - predicted| / |average|``."""
     error = f"abs(`{actual}` - `{predicted}`) / nullif(abs(`{average}`), 0)"
     return rows.with_columns(**{into: f"CAST({error} AS double)"})
 

@@ -1,4 +1,4 @@
-"""SenML packs, the form in which sensors speak: from packs to one row per reading, and back.
+"""SenML packs, the messages of sensors: from packs to one row per reading, and back.
 
 A pack is a JSON object ``{"e": [{"n": name, "u": unit, "v": value, "sv": text}, ...], "bt": milliseconds}``
 (draft-jennings-senml, the form of RIoTBench's streams).
@@ -13,7 +13,7 @@ from headwater.dataflow.stream import Stream
 from headwater.sql.lexer import quote_string
 
 PACK = "e array<struct<n:string,u:string,v:string,sv:string>>, bt bigint"
-"""The columns of a pack: ``flow.read.json(path, iot.PACK)`` reads a file with a pack in each line."""
+"""The columns of a pack: ``flow.read.json(path, iot.PACK)`` reads a file with one pack per line."""
 
 
 def parse_senml(
@@ -24,14 +24,13 @@ def parse_senml(
     meta: Sequence[str] = (),
     delay: str = "10 seconds",
 ) -> Stream:
-    """Give a row for each reading of a pack: ``ts``, ``id``, the ``meta`` columns, ``obs``, ``value``.
+    """Return a row for each reading of a pack: ``ts``, ``id``, the ``meta`` columns, ``obs``, ``value``.
 
-    ``id``: the name under which a pack says whose it is. ``fields``: the names that are readings; ``meta``:
-    those that go along with each of these as text. A value that is no number is NULL. ``delay``: how late a
-    pack may come.
+    ``id``: the name of the pack's device entry. ``fields``: the names of readings; ``meta``: the names of entries
+    added to each reading as text. A value that is not a number is NULL. ``delay``: how late a pack may arrive.
     """
     if not fields:
-        raise DataflowError("no fields are named", where="parse_senml", hint="fields=('temperature', ...)")
+        raise DataflowError("there are no fields", where="parse_senml", hint="give some: fields=('temperature', ...)")
     texts = [f"{_text_of(name)} AS `{name}`" for name in meta]
     names = ", ".join(quote_string(name) for name in fields)
     split = packs.select(
@@ -48,9 +47,9 @@ def parse_senml(
 
 
 def to_senml(rows: Stream, values: Mapping[str, str], *, time: str = "ts", texts: Sequence[str] = ()) -> Stream:
-    """Write each row as a pack, column ``pack``: ``values`` gives the unit of each column that is a reading.
+    """Return each row as a pack, column ``pack``: ``values`` gives the unit of each reading column.
 
-    ``texts``: columns that go along as text. Columns that are NULL are left out.
+    ``texts``: columns added as text. NULL columns are omitted.
     """
     entries = [
         f"IF(`{name}` IS NULL, NULL, named_struct('n', {quote_string(name)}, 'u', {quote_string(unit)}, "
@@ -67,6 +66,6 @@ def to_senml(rows: Stream, values: Mapping[str, str], *, time: str = "ts", texts
 
 
 def _text_of(name: str) -> str:
-    """Give what a pack says under a name, as text."""
+    """Return the value of a pack's entry, as text."""
     found = f"element_at(filter(e, x -> x.n = {quote_string(name)}), 1)"
     return f"coalesce({found}.sv, {found}.v)"

@@ -1,6 +1,6 @@
-"""Where results go when nobody has set up anything: files in a directory, a table in SQLite, MQTT.
+"""Sinks without setup: files in a directory, a table in SQLite, MQTT.
 
-All of them take a batch that comes again after a failure for the same one: it replaces what it wrote before.
+A batch that is repeated after a failure replaces its earlier output.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ BLOBS, TABLES = "blobs", "tables.db"
 
 
 def insert_table(rows: Stream, table: str, *, database: str = TABLES, writer: str | None = None) -> WrittenStream:
-    """Insert rows into a table of an SQLite database, which is made where there is none.
+    """Insert rows into a table of an SQLite database, which is created if it does not exist.
 
-    ``writer`` tells the rows of one dataflow from those of others that insert into the same table; the
-    dataflow's name, if nothing else.
+    ``writer`` distinguishes the rows of this dataflow from those of others in the same table; default: the
+    dataflow's name.
     """
     who = writer or rows.builder.name
     names = list(rows.columns)
     if not table.isidentifier():
-        raise DataflowError(f"table '{table}'", where="insert_table", hint="letters, digits and '_'")
+        raise DataflowError(
+            f"'{table}' is not a valid table name", where="insert_table", hint="use letters, digits and '_'"
+        )
 
     def insert(batch: pa.Table, number: int) -> None:
         columns = ", ".join(f'"{name}"' for name in names)
@@ -49,7 +51,7 @@ def upload_blobs(
 ) -> WrittenStream:
     """Write the text or bytes of each row's column ``content`` to a file of its ``name``.
 
-    ``container``: a directory, or what else fsspec opens by its URI.
+    ``container``: a directory, or any URI that fsspec opens.
     """
 
     def upload(batch: pa.Table, number: int) -> None:
@@ -75,11 +77,11 @@ def publish_mqtt(
 ) -> WrittenStream:
     """Publish each row as a JSON object; with ``qos=1`` at least once.
 
-    Name and password are read from the environment variables named, where it runs.
+    The named environment variables, read where it runs, hold user name and password.
     """
     host, _, port = broker.partition(":")
     if not host or not (port or "1883").isdigit():
-        raise DataflowError(f"broker '{broker}'", where="publish_mqtt", hint="host or host:port")
+        raise DataflowError(f"'{broker}' is not a valid broker", where="publish_mqtt", hint="write host or host:port")
 
     def publish(batch: pa.Table, number: int) -> None:
         from paho.mqtt.client import Client
@@ -102,7 +104,7 @@ def publish_mqtt(
 
 
 def _plain(value: Any) -> Any:
-    """Give a value as SQLite and JSON can hold it."""
+    """Return a value in a form that SQLite and JSON can hold."""
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, list | dict):

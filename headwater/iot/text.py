@@ -10,5 +10,5 @@ from headwater.core.errors import DataflowError
 def double_text(number: float) -> str:
     """Write a number as a double, exactly."""
     if not math.isfinite(number):
-        raise DataflowError(f"{number} is no number to compute with", where="iot", hint="use finite numbers")
+        raise DataflowError(f"{number} is not a finite number", where="iot", hint="use finite numbers")
     return f"{float(number)!r}D"

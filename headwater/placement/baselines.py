@@ -1,4 +1,4 @@
-"""What TSOO is measured against: TRCS, FogOnly, FCInterplay (section 6.1 of its paper). Pure."""
+"""Baselines of TSOO: TRCS, FogOnly, FCInterplay (section 6.1 of its paper). Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _MOST_MOVES = 1_000
 
 
 def fog_only(situation: Situation) -> ScheduleDecision:
-    """Run as much below as hosts have room for."""
+    """Run as much below as the hosts have room for."""
     return situation.decided(situation.all_down)
 
 
 def fc_interplay(situation: Situation) -> ScheduleDecision:
-    """Send a stream up whole where time allows it or cannot be kept anyhow; else cut it where it is least.
+    """Send a stream up whole if T allows it, or cannot be met anyway; else cut it where it is least.
 
-    Up only as far as B allows; streams are decided one after the other.
+    Streams go up only as far as B allows, and are decided one after the other.
     """
     found, numbers, limits = situation.all_up.copy(), situation.numbers, situation.limits
     narrow = least(situation, numbers.into_cloud)
@@ -42,9 +42,9 @@ def _time(situation: Situation, selection: Ints, b: int, choice: int) -> float:
 
 
 def trcs(situation: Situation) -> ScheduleDecision:
-    """From what runs, or all in the cloud: move down what a broken limit needs, up what B leaves room for.
+    """Start from the running placement, or all in the cloud; move operators down to meet a limit, up if B allows.
 
-    Each move is the one that takes the least memory below among those that help: TRCS uses little of it.
+    Each move takes the least memory below among those that help: TRCS uses little of it.
     """
     limits = situation.limits
     found = (situation.all_up if situation.current is None else situation.current).copy()
@@ -69,7 +69,7 @@ def trcs(situation: Situation) -> ScheduleDecision:
 
 
 def _step(situation: Situation, selection: Ints, measured: Measured, *, narrow: bool) -> tuple[Ints, Measured] | None:
-    """Find the smallest move down that lessens B, where that is too much, or else T."""
+    """Return the smallest move down that reduces B, if B exceeds its limit, or else T."""
     best: tuple[float, Ints, Measured] | None = None
     for b in range(len(selection)):
         if narrow and not measured.times[b] > situation.limits.most_seconds:
@@ -87,7 +87,7 @@ def _step(situation: Situation, selection: Ints, measured: Measured, *, narrow: 
 
 
 def _back(situation: Situation, selection: Ints) -> tuple[Ints, Measured] | None:
-    """Find the move up that frees most and keeps to all limits."""
+    """Return the move up that frees most and keeps all limits."""
     best: tuple[float, Ints, Measured] | None = None
     for b in range(len(selection)):
         for c in moves(situation, b, int(selection[b]), up=True):
@@ -101,5 +101,5 @@ def _back(situation: Situation, selection: Ints) -> tuple[Ints, Measured] | None
 
 
 def _below(situation: Situation, b: int, choice: int) -> float:
-    """Give the bytes that a choice takes of hosts outside of clouds."""
+    """Return the bytes that a choice takes of hosts outside of clouds."""
     return situation.table.memory_below(situation.load, b, choice)

@@ -1,4 +1,4 @@
-"""Loops over many hosts run as machine code where numba is there, else as Python; the code is one. Pure."""
+"""Loops over many hosts: machine code if numba is installed, else the same code in Python. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, ParamSpec, TypeVar
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _known: set[Callable[..., Any]] = set()
-"""Parts that numba knows of."""
+"""Parts already compiled."""
 
 
 def compiled(function: Callable[_P, _R], parts: Iterable[Callable[..., Any]] = ()) -> Callable[_P, _R]:
-    """Compile a function at its first call; what it compiled to is kept on disk for other processes.
+    """Compile a function at its first call; the result is cached on disk for other processes.
 
-    ``parts``: the functions of ours that it calls.
+    ``parts``: our functions that it calls.
     """
     try:
         import numba

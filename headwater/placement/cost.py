@@ -1,7 +1,7 @@
-"""What a placement costs and whether it holds: one evaluator and one check for every strategy. Pure.
+"""Cost and validity of a placement: one evaluator and one check for every strategy. Pure.
 
 AL (eq. 18) is summed by counts of paths, never path by path: an operator's time counts once for each path
-through it. What windows wait for (second term of eq. 7) is the same wherever operators run; it is apart.
+through it. The waiting time of windows (second term of eq. 7) does not depend on the placement and is separate.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from headwater.placement.problem import Placement, Problem, Stream
 from headwater.placement.queueing import mm1
 
 ROUNDING = 1e-9
-"""Relative; sums of the same numbers in another order differ by less."""
+"""Relative; sums of the same numbers in different orders differ by less."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a placement takes: work/s and bytes by host, bits/s of hosts' LAN access and of links."""
+    """Resources used by a placement: work/s and bytes by host, bits/s of hosts' LAN access and of links."""
 
     work: Mapping[int, float]
     memory: Mapping[int, float]
@@ -32,7 +32,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a placement costs. ``latency`` is AL in s without the windows' ``waiting``."""
+    """Cost of a placement. ``latency`` is AL in s without the windows' ``waiting``."""
 
     latency: float
     waiting: float
@@ -44,13 +44,13 @@ class Evaluation:
 
     @property
     def total(self) -> float:
-        """AL with the windows' waiting."""
+        """AL including the windows' waiting."""
         return self.latency + self.waiting
 
 
 @dataclass(frozen=True)
 class Shortage:
-    """A constraint that does not hold: which, where, what it needs and what there is."""
+    """A violated constraint: its name, its place, the needed and the available amount."""
 
     constraint: str
     where: str
@@ -59,11 +59,12 @@ class Shortage:
     unit: str
 
     def __str__(self) -> str:
-        return f"{self.constraint} at {self.where}: {self.needed:,.6g} {self.unit} needed, {self.available:,.6g} there"
+        needed = f"{self.needed:,.6g} {self.unit} needed"
+        return f"{self.constraint} at {self.where}: {needed}, {self.available:,.6g} available"
 
 
 def service_time(problem: Problem, operator: int, host: int) -> float:
-    """Give the first term of eq. 7, with the host's whole cpu; 0 of what is pinned."""
+    """Return the first term of eq. 7, with the host's whole cpu; 0 for a pinned operator."""
     application = problem.application
     what = application.operators[operator]
     if what.host is not None or not what.cpu:
@@ -72,7 +73,7 @@ def service_time(problem: Problem, operator: int, host: int) -> float:
 
 
 def transfer_time(problem: Problem, stream: Stream, lower: int, upper: int) -> float:
-    """Give eq. 8 hop by hop: out over a host's LAN access, over links, in over the other's. ∞: no way."""
+    """Return eq. 8 hop by hop: out over a host's LAN access, over links, in over the other's. ∞: no route."""
     if lower == upper:
         return 0.0
     hosts = problem.hosts
@@ -88,7 +89,7 @@ def transfer_time(problem: Problem, stream: Stream, lower: int, upper: int) -> f
 
 
 def evaluate(problem: Problem, placement: Placement) -> Evaluation:
-    """Give what a placement costs (eq. 7, 8, 17, 18) and takes. It need not hold: see ``shortages``."""
+    """Return cost and usage of a placement (eq. 7, 8, 17, 18), valid or not: see ``shortages``."""
     application = problem.application
     service = tuple(service_time(problem, o, host) for o, host in enumerate(placement))
     transfer = {(u, v): transfer_time(problem, (u, v), placement[u], placement[v]) for u, v in application.streams}
@@ -98,7 +99,7 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
 
 
 def usage_of(problem: Problem, placement: Placement) -> Usage:
-    """Add up what a placement takes, each stream on the links that it really crosses."""
+    """Sum up the usage of a placement, each stream on the links that it crosses."""
     application = problem.application
     work, memory, sends, receives = (defaultdict[int, float](float) for _ in range(4))
     over: dict[Link, float] = defaultdict(float)
@@ -119,7 +120,7 @@ def usage_of(problem: Problem, placement: Placement) -> Usage:
 
 
 def shortages(problem: Problem, placement: Placement) -> list[Shortage]:
-    """Check constraints 9 to 15 from the beginning, whoever made the placement; nothing where all hold."""
+    """Check constraints 9 to 15 independently of the strategy; return the violated ones."""
     application, hosts = problem.application, problem.hosts
     found: list[Shortage] = []
     for o, host in enumerate(placement):
@@ -150,7 +151,7 @@ def shortages(problem: Problem, placement: Placement) -> list[Shortage]:
     for group in problem.together:
         levels = {problem.level_of(placement[o]) for o in group}
         if len(levels) > 1:
-            where = f"'{application.operators[group[0]].name}' and those it belongs together with"
+            where = f"'{application.operators[group[0]].name}' and the rest of its group"
             found.append(Shortage("one level", where, 1, len(levels), "levels"))
     used = usage_of(problem, placement)
     for host, work in used.work.items():

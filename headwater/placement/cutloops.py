@@ -1,4 +1,4 @@
-"""What a selection of choices costs and how long it takes: loops over cut tables, to be compiled. Pure."""
+"""Loops over cut tables that compute cost and latency of a selection; can be compiled. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from headwater.placement.response import process_latency
 
 
 class Space(NamedTuple):
-    """What loops write on; letters as in ``CutShape`` and ``Numbers``."""
+    """Working memory of the loops; letters as in ``CutShape`` and ``Numbers``."""
 
     lone: Floats
-    """[b, c, i]: latency if no other branch were there."""
+    """[b, c, i]: latency without other branches."""
     work: Floats
-    """[process]: of what is certain, or selected; as the three that follow."""
+    """[process]: of certain or selected choices; as the three that follow."""
     rate: Floats
     certain: Bools
     latency: Floats
@@ -28,7 +28,7 @@ class Space(NamedTuple):
     onward: Floats
     """[i, then node]: seconds to the last sink."""
     least_memory: Floats
-    """[b, s]: of the choices left."""
+    """[b, s]: minimum over the remaining choices."""
     least_bits: Floats
     """[b, l]"""
     memory: Floats
@@ -38,11 +38,11 @@ class Space(NamedTuple):
     goes_to: Ints
     """[key]: the zone; −1: not certain."""
     common: Ints
-    """[b, i]: the process in all choices left; −1: they differ."""
+    """[b, i]: the process in all remaining choices; −1: they differ."""
     price: Floats
-    """[b, c]: cost with what bandwidth costs and with what is certain beside it."""
+    """[b, c]: cost, including the price of bandwidth and of certain choices of other branches."""
     joined: Floats
-    """[b, process]: latency if a branch came to what is certain; −1: not known yet."""
+    """[b, process]: latency if a branch joins the certain choices; −1: not computed."""
     bounds: Floats
     """[b]: least price."""
     time: Floats
@@ -52,7 +52,7 @@ class Space(NamedTuple):
 
 
 def space(shape: CutShape, numbers: Numbers) -> Space:
-    """Make room for searches over a table."""
+    """Allocate working memory for searches over a table."""
     branches, choices, width = shape.process.shape
     processes, nodes = len(shape.process_host), len(shape.trunk_process)
     return Space(
@@ -78,18 +78,18 @@ def space(shape: CutShape, numbers: Numbers) -> Space:
 
 
 def find_lone(shape: CutShape, numbers: Numbers, room: Space) -> None:
-    """Find the latency of each operator in each choice if no other branch were there."""
-    # By process and how many run beside it: choices have most of these in common.
+    """Compute the latency of each operator in each choice without other branches."""
+    # Cached by process and number of competing processes: most choices share these.
     known = np.zeros((len(shape.process_host), shape.width + 1))
     owner = np.full(len(shape.process_host), -1, dtype=np.int64)
-    beside = np.zeros(len(numbers.cpu), dtype=np.int64)
+    competing = np.zeros(len(numbers.cpu), dtype=np.int64)
     for b in range(len(shape.choices)):
         operators = shape.operators[b]
         for c in range(shape.choices[b]):
             for i in range(operators):
                 p = shape.process[b, c, i]
                 if p >= 0:
-                    beside[shape.process_host[p]] += 1
+                    competing[shape.process_host[p]] += 1
             burden = 0.0
             for i in range(operators):
                 p = shape.process[b, c, i]
@@ -102,7 +102,7 @@ def find_lone(shape: CutShape, numbers: Numbers, room: Space) -> None:
                 if owner[p] != b:
                     owner[p] = b
                     known[p] = -1.0
-                count = beside[host]
+                count = competing[host]
                 if known[p, count] < 0:
                     known[p, count] = process_latency(
                         numbers.cpu[host] / (count + numbers.others[host]),
@@ -117,11 +117,11 @@ def find_lone(shape: CutShape, numbers: Numbers, room: Space) -> None:
             for i in range(operators):
                 p = shape.process[b, c, i]
                 if p >= 0:
-                    beside[shape.process_host[p]] = 0
+                    competing[shape.process_host[p]] = 0
 
 
 def begin(shape: CutShape, numbers: Numbers, room: Space) -> None:
-    """Forget all branches: only the trunk is certain."""
+    """Reset to no branches: only the trunk is certain."""
     room.work[:] = 0.0
     room.rate[:] = 0.0
     room.certain[:] = False
@@ -130,7 +130,7 @@ def begin(shape: CutShape, numbers: Numbers, room: Space) -> None:
 
 
 def add(shape: CutShape, room: Space, processes: Ints, work: Floats, rate: Floats) -> None:
-    """Let processes take more, those that are where several branches can be."""
+    """Add load to the processes that several branches can use."""
     for n in range(len(processes)):
         p = processes[n]
         if p < 0 or not shape.shared[shape.process_host[p]]:
@@ -143,7 +143,7 @@ def add(shape: CutShape, room: Space, processes: Ints, work: Floats, rate: Float
 
 
 def find_latencies(shape: CutShape, numbers: Numbers, room: Space) -> None:
-    """Find the latency of what is certain, and of the way through the trunk from each of its nodes."""
+    """Compute the latency of certain processes, and of the path through the trunk from each of its nodes."""
     for p in range(len(shape.process_host)):
         room.latency[p] = 0.0
         if room.certain[p]:
@@ -167,10 +167,10 @@ def find_latencies(shape: CutShape, numbers: Numbers, room: Space) -> None:
 
 
 def find_times(shape: CutShape, numbers: Numbers, room: Space, alive: Bools, selection: Ints) -> None:
-    """Find the time from each branch's source to its last sink (eq. 16), with a choice of it.
+    """Compute the time from each branch's source to its last sink (eq. 16), for each choice of the branch.
 
-    With a ``selection``, of all that was added, for the choices in it. Without, for those ``alive``: what is
-    certain of others, and at least the branch's own.
+    With a ``selection``: of all added branches, for the selected choices. Without: for choices ``alive``, a
+    lower bound from the certain load of other branches and the branch's own.
     """
     lone, latency, onward, joined, common = room.lone, room.latency, room.onward, room.joined, room.common
     process, way, delay = shape.process, shape.way, numbers.delay
@@ -199,9 +199,9 @@ def find_times(shape: CutShape, numbers: Numbers, room: Space, alive: Bools, sel
                         behind += latency[p]
                     else:
                         if joined[b, p] < 0:
-                            beside = room.running[host] + numbers.others[host] + (0 if room.certain[p] else 1)
+                            competing = room.running[host] + numbers.others[host] + (0 if room.certain[p] else 1)
                             joined[b, p] = process_latency(
-                                numbers.cpu[host] / max(1, beside),
+                                numbers.cpu[host] / max(1, competing),
                                 room.work[p] + numbers.work[b, i],
                                 room.rate[p] + numbers.rate[b, i],
                                 shape.span[p],
@@ -216,7 +216,7 @@ def find_times(shape: CutShape, numbers: Numbers, room: Space, alive: Bools, sel
 def measure(
     shape: CutShape, numbers: Numbers, room: Space, selection: Ints, times: Floats
 ) -> tuple[float, float, bool]:
-    """Give RU and B of a selection and whether there is room for it; ``times`` gets each branch's."""
+    """Return RU, B and whether the hosts have room for a selection; ``times`` receives each branch's time."""
     begin(shape, numbers, room)
     cost = cost_of(numbers, room, numbers.cost, selection)
     into_cloud, fits = numbers.trunk_cloud, True
@@ -245,7 +245,7 @@ def measure(
 
 
 def cost_of(numbers: Numbers, room: Space, own: Floats, selection: Ints) -> float:
-    """Give the cost of a selection."""
+    """Return the cost of a selection."""
     cost = numbers.trunk_cost
     room.memory[:] = 0.0
     room.bits[:] = 0.0

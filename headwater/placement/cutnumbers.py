@@ -1,4 +1,4 @@
-"""The numbers of cut tables: what stays, what changes, and what makes the one the other. Pure."""
+"""The numbers of cut tables: constant ones, changing ones, and the conversion between them. Pure."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from headwater.placement.queueing import Floats
 
 
 class CutShape(NamedTuple):
-    """What stays. b: branch, c: choice, i: operator of a branch, k: stream out of one; −1 fills rows up.
+    """Constant numbers. b: branch, c: choice, i: operator of a branch, k: stream out of one; −1 pads rows.
 
     Nodes of the trunk are numbered from ``width`` on in ``edge_to``. *Shared* hosts and links are those that
-    several branches can use: what the others take there is a matter of their choices.
+    several branches can use: their load depends on the choices of the other branches.
     """
 
     choices: Ints
-    """[b]: how many."""
+    """[b]: count."""
     operators: Ints
     """[b]"""
     edges: Ints
     """[b]"""
     process: Ints
-    """[b, c, i]: the process that it is in, with its like of other branches; −1: pinned."""
+    """[b, c, i]: its process, shared with its counterparts of other branches; −1: pinned."""
     edge_from: Ints
-    """[b, k], those nearest to sinks first."""
+    """[b, k], nearest to sinks first."""
     edge_to: Ints
     way: Ints
-    """[b, c, k]: which of the delays."""
+    """[b, c, k]: index of the delay."""
     key: Ints
-    """[b, c, k]: a stream in a zone that other branches can be in, too; −1: none can."""
+    """[b, c, k]: a stream in a zone that other branches can also use; −1: none can."""
     zone: Ints
-    """[b, c, k]: where that stream goes: to one zone for all."""
+    """[b, c, k]: destination of that stream: one zone for all."""
     process_host: Ints
     """[process]"""
     span: Floats
@@ -48,18 +48,18 @@ class CutShape(NamedTuple):
     trunk_process: Ints
     """[node]; −1: pinned."""
     trunk_from: Ints
-    """[edge], those nearest to sinks first."""
+    """[edge], nearest to sinks first."""
     trunk_to: Ints
     width: int
-    """The most operators of a branch."""
+    """Largest number of operators of a branch."""
     keys: int
 
 
 class Numbers(NamedTuple):
-    """What changes; memory in bytes, links in bits/s. s: shared host, l: shared link."""
+    """Changing numbers; memory in bytes, links in bits/s. s: shared host, l: shared link."""
 
     allowed: Bools
-    """[b, c]: there is a way for the data, and room where no other branch can be."""
+    """[b, c]: the data has a route, and hosts that no other branch can use have room."""
     work: Floats
     """[b, i]"""
     rate: Floats
@@ -69,13 +69,13 @@ class Numbers(NamedTuple):
     bits: Floats
     """[b, c, l]"""
     into_cloud: Floats
-    """[b, c]: of B."""
+    """[b, c]: share of B."""
     cost: Floats
-    """[b, c]: of RU, without other branches."""
+    """[b, c]: share of RU, without other branches."""
     delay: Floats
     """[way]"""
     memory_price: Floats
-    """[s]: RU for bytes × bytes."""
+    """[s]: RU per bytes × bytes."""
     link_price: Floats
     """[l]"""
     memory_free: Floats
@@ -85,7 +85,7 @@ class Numbers(NamedTuple):
     cpu: Floats
     """[host]"""
     others: Ints
-    """[host]: processes of others."""
+    """[host]: processes of other applications."""
     trunk_work: Floats
     """[node]"""
     trunk_rate: Floats
@@ -98,10 +98,10 @@ class Numbers(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CutLoad:
-    """What changes from moment to moment.
+    """Load that changes from moment to moment.
 
-    ``rates``: events/s by source. What others take: ``memory`` (bytes) and ``processes`` by host, ``links``
-    (bits/s) by the zone below.
+    ``rates``: events/s by source. Usage by others: ``memory`` (bytes) and ``processes`` by host, ``links``
+    (bits/s) by the lower zone.
     """
 
     rates: Mapping[int, float]
@@ -111,13 +111,13 @@ class CutLoad:
 
     @classmethod
     def idle(cls, problem: Problem, rates: Mapping[int, float]) -> CutLoad:
-        """Take what a problem says of others, and other rates."""
+        """Return a problem's usage by others, with other rates."""
         found = cls.of(problem)
         return cls(rates=rates, memory=found.memory, processes=found.processes, links=found.links)
 
     @classmethod
     def of(cls, problem: Problem) -> CutLoad:
-        """Take what a problem says."""
+        """Return a problem's own load."""
         hosts, network = problem.hosts, problem.network
         used = network.used if isinstance(network, Tree) else None
         return cls(
@@ -130,10 +130,10 @@ class CutLoad:
 
 @dataclass(frozen=True)
 class Takes:
-    """What choices take of hosts or links: ``fixed`` + ``grows`` × rate of the branch, one row each.
+    """Usage of hosts or links by choices: ``fixed`` + ``grows`` × rate of the branch, one row each.
 
-    ``cell``: [b, c] flat. ``where``: host, or the zone below a link; ``column``: its number among the shared
-    ones, −1: it is none.
+    ``cell``: [b, c] flat. ``where``: host, or lower zone of a link; ``column``: its index among the shared ones,
+    −1: not shared.
     """
 
     branch: Ints
@@ -153,14 +153,14 @@ class Takes:
         return cls(index[:, 0], index[:, 0] * choices + index[:, 1], index[:, 2], column[index[:, 2]], *amounts.T)
 
     def filled(self, amounts: Floats, cells: int, columns: int) -> Floats:
-        """Give [cell, column] of what is shared."""
+        """Return [cell, column] of the shared part."""
         found = np.zeros((cells, columns))
         inside = self.column >= 0
         found[self.cell[inside], self.column[inside]] = amounts[inside]
         return found
 
     def summed(self, terms: Floats | Bools, cells: int) -> Floats:
-        """Give [cell] the sum of its rows."""
+        """Return [cell], the sum of its rows."""
         return np.bincount(self.cell, terms.astype(np.float64), cells).astype(np.float64)
 
 
@@ -186,16 +186,16 @@ class Ways:
         return cls(branch, propagation, once, grows, over)
 
     def delays(self, rates: Floats, slow: Floats) -> Floats:
-        """Give the seconds of each; ``slow``: s per bit, by link."""
+        """Return the delay of each way in seconds; ``slow``: s per bit, by link."""
         found: Floats = self.propagation + (self.once + self.grows * rates) * (self.over @ slow)
         return found
 
 
 @dataclass(frozen=True)
 class Trunk:
-    """What the trunk takes: bytes by host, bits/s by link, work and events/s by node, and its delays.
+    """Usage by the trunk: bytes by host, bits/s by link, work and events/s by node, and its delays.
 
-    ``ways``: for each stream s, bits that have to pass at once, links.
+    ``ways``: for each stream s, bits transmitted at once, links.
     """
 
     memory: Floats

@@ -1,8 +1,8 @@
-"""Where the stream of each source can be cut between zones: the choices of a scheduler over a tree. Pure.
+"""The cuts of each source's stream between zones: the choices of a scheduler over a tree. Pure.
 
-What only one source leads to is that source's *branch*: it can be placed for itself, whatever others do,
-but for what hosts and links have room for. A choice of a branch is a host for each of its operators such that
-data goes up only: with two levels that is a cut with all before it below and all behind it above.
+The operators that only one source leads to are that source's *branch*. It can be placed independently, except
+for the capacity of hosts and links. A choice of a branch is a host for each of its operators such that data goes
+up only: with two levels this is a cut with all before it below and all behind it above.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from headwater.placement.problem import Problem
 
 @dataclass(frozen=True)
 class TreeBranch:
-    """A source and what only it leads to, upstream first, and the ways to place these operators."""
+    """A source and its exclusive operators, upstream first, and the choices of their hosts."""
 
     source: int
     operators: tuple[int, ...]
     choices: tuple[tuple[int, ...], ...]
-    """For each way a host for each operator."""
+    """For each choice a host for each operator."""
 
 
 def branches(problem: Problem, *, most: int = 100_000) -> tuple[TreeBranch, ...]:
-    """Give each source's branch. Operators need a list of hosts that they may run on.
+    """Return each source's branch. Every operator needs a list of allowed hosts.
 
-    Raises PlacementError where a branch has no choice, or more than ``most``.
+    Raises PlacementError if a branch has no choice, or more than ``most``.
     """
     application = problem.application
     fed: list[set[int]] = [set() for _ in application.operators]
@@ -42,36 +42,36 @@ def branches(problem: Problem, *, most: int = 100_000) -> tuple[TreeBranch, ...]
         if len(choices) > most:
             name = application.operators[source].name
             raise PlacementError(
-                f"there are more than {most:,} ways to cut what '{name}' feeds",
+                f"there are more than {most:,} ways to cut the operators fed by '{name}'",
                 hint="cut at fewer places: fewer layers, or fewer parallel branches of operators",
             )
         if not choices:
             raise PlacementError(
-                f"what '{application.operators[source].name}' feeds could run nowhere: data goes up only",
-                hint="see what its operators require, and which layers have such hosts",
+                f"the operators fed by '{application.operators[source].name}' can run nowhere: data goes up only",
+                hint="check the operators' requirements, and which layers have such hosts",
             )
         found.append(TreeBranch(source, own, choices))
     return tuple(found)
 
 
 def trunks(problem: Problem, inside: Iterable[int], *, most: int = 1_000) -> tuple[dict[int, int], ...]:
-    """Give the ways to place what several sources lead to: the operators that are in no branch.
+    """Return the ways to place the operators that several sources lead to, which are in no branch.
 
-    Raises PlacementError where there are more than ``most``.
+    Raises PlacementError if there are more than ``most``.
     """
     branched = set(inside)
     rest = tuple(o for o in problem.application.order if o not in branched)
     found = tuple(islice(_choices(problem, rest, {}), most + 1))
     if len(found) > most:
         raise PlacementError(
-            f"there are more than {most:,} ways to place what several sources lead to",
-            hint="name the layer of some of it with to_layer",
+            f"there are more than {most:,} ways to place the operators behind several sources",
+            hint="fix the layer of some of them with to_layer",
         )
     return tuple(dict(zip(rest, hosts, strict=True)) for hosts in found)
 
 
 def hosts_of(problem: Problem, operator: int) -> tuple[int, ...]:
-    """List the hosts that an operator may run on; raise PlacementError where it has no list."""
+    """Return the hosts on which an operator may run; raise PlacementError if it has no list."""
     what = problem.application.operators[operator]
     if what.host is not None:
         return (what.host,)
@@ -81,7 +81,7 @@ def hosts_of(problem: Problem, operator: int) -> tuple[int, ...]:
 
 
 def _choices(problem: Problem, operators: tuple[int, ...], placed: dict[int, int]) -> Iterator[tuple[int, ...]]:
-    """Give the ways to place operators, upstream first, on their hosts; data must have a way."""
+    """Yield the ways to place operators, upstream first, on their hosts; data must have a route."""
     if len(placed) == len(operators):
         yield tuple(placed[o] for o in operators)
         return

@@ -1,9 +1,9 @@
-"""Loops over cut tables: what a selection costs, and the search for the best within limits. Pure.
+"""Loops over cut tables: the cost of a selection, and the search for the best one within limits. Pure.
 
-The search is branch and bound, depth first. At every step it strikes choices out that cannot be part of
-anything better: those that with what is certain already break a limit, or cost too much. What is certain are
-the processes, bytes and bits that all choices left to a branch have in common; queues only grow by more, so
-that times with these alone are lower bounds. B has a multiplier (Lagrange) in the bound of the cost.
+The search is depth-first branch and bound. At every step it removes choices that cannot be part of a better
+selection: with the certain load they already exceed a limit, or cost too much. Certain are the processes, bytes
+and bits common to all remaining choices of a branch; queues only grow with more load, so times with these alone
+are lower bounds. B has a Lagrange multiplier in the bound of the cost.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headwater.placement.queueing import Floats
 
 
 def _find_certain(shape: CutShape, numbers: Numbers, room: Space, alive: Bools) -> None:
-    """Find what the choices left to each branch have in common: processes, least bytes and bits."""
+    """Compute the common part of each branch's remaining choices: processes, least bytes and bits."""
     begin(shape, numbers, room)
     room.memory[:] = 0.0
     room.bits[:] = 0.0
@@ -75,7 +75,7 @@ def _find_certain(shape: CutShape, numbers: Numbers, room: Space, alive: Bools) 
 
 
 def _breaks(shape: CutShape, numbers: Numbers, room: Space, b: int, c: int) -> bool:
-    """Tell whether a choice finds no room beside what is certain, or parts what has to stay together."""
+    """Return whether a choice has no room beside the certain load, or separates merged rows."""
     for n in range(len(room.memory)):
         beside = room.memory[n] - room.least_memory[b, n]
         if beside + numbers.memory[b, c, n] > numbers.memory_free[n] * (1 + ROUNDING):
@@ -103,7 +103,7 @@ def _strike(
     most_cloud: float,
     best: float,
 ) -> float:
-    """Strike choices out until nothing changes; give the least cost that is left, ∞ where nothing is."""
+    """Remove choices until nothing changes; return the least remaining cost, ∞ if there is none."""
     count, least = len(shape.choices), room.bounds
     nothing = np.zeros(0, dtype=np.int64)
     coupled = len(room.memory) + len(room.bits) + shape.keys > 0
@@ -112,7 +112,7 @@ def _strike(
         find_latencies(shape, numbers, room)
         room.joined[:] = -1.0
         bound = numbers.trunk_cost
-        if multiplier > 0.0:  # else there may be no limit to multiply with
+        if multiplier > 0.0:  # at 0 the limit may be infinite
             bound -= multiplier * (most_cloud - numbers.trunk_cloud)
         certain_cloud = numbers.trunk_cloud
         for b in range(count):
@@ -161,7 +161,7 @@ def _strike(
 
 
 def _multiplier(shape: CutShape, numbers: Numbers, alive: Bools, own: Floats, most_cloud: float) -> float:
-    """Find the price of B that lifts the bound most; 0 where the cheapest keep to it anyhow."""
+    """Return the price of B with the highest bound; 0 if the cheapest choices meet the limit."""
     if math.isinf(most_cloud):
         return 0.0
     low, high = 0.0, 0.0
@@ -204,9 +204,9 @@ def _search(
     steps: int,
     most_steps: int,
 ) -> tuple[Ints, float, float, int]:
-    """Give the selection of least cost, that cost, the least there could be, and the steps it took.
+    """Return the selection of least cost, its cost, a lower bound, and the number of steps.
 
-    ``own``: [b, c] cost. It ends after ``steps`` with what it has, after ``most_steps`` without anything.
+    ``own``: [b, c] cost. The search ends after ``steps`` if it found a selection, after ``most_steps`` if not.
     """
     count, most = numbers.allowed.shape
     found, cheapest = np.full(count, -1, dtype=np.int64), np.zeros(count, dtype=np.int64)
@@ -245,7 +245,7 @@ def _search(
             if b >= 0:
                 leasts[depth] = room.bounds[b]
                 prices[depth] = room.price[b]
-            # The cheapest choices left: these may keep to the limits, and are bounds else.
+            # The cheapest remaining choices: they may meet the limits, and else give bounds.
             _, cloud, fits = measure(shape, numbers, room, cheapest, times)
             keeps = fits and cloud <= limits[1] and times.max() <= limits[0]
             if not keeps and depth == 0:
@@ -286,7 +286,7 @@ def _ease(
     selection: Ints,
     times: Floats,
 ) -> bool:
-    """Find a selection that keeps to the limits by a price on shared cpu, as low as will do."""
+    """Search a selection within the limits, with the lowest sufficient price on shared cpu."""
     dearest, heaviest = 0.0, 0.0
     for b in range(len(shape.choices)):
         for c in range(shape.choices[b]):
@@ -334,7 +334,7 @@ def _better(
     selection: Ints,
     times: Floats,
 ) -> None:
-    """Change one branch's choice after another for the cheapest that keeps to the limits."""
+    """Improve one branch's choice after another to the cheapest within the limits."""
     for _ in range(2):
         changed = False
         for b in range(len(shape.choices)):
@@ -356,7 +356,7 @@ def _better(
 
 
 def _is_possible(shape: CutShape, numbers: Numbers, room: Space, most_seconds: float, most_cloud: float) -> bool:
-    """Tell whether a look at the choices leaves it open that some selection keeps to limits."""
+    """Return whether a quick check leaves it possible that a selection meets the limits."""
     alive = numbers.allowed.copy()
     left = _strike(shape, numbers, room, alive, numbers.cost, 0.0, most_seconds, most_cloud, math.inf)
     return left < math.inf
@@ -380,7 +380,7 @@ _PARTS: tuple[Callable[..., Any], ...] = (
 
 @cache
 def loops(compile_them: bool) -> Loops:
-    """Give the loops; compiled ones take seconds once on a machine."""
+    """Return the loops; the first compilation on a machine takes seconds."""
     if not compile_them:
         return Loops(find_lone, measure, _search, _is_possible)
     return Loops(*(compiled(loop, _PARTS) for loop in (find_lone, measure, _search, _is_possible)))  # type: ignore[arg-type]

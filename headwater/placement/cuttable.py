@@ -1,8 +1,8 @@
-"""Every way to cut every branch as arrays of numbers, for schedulers that decide again and again. Pure.
+"""All cuts of all branches as arrays of numbers, for schedulers that decide repeatedly. Pure.
 
-A ``CutTable`` looks at the graph and the network once: which choices there are, and which hosts, links and
-processes each takes. ``at`` fills in what changes from moment to moment, the sources' rates and what others
-take: a handful of array operations. What several sources lead to is the *trunk*; it has its place.
+A ``CutTable`` evaluates graph and network once: the choices, and the hosts, links and processes of each. ``at``
+fills in the changing numbers, the sources' rates and the usage by others, with a few array operations. The
+operators behind several sources are the *trunk*, whose place is fixed.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from headwater.placement.usage import Weights, prices
 
 @dataclass(frozen=True, eq=False)
 class CutTable:
-    """A problem over a tree of zones as tables; ``trunk``: where the operators of no branch are.
+    """A problem over a tree of zones as tables; ``trunk``: the hosts of operators in no branch.
 
-    Raises PlacementError where zones are no tree.
+    Raises PlacementError if the zones are not a tree.
     """
 
     problem: Problem
@@ -39,12 +39,12 @@ class CutTable:
 
     def __post_init__(self) -> None:
         if not isinstance(self.problem.network, Tree):
-            raise PlacementError("schedulers cut between the zones of a tree, and this network is none")
+            raise PlacementError("schedulers need a tree of zones, and this network is not a tree")
 
     # ------------------------------------------------------------ choices and placements
 
     def placement(self, selection: Ints) -> Placement:
-        """Give the placement that a choice for each branch makes."""
+        """Return the placement of a selection."""
         placed = dict(self.trunk)
         for branch, choice in zip(self.branches, selection.tolist(), strict=True):
             placed |= zip(branch.operators, branch.choices[choice], strict=True)
@@ -52,7 +52,7 @@ class CutTable:
         return tuple(placed[o] if what.host is None else what.host for o, what in enumerate(operators))
 
     def selection(self, placement: Placement) -> Ints | None:
-        """Give the choices that make a placement; None where there are none."""
+        """Return the selection of a placement; None if there is none."""
         found = []
         for branch, numbers in zip(self.branches, self._numbers, strict=True):
             found.append(numbers.get(tuple(placement[o] for o in branch.operators), -1))
@@ -66,7 +66,7 @@ class CutTable:
 
     @cached_property
     def hosts(self) -> Ints:
-        """[b, c, i]: where each operator is; −1 fills up."""
+        """[b, c, i]: the host of each operator; −1 is padding."""
         width = max((len(branch.operators) for branch in self.branches), default=0)
         most = max((len(branch.choices) for branch in self.branches), default=0)
         found = np.full((len(self.branches), most, width), -1, dtype=np.int64)
@@ -84,11 +84,11 @@ class CutTable:
         pinned = self.problem.application.operators[node].host
         return self.trunk[node] if pinned is None else pinned
 
-    # ------------------------------------------------------------ what stays
+    # ------------------------------------------------------------ constant numbers
 
     @cached_property
     def shape(self) -> CutShape:
-        """All that stays."""
+        """All constant numbers."""
         application, width = self.problem.application, self.hosts.shape[2]
         nodes = {o: width + n for n, o in enumerate(self.nodes)}
         streams = max(map(len, self._streams), default=0)
@@ -128,7 +128,7 @@ class CutTable:
 
     @cached_property
     def _streams(self) -> tuple[tuple[Stream, ...], ...]:
-        """Those out of each branch's operators, nearest to sinks first."""
+        """Streams out of each branch's operators, nearest to sinks first."""
         found = []
         for branch in self.branches:
             place = {o: i for i, o in enumerate(branch.operators)}
@@ -144,7 +144,7 @@ class CutTable:
 
     @cached_property
     def _processes(self) -> tuple[tuple[int, int], ...]:
-        """An operator of each process, and its host."""
+        """One operator of each process, and its host."""
         return tuple(self._process_numbers[1])
 
     @cached_property
@@ -196,7 +196,7 @@ class CutTable:
     def _routes(
         self,
     ) -> tuple[Ints, tuple[tuple[int, int, int, int], ...], tuple[tuple[Link, ...] | None, ...]]:
-        """[b, c, k] the number of a way; for each way branch, stream, hosts; and its route."""
+        """Return [b, c, k], the index of a way; for each way branch, stream, hosts; and its route."""
         streams = max(map(len, self._streams), default=0)
         found = np.full((*self.hosts.shape[:2], streams), -1, dtype=np.int64)
         numbers: dict[tuple[int, int, int, int], int] = {}
@@ -216,9 +216,9 @@ class CutTable:
 
     @cached_property
     def _keys(self) -> tuple[Ints, Ints]:
-        """Number the streams that leave a zone which several branches can be in, and say where they go.
+        """Number the streams that leave a zone open to several branches, and return their destinations.
 
-        Rows of several locations that have come together in a zone are in one channel: they stay together.
+        Rows of several locations that were merged in a zone are in one channel and stay together.
         """
         zones = self.problem.hosts.zone
         names: dict[tuple[str, str, int], set[int]] = {}
@@ -245,7 +245,7 @@ class CutTable:
                 key[b, c, k], found[b, c, k] = numbers[name], zone
         return key, found
 
-    # ------------------------------------------------------------ what changes
+    # ------------------------------------------------------------ changing numbers
 
     @cached_property
     def _per_event(self) -> tuple[Floats, Floats, Floats]:
@@ -296,7 +296,7 @@ class CutTable:
 
     @cached_property
     def _trunk_ways(self) -> tuple[tuple[float, tuple[Link, ...]], ...]:
-        """For each stream of the trunk its propagation and its route."""
+        """For each stream of the trunk its propagation delay and its route."""
         zone_of, route = self.problem.zone_of, self.problem.network.route
         ends = [(self._node_host(u), self._node_host(v)) for u, v in self._trunk_streams]
         routes = [route(zone_of(lower), zone_of(upper)) for lower, upper in ends]
@@ -304,12 +304,12 @@ class CutTable:
 
     @cached_property
     def shared_hosts(self) -> Ints:
-        """Hosts with an end to their memory that several branches can use."""
+        """Hosts of finite memory that several branches can use."""
         return np.flatnonzero((self._users > 1) & np.isfinite(self.problem.hosts.memory))
 
     @cached_property
     def shared_links(self) -> Ints:
-        """Links, by the zone below, with an end to their bandwidth that several branches can use."""
+        """Links of finite bandwidth, by the lower zone, that several branches can use."""
         users = np.zeros(self.problem.network.zones, dtype=np.int64)
         for b in range(len(self.branches)):
             own = {z for w, route in zip(*self._routes[1:], strict=True) if w[0] == b for z, _ in route or ()}
@@ -360,14 +360,14 @@ class CutTable:
 
     @cached_property
     def _has_way(self) -> Bools:
-        """[b, c]: whether there is a route for all its streams."""
+        """[b, c]: whether all its streams have a route."""
         there = np.array([route is not None for route in self._routes[2]] + [True])
         routed = there[self._way].all(axis=2)
         return np.logical_and(routed, np.arange(routed.shape[1]) < self.shape.choices[:, None])
 
     @cached_property
     def _prices(self) -> tuple[Floats, Floats, Floats]:
-        """RU of bytes × bytes by host and of bits × bits by link; and which links lead into a cloud."""
+        """RU per bytes × bytes by host and per bits × bits by link; and the links that lead into a cloud."""
         parents, cloud = self.network.parents, self.problem.topology.cloud
         memory, links = prices(self.problem, self.weights)
         by_link = np.array([links.get((z, int(p)), 0.0) for z, p in enumerate(parents)])
@@ -384,7 +384,7 @@ class CutTable:
         return count, cpu
 
     def at(self, load: CutLoad, *, keep_links: bool = True) -> Numbers:
-        """Fill in what changes; ``keep_links``: links' bandwidth is a limit, not only a cause of delay."""
+        """Fill in the changing numbers; ``keep_links``: links' bandwidth is a limit, not only a cause of delay."""
         hosts, network = self.problem.hosts, self.network
         rates = np.array([load.rates[source] for source in self.problem.application.sources])
         own = rates[self._source_of]
@@ -432,13 +432,13 @@ class CutTable:
         )
 
     def taken(self, load: CutLoad, placement: Placement) -> CutLoad:
-        """Give what there is for others to reckon with when a placement runs at a load.
+        """Return the usage that others have to consider when a placement runs at a load.
 
-        Raises PlacementError where no selection makes the placement.
+        Raises PlacementError if no selection makes the placement.
         """
         selection = self.selection(placement)
         if selection is None:
-            raise PlacementError("the placement is none of the table's")
+            raise PlacementError("the placement is not in the table")
         rates = np.array([load.rates[source] for source in self.problem.application.sources])
         own, trunk = rates[self._source_of], self._trunk_at(rates)
         cells = np.arange(len(selection)) * self.hosts.shape[1] + selection
@@ -455,7 +455,7 @@ class CutTable:
         return CutLoad(rates=load.rates, memory=memory, processes=processes, links=links)
 
     def memory_below(self, load: CutLoad, b: int, choice: int) -> float:
-        """Give the bytes that a choice takes of hosts outside of clouds."""
+        """Return the bytes that a choice takes of hosts outside of clouds."""
         of, cell = self._of_hosts, b * self.hosts.shape[1] + choice
         outside = ~self.problem.topology.cloud[self.problem.hosts.zone[of.where]]
         rate = load.rates[self.branches[b].source]
@@ -463,7 +463,7 @@ class CutTable:
         return float(amounts[(of.cell == cell) & outside].sum())
 
     def _trunk_at(self, rates: Floats) -> Trunk:
-        """Give what the trunk takes at some rates."""
+        """Return the usage by the trunk at some rates."""
         operators, (events, came, gone) = self.problem.application.operators, self._per_event
         memory, bits = np.zeros(len(self.problem.hosts)), np.zeros(self.problem.network.zones)
         work, arrived = np.zeros(len(self.nodes)), np.zeros(len(self.nodes))

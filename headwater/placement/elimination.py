@@ -1,6 +1,6 @@
-"""Least sums of tables over few variables each: bucket elimination (Dechter 1999). Pure.
+"""Minimum of a sum of tables over few variables each: bucket elimination (Dechter 1999). Pure.
 
-A graph of operators is narrow: eliminating them one by one makes tables over two or three of them only.
+A graph of operators is narrow: eliminating them one by one needs tables over only two or three of them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy as np
 from headwater.placement.queueing import Floats
 
 Factor = tuple[tuple[int, ...], Floats]
-"""Variables, and a cost for each combination of their values: an axis for each."""
+"""Variables, and a cost for each combination of their values, one axis per variable."""
 
 
 @dataclass(frozen=True, eq=False)
 class Eliminated:
-    """What elimination leaves: with it, the least cost of any start of ``order`` is looked up.
+    """Result of an elimination: gives the least cost of any prefix of ``order``.
 
-    ``order``: later variables' tables are over earlier ones only. ``tables``: for each variable the
-    variables of its table, itself first, and the table: the least that all behind it in ``order`` can add.
-    ``least``: the same without the variable itself. ``bound``: the least of all.
+    ``order``: later variables' tables are over earlier ones only. ``tables``: for each variable the variables of its
+    table, itself first, and the table: the least that all later variables in ``order`` can add. ``least``: the same
+    without the variable itself. ``bound``: the overall minimum.
     """
 
     order: tuple[int, ...]
@@ -33,11 +33,11 @@ class Eliminated:
 
     @property
     def entries(self) -> int:
-        """How many entries all tables have."""
+        """Number of entries of all tables."""
         return sum(table.size for _, table in self.tables.values())
 
     def increments(self, variable: int, values: Mapping[int, int]) -> Floats:
-        """Give how much each value of a variable adds to the bound, with earlier variables' values given."""
+        """Return the increase of the bound by each value of a variable, given earlier variables' values."""
         scope, table = self.tables[variable]
         given = tuple(values[v] for v in scope[1:])
         least = float(self.least[variable][given])
@@ -46,9 +46,9 @@ class Eliminated:
 
 
 def eliminate(sizes: Mapping[int, int], factors: Sequence[Factor], most: int) -> Eliminated | None:
-    """Eliminate all variables; None where a table would get more than ``most`` entries.
+    """Eliminate all variables; None if a table would have more than ``most`` entries.
 
-    ``sizes``: for each variable how many values it has.
+    ``sizes``: for each variable its number of values.
     """
     order = _order(sizes, [scope for scope, _ in factors], most)
     if order is None:
@@ -61,7 +61,7 @@ def eliminate(sizes: Mapping[int, int], factors: Sequence[Factor], most: int) ->
         mine = [f for f in remaining if variable in f[0]]
         remaining = [f for f in remaining if variable not in f[0]]
         scope = (variable, *sorted({v for s, _ in mine for v in s} - {variable}))
-        # Small ones first: the sum gets large once.
+        # Small ones first: the sum grows large only once.
         mine.sort(key=lambda f: f[1].size)
         table = np.zeros([sizes[variable]] + [1] * (len(scope) - 1))
         for factor in mine:
@@ -76,7 +76,7 @@ def eliminate(sizes: Mapping[int, int], factors: Sequence[Factor], most: int) ->
 
 
 def _aligned(factor: Factor, scope: tuple[int, ...]) -> Floats:
-    """Turn a factor's axes into the order of a scope, with one of length 1 for what it lacks."""
+    """Reorder a factor's axes to a scope, with length 1 for missing variables."""
     variables, table = factor
     axes = [variables.index(v) for v in scope if v in variables]
     shape = [table.shape[variables.index(v)] if v in variables else 1 for v in scope]
@@ -84,7 +84,7 @@ def _aligned(factor: Factor, scope: tuple[int, ...]) -> Floats:
 
 
 def _order(sizes: Mapping[int, int], scopes: Sequence[tuple[int, ...]], most: int) -> tuple[int, ...] | None:
-    """Choose the order: always the variable whose table is smallest."""
+    """Choose the order greedily: the variable with the smallest table first."""
     near: dict[int, set[int]] = {v: set() for v in sizes}
     for scope in scopes:
         for v in scope:

@@ -1,7 +1,7 @@
-"""The selection of least RU within all limits; where there is none, why, and the least bad. Pure.
+"""The selection of least RU within all limits; if there is none, the reason and the nearest one. Pure.
 
-Where TSOO's heuristics move one cut after another, this searches all (``headwater.placement.cutsearch``). A
-price on each operator that would have to move keeps it from changing more than pays.
+TSOO's heuristics move one cut after another; this searches all (``headwater.placement.cutsearch``). A price on
+each moved operator prevents changes that do not pay.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from headwater.placement.tsoo import hasten
 
 @dataclass(frozen=True, kw_only=True)
 class Exactness:
-    """How far the search goes, and what a change costs.
+    """Effort of the search, and the price of a change.
 
-    ``steps``: of the search once something is found; ``most_steps``: until then. ``price``: of each operator
-    that is moved, as a share of the RU of what runs. ``stay``: keep what runs where nothing keeps to all
-    limits; else take the least bad.
+    ``steps``: limit after a selection is found; ``most_steps``: limit before. ``price``: of each moved operator, as a
+    share of the RU of the running placement. ``stay``: keep the running placement if no placement meets all
+    limits; else take the nearest one.
     """
 
     steps: int = 40
@@ -34,7 +34,7 @@ class Exactness:
 
 
 def tsoo_exact(situation: Situation, how: Exactness | None = None) -> ScheduleDecision:
-    """Choose the selection of least RU, changes at their price, that keeps to all limits."""
+    """Return the selection of least RU, including the price of changes, within all limits."""
     how = how or Exactness()
     own = situation.numbers.cost
     if situation.current is not None and how.price:
@@ -60,7 +60,7 @@ def _search(
 
 
 def _least_bad(situation: Situation) -> Ints:
-    """Find what comes nearest to the limits: room first, then bandwidth, then time."""
+    """Return the selection nearest to the limits: room first, then bandwidth, then time."""
     limits = situation.limits
     found, best = situation.all_up, (True, math.inf, math.inf)
     candidates = [situation.all_up, situation.all_down, *_eased(situation)]
@@ -75,7 +75,7 @@ def _least_bad(situation: Situation) -> Ints:
 
 
 def _eased(situation: Situation) -> list[Ints]:
-    """Give selections that are cheapest at several prices of bandwidth and of shared cpu."""
+    """Return the cheapest selections at several prices of bandwidth and of shared cpu."""
     numbers, burden = situation.numbers, situation.space.burden
     own = np.where(numbers.allowed, numbers.cost, np.inf)
     found = []
@@ -88,15 +88,15 @@ def _eased(situation: Situation) -> list[Ints]:
 
 
 def lacking(situation: Situation) -> Shortage | None:
-    """Name a limit that no selection keeps to, with the least that it would have to be.
+    """Return a limit that no selection meets, with the least value that can be met.
 
-    None where that is not certain: there may be a selection that a search would find with more steps.
+    None if that is not certain: a longer search might find a selection.
     """
     table, numbers, limits = situation.table, situation.numbers, situation.limits
     for b, branch in enumerate(table.branches):
         if not numbers.allowed[b].any():
             name = table.problem.application.operators[branch.source].name
-            return Shortage("memory or bandwidth", f"every cut of what '{name}' feeds", 1, 0, "cuts")
+            return Shortage("memory or bandwidth", f"every cut of the operators fed by '{name}'", 1, 0, "cuts")
     least = numbers.trunk_cloud + float(
         np.where(numbers.allowed, numbers.into_cloud, np.inf).min(axis=1, initial=np.inf).sum()
     )
@@ -108,7 +108,7 @@ def lacking(situation: Situation) -> Shortage | None:
         return bool(situation.loops.is_possible(*of, seconds, limits.max_bandwidth))
 
     if not is_possible(math.inf):
-        return Shortage("memory or bandwidth", "what several locations share", 1, 0, "cuts")
+        return Shortage("memory or bandwidth", "hosts and links shared by several locations", 1, 0, "cuts")
     if is_possible(limits.most_seconds):
         return None
     # By halves to a percent: no selection is quicker than this.
@@ -116,8 +116,8 @@ def lacking(situation: Situation) -> Shortage | None:
     while not is_possible(high):
         low, high = high, 2 * high
         if high > FOR_EVER:
-            return Shortage("max_latency", "the slowest way from a source", math.inf, limits.max_latency, "s")
+            return Shortage("max_latency", "the slowest path from a source", math.inf, limits.max_latency, "s")
     while high - low > 0.01 * low:
         middle = (low + high) / 2
         low, high = (low, middle) if is_possible(middle) else (middle, high)
-    return Shortage("max_latency", "the slowest way from a source", low, limits.max_latency, "s")
+    return Shortage("max_latency", "the slowest path from a source", low, limits.max_latency, "s")

@@ -1,4 +1,4 @@
-"""What rates will be next, from what they were: so that a change comes before a limit breaks. Pure."""
+"""Forecasts of rates from their history, so that a change precedes a violated limit. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from headwater.core.errors import PlacementError, suggestion
 
 Forecast = Callable[[Sequence[float]], float]
-"""From values at equal distances, the oldest first and at least one, to the next one."""
+"""From values at equal intervals (at least one, oldest first) to the next value."""
 
 
 def last_value(seen: Sequence[float]) -> float:
-    """Expect what was last.
+    """Predict the last value.
 
     >>> last_value([1.0, 3.0])
     3.0
@@ -22,7 +22,7 @@ def last_value(seen: Sequence[float]) -> float:
 
 
 def ewma(seen: Sequence[float], *, weight: float = 0.5) -> float:
-    """Expect the average, in which each value has ``weight`` of what newer ones leave.
+    """Predict the moving average, in which each value has ``weight`` of the rest left by newer ones.
 
     >>> ewma([1.0, 3.0])
     2.0
@@ -34,11 +34,11 @@ def ewma(seen: Sequence[float], *, weight: float = 0.5) -> float:
 
 
 def trend(seen: Sequence[float], *, weight: float = 0.8, turn: float = 0.5, damped: float = 0.5) -> float:
-    """Expect that it goes on as of late: level and trend, the trend half of itself with each step.
+    """Predict level plus trend; the trend is damped, so it loses half of itself with each step.
 
     Holt 1957, damped as in Gardner and McKenzie 1985.
 
-    Unlike an average, it expects more only of what rises. Never below 0.
+    Unlike an average, it predicts a higher value only for a rising series. Never below 0.
 
     >>> round(trend([1.0, 2.0, 3.0, 4.0]), 1), round(trend([9.0, 9.0, 1.0]), 1), trend([2.0, 2.0])
     (4.2, 1.0, 2.0)
@@ -52,9 +52,9 @@ def trend(seen: Sequence[float], *, weight: float = 0.8, turn: float = 0.5, damp
 
 
 def holt_winters(seen: Sequence[float], *, season: int = 0, most: int = 500) -> float:
-    """Expect level and trend to go on, and a season where at least two of its length were seen.
+    """Predict level and trend, and a season once two seasons were seen.
 
-    Fitted to the newest ``most`` values; the last value where there are too few. Never below 0.
+    Fitted to the newest ``most`` values; the last value if there are too few. Never below 0.
     """
     values = list(seen[-most:])
     if len(values) < 4:
@@ -67,7 +67,7 @@ def holt_winters(seen: Sequence[float], *, season: int = 0, most: int = 500) -> 
         ) from error
     seasonal = {"seasonal": "add", "seasonal_periods": season} if 1 < season <= len(values) // 2 else {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # where the fit does not converge, its best is used
+        warnings.simplefilter("ignore")  # a fit that does not converge is still used
         model = ExponentialSmoothing(values, trend="add", damped_trend=True, **seasonal)
         found = float(model.fit().forecast(1)[0])
     return max(0.0, found) if math.isfinite(found) else values[-1]
@@ -82,10 +82,10 @@ FORECASTS: Mapping[str, Forecast] = {
 
 
 def forecast(name: str) -> Forecast:
-    """Find a forecast; raise PlacementError where there is none of this name."""
+    """Return a forecast by name; raise PlacementError if it is unknown."""
     if name not in FORECASTS:
         raise PlacementError(
-            f"there is no forecast '{name}'",
+            f"unknown forecast '{name}'",
             hint=suggestion(name, FORECASTS, "the forecasts are"),
         )
     return FORECASTS[name]

@@ -1,7 +1,7 @@
-"""Strategies that place one operator after the other: the AELS family and what it is measured against. Pure.
+"""Strategies that place one operator after the other: the AELS family and its baselines. Pure.
 
-Each takes any ``Search``: with ``Scan`` it does what the paper's listing does, with ``Indexed`` the same in a
-time that hardly grows with the network.
+Each takes any ``Search``: ``Scan`` follows the paper's listing, ``Indexed`` gives the same result in a time that
+hardly grows with the network.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def cloud_only(problem: Problem, searching: Searching) -> Placement:
 
 
 def aels(problem: Problem, searching: Searching, *, edge_first: bool = False) -> Placement:
-    """Place every operator where its service and what comes from upstream take least (section 4.3.1).
+    """Place every operator where service and transfers from upstream take least time (section 4.3.1).
 
-    ``edge_first``: a cloud only where no edge host will do, as the authors' simulator has it.
+    ``edge_first``: use a cloud only if no edge host fits, as in the authors' simulator.
     """
     if edge_first:
         return _one_by_one(problem, searching, _edge_first)
@@ -40,8 +40,8 @@ def aels(problem: Problem, searching: Searching, *, edge_first: bool = False) ->
 def aels_rp(problem: Problem, searching: Searching) -> Placement:
     """Place operators by region patterns (section 4.3.2).
 
-    Those that lead to a sink at the edge go to an edge host as in AELS, or to a cloud where none will do;
-    the others to the cloud nearest to their sink.
+    Operators that lead to a sink at the edge go to an edge host as in AELS, or to a cloud if none fits; the others
+    go to the cloud nearest to their sink.
     """
 
     def choose(search: Search, operator: int) -> int | None:
@@ -53,7 +53,7 @@ def aels_rp(problem: Problem, searching: Searching) -> Placement:
 
 
 def aels_rp_la(problem: Problem, searching: Searching) -> Placement:
-    """Place operators by region patterns on a few hosts that latency speaks for (section 4.3.3)."""
+    """Place operators by region patterns on a few hosts chosen by latency (section 4.3.3)."""
 
     def choose(search: Search, operator: int) -> int | None:
         to_edge = _leads_to_edge(problem, operator)
@@ -78,10 +78,10 @@ GREEDY: dict[str, Callable[..., Placement]] = {
 
 
 def _one_by_one(problem: Problem, searching: Searching, choose: _Choice) -> Placement:
-    """Place operators in the deployment sequence; raise Unplaceable where one finds no host.
+    """Place operators in the deployment sequence; raise Unplaceable if one finds no host.
 
-    One that may run on listed hosts only, none of them in a cloud, takes the cheapest of them where the
-    strategy would have it in a cloud.
+    An operator limited to hosts outside of clouds takes the cheapest of them where the strategy would choose a
+    cloud.
     """
     placing = Placing(problem)
     search = searching(placing)
@@ -107,16 +107,16 @@ def _edge_first(search: Search, operator: int) -> int | None:
 
 
 def _leads_to_edge(problem: Problem, operator: int) -> bool:
-    """Tell whether an operator is of the edge region: it shares a path with a sink at the edge.
+    """Return whether an operator is in the edge region: it shares a path with a sink at the edge.
 
-    A sink that is not pinned counts as one of the cloud.
+    A sink that is not pinned counts as a cloud sink.
     """
     sinks = (problem.application.operators[sink].fixed for sink in problem.reached[operator])
     return any(host is not None and not problem.in_cloud(host) for host in sinks)
 
 
 def _cloud_of_sink(search: Search, operator: int) -> int | None:
-    """Take the cloud host of the operator's sink, else the one in the cloud nearest to it that will do."""
+    """Return the cloud host of the operator's sink, else a host that fits in the cloud nearest to it."""
     problem = search.placing.problem
     for sink in sorted(problem.reached[operator]):
         host = problem.application.operators[sink].fixed
@@ -134,7 +134,7 @@ def _cloud_of_sink(search: Search, operator: int) -> int | None:
 
 
 def _listed(search: Search, operator: int) -> Iterable[int]:
-    """List the hosts of the three schemes: in situ, in transit, where the sinks are."""
+    """Return the hosts of the three schemes: in situ, in transit, at the sinks."""
     placing = search.placing
     problem, cloud = placing.problem, placing.problem.topology.cloud
     listed: dict[int, None] = {}
@@ -169,7 +169,7 @@ def _listed(search: Search, operator: int) -> Iterable[int]:
 
 
 def _least(latency: Floats, zones: Bools, but: int) -> int | None:
-    """Find the zone of least latency among some, but for one."""
+    """Return the zone of least latency among some, except one."""
     of = np.where(zones, latency, np.inf)
     of[but] = np.inf
     found = int(np.argmin(of))

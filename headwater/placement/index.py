@@ -1,9 +1,9 @@
-"""An index of hosts by zone and LAN latency, so that a search looks at few of a million. Pure.
+"""An index of hosts by zone and LAN latency, so that a search looks at few of a million hosts. Pure.
 
-Hosts of a zone are in the order of their LAN latency, in blocks that know the most that any host of theirs
-has left. A search takes zones whose way is short enough, in them blocks that have room, in these hosts until
-the LAN latency alone costs too much. It holds for hosts of any kind and any load, and what the placement at
-hand has taken is looked up for the few hosts it concerns.
+Hosts of a zone are sorted by LAN latency, in blocks that know the largest free capacities of their hosts. A
+search visits zones with a short enough route, in them blocks that have room, in these hosts until the LAN
+latency alone costs too much. It is exact for hosts of any kind and load; the usage of the current placement is
+looked up for the few hosts concerned.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from headwater.placement.queueing import Floats
 
 _BLOCK = 256
 _COMPARED, _WIDEST = 4096, 6
-"""Hosts of a zone that are compared to find its front, and the most it has."""
+"""Hosts compared to find the front of a zone, and the largest size of a front."""
 _MANY = 20_000
-"""Hosts from which on it is worth while to compile."""
+"""Hosts from which compilation pays off."""
 _known: WeakKeyDictionary[Topology, Index] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class Front:
-    """Hosts of a zone that no nearer one beats in everything.
+    """Hosts of a zone that no nearer host dominates.
 
-    ``complete``: none such is missing. ``rest``: the least LAN latency and the most LAN bandwidth, cpu, free
-    cpu and free memory of any other host of the zone; None: there is none.
+    ``complete``: whether it contains all such hosts. ``rest``: the least LAN latency and the most LAN bandwidth, cpu,
+    free cpu and free memory of any other host of the zone; None: there is none.
     """
 
     hosts: tuple[int, ...]
@@ -45,10 +45,10 @@ class Front:
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """Hosts in the order of zone, LAN latency and number, and what their blocks have at most.
+    """Hosts sorted by zone, LAN latency and number, and the maxima of their blocks.
 
-    ``blocks``: for each zone where its blocks begin, and where the last one's end. ``starts``: the same for
-    blocks and hosts.
+    ``blocks``: for each zone the start of its blocks, and the end of the last. ``starts``: the same for blocks and
+    hosts.
     """
 
     host: Ints
@@ -65,7 +65,7 @@ class Index:
 
     @cached_property
     def best(self) -> tuple[float, ...]:
-        """The best of all hosts in each respect: as ``Front.rest``."""
+        """The best value of all hosts in each respect, as in ``Front.rest``."""
         return self._best(np.arange(len(self.host)))
 
     @cached_property
@@ -73,12 +73,12 @@ class Index:
         return {}
 
     def count(self, zone: int) -> int:
-        """Give how many hosts a zone has."""
+        """Return the number of hosts of a zone."""
         start, end = self._reach(zone)
         return end - start
 
     def front(self, zone: int, depth: int) -> Front:
-        """Find a zone's hosts that none other beats; with these set aside, those of the others; and so on."""
+        """Return a zone's hosts that no other dominates; at ``depth`` n, after removal of n earlier fronts."""
         if (zone, depth) not in self._fronts:
             self._fronts[zone, depth] = self._find_front(zone, depth)
         return self._fronts[zone, depth]
@@ -99,7 +99,7 @@ class Index:
         return int(self.starts[self.blocks[zone]]), int(self.starts[self.blocks[zone + 1]])
 
     def _unbeaten(self, among: Ints) -> tuple[list[int], bool]:
-        """Give those of some hosts that no nearer one beats, and whether these are all such."""
+        """Return the hosts that no nearer one dominates, and whether these are all."""
         front: list[int] = []
         while len(among) and len(front) < _WIDEST:
             front.append(int(among[0]))
@@ -107,7 +107,7 @@ class Index:
         return front, not len(among)
 
     def _is_beaten(self, by: int, hosts: Ints) -> Bools:
-        """Mark the hosts, none of them nearer, that have no more of anything than one."""
+        """Mark the hosts, none of them nearer, that one host dominates."""
         fields = (self.cpu, self.cpu_free, self.memory_free, self.lan_bandwidth)
         found: Bools = np.logical_and.reduce([field[hosts] <= field[by] for field in fields])
         return found
@@ -121,13 +121,13 @@ class Index:
 
     @cached_property
     def fields(self) -> tuple[Any, ...]:
-        """All that a search loops over."""
+        """All arrays of the search loop."""
         ordered = (self.host, self.lan_latency, self.lan_bandwidth, self.cpu, self.cpu_free, self.memory_free)
         return (*ordered, self.blocks, self.starts, self.most)
 
     @classmethod
     def of(cls, topology: Topology) -> Index:
-        """Give a topology's index; it is made once."""
+        """Return a topology's index, built once."""
         if topology not in _known:
             _known[topology] = cls._made(topology)
         return _known[topology]
@@ -159,7 +159,7 @@ class Index:
 
 
 class Indexed:
-    """Looks at few hosts; finds what ``Scan`` finds."""
+    """Looks at few hosts; returns the same as ``HostScan``."""
 
     def __init__(self, placing: Placing) -> None:
         self.placing = placing
@@ -171,7 +171,7 @@ class Indexed:
         placing = self.placing
         listed = placing.problem.application.operators[operator].hosts
         best, least = -1, math.inf
-        for host in placing.coming(operator).beside if listed is None else listed:
+        for host in placing.coming(operator).local if listed is None else listed:
             if zones is None or zones[placing.problem.zone_of(host)]:
                 cost = placing.cost(operator, host)
                 if cost < least or (cost == least < math.inf and host < best):
@@ -188,7 +188,7 @@ class Indexed:
         latency = placing.problem.hosts.lan_latency
         looked_at = [
             (float(latency[host]), host)
-            for host in (placing.coming(operator).beside if listed is None else listed)
+            for host in (placing.coming(operator).local if listed is None else listed)
             if placing.problem.zone_of(host) == zone and placing.cost(operator, host) < math.inf
         ]
         least, best = min(looked_at, default=(math.inf, -1))
@@ -199,7 +199,7 @@ class Indexed:
         return best if best >= 0 else None
 
     def _given(self, operator: int) -> tuple[Any, ...]:
-        """Give what the loop needs: what comes, what is needed, hosts, and what the placement has taken."""
+        """Return the loop's arguments: arriving streams, needs, hosts, and the usage of the placement."""
         placing, index = self.placing, self._index
         application, coming = placing.problem.application, placing.coming(operator)
         if self._last is not None and self._last[0] is coming:
@@ -215,7 +215,7 @@ class Indexed:
             application.work[operator],
             application.room[operator],
             *index.fields,
-            np.array(coming.beside, dtype=np.int32),
+            np.array(coming.local, dtype=np.int32),
             *placing.taken(),
         )
         self._last = coming, given
@@ -250,10 +250,10 @@ def _find(
     touched: Ints,
     taken: Floats,
 ) -> int:
-    """Give the host of least cost (or LAN latency) that is better than ``best``, else that one.
+    """Return the host of least cost (or LAN latency) if it is better than ``best``, else ``best``.
 
-    ``least`` is the cost of ``best``. Bounds are sums of the same terms in the same order as costs, each term
-    no greater: rounding keeps them below, so that nothing is lost to it.
+    ``least`` is the cost of ``best``. Bounds sum the same terms in the same order as costs, each term no greater:
+    with rounding they stay below, so no better host is missed.
     """
     first, shortest = -1, math.inf
     for z in range(first_zone, end_zone):
@@ -261,7 +261,7 @@ def _find(
             first, shortest = z, far[z]
     if first < 0:
         return best
-    # The nearest zone first: what is found there rules most others out.
+    # The nearest zone first: its hosts rule most others out.
     for turn in range(first_zone - 1, end_zone):
         z = first if turn < first_zone else turn
         if turn == first or not zones[z] or far[z] == math.inf or (far[z] > least and not by_latency):
@@ -303,7 +303,7 @@ def _find(
                     fits = True
                     for t in range(len(beside)):
                         if beside[t] == host[i]:
-                            fits = False  # its cost is another one, and known
+                            fits = False  # its cost differs, and is known
                     for t in range(len(touched)):
                         if touched[t] == host[i]:
                             fits = fits and (

@@ -1,4 +1,4 @@
-"""Better a placement step by step: operators move, alone or with others of their host, as it helps. Pure."""
+"""Improve a placement step by step: move operators, alone or with others of their host. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from headwater.placement.tables import choices_of
 
 
 def local_search(problem: Problem, start: Placement, search: Search, *, passes: int = 20) -> Placement:
-    """Move operators of a placement that holds, as long as this helps; at most ``passes`` times round.
+    """Move operators of a valid placement while this reduces AL; at most ``passes`` rounds.
 
-    ``search`` is over a placement without operators; it gets those of ``start``.
+    ``search`` is over an empty placement and receives the operators of ``start``.
     """
     placing = search.placing
     for operator in problem.application.order:
@@ -30,9 +30,9 @@ def local_search(problem: Problem, start: Placement, search: Search, *, passes: 
 
 
 def _moves(problem: Problem, search: Search) -> Iterator[tuple[tuple[int, ...], list[tuple[int, ...]]]]:
-    """Give what may move together, and where to: a host for each; as all is when it is their turn.
+    """Yield groups of operators to move, and the candidate hosts of each, at the current state.
 
-    Groups that belong together, else each free operator, and those of a host that streams join.
+    A group is one of the problem's, else a free operator, or connected operators of one host.
     """
     for group in problem.together:
         yield group, choices_of(problem, group)
@@ -58,7 +58,7 @@ def _together(problem: Problem, placing: Placing, operator: int) -> tuple[int, .
 
 
 def _move(problem: Problem, placing: Placing, group: Sequence[int], choices: Iterable[Sequence[int]]) -> bool:
-    """Put operators where they cost least; tell whether that is elsewhere."""
+    """Put operators where they cost least; return whether they moved."""
     old = [placing.placed[o] for o in group]
     best, least = old, _cost(problem, placing, group) * (1 - 1e-12)
     placing.take_all_back(group)
@@ -74,7 +74,7 @@ def _move(problem: Problem, placing: Placing, group: Sequence[int], choices: Ite
 
 
 def _cost(problem: Problem, placing: Placing, group: Sequence[int]) -> float:
-    """Give the part of AL that operators have a share in."""
+    """Return the part of AL that depends on the operators."""
     application, placed = problem.application, placing.placed
     streams = {
         stream
@@ -90,7 +90,7 @@ def _cost(problem: Problem, placing: Placing, group: Sequence[int]) -> float:
 
 
 def _hosts(problem: Problem, search: Search, group: Sequence[int]) -> Iterable[int]:
-    """List hosts worth trying: of neighbours, next to them, next to the sinks, in the nearest clouds."""
+    """Return candidate hosts: of neighbours, next to them, next to the sinks, in the nearest clouds."""
     application, placing = problem.application, search.placing
     neighbours = {
         other

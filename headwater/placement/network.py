@@ -1,6 +1,6 @@
-"""What lies between zones: latency and bandwidth of links, the way from zone to zone. Pure.
+"""The network between zones: latency and bandwidth of links, routes from zone to zone. Pure.
 
-Hosts' own access to their zone's LAN is with the hosts. Each link on a way is a queue of its own (M/M/1, as
+Hosts' own access to their zone's LAN is part of the hosts. Each link on a route is a queue of its own (M/M/1, as
 in eq. 8) plus its latency. Seconds, bits per second; ``bits`` are those of one event.
 """
 
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from headwater.placement.queueing import Floats, mm1, mm1_of
 
 Link = tuple[int, int]
-"""A directed way between two zones that has no zone between."""
+"""A directed link between two adjacent zones."""
 
 
 class StreamFlow(NamedTuple):
@@ -40,38 +40,38 @@ class Network(Protocol):
 
     @property
     def zones(self) -> int:
-        """How many zones there are."""
+        """Number of zones."""
 
     def route(self, lower: int, upper: int) -> tuple[Link, ...] | None:
-        """Give the links from zone to zone, none inside one; None where data cannot go."""
+        """Return the links from zone to zone, none inside one; None if there is no route."""
 
     def capacity(self, link: Link) -> float:
-        """Give a link's bandwidth."""
+        """Return a link's bandwidth."""
 
     def available(self, link: Link) -> float:
-        """Give what others have left of a link's bandwidth."""
+        """Return the bandwidth of a link that others do not use."""
 
     def latency(self, link: Link) -> float:
-        """Give a link's latency."""
+        """Return a link's latency."""
 
     def latencies_from(self, zone: int) -> Floats:
-        """Give the latency from a zone to each; ∞ where data cannot go."""
+        """Return the latency from a zone to each zone; ∞ without a route."""
 
     def latencies_to(self, zone: int) -> Floats:
-        """Give the latency from each zone to one; ∞ where data cannot go."""
+        """Return the latency from each zone to one; ∞ without a route."""
 
     def queues(self, zones: Sequence[int], flow: StreamFlow) -> Floats | float:
-        """Give the seconds in links' queues between zones: [from, to], or one number for all that differ."""
+        """Return the seconds in links' queues between zones: [from, to], or one number for all pairs."""
 
     def arrivals(self, flows: Sequence[StreamFlow], used: Mapping[Link, float]) -> Floats:
-        """Give, for each zone, the seconds that flows take to it, summed.
+        """Return, for each zone, the summed seconds of flows to it.
 
-        ∞ where one cannot go, or where the links have no room for all beside what is ``used``.
+        ∞ if a flow has no route, or if the links have no room for all flows beside the bandwidth ``used``.
         """
 
 
 def time_over(network: Network, links: Sequence[Link], flow: StreamFlow) -> float:
-    """Give the seconds of an event over links: per link its latency and queue (eq. 8)."""
+    """Return the seconds of an event over links: per link its latency and queue (eq. 8)."""
     return sum(
         network.latency(link) + mm1(network.capacity(link) / flow.bits, flow.rate)
         if flow.bits
@@ -82,9 +82,9 @@ def time_over(network: Network, links: Sequence[Link], flow: StreamFlow) -> floa
 
 @dataclass(frozen=True, eq=False)
 class Mesh:
-    """Every zone is linked with every other one: the paper's WAN (fig. 1).
+    """Every zone has a link to every other: the paper's WAN (fig. 1).
 
-    ``seconds`` and ``bandwidth``: [from, to]; a single bandwidth may be given as an array of no dimension.
+    ``seconds`` and ``bandwidth``: [from, to]; a uniform bandwidth may be an array of no dimension.
     """
 
     seconds: Floats
@@ -141,7 +141,7 @@ class Mesh:
         if total is None:
             return np.zeros(self.zones)
         for zone, bandwidth in need.items():
-            inside = total[zone]  # takes no link
+            inside = total[zone]  # needs no link
             if self._uniform is None:
                 total[self._bandwidth[zone] < bandwidth] = math.inf
             elif self._uniform < bandwidth:
@@ -162,10 +162,10 @@ class Mesh:
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """Each zone is linked with its parent, and data only goes up, as in a continuum.
+    """Each zone has a link to its parent, and data only goes up, as in a continuum.
 
     ``parents``: a zone's parent, −1 for the root. ``seconds`` and ``bandwidth``: of the link to it; ``used``:
-    what others take of the latter.
+    bandwidth used by others.
     """
 
     parents: npt.NDArray[np.signedinteger[Any]]
@@ -178,7 +178,7 @@ class Tree:
         return len(self.parents)
 
     def above(self, zone: int) -> list[int]:
-        """Give a zone and those above it, upwards."""
+        """Return a zone and its ancestors, upwards."""
         found = [zone]
         while (parent := int(self.parents[found[-1]])) >= 0:
             found.append(parent)

@@ -1,9 +1,9 @@
 """The placement of least AL, with a proof: elimination for the bound, a search within capacities. Pure.
 
-Elimination gives the least AL there could be if hosts and links had room for everything, and for any start
-of a placement the least that its rest must add. A depth-first search with these as bounds puts operators one
-by one and keeps to constraints 9 to 13. Hosts that it does not look at have stand-ins that are at least as
-good: as long as none of these could lead to less, what is found is the optimum over all hosts.
+Elimination gives the least AL without capacities, and for any prefix of a placement the least that its rest must
+add. A depth-first search with these bounds places operators one by one under constraints 9 to 13. Hosts outside
+of the search are represented by stand-ins that are at least as good: if no stand-in can lead to less, the
+result is the optimum over all hosts.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from headwater.placement.tables import Tables, tables_of_groups, tables_over
 
 _MOST_ROUNDS = 20
 _CLOSE = 1e-9
-"""Relative; what is nearer than this to a bound has reached it."""
+"""Relative; a value within this distance of a bound has reached it."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The best placement that was found, and the least AL (s) that any could have.
+    """The best placement found, and a lower bound of AL (s).
 
-    ``exhausted``: the search came to its end, so that ``bound`` is not loose for want of time. ``nodes``: how
-    many it took.
+    ``exhausted``: the search was complete, so ``bound`` is not loose for lack of time. ``nodes``: number of visited
+    nodes.
     """
 
     placement: Placement | None
@@ -46,11 +46,11 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How far the search goes.
+    """Effort of the search.
 
-    ``entries``: of the largest table; ``nodes``: of one search; ``clouds``: how many near each pinned
-    operator are looked at. Without proof it is begun again with more hosts, ``rounds`` times in all or until
-    all tables together have had ``work`` entries; and on while no placement is found.
+    ``entries``: of the largest table; ``nodes``: of one search; ``clouds``: number of clouds near each pinned
+    operator. Without proof the search restarts with more hosts, up to ``rounds`` times or until all tables have
+    had ``work`` entries, and beyond that while no placement is found.
     """
 
     entries: int = 4_000_000
@@ -61,7 +61,7 @@ class Effort:
 
 
 def optimal(problem: Problem, effort: Effort | None = None) -> Found | None:
-    """Find the placement of least AL; None where tables get too large for it."""
+    """Return the placement of least AL; None if the tables are too large."""
     effort = effort or Effort()
     if problem.together:
         return _of_groups(problem, effort)
@@ -78,7 +78,7 @@ def optimal(problem: Problem, effort: Effort | None = None) -> Found | None:
         search.run()
         nodes += search.nodes
         placement = search.best or (None if found is None else found.placement)
-        # Without stand-ins for all, only what elimination gives holds for all hosts.
+        # Without stand-ins for all, only the bound of the elimination holds for all hosts.
         bound = search.bound if turn > 0 else tables.bound
         bound = min(search.least, max(bound, 0.0 if found is None else found.bound))
         found = Found(placement, search.least, bound, search.exhausted, nodes)
@@ -92,7 +92,7 @@ def optimal(problem: Problem, effort: Effort | None = None) -> Found | None:
 
 
 def _of_groups(problem: Problem, effort: Effort) -> Found | None:
-    """Find the least among all choices: with groups, hosts are listed, and nothing needs a stand-in."""
+    """Return the best of all choices: groups list their hosts, so no stand-ins are needed."""
     tables = tables_of_groups(problem, effort.entries)
     if tables is None:
         return None
@@ -102,7 +102,7 @@ def _of_groups(problem: Problem, effort: Effort) -> Found | None:
 
 
 def _zones(problem: Problem, clouds: int) -> list[int]:
-    """List the zones of what is pinned, those on the ways between them, and the clouds nearest to them."""
+    """Return the zones of pinned operators, those on the routes between them, and the clouds nearest to them."""
     network, application = problem.network, problem.application
     anchors: dict[int, None] = {}
     for operator in application.operators:
@@ -120,10 +120,10 @@ def _zones(problem: Problem, clouds: int) -> list[int]:
 
 
 class _Search:
-    """Depth first through the tables; what is on a stand-in is no placement, but bounds what could be.
+    """Depth-first search through the tables; a solution on a stand-in is only a bound.
 
-    ``least``: AL of ``best``, or what was known before. ``nodes``: values tried. ``relaxed``: the values of
-    the best with stand-ins.
+    ``least``: AL of ``best``, or the value known before. ``nodes``: values tried. ``relaxed``: the values of the
+    best solution with stand-ins.
     """
 
     def __init__(self, tables: Tables, nodes: int, known: float) -> None:
@@ -139,12 +139,12 @@ class _Search:
 
     @property
     def exhausted(self) -> bool:
-        """Whether nothing was left out for want of time."""
+        """Whether the search was complete."""
         return self.nodes <= self._most
 
     @property
     def bound(self) -> float:
-        """The least that any placement can have, if there are stand-ins for all hosts left out."""
+        """Lower bound of any placement, if all omitted hosts have stand-ins."""
         return min(self.least, self._relaxed_cost) if self.exhausted else self.tables.bound
 
     def run(self) -> None:
@@ -194,7 +194,7 @@ class _Search:
 
 
 def _lacking(problem: Problem, among: Places, at: Mapping[int, int]) -> list[int]:
-    """Name the zones of which more hosts would have to be looked at to find less or prove more.
+    """Return the zones in which more hosts are needed to find less or prove more.
 
     ``at``: the place of each operator in the best solution with stand-ins.
     """
@@ -210,7 +210,7 @@ def _lacking(problem: Problem, among: Places, at: Mapping[int, int]) -> list[int
 
 
 def _nearest_other(problem: Problem, among: Places, at: Mapping[int, int], operator: int) -> int | None:
-    """Find the zone, of those not looked at, that is nearest to an operator's neighbours."""
+    """Return the omitted zone that is nearest to an operator's neighbours."""
     application, network = problem.application, problem.network
 
     def zone_of(other: int) -> int | None:

@@ -1,8 +1,8 @@
-"""The few places among which the optimum is sought, and stand-ins for all others, for the bound. Pure.
+"""The candidate hosts of the optimum, and stand-ins for all others, for the bound. Pure.
 
-Only zones near something pinned can be worth their way, and in each only hosts that none other of the zone
-beats in everything. For the lower bound each zone has a stand-in for its other hosts, as good as the best of
-them in each respect, and there is one for all hosts of other zones, as near to each zone as the nearest.
+Only zones near something pinned can be worth the route, and in each only hosts that no other of the zone
+dominates. For the lower bound each zone has a stand-in for its other hosts, as good as the best of them in each
+respect, and one stand-in for all hosts of other zones, as near to each zone as the nearest.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from headwater.placement.queueing import Floats, mm1_of
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Hosts and stand-ins that operators may be put on, numbered from 0; arrays have a number for each.
+    """Candidate hosts and stand-ins, numbered from 0; arrays have an entry for each.
 
-    ``host`` is −1 for a stand-in. ``slot``: which of the ``zones`` it is in; the last slot is all others.
+    ``host`` is −1 for a stand-in. ``slot``: index of its zone in ``zones``; the last slot is all other zones.
     """
 
     problem: Problem
@@ -40,7 +40,7 @@ class Places:
 
     @cached_property
     def _latency(self) -> Floats:
-        """Between slots: from, to. To and from all others: that of the nearest of them."""
+        """Between slots: [from, to]. To and from the last slot: of its nearest zone."""
         network, count = self.problem.network, len(self.zones)
         found = np.zeros((count + 1, count + 1))
         others = np.ones(network.zones, dtype=np.bool_)
@@ -62,17 +62,17 @@ class Places:
 
     @cached_property
     def _same(self) -> Bools:
-        """Between places: whether they are one; what stands for several may be one with itself."""
+        """Between places: whether both are one host; a stand-in for several may be one with itself."""
         return np.eye(len(self), dtype=np.bool_)
 
     @cached_property
     def _apart(self) -> Floats:
-        """Between places: 1 where they are in different zones."""
+        """Between places: 1 if they are in different zones."""
         found: Floats = (self.slot[:, None] != self.slot).astype(np.float64)
         return found
 
     def service(self, operator: int) -> Floats:
-        """Give an operator's service time on each place; ∞ where it cannot be even alone."""
+        """Return an operator's service time on each place; ∞ if it does not fit even alone."""
         problem = self.problem
         application = problem.application
         what = application.operators[operator]
@@ -86,7 +86,7 @@ class Places:
         return seconds
 
     def transfer(self, stream: tuple[int, int]) -> Floats:
-        """Give a stream's transfer time between all places: [from, to]; ∞ where it has no way."""
+        """Return a stream's transfer time between all places: [from, to]; ∞ without a route."""
         problem = self.problem
         flow = problem.application.flow(stream, 0)
         if not flow.bits:
@@ -105,15 +105,15 @@ class Places:
         return seconds
 
     def number(self, host: int) -> int:
-        """Give the place that a host is."""
+        """Return the place of a host."""
         return int(np.flatnonzero(self.host == host)[0])
 
 
 def places(problem: Problem, zones: Mapping[int, int], *, rests: bool = False) -> Places:
-    """Choose hosts of some zones: for each as many fronts of those that none beats as told, and those pinned.
+    """Return candidate hosts of some zones: the given number of fronts for each, and pinned hosts.
 
-    ``rests``: every zone has a stand-in for its other hosts, and not only where fronts leave out a host that
-    none beats. Without, no less holds if hosts had room for everything.
+    ``rests``: every zone has a stand-in for its other hosts, not only where fronts omit an undominated host. The
+    bound without capacities is the same either way.
     """
     index, hosts = Index.of(problem.topology), problem.hosts
     listed = tuple(zones)

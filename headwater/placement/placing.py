@@ -1,7 +1,7 @@
-"""What hosts and links have left while operators are put one after the other. Pure.
+"""Remaining capacity of hosts and links while operators are placed one after the other. Pure.
 
-Strategies put operators in the deployment sequence; each takes its work, memory and bandwidth away, so that
-constraints 11 to 13 hold for all together. Times keep a host's whole cpu, as eq. 7 does.
+Strategies place operators in the deployment sequence; each one's work, memory and bandwidth are subtracted, so
+constraints 11 to 13 hold for all together. Times use a host's whole cpu, as eq. 7 does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _K = TypeVar("_K", bound=Hashable)
 
 
 class Taken(dict[_K, float]):
-    """How much is taken of what; of what is not in it, nothing."""
+    """Amounts taken by key; 0 for a missing key."""
 
     def __missing__(self, key: _K) -> float:
         return 0.0
@@ -29,20 +29,20 @@ class Taken(dict[_K, float]):
 
 @dataclass(frozen=True, eq=False)
 class Coming:
-    """What comes to an operator from those upstream that have their place.
+    """The streams into an operator from placed upstream operators.
 
-    ``far``: for each zone, seconds until all is there, hosts' own LAN access there apart; ∞ where it cannot
-    be. It does not hold for the hosts ``beside`` which the operator would get something without any network.
+    ``far``: for each zone, seconds until all have arrived, without hosts' own LAN access; ∞ if impossible. It does
+    not hold for the hosts ``local``, on which a stream needs no network.
     """
 
     far: Floats
     flows: tuple[StreamFlow, ...]
-    beside: tuple[int, ...]
+    local: tuple[int, ...]
     bandwidth: float
 
 
 class _Host(NamedTuple):
-    """What is looked up of a host again and again, as plain numbers."""
+    """Frequently used values of a host, as plain numbers."""
 
     zone: int
     latency: float
@@ -81,18 +81,18 @@ class Placing:
         return found
 
     def _service(self, operator: int, host: int) -> float:
-        """Give ``service_time``."""
+        """Return ``service_time``, cached."""
         what = self._operators[operator]
         if what.host is not None or not what.cpu:
             return 0.0
         return mm1(self._host(host).cpu / what.cpu, self._rates[operator])
 
     def placement(self) -> Placement:
-        """Give the placement once every operator has its place."""
+        """Return the placement once every operator is placed."""
         return tuple(self.placed[o] for o in range(len(self.problem.application)))
 
     def coming(self, operator: int) -> Coming:
-        """Tell what comes to an operator from where."""
+        """Return the streams into an operator."""
         if self._coming is None or self._coming[0] != operator:
             self._coming = operator, self._find_coming(operator)
         return self._coming[1]
@@ -117,12 +117,12 @@ class Placing:
         return Coming(far, tuple(flows), tuple(need), total)
 
     def _access(self, host: int, flow: StreamFlow) -> float:
-        """Give the seconds of an event over a host's LAN access, either way."""
+        """Return the seconds of an event over a host's LAN access, in either direction."""
         of = self._host(host)
         return of.latency + (mm1(of.bandwidth / flow.bits, flow.rate) if flow.bits else 0.0)
 
     def allowed(self, operator: int, host: int) -> bool:
-        """Tell whether an operator may run on a host, by itself and with those it belongs together with."""
+        """Return whether an operator may run on a host, by itself and with its group."""
         hosts = self._operators[operator].hosts
         if hosts is None:
             return True
@@ -136,7 +136,7 @@ class Placing:
         return (group, level) not in problem.banned and decided in (None, level)
 
     def level(self, operator: int) -> int | None:
-        """Give the level that an operator's group is in; None where none of it is placed or it has none."""
+        """Return the level of an operator's group; None if it has no group, or none of it is placed."""
         group = self.problem.group_of.get(operator)
         if group is None:
             return None
@@ -145,7 +145,7 @@ class Placing:
         return None if host is None else self.problem.level_of(host)
 
     def has_room(self, operator: int, host: int) -> bool:
-        """Tell whether a host's cpu (eq. 9, 11) and memory (eq. 12) suffice."""
+        """Return whether a host's cpu (eq. 9, 11) and memory (eq. 12) suffice."""
         if self._operators[operator].host is not None:
             return True
         application, of = self.problem.application, self._host(host)
@@ -156,13 +156,13 @@ class Placing:
         )
 
     def cost(self, operator: int, host: int) -> float:
-        """Give service time and transfers from upstream (Algorithm 2); ∞ where a constraint is not met."""
+        """Return service time and transfers from upstream (Algorithm 2); ∞ if a constraint is violated."""
         of = self._host(host)
         if not self.allowed(operator, host) or not self.has_room(operator, host):
             return math.inf
         coming = self.coming(operator)
-        if host in coming.beside:
-            transfers = self._beside(operator, host)
+        if host in coming.local:
+            transfers = self._local_cost(operator, host)
         elif self.receives[host] + coming.bandwidth > of.bandwidth:
             return math.inf
         else:
@@ -172,10 +172,10 @@ class Placing:
             transfers = float(coming.far[of.zone]) + near
         return transfers + self._service(operator, host)
 
-    def _beside(self, operator: int, host: int) -> float:
-        """Give the transfers from upstream to a host on which some of it runs; ∞ without room for them."""
-        if len(self.coming(operator).beside) == 1:
-            return 0.0  # all of it runs here
+    def _local_cost(self, operator: int, host: int) -> float:
+        """Return the transfers to a host that runs some of the upstream operators; ∞ without room for them."""
+        if len(self.coming(operator).local) == 1:
+            return 0.0  # all upstream operators run here
         if not self.is_joined(operator, host):
             return math.inf
         application, network = self.problem.application, self.problem.network
@@ -189,11 +189,11 @@ class Placing:
         return seconds
 
     def meets(self, operator: int, host: int) -> bool:
-        """Tell whether an operator may be put on a host: zone, cpu, memory, ways to its neighbours."""
+        """Return whether an operator can be placed on a host: zone, cpu, memory, routes to its neighbours."""
         return self.allowed(operator, host) and self.has_room(operator, host) and self.is_joined(operator, host)
 
     def is_joined(self, operator: int, host: int) -> bool:
-        """Tell whether streams between a host and the operator's neighbours have ways, and room on them."""
+        """Return whether streams between a host and the operator's neighbours have routes with enough bandwidth."""
         around = self._around(operator, host)
         if not around:
             return True
@@ -210,7 +210,7 @@ class Placing:
             for link in route:
                 links[link] += bandwidth
                 narrowest = min(narrowest, network.capacity(link))
-            # A queue that is just full grows for ever (eq. 10).
+            # A queue at full load grows without limit (eq. 10).
             if bandwidth and bandwidth >= narrowest:
                 return False
         return (
@@ -220,7 +220,7 @@ class Placing:
         )
 
     def _around(self, operator: int, host: int) -> list[tuple[int, int, StreamFlow]]:
-        """List the streams between an operator on a host and its neighbours on others."""
+        """Return the streams between an operator on a host and its neighbours on others."""
         application, found = self.problem.application, []
         for u in application.upstream[operator]:
             if (other := self.placed.get(u, host)) != host:
@@ -233,12 +233,12 @@ class Placing:
         return found
 
     def taken(self) -> tuple[Ints, Floats]:
-        """List the hosts that anything is taken of, and [host, what] work/s, bytes, bits/s."""
+        """Return the hosts in use, and [host, resource] work/s, bytes, bits/s."""
         count = len(self._rows)
         return self._touched[:count], self._amounts[:count]
 
     def _touch(self, host: int) -> None:
-        """Bring what is taken of a host up to date in the arrays."""
+        """Update the arrays with the usage of a host."""
         row = self._rows.setdefault(host, len(self._rows))
         if row == len(self._touched):
             self._touched = np.resize(self._touched, 2 * row)
@@ -247,14 +247,14 @@ class Placing:
         self._amounts[row] = self.work[host], self.memory[host], self.receives[host]
 
     def spread(self, taken: Mapping[int, float]) -> Floats:
-        """Give what is taken as an array with a number for each host."""
+        """Return usage as an array with one number per host."""
         found = np.zeros(len(self.problem.hosts))
         for host, amount in taken.items():
             found[host] = amount
         return found
 
     def put(self, operator: int, host: int) -> None:
-        """Give an operator its place, and take from the host and the links what it needs."""
+        """Place an operator, and take its needs from the host and the links."""
         self._add(operator, host, 1.0)
         self.placed[operator] = host
 
@@ -263,7 +263,7 @@ class Placing:
         self._add(operator, self.placed.pop(operator), -1.0)
 
     def put_all(self, operators: Sequence[int], hosts: Sequence[int]) -> bool:
-        """Put each operator on its host; put none where one does not fit."""
+        """Place each operator on its host; place none if one does not fit."""
         for number, (operator, host) in enumerate(zip(operators, hosts, strict=True)):
             if not self.meets(operator, host):
                 self.take_all_back(operators[:number])
@@ -272,7 +272,7 @@ class Placing:
         return True
 
     def take_all_back(self, operators: Sequence[int]) -> None:
-        """Undo ``put`` of operators."""
+        """Undo ``put`` of several operators."""
         for operator in operators:
             self.take_back(operator)
 

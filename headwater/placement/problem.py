@@ -1,7 +1,7 @@
-"""A placement problem and its answer as values: hosts, application, what may go where. Pure.
+"""A placement problem and its answer as values: hosts, application, allowed hosts. Pure.
 
-Structures of arrays, so that a million hosts are a few arrays; links between hosts are never made. Units: any
-one of work for ``cpu`` (instructions; or seconds of a core), bytes, bits/s, seconds, events.
+Structures of arrays, so a million hosts are a few arrays; links between hosts are never created. Units: any one
+unit of work for ``cpu`` (instructions, or core seconds), bytes, bits/s, seconds, events.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Stream = tuple[int, int]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Hosts:
-    """Hosts, numbered from 0; each field but ``names`` is an array with a number for each.
+    """Hosts, numbered from 0; each field but ``names`` is an array with one entry per host.
 
-    ``cpu``: work/s. ``memory``: bytes. ``lan_latency`` (s) and ``lan_bandwidth`` (bits/s, each way): of a
-    host's access to its zone; 0 and ∞ where it has none to speak of. ``cpu_used`` and ``memory_used``: what
-    others take there already; ``processes``: how many of others run.
+    ``cpu``: work/s. ``memory``: bytes. ``lan_latency`` (s) and ``lan_bandwidth`` (bits/s, each way): of a host's
+    access to its zone; 0 and ∞ if negligible. ``cpu_used`` and ``memory_used``: usage by others; ``processes``:
+    number of other processes.
     """
 
     cpu: Floats
@@ -50,24 +50,24 @@ class Hosts:
 
     @cached_property
     def cpu_free(self) -> Floats:
-        """What others have left of ``cpu``."""
+        """The part of ``cpu`` that others do not use."""
         return self.cpu if self.cpu_used is None else self.cpu - self.cpu_used
 
     @cached_property
     def memory_free(self) -> Floats:
-        """What others have left of ``memory``."""
+        """The part of ``memory`` that others do not use."""
         return self.memory if self.memory_used is None else self.memory - self.memory_used
 
     def name(self, host: int) -> str:
-        """Name a host for people."""
+        """Return a host's display name."""
         return self.names[host] if self.names else f"host {host} of zone {self.zone[host]}"
 
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """Hosts and what lies between their zones.
+    """Hosts and the network between their zones.
 
-    ``cloud``: for each zone whether it is one. ``level``: for each zone its layer, where it has one.
+    ``cloud``: for each zone whether it is a cloud. ``level``: for each zone its layer, if it has one.
     """
 
     hosts: Hosts
@@ -77,22 +77,22 @@ class Topology:
 
     @cached_property
     def by_cpu(self) -> tuple[Ints, Floats]:
-        """Hosts by what cpu they have left, least first, and how much that is."""
+        """Hosts by free cpu, least first, and the free cpu of each."""
         order = np.argsort(self.hosts.cpu_free, kind="stable").astype(np.int32)
         return order, self.hosts.cpu_free[order]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedOperator:
-    """What an operator needs and does (section 3.2).
+    """Needs and behaviour of an operator (section 3.2).
 
     ``cpu``: work per event. ``memory``: bytes to load it. ``selectivity`` (ψ): events out per event in.
     ``size_ratio`` (ω): bytes of an event out per byte of one in. ``window`` (ws): events. ``rate`` (events/s)
-    of a source's; ``size``: bytes of an event it gives, 0: as ``size_ratio`` says. ``host``: where it is
-    pinned; it then costs no service time and takes nothing. ``hosts``: those it may run on; None: any.
-    ``span`` and ``slide`` (s): of a window of time, ω and β; a slide of 0 is the whole span. ``overhead``:
-    bytes of memory per byte that a window holds (c of TSOO's eq. 3). ``logical``: the operator that this is
-    the instance of for some of its input; instances on one host are one process.
+    of a source's; ``size``: bytes of an output event, 0: by ``size_ratio``. ``host``: where it is pinned; a pinned
+    operator has no service time and takes nothing. ``hosts``: the allowed hosts; None: any. ``span`` and ``slide``
+    (s): of a window of time, ω and β; a slide of 0 is the whole span. ``overhead``: bytes of memory per byte held
+    in a window (c of TSOO's eq. 3). ``logical``: the operator of which this is the instance for some of its
+    input; instances on one host are one process.
     """
 
     name: str
@@ -112,7 +112,7 @@ class PlacedOperator:
 
     @property
     def fixed(self) -> int | None:
-        """The only host it may run on; None where there is a choice."""
+        """The only host on which it may run; None if there is a choice."""
         if self.host is None and self.hosts is not None and len(self.hosts) == 1:
             return next(iter(self.hosts))
         return self.host
@@ -122,20 +122,19 @@ class PlacedOperator:
 class Application:
     """Operators and the streams between them; for each stream the probability that an event takes it (ρ).
 
-    Raises PlacementError where streams make a circle or name no operator.
+    Raises PlacementError if streams form a cycle or name an unknown operator.
     """
 
     operators: tuple[PlacedOperator, ...]
     streams: Mapping[Stream, float]
     order: tuple[int, ...] = field(init=False)
-    """The deployment sequence of Algorithm 1: upstream first. Its queue is first in first out, and nothing is
-    pushed twice."""
+    """The deployment sequence of Algorithm 1: upstream first. Its queue is first in, first out, without duplicates."""
 
     def __post_init__(self) -> None:
         for stream in self.streams:
             for end in stream:
                 if not 0 <= end < len(self.operators):
-                    raise PlacementError(f"stream {stream} names operator {end}, which there is not")
+                    raise PlacementError(f"stream {stream} names unknown operator {end}")
         object.__setattr__(self, "order", self._sequence())
 
     def __len__(self) -> int:
@@ -143,7 +142,7 @@ class Application:
 
     @cached_property
     def upstream(self) -> tuple[tuple[int, ...], ...]:
-        """For each operator those it reads."""
+        """For each operator its inputs."""
         found: list[list[int]] = [[] for _ in self.operators]
         for u, v in self.streams:
             found[v].append(u)
@@ -151,7 +150,7 @@ class Application:
 
     @cached_property
     def downstream(self) -> tuple[tuple[int, ...], ...]:
-        """For each operator those that read it."""
+        """For each operator its readers."""
         found: list[list[int]] = [[] for _ in self.operators]
         for u, v in self.streams:
             found[u].append(v)
@@ -159,12 +158,12 @@ class Application:
 
     @cached_property
     def sources(self) -> tuple[int, ...]:
-        """Operators that read nothing."""
+        """Operators without inputs."""
         return tuple(o for o in range(len(self)) if not self.upstream[o])
 
     @cached_property
     def sinks(self) -> tuple[int, ...]:
-        """Operators that nobody reads."""
+        """Operators without readers."""
         return tuple(o for o in range(len(self)) if not self.downstream[o])
 
     @cached_property
@@ -185,7 +184,7 @@ class Application:
         if len(found) < len(self):
             stuck = next(o for o in range(len(self)) if waits[o])
             raise PlacementError(
-                f"the streams make a circle through or before operator '{self.operators[stuck].name}'",
+                f"the streams form a cycle through or before operator '{self.operators[stuck].name}'",
                 hint="an application's streams lead from sources to sinks",
             )
         return tuple(found)
@@ -212,7 +211,7 @@ class Application:
 
     @property
     def rate_in(self) -> Floats:
-        """λ in: events/s that each operator gets; of a source, that it gives."""
+        """λ in: events/s into each operator; for a source, out of it."""
         return self._events[0]
 
     @cached_property
@@ -222,34 +221,34 @@ class Application:
 
     @property
     def rate_out(self) -> Floats:
-        """λ out: events/s that each operator gives."""
+        """λ out: events/s out of each operator."""
         return self._events[1]
 
     @property
     def size_in(self) -> Floats:
-        """ς in: bytes of an event that comes."""
+        """ς in: bytes of an input event."""
         return self._events[2]
 
     @property
     def size_out(self) -> Floats:
-        """ς out: bytes of an event that goes."""
+        """ς out: bytes of an output event."""
         return self._events[3]
 
     @cached_property
     def work(self) -> list[float]:
-        """Work/s that each operator takes of its host (eq. 11)."""
+        """Work/s that each operator needs of its host (eq. 11)."""
         return [float(r) * o.cpu for r, o in zip(self.rate_in, self.operators, strict=True)]
 
     @cached_property
     def room(self) -> list[float]:
-        """Bytes that each operator takes of its host: itself and its window (eq. 12)."""
+        """Bytes that each operator needs of its host: itself and its window (eq. 12)."""
         return [
             o.memory + o.overhead * (o.window + o.span * float(rate)) * float(size)
             for o, rate, size in zip(self.operators, self.rate_in, self.size_in, strict=True)
         ]
 
     def flow(self, stream: Stream, zone: int) -> StreamFlow:
-        """Give a stream as it leaves a zone: its own rate, where eq. 8 takes all that its reader gets."""
+        """Return a stream as it leaves a zone: at its own rate; eq. 8 uses the reader's whole input rate."""
         rate, bits = self._flows[stream]
         return StreamFlow(zone, rate, bits)
 
@@ -261,7 +260,7 @@ class Application:
 
     @cached_property
     def _ways(self) -> tuple[Floats, Floats]:
-        """For each operator the number of ways from a source to it, and from it to a sink."""
+        """For each operator the number of paths from a source to it, and from it to a sink."""
         to, onward = np.zeros(len(self)), np.zeros(len(self))
         for o in self.order:
             to[o] = sum(to[u] for u in self.upstream[o]) if self.upstream[o] else 1.0
@@ -283,7 +282,7 @@ class Application:
 
     @cached_property
     def waiting(self) -> float:
-        """Seconds that windows add to AL wherever operators run: paths × ws/λ (second term of eq. 7)."""
+        """Seconds that windows add to AL in any placement: paths × ws/λ (second term of eq. 7)."""
         windows = (
             self.paths[o] * operator.window / float(self.rate_in[o])
             for o, operator in enumerate(self.operators)
@@ -296,9 +295,9 @@ class Application:
 class Problem:
     """An application to be placed on a topology.
 
-    ``together``: groups of operators of which all have to be in zones of one level, such as the instances of
-    one operator at several locations; each has its ``hosts`` listed. ``banned``: groups, by number, and
-    levels that they may not be in.
+    ``together``: groups of operators that must be in zones of one level, such as the instances of one operator at
+    several locations; each has its ``hosts`` listed. ``banned``: groups, by number, and the levels that are not
+    allowed for them.
     """
 
     topology: Topology
@@ -315,26 +314,26 @@ class Problem:
         return self.topology.network
 
     def zone_of(self, host: int) -> int:
-        """Give a host's zone."""
+        """Return a host's zone."""
         return int(self.hosts.zone[host])
 
     def in_cloud(self, host: int) -> bool:
-        """Tell whether a host is in a cloud."""
+        """Return whether a host is in a cloud."""
         return bool(self.topology.cloud[self.hosts.zone[host]])
 
     def level_of(self, host: int) -> int:
-        """Give the level of a host's zone; 0 where zones have none."""
+        """Return the level of a host's zone; 0 if zones have none."""
         level = self.topology.level
         return 0 if level is None else int(level[self.hosts.zone[host]])
 
     @cached_property
     def group_of(self) -> Mapping[int, int]:
-        """For each operator that is in a group, the group's number."""
+        """For each operator in a group, the group's number."""
         return {o: number for number, group in enumerate(self.together) for o in group}
 
     @cached_property
     def reached(self) -> tuple[frozenset[int], ...]:
-        """For each operator the sinks that it leads to."""
+        """For each operator the sinks downstream of it."""
         application = self.application
         found: list[frozenset[int]] = [frozenset()] * len(application)
         for o in reversed(application.order):
@@ -348,5 +347,5 @@ Placement = tuple[int, ...]
 
 
 def moved(before: Placement | None, after: Placement) -> int:
-    """Count the operators that are elsewhere; none where nothing was before."""
+    """Count the operators that changed their host; 0 without an earlier placement."""
     return 0 if before is None else sum(a != b for a, b in zip(before, after, strict=True))

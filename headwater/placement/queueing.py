@@ -1,4 +1,4 @@
-"""How long a queue and its server take. Pure; rates in 1/s, times in s; an unstable queue takes for ever."""
+"""Time in a queue and its server. Pure; rates in 1/s, times in s; ∞ for an unstable queue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def mm1(service_rate: float, arrival_rate: float) -> float:
-    """Give the mean time in an M/M/1 queue and its server: 1/(μ−λ) (AELS, first terms of eq. 7 and 8).
+    """Return the mean time in an M/M/1 queue and its server: 1/(μ−λ) (AELS, first terms of eq. 7 and 8).
 
     >>> mm1(10.0, 8.0)
     0.5
@@ -22,14 +22,14 @@ def mm1(service_rate: float, arrival_rate: float) -> float:
 
 
 def mm1_of(service_rates: Floats, arrival_rate: float) -> Floats:
-    """Give ``mm1`` for many servers, an array of the same shape."""
+    """Return ``mm1`` for many servers, an array of the same shape."""
     free = service_rates - arrival_rate
     found: Floats = np.divide(1.0, free, out=np.full(free.shape, np.inf), where=free > 0)
     return found
 
 
 def md1(service_rate: float, arrival_rate: float) -> float:
-    """Give the mean time in an M/D/1 queue and its server: ρ/(2μ(1−ρ)) + 1/μ (aTSOO, eq. 21 and 23).
+    """Return the mean time in an M/D/1 queue and its server: ρ/(2μ(1−ρ)) + 1/μ (aTSOO, eq. 21 and 23).
 
     >>> round(md1(10.0, 8.0), 12)
     0.3
@@ -43,10 +43,10 @@ def md1(service_rate: float, arrival_rate: float) -> float:
 
 
 def dm1(service_rate: float, interval: float) -> float:
-    """Give the mean time in a D/M/1 queue and its server: γ/(μ(1−γ)) + 1/μ (aTSOO, eq. 21 and 22).
+    """Return the mean time in a D/M/1 queue and its server: γ/(μ(1−γ)) + 1/μ (aTSOO, eq. 21 and 22).
 
-    Something arrives every ``interval`` seconds. γ is the root below 1 of γ = exp(−μβ(1−γ)), which is there
-    where μβ > 1; else the queue grows for ever.
+    One arrival every ``interval`` seconds. γ is the root below 1 of γ = exp(−μβ(1−γ)), which exists if μβ > 1;
+    else the queue grows without limit.
 
     >>> round(dm1(2.0, 1.0), 6), dm1(1.0, 1.0)
     (0.6275, inf)

@@ -1,7 +1,7 @@
-"""Let a scheduler decide again and again while rates and free capacity change, and keep the score. Pure.
+"""Replay changing rates and free capacity through a scheduler, and score its decisions. Pure.
 
-Several applications share hosts and links: they are decided one after the other, each on what those before it
-have left.
+Several applications share hosts and links: they are decided one after the other, each on the capacity that the
+earlier ones do not use.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Rates = Mapping[int, float]
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """An application that is scheduled, by the tables for each place of its trunk."""
+    """An application to schedule, with the tables for each placement of its trunk."""
 
     name: str
     tables: tuple[CutTable, ...]
@@ -34,7 +34,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Step:
-    """Rates of each application by source, and what others take, beside all of them, from then on."""
+    """Rates of each application by source, and usage by others, from this step on."""
 
     rates: Mapping[str, Rates]
     others: CutLoad | None = None
@@ -42,10 +42,10 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """What came of one decision, by the rates that there were.
+    """Score of one decision at the actual rates.
 
-    ``kept``: all limits; ``late``, ``wide``, ``crowded``: T, B, or hosts and links are beyond theirs.
-    ``changed``: operators that had to move. ``seconds``: that the decision took.
+    ``kept``: within all limits; ``late``, ``wide``, ``crowded``: T, B, or hosts and links exceed theirs.
+    ``changed``: number of moved operators. ``seconds``: duration of the decision.
     """
 
     step: int
@@ -64,7 +64,7 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """What a scheduler's decisions come to: shares of steps, mean RU, operators moved, time of a decision."""
+    """Summary of a scheduler's decisions: shares of steps, mean RU, moved operators, duration of a decision."""
 
     success: float
     ru: Unbounded
@@ -78,7 +78,7 @@ class Totals:
 
 @dataclass(frozen=True, kw_only=True)
 class StepOutline:
-    """What came of the decision of one step; ``latency_s`` is None where rows would wait ever longer."""
+    """Score of one step; ``latency_s`` is None if a queue grows without limit."""
 
     step: int
     kept: bool
@@ -91,14 +91,14 @@ class StepOutline:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayResult:
-    """What came of each strategy's decisions, in all and step by step."""
+    """Scores of each strategy, in total and step by step."""
 
     strategies: Mapping[str, Totals]
     steps: Mapping[str, tuple[StepOutline, ...]]
 
 
 def totals(scores: Sequence[Score]) -> Totals:
-    """Sum scores up; there is at least one."""
+    """Sum up at least one score."""
     return Totals(
         success=fmean(score.kept for score in scores),
         ru=fmean(score.cost for score in scores),
@@ -112,7 +112,7 @@ def totals(scores: Sequence[Score]) -> Totals:
 
 
 def simulated(found: Mapping[str, Sequence[Score]]) -> ReplayResult:
-    """Give figures per strategy, and its steps."""
+    """Return the totals and the steps of each strategy."""
     return ReplayResult(
         strategies={name: totals(scores) for name, scores in found.items()},
         steps={name: tuple(map(_step, scores)) for name, scores in found.items()},
@@ -133,7 +133,7 @@ def _step(score: Score) -> StepOutline:
 
 @dataclass(eq=False)
 class _Running:
-    """What is remembered of an application."""
+    """Memory of one application."""
 
     placement: Placement | None = None
     seen: dict[int, list[float]] = field(default_factory=dict)
@@ -150,28 +150,28 @@ def replay(
 ) -> Iterator[Score]:
     """Decide at every step for each application.
 
-    ``expect``: decisions are made on what this expects of the rates before; without it, on the rates of the
-    step itself, as in TSOO's evaluation. The first decision always is. ``running``: where applications are
-    at the beginning. ``compiled``: as in ``Situation``.
+    ``expect``: decide on rates predicted from earlier steps; None: on the rates of the step itself, as in TSOO's
+    evaluation and always at the first step. ``running``: the applications' initial placements. ``compiled``: as in
+    ``Situation``.
     """
     memory = {a.name: _Running((running or {}).get(a.name)) for a in applications}
     for number, step in enumerate(steps):
         beside = step.others
-        foreseen = beside
+        expected_others = beside
         for application in applications:
             rates, known = step.rates[application.name], memory[application.name]
             problem = application.tables[0].problem
             actual = CutLoad.idle(problem, rates) if beside is None else replace(beside, rates=rates)
             load = actual
             if expect is not None and known.seen:
-                load = replace(foreseen or actual, rates=_expected(known.seen, expect))
+                load = replace(expected_others or actual, rates=_expected(known.seen, expect))
             found, seconds = _timed(application, known, scheduler, load, compiled)
             chosen, score = found.situation.table, _score(application, known, found, actual, seconds, number)
             known.placement = score.placement
             for source, rate in rates.items():
                 known.seen.setdefault(source, []).append(rate)
             beside = chosen.taken(actual, score.placement)
-            foreseen = beside if load is actual else chosen.taken(load, score.placement)
+            expected_others = beside if load is actual else chosen.taken(load, score.placement)
             yield score
 
 
@@ -182,7 +182,7 @@ def _expected(seen: Mapping[int, Sequence[float]], expect: Forecast) -> dict[int
 def _timed(
     application: Shared, known: _Running, scheduler: str | Schedule, load: CutLoad, compiled: bool | None
 ) -> tuple[Scheduled, float]:
-    """Decide, and tell how many seconds it took."""
+    """Decide, and return the duration in seconds as well."""
     begun = time.perf_counter()
     found = decide(
         application.tables[0].problem,
@@ -199,7 +199,7 @@ def _timed(
 def _score(
     application: Shared, known: _Running, found: Scheduled, actual: CutLoad, seconds: float, number: int
 ) -> Score:
-    """Measure a decision at the rates that there were."""
+    """Measure a decision at the actual rates."""
     situation = replace(found.situation, load=actual)
     measured = situation.measure(found.decision.selection)
     return Score(

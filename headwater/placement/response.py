@@ -1,9 +1,9 @@
-"""How long data takes from its source to a sink, on hosts whose cpu processes share: TSOO's T. Pure.
+"""Response time from source to sink, on hosts that share their cpu among processes: TSOO's T. Pure.
 
 "Adaptive scheduling of continuous operators for IoT edge analytics" (TSOO-H, aTSOO-H), eq. 15 to 23 and 27.
-A host's cpu is shared out among its processes alike (eq. 20, whose min() says nothing as printed). Windows of
-time come at equal distances: D/M/1; of a count as its events do, and take always as long: M/D/1; what has no
-window takes events one by one: M/M/1.
+A host's cpu is shared equally among its processes (eq. 20, whose min() has no effect as printed). Windows of time
+arrive at equal intervals: D/M/1; windows of a count arrive as their events do, with constant service: M/D/1;
+operators without window process single events: M/M/1.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from headwater.placement.problem import Placement, Problem, Stream
 from headwater.placement.queueing import Floats, dm1, md1, mm1
 
 LEAST_BANDWIDTH = 0.02
-"""Share of a link that is there even if others take all of it: a link is never quite full for ever."""
+"""Share of a link that is available even if others use all of it: no link is full for ever."""
 
 
 @dataclass(frozen=True)
 class Response:
-    """Seconds. ``worst``: T of eq. 15. ``by_source``: L of eq. 16, the slowest way from each source.
+    """Seconds. ``worst``: T of eq. 15. ``by_source``: L of eq. 16, the slowest path from each source.
 
     ``latency``: for each operator; ``delay``: for each stream.
     """
@@ -35,7 +35,7 @@ class Response:
 
 
 def response(problem: Problem, placement: Placement) -> Response:
-    """Give the response times of a placement (eq. 15 to 23); ∞ where a queue grows for ever."""
+    """Return the response times of a placement (eq. 15 to 23); ∞ if a queue grows without limit."""
     application = problem.application
     latency = operator_latencies(problem, placement)
     delay = {(u, v): network_delay(problem, (u, v), placement) for u, v in application.streams}
@@ -48,7 +48,7 @@ def response(problem: Problem, placement: Placement) -> Response:
 
 
 def operator_latencies(problem: Problem, placement: Placement) -> tuple[float, ...]:
-    """Give the time in each operator's queue and in itself (eq. 19 to 23); 0 of what is pinned.
+    """Return the time in each operator and its queue (eq. 19 to 23); 0 if pinned.
 
     Instances of one operator on one host are one process, with the work and events of all.
     """
@@ -77,7 +77,7 @@ def operator_latencies(problem: Problem, placement: Placement) -> tuple[float, .
 
 
 def process_latency(cpu: float, work: float, rate: float, span: float, slide: float, window: float) -> float:
-    """Give the time in a process that has ``work`` per second to do for ``rate`` events/s (eq. 19 to 23)."""
+    """Return the time in a process with ``work`` per second at ``rate`` events/s (eq. 19 to 23)."""
     if work <= 0:
         return 0.0
     if span > 0:
@@ -88,10 +88,10 @@ def process_latency(cpu: float, work: float, rate: float, span: float, slide: fl
 
 
 def network_delay(problem: Problem, stream: Stream, placement: Placement) -> float:
-    """Give propagation and transmission over each link on the way (eq. 17, 18); ∞: there is no way.
+    """Return propagation and transmission over each link of the route (eq. 17, 18); ∞: no route.
 
-    What is transmitted is what a window of the stream's producer gives, or else its consumer takes, in one
-    go; without windows an event.
+    The unit of transmission is the output of the producer's window, or else the input of the consumer's window;
+    without windows it is an event.
     """
     application, network = problem.application, problem.network
     u, v = stream
@@ -111,6 +111,6 @@ def network_delay(problem: Problem, stream: Stream, placement: Placement) -> flo
 
 
 def rest_of(most: Floats | float, available: Floats | float) -> Floats:
-    """Give the bandwidth of links that data can count on."""
+    """Return the bandwidth of links that data can rely on."""
     found: Floats = np.maximum(available, LEAST_BANDWIDTH * np.asarray(most))
     return found

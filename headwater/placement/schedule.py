@@ -1,6 +1,6 @@
 """Schedulers by name: from a situation to a decision. Pure.
 
-``decide`` is the entrance for one problem; who decides again and again keeps the ``CutTable`` and makes a
+Entry point for one problem: ``decide``. A caller that decides repeatedly keeps the ``CutTable`` and makes a
 ``Situation`` of it every time.
 """
 
@@ -33,7 +33,7 @@ SCHEDULERS: Mapping[str, Schedule] = {
 
 @dataclass(frozen=True)
 class Scheduled:
-    """A decision for a problem, with the placement it stands for."""
+    """A decision for a problem, with its placement."""
 
     placement: Placement
     decision: ScheduleDecision
@@ -41,17 +41,17 @@ class Scheduled:
 
 
 def scheduler(name: str) -> Schedule:
-    """Find a scheduler; raise PlacementError where there is none of this name."""
+    """Return a scheduler by name; raise PlacementError if it is unknown."""
     if name not in SCHEDULERS:
         raise PlacementError(
-            f"there is no scheduler '{name}'",
+            f"unknown scheduler '{name}'",
             hint=suggestion(name, SCHEDULERS, "the schedulers are"),
         )
     return SCHEDULERS[name]
 
 
 def tables(problem: Problem, weights: Weights | None = None) -> tuple[CutTable, ...]:
-    """Make the tables of a problem: one for each way to place what several sources lead to."""
+    """Return the tables of a problem, one for each placement of the trunk."""
     found = branches(problem)
     inside = {o for branch in found for o in branch.operators}
     given = weights or Weights()
@@ -69,11 +69,11 @@ def decide(
     among: tuple[CutTable, ...] = (),
     compiled: bool | None = None,
 ) -> Scheduled:
-    """Schedule a problem; of several ways to place the trunk, take the one that is best then.
+    """Schedule a problem; choose the placement of the trunk with the best decision.
 
-    A change has its price here, too: as much as ``Exactness.price``.
-    ``by``: a scheduler or its name. ``load``: the numbers of the moment, else the problem's. ``among``: its
-    ``tables``, where they are known. ``compiled``: as in ``Situation``.
+    A change of the trunk also costs ``Exactness.price``. ``by``: a scheduler or its name. ``load``: the current
+    numbers, default the problem's. ``among``: the problem's ``tables``, if known. ``compiled``: as in
+    ``Situation``.
     """
     schedule = scheduler(by) if isinstance(by, str) else by
     best: Scheduled | None = None
@@ -85,12 +85,12 @@ def decide(
         if best is None or _badness(found, current) < _badness(best, current):
             best = found
     if best is None:
-        raise PlacementError("what several sources lead to could run nowhere")
+        raise PlacementError("the operators behind several sources can run nowhere")
     return best
 
 
 def _badness(found: Scheduled, current: Placement | None) -> tuple[bool, bool, bool, float, float]:
-    """Say how bad a decision is; one that keeps to all limits is judged by its cost and its changes."""
+    """Return a sort key; a decision within all limits is ranked by its cost and its changes."""
     decision, measured = found.decision, found.decision.measured
     late = 0.0 if decision.kept else measured.worst
     cost = measured.cost * (1 + Exactness.price * moved(current, found.placement))

@@ -1,7 +1,6 @@
-"""Find hosts for an operator: by looking at each of them, and by an index; both find the very same. Pure.
+"""Find hosts for an operator, by a full scan or by an index, with identical results. Pure.
 
-``HostScan`` is the plain way and the measure for the other. Among hosts of equal cost, the first in number is
-taken; among those of equal LAN latency too.
+``HostScan`` is the reference. Among hosts of equal cost, or of equal LAN latency, the lowest number wins.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ class Search(Protocol):
     placing: Placing
 
     def cheapest(self, operator: int, zones: Bools | None = None) -> int | None:
-        """Give the host of least cost, in some zones or all; None where none meets the constraints."""
+        """Return the host of least cost, in some zones or all; None if none meets the constraints."""
 
     def nearest(self, operator: int, zone: int) -> int | None:
-        """Give a zone's host of least LAN latency that meets the constraints."""
+        """Return a zone's host of least LAN latency that meets the constraints."""
 
 
 class HostScan:
@@ -69,6 +68,6 @@ class HostScan:
             (placing.receives, coming.bandwidth, hosts.lan_bandwidth),
         ):
             cost[placing.spread(taken) + more > free] = math.inf
-        for host in coming.beside:
+        for host in coming.local:
             cost[host] = placing.cost(operator, host)
         return cost

@@ -1,4 +1,4 @@
-"""What a scheduler has before it: a table with the numbers of the moment, the limits, what runs now. Pure."""
+"""Input of a scheduler: a table with current numbers, the limits, the running placement. Pure."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from headwater.placement.problem import Ints
 from headwater.placement.queueing import Floats
 
 FOR_EVER = 1e6
-"""Seconds; what takes as long does not end."""
+"""Seconds; a longer time counts as infinite."""
 _MANY = 2_000
-"""Choices of all branches from which on one decision is worth compiling for."""
+"""Choices of all branches from which compilation pays off for one decision."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a placement must keep to (eq. 31 to 33), beside the hosts' memory.
+    """Limits of a placement (eq. 31 to 33), in addition to the hosts' memory.
 
     ``max_latency``: Tmax, s. ``max_bandwidth``: Bmax, bits/s into clouds; ``min_bandwidth``: TRCS's Bmin.
-    ``links``: whether streams have to find room on links; else they only slow down there, as in the paper.
+    ``links``: whether links' bandwidth is a limit; else full links only add delay, as in the paper.
     """
 
     max_latency: float = math.inf
@@ -38,7 +38,7 @@ class Limits:
 
     @property
     def most_seconds(self) -> float:
-        """Tmax, and at most what stands for ever: a queue that grows keeps to no limit."""
+        """Tmax, capped: a queue that grows without limit violates every limit."""
         return min(self.max_latency, FOR_EVER)
 
 
@@ -59,10 +59,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class ScheduleDecision:
-    """What a scheduler chose.
+    """The choice of a scheduler.
 
-    ``kept``: whether it keeps to all limits. ``bound``: the least its cost could be, ∞ where nothing keeps to
-    them; None where that is not known. ``steps``: of the search.
+    ``kept``: whether it is within all limits. ``bound``: a lower bound of the cost, ∞ if no selection is within
+    the limits; None: unknown. ``steps``: of the search.
     """
 
     selection: Ints
@@ -74,9 +74,9 @@ class ScheduleDecision:
 
 @dataclass(frozen=True, eq=False)
 class Situation:
-    """What a scheduler decides on; ``current``: the selection that runs, None: nothing does.
+    """Input of a decision; ``current``: the running selection, None: none runs.
 
-    ``compiled``: whether loops are machine code; None: where it pays.
+    ``compiled``: whether loops are machine code; None: if it pays off.
     """
 
     table: CutTable
@@ -87,7 +87,7 @@ class Situation:
 
     @cached_property
     def numbers(self) -> Numbers:
-        """The numbers of the moment."""
+        """The current numbers."""
         return self.table.at(self.load, keep_links=self.limits.links)
 
     @cached_property
@@ -97,37 +97,37 @@ class Situation:
 
     @cached_property
     def space(self) -> Space:
-        """Room for loops, with what does not depend on a selection in place."""
+        """Working memory of the loops, with the parts that do not depend on a selection."""
         found = space(self.table.shape, self.numbers)
         self.loops.find_lone(self.table.shape, self.numbers, found)
         return found
 
     def measure(self, selection: Ints) -> Measured:
-        """Give a selection's figures."""
+        """Return the measures of a selection."""
         times = np.zeros(len(selection))
         cost, bandwidth, fits = self.loops.measure(self.table.shape, self.numbers, self.space, selection, times)
         return Measured(float(cost), float(bandwidth), times, bool(fits))
 
     def keeps(self, measured: Measured) -> bool:
-        """Tell whether all limits are kept."""
+        """Return whether all limits are met."""
         return measured.fits and self.is_narrow(measured) and self.is_quick(measured)
 
     def is_narrow(self, measured: Measured) -> bool:
-        """Tell whether B is within its limit."""
+        """Return whether B is within its limit."""
         return measured.bandwidth <= self.limits.max_bandwidth * (1 + ROUNDING)
 
     def is_quick(self, measured: Measured) -> bool:
-        """Tell whether T is within its limit."""
+        """Return whether T is within its limit."""
         return measured.worst <= self.limits.most_seconds * (1 + ROUNDING)
 
     def decided(self, selection: Ints, *, bound: float | None = None, steps: int = 0) -> ScheduleDecision:
-        """Make a decision of a selection."""
+        """Return the decision for a selection."""
         measured = self.measure(selection)
         return ScheduleDecision(selection, measured, self.keeps(measured), bound, steps)
 
     @cached_property
     def moved(self) -> Ints:
-        """[b, c]: the operators that a choice has elsewhere than now (section 4.1)."""
+        """[b, c]: the number of operators that a choice moves (section 4.1)."""
         hosts = self.table.hosts
         if self.current is None:
             return np.zeros(hosts.shape[:2], dtype=np.int64)
@@ -141,12 +141,12 @@ class Situation:
 
     @cached_property
     def all_up(self) -> Ints:
-        """Everything as far up as it may be: in the cloud."""
+        """All operators as far up as allowed: in the cloud."""
         return np.array([self._extreme(b, up=True) for b in range(len(self.table.branches))], dtype=np.int64)
 
     @cached_property
     def all_down(self) -> Ints:
-        """Everything as far down as it may be, and as hosts have room for each branch by itself."""
+        """All operators as far down as allowed, and as hosts have room for each branch by itself."""
         return np.array([self._extreme(b, up=False) for b in range(len(self.table.branches))], dtype=np.int64)
 
     def _extreme(self, b: int, *, up: bool) -> int:
@@ -157,7 +157,7 @@ class Situation:
 
     @cached_property
     def heights(self) -> Mapping[int, Ints]:
-        """For each branch [c, i]: how high up the tree an operator is; the root is the highest."""
+        """For each branch [c, i]: the height of an operator in the tree; the root is the highest."""
         table = self.table
         tree, zones = table.network, table.problem.hosts.zone
         depth = np.array([len(tree.above(z)) for z in range(tree.zones)])

@@ -22,7 +22,7 @@ from headwater.placement.why import Unplaceable
 
 @dataclass(frozen=True)
 class StrategyChoice:
-    """What a strategy found: a placement, perhaps a lower bound, and what a person should know of it."""
+    """Result of a strategy: a placement, perhaps a lower bound, and notes for the user."""
 
     placement: Placement
     bound: float | None = None
@@ -31,10 +31,10 @@ class StrategyChoice:
 
 @dataclass(frozen=True)
 class Answer:
-    """A placement that holds, and what it costs.
+    """A valid placement and its cost.
 
-    ``bound``: the least AL (s, without the windows' waiting) that any placement on any hosts could have; None
-    where the strategy gives none. ``notes``: what a person should know about how it was found.
+    ``bound``: the least AL (s, without the windows' waiting) of any placement on any hosts; None if the strategy
+    gives none. ``notes``: limitations of the search, for the user.
     """
 
     strategy: str
@@ -45,7 +45,7 @@ class Answer:
 
     @property
     def gap(self) -> float | None:
-        """How far AL may be above the least, relative to the bound; 0: nothing is better."""
+        """Relative distance of AL to the bound; 0: optimal."""
         if self.bound is None:
             return None
         over = self.evaluation.latency - self.bound
@@ -55,10 +55,10 @@ class Answer:
 def solve(problem: Problem, strategy: str = "optimal", *, plain: bool = False, **options: Any) -> Answer:
     """Place a problem by a strategy, one of ``STRATEGIES``; every answer is checked against all constraints.
 
-    ``plain``: look at every host instead of using the index; slow, the answer is the same. Options are the
+    ``plain``: look at every host instead of using the index; slower, with the same answer. Options are the
     strategy's own: ``edge_first`` of ``aels``, ``checked`` of ``tcep``, ``effort`` of ``optimal``.
 
-    Raises PlacementError where there is no such strategy, Unplaceable where it finds no placement.
+    Raises PlacementError for an unknown strategy, Unplaceable if no placement is found.
     """
     found = choose(problem, strategy, plain=plain, **options)
     if wrong := shortages(problem, found.placement):
@@ -67,17 +67,17 @@ def solve(problem: Problem, strategy: str = "optimal", *, plain: bool = False, *
 
 
 def choose(problem: Problem, strategy: str, *, plain: bool = False, **options: Any) -> StrategyChoice:
-    """Run a strategy alone: as ``solve``, without the check and the evaluation."""
+    """Run a strategy as ``solve`` does, without the check and the evaluation."""
     if strategy not in STRATEGIES:
         raise PlacementError(
-            f"there is no strategy '{strategy}'",
+            f"unknown strategy '{strategy}'",
             hint=suggestion(strategy, STRATEGIES, "the strategies are"),
         )
     while True:
         try:
             return STRATEGIES[strategy](problem, plain, dict(options))
         except Unplaceable as error:
-            # A group found no place in the level of its first: once more, without that.
+            # A group did not fit into the level of its first operator: retry without that level.
             if error.tie is None or error.tie in problem.banned:
                 raise
             problem = replace(problem, banned=problem.banned | {error.tie})
@@ -103,7 +103,7 @@ def _local_search(problem: Problem, plain: bool, options: dict[str, Any]) -> Str
 
 
 def _start(problem: Problem) -> Placement:
-    """Take the first placement that a strategy finds; where none does, say why the first did not."""
+    """Return the first placement that a strategy finds; if none does, raise the first error."""
     failed: list[HeadwaterError] = []
     for name in ("aels_rp_la", "aels", "cloud_only"):
         try:
@@ -118,8 +118,8 @@ def _optimal(problem: Problem, plain: bool, options: dict[str, Any]) -> Strategy
     found = optimal(problem, effort, **options)
     if found is None:
         note = (
-            f"tables over its operators get more than {effort.entries:,} entries: this is the placement of "
-            "aels_rp_la, bettered step by step, without a bound"
+            f"tables over its operators exceed {effort.entries:,} entries: this is the placement of "
+            "aels_rp_la, improved step by step, without a bound"
         )
         return replace(_local_search(problem, plain, {}), notes=(note,))
     if found.placement is None:

@@ -1,6 +1,6 @@
-"""Cost tables over the choices that operators have, ready for elimination. Pure.
+"""Cost tables over the choices of operators, ready for elimination. Pure.
 
-A variable is an operator, or a group of them that belongs together; a value says where all of it runs.
+A variable is an operator, or a group of operators; a value is a host for each of them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from headwater.placement.queueing import Floats
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """An elimination, and what its variables and their values are.
+    """An elimination, with its variables and their values.
 
     ``members``: for each variable its operators. ``choices``: for each of its values a host for each of
-    these, −1 for a stand-in. ``bound``: the least AL if hosts and links had room for everything.
+    these, −1 for a stand-in. ``bound``: the least AL without capacities.
     """
 
     problem: Problem
@@ -33,9 +33,9 @@ class Tables:
 
 
 def tables_over(problem: Problem, among: Places, entries: int) -> tuple[Tables, Mapping[int, Ints]] | None:
-    """Make the tables of operators over places, and tell for each operator which place each value is.
+    """Return the tables of operators over places, and for each operator the place of each value.
 
-    None where a table would get more than ``entries``.
+    None if a table would have more than ``entries``.
     """
     application = problem.application
     pinned = {o: w.host for o, w in enumerate(application.operators) if w.host is not None}
@@ -52,7 +52,7 @@ def tables_over(problem: Problem, among: Places, entries: int) -> tuple[Tables, 
             costs[u] = costs[u] + paths * among.transfer((u, v))[:, among.number(pinned[v])]
         else:
             pairs[u, v] = paths * among.transfer((u, v))
-    # An operator that can be nowhere keeps one place, at infinite cost.
+    # An operator that fits nowhere keeps one place, at infinite cost.
     domains = {o: np.flatnonzero(np.isfinite(cost)) for o, cost in costs.items()}
     domains = {o: domain if len(domain) else np.zeros(1, np.int64) for o, domain in domains.items()}
     factors: list[Factor] = [((o,), cost[domains[o]]) for o, cost in costs.items()]
@@ -66,7 +66,7 @@ def tables_over(problem: Problem, among: Places, entries: int) -> tuple[Tables, 
 
 
 def tables_of_groups(problem: Problem, entries: int) -> Tables | None:
-    """Make the tables of groups over levels, and of operators with listed hosts; None as ``tables_over``.
+    """Return the tables of groups over levels, and of operators with listed hosts; None as ``tables_over``.
 
     In a level, an operator of a group runs on the first of its hosts there.
     """
@@ -97,7 +97,7 @@ def tables_of_groups(problem: Problem, entries: int) -> Tables | None:
 
 
 def choices_of(problem: Problem, group: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """List where a group may run: a host each, all of one level."""
+    """Return the choices of a group: a host for each operator, all of one level."""
     operators = [problem.application.operators[o] for o in group]
     if len(group) == 1:
         (what,) = operators

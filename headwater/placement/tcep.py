@@ -1,7 +1,7 @@
-"""TCEP as the AELS paper compares with it: the middle of a ranking of hosts by what cpu they have left. Pure.
+"""TCEP as in the AELS paper: the middle of a ranking of hosts by free cpu. Pure.
 
-As in the authors' simulator: operators by rising cpu need; a binary search from the middle of the ranking for
-the least host that will do, above the place of the one before; the strongest host where none is found.
+As in the authors' simulator: operators by increasing cpu need; a binary search from the middle of the ranking for
+the least host that fits, above the place of the previous one; the strongest host if none is found.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from headwater.placement.why import unplaceable
 
 
 class Ranking(Protocol):
-    """Hosts by what they have left, least first; those of equal cpu by number."""
+    """Hosts by free cpu, least first; equal ones by number."""
 
     def host(self, place: int) -> int:
-        """Give the host at a place."""
+        """Return the host at a place."""
 
     def change(self, host: int, cpu: float) -> None:
-        """Rank a host anew."""
+        """Update the rank of a host."""
 
 
 class Sorted:
@@ -44,13 +44,13 @@ class Sorted:
 
 
 class MergedOperators:
-    """Sorts hosts once for a topology, and keeps those that changed beside."""
+    """Sorts hosts once for a topology, and keeps changed hosts separately."""
 
     def __init__(self, topology: Topology) -> None:
         self._order, self._free = topology.by_cpu
         self._cpu = topology.hosts.cpu_free
         self._gone: list[int] = []
-        """Places in the order of all, of hosts that changed; rising."""
+        """Places of changed hosts in the full order; increasing."""
         self._changed: list[tuple[float, int]] = []
         self._ranks: list[int] = []
 
@@ -77,13 +77,13 @@ class MergedOperators:
             self._ranks.append(place - bisect.bisect_left(self._gone, place) + number)
 
     def _place(self, cpu: float, host: int) -> int:
-        """Give the place in the order of all where a host of that cpu belongs."""
+        """Return the place in the full order of a host with that cpu."""
         lowest, highest = (int(np.searchsorted(self._free, cpu, side=side)) for side in ("left", "right"))
         return lowest + int(np.searchsorted(self._order[lowest:highest], host))
 
 
 def tcep(problem: Problem, ranking: Ranking, *, checked: bool = True) -> Placement:
-    """Place by TCEP. ``checked``: bandwidth too has to suffice; the simulator forgets the rates there."""
+    """Place by TCEP. ``checked``: also check bandwidth, which the simulator omits."""
     application, hosts = problem.application, problem.hosts
     placing = Placing(problem)
     for operator, what in enumerate(application.operators):
@@ -109,7 +109,7 @@ def _will_do(enough: Callable[[int, int], bool], ranking: Ranking, operator: int
 
 
 def _found(will_do: Callable[[int], bool], lowest: int, count: int) -> int | None:
-    """Search from the middle of the places from ``lowest`` on, down to the first that will not do."""
+    """Search from the middle of the places from ``lowest`` on, down to the first that does not fit."""
     highest = count - 1
     place = (lowest + highest) // 2
     while place < count and will_do(place):

@@ -1,8 +1,8 @@
 """TSOO-H and aTSOO-H: schedulers that move one cut after another. Pure.
 
-"Adaptive scheduling of continuous operators for IoT edge analytics", sections 5.1 to 5.3, as the text has it:
-of the listings, 2 and 3 never start (``continue`` has no value before the loop) and end after one good move.
-A cut *backward* takes an operator one zone up, *down* one zone down; with fog and cloud as there.
+"Adaptive scheduling of continuous operators for IoT edge analytics", sections 5.1 to 5.3, after the text: listings
+2 and 3 never start (``continue`` has no value before the loop) and end after one good move. A cut *backward*
+takes an operator one zone up, *down* one zone down, as with fog and cloud there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def tsoo_h(situation: Situation) -> ScheduleDecision:
 
 
 def atsoo_h(situation: Situation) -> ScheduleDecision:
-    """Adapt what runs (section 5.3, Algorithm 1); from scratch where nothing does."""
+    """Adapt the running selection (section 5.3, Algorithm 1); from scratch if there is none."""
     if situation.current is None:
         return tsoo_h(situation)
     selection = _made_to_fit(situation, situation.current)
@@ -47,14 +47,14 @@ def atsoo_h(situation: Situation) -> ScheduleDecision:
 
 
 def least(situation: Situation, of: Floats) -> Ints:
-    """Give each branch's choice with the least of something ([b, c]) that its hosts have room for."""
+    """Return, for each branch, the choice of least value of ``of`` ([b, c]) that fits its hosts."""
     there = np.where(situation.numbers.allowed, of, np.inf)
     found: Ints = np.argmin(there, axis=1)
     return np.where(np.isfinite(there.min(axis=1)), found, situation.all_up)
 
 
 def _made_to_fit(situation: Situation, selection: Ints) -> Ints:
-    """Where a host has no room any more, take the least cut before the one that is (lines 4 to 12)."""
+    """If a host has no room left, take the least cut before the current one (lines 4 to 12)."""
     found, numbers = selection.copy(), situation.numbers
     for b in np.flatnonzero(~numbers.allowed[np.arange(len(selection)), selection]).tolist():
         heights = situation.heights[b]
@@ -69,7 +69,7 @@ def _bits(situation: Situation, b: int) -> Floats:
 
 
 def _narrowed(situation: Situation, selection: Ints) -> Ints:
-    """Where B is too much, cut streams where they are least: first those that go up whole (13 to 23)."""
+    """If B exceeds its limit, cut streams where they are least, first those that go up whole (13 to 23)."""
     if situation.is_narrow(situation.measure(selection)):
         return selection
     found, numbers = selection.copy(), situation.numbers
@@ -86,14 +86,14 @@ def _narrowed(situation: Situation, selection: Ints) -> Ints:
 
 
 def hasten(situation: Situation, selection: Ints) -> Ints:
-    """Move operators on the slowest ways up, then down, until T is kept or nothing helps (section 5.2.1)."""
+    """Move operators on the slowest paths up, then down, until T is met or no move helps (section 5.2.1)."""
     for up in (True, False):
         selection = _moved(situation, selection, up=up)
     return selection
 
 
 def _moved(situation: Situation, selection: Ints, *, up: bool) -> Ints:
-    """Move cuts of branches that are too slow, the slowest first, as long as it makes them quicker."""
+    """Move cuts of branches that are too slow, the slowest first, while they get faster."""
     selection = selection.copy()
     measured = situation.measure(selection)
     stuck: set[int] = set()
@@ -124,7 +124,7 @@ def _moved(situation: Situation, selection: Ints, *, up: bool) -> Ints:
 
 
 def moves(situation: Situation, b: int, choice: int, *, up: bool) -> Iterator[int]:
-    """Give the choices that differ from one by one operator, one step up or down."""
+    """Yield the choices that differ from a given one by one operator, one step up or down."""
     heights = situation.heights[b]
     further = heights - heights[choice]
     if not up:
@@ -141,7 +141,7 @@ def moves(situation: Situation, b: int, choice: int, *, up: bool) -> Iterator[in
 
 
 def improve(situation: Situation, selection: Ints) -> Ints:
-    """Move cuts backward where RU falls by it, the largest gain first, each branch once (section 5.2.2)."""
+    """Move cuts backward if RU falls, the largest gain first, each branch once (section 5.2.2)."""
     found, numbers = selection.copy(), situation.numbers
     gains = []
     for b, choice in enumerate(selection.tolist()):

@@ -1,8 +1,8 @@
-"""What a placement uses of shared resources, weighted by how scarce they are: the cost of TSOO. Pure.
+"""Use of shared resources by a placement, weighted by their scarcity: the cost of TSOO. Pure.
 
 "Adaptive scheduling of continuous operators for IoT edge analytics" (TSOO-H, aTSOO-H), eq. 7 to 14 and 24 to
-30. Clouds count as without limit and cost nothing but the bandwidth to reach them. The computational resource
-is memory, as there; network delay in the cost is a link's latency.
+30. Clouds are unlimited and cost only the bandwidth to reach them. The computational resource is memory, as in
+the paper; network delay in the cost is a link's latency.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headwater.placement.queueing import Floats
 
 @dataclass(frozen=True)
 class Weights:
-    """How much computing and network count in RU: w_c and w_n of eq. 30."""
+    """Weights of computing and network in RU: w_c and w_n of eq. 30."""
 
     compute: float = 0.5
     network: float = 0.5
@@ -29,7 +29,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class ResourceUsage:
-    """The cost of a placement, each part normalised, and the bandwidth it takes into clouds (B, bits/s)."""
+    """The cost of a placement, each part normalised, and its bandwidth into clouds (B, bits/s)."""
 
     compute: float
     """CRU, eq. 28."""
@@ -42,7 +42,7 @@ class ResourceUsage:
 
 
 def weight(most: float, available: float, requested: float) -> float:
-    """Give the usage ratio of a resource once the request is met: W of eq. 7; 0 of what has no limit.
+    """Return the usage ratio of a resource once the request is met: W of eq. 7; 0 if unlimited.
 
     >>> weight(10.0, 8.0, 3.0)
     0.5
@@ -51,7 +51,7 @@ def weight(most: float, available: float, requested: float) -> float:
 
 
 def resource_usage(problem: Problem, placement: Placement, weights: Weights | None = None) -> ResourceUsage:
-    """Give the cost of a placement (eq. 24 to 30), and B."""
+    """Return the cost of a placement (eq. 24 to 30), and B."""
     weights = weights or Weights()
     used = usage_of(problem, placement)
     compute, network = _compute(problem, used), _network(problem, used)
@@ -64,10 +64,10 @@ def resource_usage(problem: Problem, placement: Placement, weights: Weights | No
 
 
 def prices(problem: Problem, weights: Weights) -> tuple[Floats, Mapping[Link, float]]:
-    """Give what RU rises by for a byte × a byte of each host, and for a bit/s × a bit/s of each link.
+    """Return the increase of RU for a byte × a byte of each host, and for a bit/s × a bit/s of each link.
 
-    The cost of what is taken is taken × W (eq. 24, 25): taken × (others' + taken) × this price. A link's
-    holds its delay as a share of the longest (eq. 29). What has no limit costs nothing.
+    The cost of a usage is usage × W (eq. 24, 25): usage × (others' + usage) × this price. A link's price includes
+    its delay as a share of the longest (eq. 29). Unlimited resources cost nothing.
     """
     hosts, network = problem.hosts, problem.network
     outside = ~problem.topology.cloud[hosts.zone] & np.isfinite(hosts.memory) & (hosts.memory > 0)
@@ -109,7 +109,7 @@ def _network(problem: Problem, used: Usage) -> float:
 
 
 def links_of(problem: Problem) -> Iterable[Link]:
-    """List a tree's links between neighbouring zones; of other networks, those from any zone to a cloud."""
+    """Return a tree's links between neighbouring zones; of other networks, the links from any zone to a cloud."""
     network = problem.network
     clouds = np.flatnonzero(problem.topology.cloud).tolist()
     found: dict[Link, None] = {}

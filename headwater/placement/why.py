@@ -1,4 +1,4 @@
-"""Why an operator finds no host: which constraint is short, where, by how much. Pure."""
+"""Explain why an operator finds no host: the violated constraint, its place, the missing amount. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headwater.placement.queueing import Floats
 class Unplaceable(PlacementError):
     """No placement was found.
 
-    ``shortages``: what is missing where least is. ``tie``: the operator's group, and the level that those of
-    the group are in which were placed before it.
+    ``shortages``: the missing capacity on the host where least is missing. ``tie``: the operator's group, and the
+    level of the operators of the group placed before it.
     """
 
     def __init__(self, operator: str, shortages: list[Shortage], tie: tuple[int, int] | None = None) -> None:
-        said = "; ".join(map(str, shortages)) or "what it reads has no way to any host that would do"
+        said = "; ".join(map(str, shortages)) or "its inputs have no route to any host that fits"
         super().__init__(
             f"no host for operator '{operator}': {said}",
             hint="add capacity there, lower the rate, or allow the operator on other hosts",
@@ -30,7 +30,7 @@ class Unplaceable(PlacementError):
 
 
 def unplaceable(placing: Placing, operator: int) -> Unplaceable:
-    """Explain by the host that comes nearest to what an operator needs."""
+    """Explain by the host that comes nearest to an operator's needs."""
     problem = placing.problem
     application, hosts = problem.application, problem.hosts
     what, coming = application.operators[operator], placing.coming(operator)
@@ -43,7 +43,7 @@ def unplaceable(placing: Placing, operator: int) -> Unplaceable:
     if what.host is not None:
         candidates &= np.arange(count) == what.host
     if not candidates.any():
-        return Unplaceable(what.name, [Shortage("allowed host", "the hosts it may run on", 1, 0, "hosts")], tie)
+        return Unplaceable(what.name, [Shortage("allowed host", "its allowed hosts", 1, 0, "hosts")], tie)
     rate = float(application.rate_in[operator])
     served = hosts.cpu / what.cpu if what.cpu else np.full(count, np.inf)
     lacks = [
@@ -74,7 +74,7 @@ def unplaceable(placing: Placing, operator: int) -> Unplaceable:
     ]
     if not reachable[nearest]:
         needed = coming.bandwidth
-        short.append(Shortage("bandwidth (eq. 13)", f"the way to {hosts.name(nearest)}", needed, 0, "bits/s"))
+        short.append(Shortage("bandwidth (eq. 13)", f"the route to {hosts.name(nearest)}", needed, 0, "bits/s"))
     return Unplaceable(what.name, short, tie)
 
 

@@ -1,1 +1,1 @@
-"""The deployment as a value: units, channels, and how they come from dataflow and continuum. Pure."""
+"""The deployment as a value: units, channels, and how a plan is built, compared and changed. Pure."""

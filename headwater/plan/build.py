@@ -1,8 +1,8 @@
-"""From dataflow and continuum to a plan: layers, hosts, cuts, units, channels. Pure.
+"""Build a plan from dataflow and continuum: layers, hosts, cuts, units, channels. Pure.
 
-Model: FlowUnits, section III. Contiguous operators that the same hosts run for the same locations form a
-unit; the job's locations decide which zones get an instance of it; requirements decide the hosts inside a
-zone; data moves only up the tree of zones.
+Model: FlowUnits, section III. Contiguous operators on the same hosts for the same locations form a unit; the
+job's locations decide which zones get an instance of it; requirements decide the hosts inside a zone; data
+moves only up the tree of zones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headwater.plan.spread import spread_column
 
 
 def marked_layers(dataflow: Dataflow, continuum: Continuum) -> dict[str, str]:
-    """Take each operator's layer from the dataflow's own ``to_layer`` marks."""
+    """Return each operator's layer as marked by ``to_layer`` in the dataflow."""
     layers: dict[str, str] = {}
     problems: list[HeadwaterError] = []
     for id_ in dataflow.order:
@@ -54,17 +54,17 @@ def marked_layers(dataflow: Dataflow, continuum: Continuum) -> dict[str, str]:
 
 
 def annotated(dataflow: Dataflow, continuum: Continuum) -> Deployment:
-    """Place operators as the dataflow's own marks say, without further cuts."""
+    """Place operators as marked in the dataflow, without further cuts."""
     return in_layers(dataflow, continuum, marked_layers(dataflow, continuum))
 
 
 def one_unit(dataflow: Dataflow, continuum: Continuum) -> Deployment:
-    """Everything in the root zone, sources too: what shipping all data to the cloud would be."""
+    """Place all operators, sources too, in the root zone: ship all data to the cloud."""
     return in_layers(dataflow, continuum, dict.fromkeys(dataflow.order, continuum.root.layer))
 
 
 def unit_per_operator(dataflow: Dataflow, continuum: Continuum) -> Deployment:
-    """The marked layers, with every edge cut."""
+    """Place operators in the marked layers and cut every edge."""
     edges = frozenset((parent, id_) for id_ in dataflow.order for parent in dataflow[id_].inputs)
     return in_layers(dataflow, continuum, marked_layers(dataflow, continuum), cuts=edges)
 
@@ -77,11 +77,10 @@ def in_layers(
     at: Mapping[str, Mapping[str, str]] | None = None,
     cuts: frozenset[Edge] = frozenset(),
 ) -> Deployment:
-    """Place each operator in the zone of its layer, on all hosts that may run it; ``at``: other layers of a
-    location.
+    """Place each operator in the zone of its layer, on all hosts that meet its requirements.
 
-    Where hosts have agents of their own, what can be shared out by key runs on all of them, anything else on
-    the strongest. Raises ErrorList with a reason per operator and zone.
+    ``at`` gives other layers for a location. Of hosts with agents of their own, all run what can be shared out by
+    key, and only the strongest runs anything else. Raises ErrorList with a reason per operator and zone.
     """
     locations = locations_of(dataflow, continuum)
     problems = _unknown_layers(dataflow, continuum, layers, at or {}, locations)
@@ -130,7 +129,7 @@ def _unknown_layers(
     at: Mapping[str, Mapping[str, str]],
     locations: tuple[str, ...],
 ) -> list[HeadwaterError]:
-    """Say what of layers by location speaks of nothing that is there."""
+    """Return an error for each unknown location, operator or layer in the layers by location."""
     where, known = f"dataflow '{dataflow.name}'", [layer.name for layer in continuum.layers]
     problems: list[HeadwaterError] = []
 
@@ -139,14 +138,14 @@ def _unknown_layers(
 
     for location, own in at.items():
         if location not in locations:
-            text = f"has other layers at {location}, which is no location of it"
+            text = f"has other layers at unknown location {location}"
             strange(text, location, locations, "its locations are")
         for operator, layer in own.items():
             if operator not in dataflow:
-                text = f"'{operator}', which is to be in {layer} at {location}, is no operator of it"
+                text = f"operator '{operator}', placed in layer {layer} at {location}, is unknown"
                 strange(text, operator, dataflow.order, "its operators are")
             if layer not in known:
-                text = f"there is no layer '{layer}', in which '{operator}' is to be at {location}"
+                text = f"layer '{layer}', given to '{operator}' at {location}, is unknown"
                 strange(text, layer, known, "the layers are")
     return problems
 
@@ -162,7 +161,7 @@ def _no_host(dataflow: Dataflow, continuum: Continuum, id_: str, zone: str) -> P
 
 
 def _shared_out(dataflow: Dataflow, continuum: Continuum, deployment: Deployment) -> Deployment:
-    """Leave to the strongest host what cannot be shared out over several with agents of their own."""
+    """Place on the strongest host each operator that several hosts with agents of their own cannot share out."""
     if all(len(zone.nodes) == 1 for zone in continuum.zones):
         return deployment
     groups = groups_of(dataflow, continuum, deployment.placement)
@@ -171,7 +170,7 @@ def _shared_out(dataflow: Dataflow, continuum: Continuum, deployment: Deployment
         if len(run.group.nodes) == 1 or spread_column(dataflow, run.operators) is not None:
             continue
         hosts = [continuum.node(node).host for node in run.group.nodes]
-        for part in connected(dataflow, run.operators):  # those that only read the same stream may be apart
+        for part in connected(dataflow, run.operators):  # operators that only read the same stream may be apart
             if spread_column(dataflow, part) is None:
                 for id_ in part:
                     own = changed.setdefault(id_, {})
@@ -186,7 +185,7 @@ def build(
     *,
     pooled: bool = False,
 ) -> DeploymentPlan:
-    """Carry a deployment out on paper, or raise ErrorList with a reason per operator and zone."""
+    """Build the plan of a deployment, or raise ErrorList with a reason per operator and zone."""
     deployment = deployment or annotated(dataflow, continuum)
     runs = _runs(dataflow, continuum, deployment, groups_of(dataflow, continuum, deployment.placement))
     problems: list[HeadwaterError] = []
@@ -244,7 +243,7 @@ def _not_to_be_shared(dataflow: Dataflow, run: _Run) -> PlacementError:
 
 
 def _hosts(continuum: Continuum, deployment: Deployment, run: _Run, node: str) -> HostNames:
-    """Name the hosts of a node that all operators of a run are placed on."""
+    """Return the hosts of a node on which all operators of a run are placed."""
     there = {host.name for host in continuum.node(node).hosts}
     found = [deployment.placement[id_, run.locations[0]] for id_ in run.operators]
     return tuple(h for h in found[0] if h in there and all(h in own for own in found[1:]))
@@ -254,7 +253,7 @@ def _hosts(continuum: Continuum, deployment: Deployment, run: _Run, node: str) -
 class _Run:
     """A piece of the dataflow on the nodes of one group, for the locations whose rows it takes there.
 
-    Groups of one layer that run the same operators are cut alike: ``number`` says which have that in common.
+    Groups of one layer that run the same operators are cut alike and share a ``number``.
     """
 
     operators: tuple[str, ...]
@@ -264,7 +263,7 @@ class _Run:
 
 
 def _runs(dataflow: Dataflow, continuum: Continuum, deployment: Deployment, groups: NodeGroups) -> tuple[_Run, ...]:
-    """Cut what each group of nodes runs into pieces; whoever feeds comes first."""
+    """Cut the operators of each group of nodes into pieces, upstream pieces first."""
     there: dict[tuple[NodeGroup, tuple[str, ...]], list[str]] = {}
     for id_ in dataflow.order:
         together: dict[NodeGroup, list[str]] = {}
@@ -275,7 +274,7 @@ def _runs(dataflow: Dataflow, continuum: Continuum, deployment: Deployment, grou
     alike: dict[tuple[str, tuple[str, ...]], list[tuple[NodeGroup, tuple[str, ...]]]] = {}
     for (group, locations), operators in there.items():
         alike.setdefault((group.layer, tuple(operators)), []).append((group, locations))
-    # A watermark stays with its input: it is only a mark.
+    # A watermark stays with its input: it only marks the stream.
     cuts = {(p, c) for p, c in deployment.cuts if c in dataflow and not isinstance(dataflow[c], Watermark)}
     numbered = []
     for (_, inside), places in alike.items():
@@ -291,7 +290,7 @@ def _runs(dataflow: Dataflow, continuum: Continuum, deployment: Deployment, grou
 
 
 def _in_order(dataflow: Dataflow, runs: Sequence[_Run]) -> tuple[_Run, ...]:
-    """Sort runs topologically: by their first operators, and those that are cut alike one after another."""
+    """Sort runs topologically, by their first operators; runs that are cut alike are adjacent."""
     place = {id_: n for n, id_ in enumerate(dataflow.order)}
     takers = _takers(runs)
     feeds = [_readers(dataflow, takers, run, run.operators) for run in runs]
@@ -324,7 +323,7 @@ def _in_order(dataflow: Dataflow, runs: Sequence[_Run]) -> tuple[_Run, ...]:
 
 
 def tag_of(key: str) -> str:
-    """Shorten a key to what is put into names of files."""
+    """Return the short form of a key used in file names."""
     return key[:8]
 
 
@@ -333,14 +332,14 @@ def _unit_key(dataflow: Dataflow, group: tuple[str, ...]) -> str:
 
 
 def _takers(runs: Sequence[_Run]) -> Mapping[tuple[str, str], int]:
-    """Number, for each operator and location, the run that takes its rows."""
+    """Return, for each operator and location, the number of the run that takes its rows."""
     return {(id_, x): n for n, run in enumerate(runs) for id_ in run.operators for x in run.locations}
 
 
 def _readers(dataflow: Dataflow, takers: Mapping[tuple[str, str], int], run: _Run, outputs: Iterable[str]) -> set[int]:
-    """Number the runs that read outputs of a run."""
+    """Return the numbers of the runs that read outputs of a run."""
     consumers = {c for id_ in outputs for c in dataflow.consumers[id_] if c not in run.operators}
-    # Its locations stay together: whoever takes the rows of one takes those of all.
+    # The locations of a run stay together: one reader takes the rows of all of them.
     return {takers[c, run.locations[0]] for c in consumers}
 
 
@@ -368,9 +367,9 @@ def _channels(
 
 
 def _broker(continuum: Continuum, zone: str, readers: Iterable[str]) -> str | None:
-    """Name the zone whose broker holds a channel: the nearest on the way to its lowest reader.
+    """Return the zone whose broker holds a channel: the nearest on the path to its lowest reader.
 
-    Further up it would be away from both ends. None where there is none, or it is not wanted.
+    A broker further up would be far from both ends. None if there is none, or if none is wanted.
     """
     if continuum.zone(zone).channels == "filelog":
         return None
@@ -380,7 +379,7 @@ def _broker(continuum: Continuum, zone: str, readers: Iterable[str]) -> str | No
 
 
 def _warnings(dataflow: Dataflow, continuum: Continuum, channels: tuple[Channel, ...]) -> tuple[str, ...]:
-    """Say what will run but may surprise."""
+    """Return warnings about a valid plan that may behave unexpectedly."""
     warnings: list[str] = []
     read = Counter((consumer, c.operator) for c in channels for consumer in c.consumers)
     merged = {key for key, count in read.items() if count > 1}
@@ -388,14 +387,14 @@ def _warnings(dataflow: Dataflow, continuum: Continuum, channels: tuple[Channel,
         if dataflow.types[id_].event_time is None and _watermark_after(dataflow, id_):
             warnings.append(
                 f"{consumer} reads '{id_}' from several zones before its event time is declared: "
-                "rows of a slow zone may come too late for their windows. "
+                "rows of a slow zone may arrive too late for their windows. "
                 "Declare with_watermark before the layers change."
             )
     return (*warnings, *_broker_warnings(continuum, channels))
 
 
 def _broker_warnings(continuum: Continuum, channels: tuple[Channel, ...]) -> list[str]:
-    """Say which zones cannot write while a link is down, and which do not get the kind they want."""
+    """Return a warning for each zone that cannot write while a link is down, or lacks the wanted channel kind."""
     warnings: list[str] = []
     for channel in channels:
         zone = channel.zone

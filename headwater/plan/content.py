@@ -1,4 +1,4 @@
-"""What a unit reads, from where, and whether it keeps anything. Pure."""
+"""Inputs of a unit, their locations, and whether the unit is stateful. Pure."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from headwater.plan.onepass import root_of
 
 
 def own_sources(flow: Graph, unit: Unit) -> tuple[Source, ...]:
-    """Give the sources a unit reads itself."""
+    """Return the sources that a unit reads itself."""
     return tuple(o for i in unit.operators if isinstance(o := flow[i], Source))
 
 
 def reads(flow: Graph, unit: Unit) -> Mapping[str, int]:
-    """Tell how often a unit's query reads each source and each operator of another unit: once for every
-    way that leads there."""
+    """Return how often a unit's query reads each source and each operator of another unit: once per path to it."""
     return Counter(i for i in _ways(flow, unit) if i not in unit.operators or not flow[i].inputs)
 
 
 def visited(flow: Graph, unit: Unit) -> frozenset[str]:
-    """Give the operators that a unit's query is built of as they are, its inputs among them: those behind the
-    root of a pass are put into one expression, or do their work together."""
+    """Return the operators that appear unchanged in a unit's query, inputs included.
+
+    Operators behind the root of a pass are merged into one expression, or run as one stateful operator.
+    """
     return frozenset(_ways(flow, unit))
 
 
 def _ways(flow: Graph, unit: Unit) -> Iterator[str]:
-    """Go every way from the root of a unit's query up to what it reads."""
+    """Yield the input at the end of every path from the root of a unit's query."""
     todo = [root_of(flow, unit.operators)]
     while todo:
         id_ = todo.pop()
@@ -39,19 +40,19 @@ def _ways(flow: Graph, unit: Unit) -> Iterator[str]:
 
 
 def source_locations(flow: Graph, unit: Unit) -> dict[str, tuple[str, ...]]:
-    """Give the locations at which a unit reads each of its sources."""
+    """Return the locations at which a unit reads each of its sources."""
     return {s.id: unit.locations if s.per_location else unit.locations[:1] for s in own_sources(flow, unit)}
 
 
 def is_stateful(flow: Graph, unit: Unit) -> bool:
-    """Tell whether a unit keeps something back from one batch to the next."""
+    """Return whether a unit keeps state from one batch to the next."""
     return any(flow[i].stateful for i in unit.operators)
 
 
 def direct_time(plan: DeploymentPlan, unit: Unit) -> bool:
-    """Tell whether the newest row written tells how far event time is: one input, nothing kept back.
+    """Return whether the newest row written marks the progress of event time: one input, no state.
 
-    All the way from a source: where several writers were brought together before, the newest row of
+    This must hold on the whole path from a source: where several writers were merged before, the newest row of
     one says nothing of the others, however few units read them now.
     """
     inputs = plan.inputs(unit)

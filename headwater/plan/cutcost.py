@@ -1,7 +1,7 @@
-"""What other cuts cost or save: channels and queries, by what was measured of those that run. Pure.
+"""Cost or saving of other cuts, in channels and queries, from measurements of the running ones. Pure.
 
-Fused operators are one query with no channel between. A channel costs that its rows are written, perhaps sent
-over links, and read; a query costs processor time even when it has nothing to do.
+Fused operators are one query without a channel. A channel costs writing, reading and perhaps sending its rows
+over links; a query costs processor time even when idle.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from headwater.dataflow.sources import Source
 from headwater.plan.model import Channel, DeploymentPlan, Unit
 
 _DROPS_ONLY = (ops.Where, ops.Select, ops.Watermark)
-"""Operators that give no more rows than they get."""
+"""Operators that return at most as many rows as they take."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelFlow:
-    """What goes through a channel, per second; None where nobody has measured it.
+    """Flow through a channel, per second; None if not measured.
 
-    ``at_most``: no such channel runs, and this is what the unit reads in front of it.
+    ``at_most``: no such channel runs; the figure is an upper bound, the input of the unit before it.
     """
 
     channel: str
@@ -45,7 +45,7 @@ class ChannelFlow:
 
 @dataclass(frozen=True, kw_only=True)
 class CutCost:
-    """How another plan's channels and queries differ from those that run."""
+    """Difference between the channels and queries of another plan and the running ones."""
 
     removed: tuple[ChannelFlow, ...]
     added: tuple[ChannelFlow, ...]
@@ -53,7 +53,7 @@ class CutCost:
     """Before and after."""
 
     def words(self) -> list[str]:
-        """Say it, a line for each; nothing where nothing differs."""
+        """Return one line per difference."""
         lines = [f"saves the channel {flow}" for flow in self.removed]
         lines += [f"costs a channel {flow}" for flow in self.added]
         before, after = self.queries
@@ -63,7 +63,7 @@ class CutCost:
 
 
 def cut_cost(running: DeploymentPlan, wanted: DeploymentPlan, seen: Progress) -> CutCost:
-    """Compare two plans' channels by what is seen of the running one."""
+    """Compare the channels of two plans by measurements of the running one."""
     measured = {c.channel: c for c in seen.channels}
     old = {_place(running, c): c for c in running.channels}
     new = {_place(wanted, c): c for c in wanted.channels}
@@ -75,7 +75,7 @@ def cut_cost(running: DeploymentPlan, wanted: DeploymentPlan, seen: Progress) ->
 
 
 def _place(plan: DeploymentPlan, channel: Channel) -> str:
-    """Name a channel by whose rows it takes, from where to where."""
+    """Name a channel by its operator, zone and readers."""
     readers = sorted({plan.unit(u).zone for u in channel.consumers})
     part = "" if channel.part is None else f".{channel.part}"
     return f"{channel.operator}{part}@{channel.zone} -> {', '.join(readers)}"
@@ -92,14 +92,14 @@ def _flow(place: str, channel: Channel, seen: Iterable[ChannelProgress | None]) 
 def _added(
     running: DeploymentPlan, wanted: DeploymentPlan, place: str, channel: Channel, seen: Progress
 ) -> ChannelFlow:
-    """Foretell a new channel's flow: as the same operator's rows flow now, or as what the unit reads."""
+    """Predict the flow of a new channel: the current flow of its operator's rows, or of the unit's input."""
     unit = wanted.unit(channel.producer)
     now = [c for c in running.channels if c.operator == channel.operator and _near(running, c, unit)]
     if now:
         measured = {c.channel: c for c in seen.channels}
         return _flow(place, channel, [measured.get(c.id) for c in now])
     links = channel.links
-    source = _source_of(wanted, channel.operator)  # the operator may be new
+    source = _source_of(wanted, channel.operator)  # None: the operator may be new
     if source is None:
         return ChannelFlow(channel=place, links=links)
     units = {u.unit: u.rows_per_s for u in seen.units}
@@ -113,7 +113,7 @@ def _near(plan: DeploymentPlan, channel: Channel, unit: Unit) -> bool:
 
 
 def _source_of(plan: DeploymentPlan, operator: str) -> str | None:
-    """Find the source whose rows an operator gives at most; None where it may give more, or others."""
+    """Return the source that bounds an operator's rows; None if the operator may return more rows, or others."""
     current = plan.dataflow[operator]
     while not isinstance(current, Source):
         if not isinstance(current, _DROPS_ONLY) or len(current.inputs) != 1:

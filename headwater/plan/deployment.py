@@ -1,4 +1,4 @@
-"""What is decided of a dataflow: the edges that are cut, and the hosts that run each operator. Pure."""
+"""The decision on a dataflow: cut edges, and the hosts that run each operator. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import GetCoreSchemaHandler, PlainSerializer, TypeAdapter
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema
 
 from headwater.continuum.model import Continuum
+from headwater.core.jsonform import custom_schema
 
 Edge = tuple[str, str]
 """From operator to operator, by name."""
@@ -18,9 +19,9 @@ HostNames = tuple[str, ...]
 
 
 class Placement:
-    """For each operator and location, the hosts that run it, all of one zone: immutable.
+    """For each operator and location, the hosts that run it, all of one zone. Immutable.
 
-    Several hosts with an agent of their own share the operator's rows out by key.
+    Several hosts with agents of their own share out the operator's rows by key.
 
     >>> placement = Placement({"clean": {"L1": ("gw1",)}})
     >>> placement["clean", "L1"]
@@ -53,19 +54,19 @@ class Placement:
         return f"Placement({self._hosts!r})"
 
     def of(self, operator: str) -> Mapping[str, HostNames]:
-        """Give an operator's hosts by location; nothing for one that is not placed."""
+        """Return an operator's hosts by location; empty if it is not placed."""
         return self._hosts.get(operator, {})
 
     def replaced(self, changed: Mapping[str, Mapping[str, HostNames]]) -> Placement:
-        """Give the placement with other hosts for some operators and locations."""
+        """Return a copy with other hosts for some operators and locations."""
         return Placement({**self._hosts, **{o: {**self.of(o), **own} for o, own in changed.items()}})
 
     # ------------------------------------------------------------ JSON
 
     def to_data(self) -> list[dict[str, list[str]]]:
-        """Give the placement as JSON-able data: operators that run on the same hosts stand together.
+        """Return the placement as JSON-able data, grouped by equal hosts.
 
-        Equal placements give the same, in whichever order they were put together.
+        Equal placements give equal data, whatever their order of construction.
         """
         found: dict[tuple[tuple[str, ...], HostNames], list[str]] = {}
         for operator, own in sorted(self._hosts.items()):
@@ -81,7 +82,7 @@ class Placement:
 
     @classmethod
     def from_data(cls, data: object) -> Placement:
-        """Read what ``to_data`` gave; raise ValueError where an operator is placed twice."""
+        """Read the data of ``to_data``; raise ValueError if an operator is placed twice."""
         found: dict[str, dict[str, HostNames]] = {}
         for entry in _ENTRIES.validate_python(data):
             for operator in entry["operators"]:
@@ -93,10 +94,7 @@ class Placement:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            lambda value: value if isinstance(value, cls) else cls.from_data(value),
-            serialization=core_schema.plain_serializer_function_ser_schema(cls.to_data),
-        )
+        return custom_schema(cls, cls.from_data, cls.to_data)
 
 
 _ENTRIES: TypeAdapter[list[dict[str, tuple[str, ...]]]] = TypeAdapter(list[dict[str, tuple[str, ...]]])
@@ -104,21 +102,21 @@ _ENTRIES: TypeAdapter[list[dict[str, tuple[str, ...]]]] = TypeAdapter(list[dict[
 
 @dataclass(frozen=True)
 class Deployment:
-    """What is decided about a dataflow: edges cut beyond changes of hosts, and each operator's hosts."""
+    """The decision on a dataflow: edges cut in addition to changes of hosts, and each operator's hosts."""
 
     cuts: Annotated[frozenset[Edge], PlainSerializer(sorted)]
     placement: Placement
 
 
 def layer_of(continuum: Continuum, hosts: HostNames) -> str:
-    """Give the layer that hosts are in."""
+    """Return the layer of some hosts."""
     return continuum.zone(continuum.host(hosts[0]).zone).layer
 
 
 def layers_of(
     placement: Placement, continuum: Continuum, operators: Iterable[str]
 ) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """Give each operator's usual layer, that of most locations; and by location those in another one."""
+    """Return each operator's layer at most locations, and by location the operators in another layer."""
     layers: dict[str, str] = {}
     at: dict[str, dict[str, str]] = {}
     known: dict[HostNames, str] = {}

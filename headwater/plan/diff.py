@@ -1,9 +1,8 @@
-"""Compare the running plan with the wanted one: what starts, stops, is replaced, is fed, and why. Pure.
+"""Compare the running plan with the wanted one: which units start, stop or get other inputs, and why. Pure.
 
-Units are matched by id. A unit restarts when its own content changes, not when something above it
-does; its state goes on when the operators that keep it can. Where operators come to stand in other
-units, these take over what they kept (``headwater.plan.transfer``). What cannot go on is refused here, before
-anything stops.
+Units are matched by id. A unit restarts when its own content changes, not when a unit above it does; its state
+is kept if the new operators can use it. Where operators move to other units, these take over their state
+(``headwater.plan.transfer``). A change that cannot keep results exact is refused here, before anything stops.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ State = Literal["kept", "transferred", "none", "given up"]
 
 @dataclass(frozen=True, kw_only=True)
 class UnitChange:
-    """What happens to one unit, to its state, and why in plain words."""
+    """The change of one unit and of its state, and the reason in plain words."""
 
     unit: str
     action: Action
@@ -48,7 +47,7 @@ class UnitChange:
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelChange:
-    """What happens to one channel, by id."""
+    """The change of one channel, by id."""
 
     channel: str
     action: Literal["begins", "ends", "continues"]
@@ -56,7 +55,7 @@ class ChannelChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Transferred:
-    """A unit that takes over state, and the units that it has it from."""
+    """A unit that takes over state, and the source units."""
 
     unit: str
     source_units: Annotated[tuple[str, ...], named("from")]
@@ -64,7 +63,7 @@ class Transferred:
 
 @dataclass(frozen=True, kw_only=True)
 class DiffOutline:
-    """What changes when one plan takes another's place; ``unchanged`` units are only counted."""
+    """The changes when one plan replaces another; ``unchanged`` units are only counted."""
 
     units: tuple[UnitChange, ...]
     unchanged: int
@@ -75,7 +74,7 @@ class DiffOutline:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanDiff:
-    """The wanted plan with its stored names and epochs decided, and what differs from the running one."""
+    """The wanted plan with its stored names and epochs, and its differences from the running plan."""
 
     running: DeploymentPlan | None
     wanted: DeploymentPlan
@@ -86,7 +85,7 @@ class PlanDiff:
 
     @property
     def empty(self) -> bool:
-        """Tell whether nothing has to be done."""
+        """Return whether there is nothing to do."""
         return all(u.action == "unchanged" for u in self.units) and all(c.action == "continues" for c in self.channels)
 
     @property
@@ -94,7 +93,7 @@ class PlanDiff:
         return tuple(u for u in self.units if u.action != "unchanged")
 
     def shown(self) -> DiffOutline:
-        """Give what is different; what is unchanged is only counted."""
+        """Return the changes; unchanged units are only counted."""
         return DiffOutline(
             units=self.changed,
             unchanged=len(self.units) - len(self.changed),
@@ -111,17 +110,16 @@ def diff(
     reset_state: frozenset[str] = frozenset(),
     generation: int | None = None,
 ) -> PlanDiff:
-    """Compare two plans and decide what the wanted one inherits; raise ErrorList of what is refused.
+    """Compare two plans, with the names and epochs that the wanted one inherits; raise ErrorList of refusals.
 
-    ``reset_state`` names units whose state may be given up. ``generation`` counts the plans of the
-    deployment, those forgotten included: no epoch that was used before exceeds it, so that names and
-    epochs made with it are new.
+    ``reset_state`` names units whose state may be given up. ``generation`` counts all plans of the deployment,
+    deleted ones included; no earlier epoch exceeds it, so names and epochs made with it are new.
     """
     known = {u.id for plan in (wanted, running) if plan for u in plan.units}
     unknown = reset_state - known
     if unknown:
         raise DeploymentError(
-            f"no unit is called {', '.join(sorted(unknown))}",
+            f"unknown unit {', '.join(sorted(unknown))}",
             where="--reset-state",
             hint=f"the units are {', '.join(u.id for u in wanted.units)}",
         )
@@ -129,8 +127,8 @@ def diff(
         return _first(wanted, generation or 1)
     if running.dataflow.name != wanted.dataflow.name:
         raise DeploymentError(
-            f"'{wanted.dataflow.name}' cannot take the place of '{running.dataflow.name}'",
-            hint="a deployment is known by its dataflow's name: apply it as one of its own",
+            f"dataflow '{wanted.dataflow.name}' cannot replace '{running.dataflow.name}'",
+            hint="a deployment has the name of its dataflow: apply this one as a separate deployment",
         )
     newest = max((u.epoch for u in running.units), default=0) + 1
     return _Comparison(running, wanted, reset_state, max(generation or 0, newest)).result()
@@ -153,12 +151,12 @@ def _first(wanted: DeploymentPlan, generation: int) -> PlanDiff:
 
 
 def _fresh(key: str, generation: int) -> str:
-    """Make a name for state that none before can have had."""
+    """Return a name for state that was never used before."""
     return tag_of(hashlib.sha256(f"{key} {generation}".encode()).hexdigest())
 
 
 class _Comparison:
-    """One comparison: collects decisions, problems and notes on the way."""
+    """One comparison; collects decisions, problems and notes."""
 
     def __init__(self, running: DeploymentPlan, wanted: DeploymentPlan, reset: frozenset[str], generation: int) -> None:
         self._old = running
@@ -175,12 +173,12 @@ class _Comparison:
         self._decide_names()
         self._transfers = TransferPlanner(running, self._new, reset)
         self._begin = beginning(running, wanted)
-        # Whoever takes a dataflow out of many gives up what it kept.
+        # A dataflow that is removed from a pooled plan gives up its state.
         self._end = beginning(wanted, running) if wanted.pooled else frozenset[str]()
         self._found_transfers: dict[str, StateTransfer] = {}
 
     def result(self) -> PlanDiff:
-        """Decide everything, or raise an ErrorList of all that is refused."""
+        """Return all decisions, or raise an ErrorList of all refusals."""
         changes = [self._unit_change(u) for u in self._new.units]
         changes += [self._stop(u) for u in self._old.units if u.id not in self._after]
         self._check_taken()
@@ -205,7 +203,7 @@ class _Comparison:
     # ------------------------------------------------------------ names of channels, sinks, sources
 
     def _decide_names(self) -> None:
-        """Name what is stored as it was; nothing that begins gets a name that was ever used."""
+        """Keep stored names where the stored data is kept; give new data unused names."""
         self._decide_tags()
         places = {c.place: c for c in self._old.channels}
         channels = {}
@@ -230,7 +228,7 @@ class _Comparison:
             operator = new[id_]
             same = stream_type(old.types[former]) == stream_type(new.types[id_])
             if isinstance(operator, Source) and old[former].kind == operator.kind:
-                # It names how far the source was read: it stays, or all would be read again.
+                # The tag names the read position of the source: a new tag would read all input again.
                 if not same and id_ in written:
                     self._refuse_retyped(id_)
                 self._tags[id_] = self._old.tags[former]
@@ -238,13 +236,13 @@ class _Comparison:
                 self._tags[id_] = self._old.tags[former]
 
     def _former(self, id_: str) -> str | None:
-        """Give the operator of the running plan that goes on as this one."""
+        """Return the operator of the running plan that continues as this one."""
         old, new = self._old.dataflow, self._new.dataflow
         if id_ in old:
             return id_
         if not isinstance(new[id_], Source):
             return None
-        # A source under another name, in a unit that goes on, is still read from where it stood.
+        # A renamed source in a kept unit continues from its read position.
         same = [s.id for s in old.sources if s.id not in new and own_content(old, s.id) == own_content(new, id_)]
         rivals = [s.id for s in new.sources if s.id not in old and own_content(new, s.id) == own_content(new, id_)]
         return same[0] if len(same) == 1 and len(rivals) == 1 else None
@@ -252,11 +250,11 @@ class _Comparison:
     def _refuse_retyped(self, id_: str) -> None:
         self._problems.append(
             DeploymentError(
-                "its columns change, and it is sent to other units as it is read: "
-                "the new stream would begin with all input again",
+                "its columns change, and its rows go to other units unchanged: "
+                "the new stream would read all input again",
                 where=self._new.dataflow[id_].where,
                 hint="put a named .where(...) or .select(...) between the source and the next layer, and "
-                "apply that first; or stop the deployment with --forget and begin anew",
+                "apply that first; or stop the deployment with --forget and start again",
             )
         )
 
@@ -286,12 +284,12 @@ class _Comparison:
         return UnitChange(unit=unit.id, action="update_inputs", state=state, reason="; ".join(parts))
 
     def _why_restart(self, old: Unit, new: Unit) -> str:
-        """Give the reason for a restart in plain words; '' where there is none."""
+        """Return the reason for a restart in plain words; '' if there is none."""
         before, after = spec_of(self._old, old.id).content, spec_of(self._new, new.id).content
         if before != after:
             return self._what_changed(old, new, before, after)
         if new.id in self._reset:
-            return "its state is to be given up"
+            return "its state is given up"
         return self._transfers.shift(new, old)
 
     def _what_changed(self, old: Unit, new: Unit, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
@@ -304,14 +302,14 @@ class _Comparison:
         if added := [i for i in new.operators if i not in formerly]:
             parts.append(f"{listed(added)} added")
         if gone := [i for i in old.operators if i not in inside]:
-            parts.append(f"{listed(gone)} taken out")
+            parts.append(f"{listed(gone)} removed")
         inputs = {i for o in new.operators for i in flow[o].inputs if i not in inside}
         if retyped := [
             i for i in sorted(inputs) if i in was and stream_type(was.types[i]) != stream_type(flow.types[i])
         ]:
-            parts.append(f"{listed(retyped)}, which it reads, has other columns")
+            parts.append(f"the columns of its input {listed(retyped)} changed")
         if before["outputs"].keys() != after["outputs"].keys():
-            parts.append("it has other outputs")
+            parts.append("its outputs changed")
         places = source_locations(self._new.dataflow, new)
         if places and places != source_locations(self._old.dataflow, old):
             found = sorted({x for xs in places.values() for x in xs})
@@ -320,8 +318,8 @@ class _Comparison:
             moved = [o for o, kept in after["kept"].items() if before["kept"].get(o) != kept]
             parts += [f"the channel of '{o}' {_goes_to(after['kept'][o])}" for o in moved]
         if not parts and before["frontier"] != after["frontier"]:
-            parts.append("it follows event time in another way, because it now reads more or fewer inputs")
-        return "; ".join(parts) or "its operators are joined in another way"
+            parts.append("it tracks event time differently, because the number of its inputs changed")
+        return "; ".join(parts) or "the connections of its operators changed"
 
     def _start(self, unit: Unit) -> UnitChange:
         self._renew(unit)
@@ -335,7 +333,7 @@ class _Comparison:
             return UnitChange(unit=unit.id, action="start", state="none")
 
     def _renew(self, unit: Unit) -> None:
-        """Give a unit a name for its state and an epoch that none had."""
+        """Give a unit an unused name for its state and an unused epoch."""
         self._unit_tags[unit.id] = _fresh(unit.key, self._generation)
         self._epochs[unit.id] = self._generation
 
@@ -344,7 +342,7 @@ class _Comparison:
         self._found_transfers[transfer.unit] = transfer
         others = [d for d in transfer.source_units if d != transfer.unit]
         state: State = "transferred" if transfer.shares else "none"
-        reasons = [reason, f"it goes on from {', '.join(others)}" if others else ""]
+        reasons = [reason, f"it takes over the state of {', '.join(others)}" if others else ""]
         return UnitChange(unit=transfer.unit, action=action, state=state, reason="; ".join(r for r in reasons if r))
 
     def _replace(self, old: Unit, new: Unit, reason: str) -> UnitChange:
@@ -352,7 +350,7 @@ class _Comparison:
         before, after = kept_state(self._old.dataflow, old), kept_state(self._new.dataflow, new)
         why = state_difference(before, after, begin=self._begin, end=self._end)
         if new.id in self._reset:
-            why = why or "you asked for it"
+            why = why or "reset requested"
         elif why is not None or self._transfers.takes_in(new, old):
             try:
                 transfer = self._transfers.transfer(new)
@@ -372,32 +370,32 @@ class _Comparison:
         return self._begin_anew(new, before, why, reason)
 
     def _goes_elsewhere(self, old: Unit, transfer: StateTransfer | None) -> bool:
-        """Tell whether all that a unit kept is in its successor, or in other units of the new plan."""
+        """Return whether all state of a unit is in its successor or in other units of the new plan."""
         taken = {s.operator for s in transfer.shares} if transfer else set()
         kept = {k.operator for k in kept_state(self._old.dataflow, old)} - self._end
         others = {o for u in self._new.units if u.id != old.id for o in u.operators}
         return kept <= taken | others
 
     def _begin_anew(self, new: Unit, before: tuple[KeptState, ...], why: str, reason: str) -> UnitChange:
-        """Give a unit's state up where its input can be read on, and it was agreed to."""
+        """Give up a unit's state if its input is kept and the user agreed to it."""
         self._unit_tags[new.id] = _fresh(new.key, self._generation)
         if sources := own_sources(self._new.dataflow, new):
             self._problems.append(
                 DeploymentError(
-                    f"its state cannot be gone on with ({why}), and it reads {listed(s.id for s in sources)} "
-                    "itself, which would be read again from the beginning",
+                    f"its state cannot be kept ({why}), and it reads {listed(s.id for s in sources)} "
+                    "itself, which would be read again from the start",
                     where=f"unit {new.id}",
                     hint="put the operators with state in a higher layer, so that they read a channel; or "
-                    "leave them as they are; or stop the deployment with --forget and begin anew",
+                    "keep them unchanged; or stop the deployment with --forget and start again",
                 )
             )
         elif before and new.id not in self._reset:
             self._problems.append(
                 DeploymentError(
-                    f"its state cannot be gone on with: {why}",
+                    f"its state cannot be kept: {why}",
                     where=f"unit {new.id}",
-                    hint=f"allow it to be given up with --reset-state {new.id} (open windows and what was "
-                    "remembered are lost; input goes on where it stood), or leave the operators as they are",
+                    hint=f"allow its loss with --reset-state {new.id} (open windows and other state "
+                    "are lost; input continues at its position), or keep the operators unchanged",
                 )
             )
         if not before:
@@ -405,19 +403,19 @@ class _Comparison:
         return UnitChange(unit=new.id, action="replace", state="given up", reason=f"{reason}; {why}")
 
     def _note_functions(self, unit: Unit, state: State) -> None:
-        """Say where new code meets old state."""
+        """Add a note where new code reads old state."""
         for id_ in unit.operators:
             if state == "kept" and self._new.dataflow[id_].kind == "scan" and id_ in self._old.dataflow:
                 before = own_content(self._old.dataflow, id_)
                 after = own_content(self._new.dataflow, id_)
                 if before != after:
                     self._notes.append(
-                        f"{unit.id}: the changed function of '{id_}' goes on with the state that the former "
-                        "one left, and has to understand it"
+                        f"{unit.id}: the changed function of '{id_}' reads the state of the former "
+                        "one; the formats have to match"
                     )
 
     def _check_taken(self) -> None:
-        """See that whatever a renewed unit kept is somewhere."""
+        """Check that all state of renewed units has a target."""
         taken = {(d.unit, s.operator) for c in self._found_transfers.values() for s in c.shares for d in s.source_units}
         for unit in self._new.units:
             old = self._before.get(unit.id)
@@ -431,14 +429,14 @@ class _Comparison:
             if kept and not self._problems:
                 self._problems.append(
                     DeploymentError(
-                        f"nobody takes over the state of {listed(kept)}",
+                        f"no unit takes over the state of {listed(kept)}",
                         where=f"unit {unit.id}",
-                        hint=f"allow it to be given up with --reset-state {unit.id}",
+                        hint=f"allow its loss with --reset-state {unit.id}",
                     )
                 )
 
     def _stop(self, unit: Unit) -> UnitChange:
-        """Stop a unit; where its operators live on in another one, giving up its state needs consent."""
+        """Stop a unit; if its operators continue in another one, giving up its state needs consent."""
         takers = [c for c in self._found_transfers.values() if unit.id in c.source_units]
         taken = {s.operator for c in takers for s in c.shares if unit.id in {d.unit for d in s.source_units}}
         kept = [k for k in kept_state(self._old.dataflow, unit) if k.operator not in taken]
@@ -451,20 +449,20 @@ class _Comparison:
         if heirs and not self._reset & {unit.id, *heirs}:
             self._problems.append(
                 DeploymentError(
-                    f"its operators go on as {', '.join(heirs)}, without the state of "
+                    f"its operators continue in {', '.join(heirs)} without the state of "
                     f"{listed(k.operator for k in kept)}",
                     where=f"unit {unit.id}",
-                    hint=f"allow it with --reset-state {unit.id}, or leave names, layers, cuts as they are",
+                    hint=f"allow it with --reset-state {unit.id}, or keep names, layers and cuts unchanged",
                 )
             )
         goes_on = list(dict.fromkeys([*(c.unit for c in takers), *heirs]))
-        reason = f"it goes on as {', '.join(goes_on)}" if goes_on else "it is not wanted any more"
+        reason = f"its operators continue in {', '.join(goes_on)}" if goes_on else "it is not in the new plan"
         return UnitChange(unit=unit.id, action="stop", state=state, reason=reason)
 
-    # ------------------------------------------------------------ who reads what
+    # ------------------------------------------------------------ readers
 
     def _check_readers(self, decided: DeploymentPlan) -> None:
-        """Refuse to give what a running unit goes on writing from one zone's reader to another's."""
+        """Refuse to hand a kept channel from a reader in one zone to a reader in another zone."""
         before = {c.id: c for c in self._old.channels}
         for channel in decided.channels:
             old = before.get(channel.id)
@@ -477,14 +475,14 @@ class _Comparison:
                 if takers and gone in self._after:
                     self._problems.append(
                         DeploymentError(
-                            f"would be read by {takers[0]} instead of {gone}, in the midst of the stream",
+                            f"would change its reader from {gone} to {takers[0]} in the middle of the stream",
                             where=f"channel {channel.id}",
-                            hint=f"take the locations of {channel.zone} out and apply, then put them back in",
+                            hint=f"remove the locations of {channel.zone} and apply, then add them again",
                         )
                     )
 
     def _reads_on(self, unit: str, operator: str, source_unit: str) -> bool:
-        """Tell whether a unit reads a stream on where another one stood."""
+        """Return whether a unit continues to read a stream from another unit's position."""
         transfer = self._found_transfers.get(unit)
         return transfer is not None and any(
             r.operator == operator and source_unit in r.source_units for r in transfer.readings
@@ -496,5 +494,5 @@ def _goes_to(kept: list[str]) -> str:
 
 
 def _ends(*operators: Operator) -> bool:
-    """Tell whether one of these is a source or sink, whose stored names fit one kind only."""
+    """Return whether any of these is a source or sink, whose stored names fit one kind only."""
     return any(isinstance(o, Source | Sink) for o in operators)

@@ -1,7 +1,7 @@
-"""A plan as a document: what is stored and compared. Reading it checks it, and never plans.
+"""The document of a plan: its stored form. Reading it validates it and never plans.
 
-The document holds all that the plan decided: units, channels, hosts, names, epochs, and the version of the
-planner that made it. Documents of older formats are brought up to date by ``headwater.plan.upgrade``.
+The document holds every decision of the plan (units, channels, hosts, names, epochs) and the version of the
+planner that made it. ``headwater.plan.upgrade`` upgrades documents of older formats.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from headwater.plan.model import DeploymentPlan
 
 FORMAT = 2
 PLANNER = 2
-"""Counts the planners: this one may cut and place another way than those before."""
+"""Version of the planner: another version may cut and place differently."""
 _NOTHING: Mapping[str, str] = {}
 _NO_EPOCHS: Mapping[str, int] = {}
 _PLAN: TypeAdapter[DeploymentPlan] = TypeAdapter(DeploymentPlan)
 
 
 def to_document(plan: DeploymentPlan) -> dict[str, Any]:
-    """Give a plan as JSON-able data; ``from_document`` gives an equal plan back."""
+    """Return a plan as JSON-able data; ``from_document`` returns an equal plan."""
     return {"plan": FORMAT, "planner": PLANNER, **_PLAN.dump_python(plan, mode="json")}
 
 
 def stored_parts(document: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """Give a document's continuum, and the rest, which names it by its content: many plans share one."""
+    """Return a document's continuum, and the rest, which refers to it by its content: many plans share one."""
     continuum = document["continuum"]
     return continuum, {**document, "continuum": digest(continuum)}
 
 
 def from_document(data: object) -> DeploymentPlan:
-    """Read the plan of a document, or raise a HeadwaterError that says what is wrong with it.
+    """Read the plan of a document; raise a HeadwaterError that states what is wrong.
 
-    Nothing in it is executed; functions it carries stay pickled.
+    Executes nothing; functions in the document stay pickled.
     """
     if not isinstance(data, Mapping) or type(data.get("plan")) is not int:
         raise _wrong("it has no format")
     if data["plan"] != FORMAT:
         raise DeploymentError(
-            f"a plan of format {data['plan']}, where {FORMAT} is read",
-            hint="open the store it is in, which brings it up to date; or use the version that made it",
+            f"the plan has format {data['plan']}; this version reads format {FORMAT}",
+            hint="open its store, which upgrades it; or use the version of Headwater that made it",
         )
     try:
         plan = _PLAN.validate_python({k: v for k, v in data.items() if k not in ("plan", "planner")})
@@ -60,25 +60,23 @@ def from_document(data: object) -> DeploymentPlan:
 
 
 def _wrong(what: str) -> DeploymentError:
-    return DeploymentError(
-        f"not a plan: {what}", hint="it was damaged, or made by another version of Headwater: plan again"
-    )
+    return DeploymentError(f"not a plan: {what}", hint="it is damaged, or of another version of Headwater: plan again")
 
 
 def _check(plan: DeploymentPlan) -> None:
-    """See that the parts of a plan fit together."""
+    """Check that the parts of a plan are consistent."""
     flow, continuum, placement = plan.dataflow, plan.continuum, plan.deployment.placement
     twice = [name for names in (_ids(plan.units), _ids(plan.channels)) for name, n in names.items() if n > 1]
     if twice:
-        raise _wrong(f"{twice[0]} is there twice")
+        raise _wrong(f"{twice[0]} occurs twice")
     try:
         for unit in plan.units:
             node = continuum.node(unit.node)
             strange = set(unit.hosts) - {host.name for host in node.hosts}
             if node.zone != unit.zone or continuum.zone(unit.zone).layer != unit.layer or strange:
-                raise _wrong(f"unit {unit.id} is on hosts that are not of its node")
+                raise _wrong(f"unit {unit.id} is on hosts of another node")
             if unknown := [o for o in (*unit.operators, *unit.outputs) if o not in flow]:
-                raise _wrong(f"unit {unit.id} has operator '{unknown[0]}', which is not there")
+                raise _wrong(f"unit {unit.id} has unknown operator '{unknown[0]}'")
     except ContinuumError as error:
         raise _wrong(error.what) from error
     _check_cover(plan)
@@ -87,15 +85,15 @@ def _check(plan: DeploymentPlan) -> None:
     ids = {unit.id for unit in plan.units}
     for channel in plan.channels:
         if strangers := {channel.producer, *channel.routes} - ids:
-            raise _wrong(f"channel {channel.id} is of unit {min(strangers)}, which is not there")
+            raise _wrong(f"channel {channel.id} has unknown unit {min(strangers)}")
         if channel.operator not in plan.unit(channel.producer).outputs:
-            raise _wrong(f"channel {channel.id} is no output of {channel.producer}")
+            raise _wrong(f"channel {channel.id} is not an output of {channel.producer}")
     if unplaced := [o for o in flow.order if set(plan.locations) - placement.of(o).keys()]:
-        raise _wrong(f"'{unplaced[0]}' is placed nowhere for some location")
+        raise _wrong(f"'{unplaced[0]}' is not placed for some location")
 
 
 def _check_cover(plan: DeploymentPlan) -> None:
-    """See that each operator runs once for each location, in one unit or in all parts of one."""
+    """Check that each operator runs once for each location, in one unit or in all parts of one."""
     found: dict[tuple[str, str], float] = {}
     for unit in plan.units:
         share = 1.0 if unit.part is None else 1.0 / unit.part.count
@@ -120,9 +118,9 @@ def inherit(
     epochs: Mapping[str, int] = _NO_EPOCHS,
     channel_tags: Mapping[str, str] = _NOTHING,
 ) -> DeploymentPlan:
-    """Give a plan the stored names and epochs of what it goes on from; others keep their own.
+    """Return the plan with inherited names and epochs; units not named keep theirs.
 
-    ``tags`` are by operator, and name its channels as well where ``channel_tags``, by place, do not;
+    ``tags`` are by operator, and also name its channels unless ``channel_tags``, by place, do;
     ``unit_tags`` and ``epochs`` are by the unit's id.
     """
     return replace(
@@ -136,7 +134,7 @@ def inherit(
 
 
 def plan_id(plan: DeploymentPlan) -> str:
-    """Name a plan by its content, stored names and epochs included."""
+    """Return the id of a plan: a hash of its content, stored names and epochs included."""
     if "_id" not in plan.__dict__:
         plan.__dict__["_id"] = digest(stored_form(plan))
     name: str = plan.__dict__["_id"]
@@ -144,13 +142,13 @@ def plan_id(plan: DeploymentPlan) -> str:
 
 
 def stored_form(plan: DeploymentPlan) -> dict[str, Any]:
-    """Give a plan's document with its continuum named by its content."""
+    """Return a plan's document with the continuum replaced by its id."""
     rest = _PLAN.dump_python(plan, mode="json", exclude={"continuum"})
     return {"plan": FORMAT, "planner": PLANNER, **rest, "continuum": continuum_id(plan.continuum)}
 
 
 def continuum_id(continuum: Continuum) -> str:
-    """Name a continuum by its content."""
+    """Return the id of a continuum: a hash of its content."""
     if "_id" not in continuum.__dict__:
         continuum.__dict__["_id"] = digest(continuum.to_data())
     name: str = continuum.__dict__["_id"]
@@ -158,6 +156,6 @@ def continuum_id(continuum: Continuum) -> str:
 
 
 def digest(document: Mapping[str, Any]) -> str:
-    """Name a document by its content."""
+    """Return the hash of a document's content."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,7 +1,7 @@
 """Edits of a deployment by name: move an operator, fuse units, split one, spread one over hosts. Pure.
 
-Each is a value, and gives another deployment, from which a plan is built and compared with the running one
-like any other. Units are named with or without their node: a cut holds everywhere. A move may be for one
+Each edit is a value and returns another deployment, from which a plan is built and compared with the running
+one as usual. Units are named with or without their node: a cut applies everywhere. A move may be limited to one
 location.
 """
 
@@ -22,7 +22,7 @@ from headwater.plan.nodes import groups_of
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """Put an operator into another layer, or onto a host: for all locations, or for one."""
+    """Put an operator into another layer or onto a host, for all locations or for one."""
 
     operator: str
     to: str
@@ -31,7 +31,7 @@ class Move:
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Cut a unit behind one of its operators."""
+    """Cut a unit after one of its operators."""
 
     unit: str
     after: str
@@ -39,7 +39,7 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Fuse:
-    """Make two neighbouring units one; ``to``: the layer where they are to run, if they are in two."""
+    """Merge two neighbouring units; ``to``: the layer in which to run them, if they are in two."""
 
     first: str
     second: str
@@ -48,7 +48,7 @@ class Fuse:
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Run a unit on these hosts of its zone, which share its rows out by key where they are several."""
+    """Run a unit on these hosts of its zone; several hosts share its rows out by key."""
 
     unit: str
     over: HostNames
@@ -58,7 +58,7 @@ Edit = Move | Split | Fuse | Spread
 
 
 def edited(plan: DeploymentPlan, edit: Edit) -> Deployment:
-    """Give the deployment that an edit of a plan leads to; raise PlacementError where it cannot be made."""
+    """Return the deployment after an edit of a plan; raise PlacementError if the edit is not possible."""
     match edit:
         case Move():
             return move(plan, edit.operator, edit.to, location=edit.at)
@@ -71,12 +71,11 @@ def edited(plan: DeploymentPlan, edit: Edit) -> Deployment:
 
 
 def move(plan: DeploymentPlan, operator: str, to: str, *, location: str | None = None) -> Deployment:
-    """Put an operator into another layer or onto a host, and those along that data could not reach or leave
-    it otherwise.
+    """Put an operator into another layer or onto a host, with the neighbours that must follow.
 
-    Upwards all that comes after it goes along, downwards all that comes before it. With ``location`` only
-    for the rows of that location, else for all. Raise PlacementError where that would take a source along:
-    what it reads is where it is.
+    Upwards, all operators after it follow, downwards all before it, since data moves only up. ``location`` limits
+    the move to the rows of one location. Raises PlacementError if a source would have to move: its data stays
+    where it is.
     """
     flow, continuum = plan.dataflow, plan.continuum
     _known("operator", operator, flow.order)
@@ -119,7 +118,7 @@ def _in_layer(plan: DeploymentPlan, operator: str, layer: str, moving: Iterable[
 
 
 def _moved(plan: DeploymentPlan, layers: Mapping[str, str], operator: str, layer: str) -> list[str]:
-    """Name the operators of one location that a move takes along."""
+    """Return the operators of one location that a move takes along."""
     flow, height = plan.dataflow, plan.continuum.layer_index
     upwards = height(layer) > height(layers[operator])
     along = {operator} | (_after(flow, operator) if upwards else _before(flow, operator))
@@ -139,28 +138,28 @@ def _moved(plan: DeploymentPlan, layers: Mapping[str, str], operator: str, layer
 
 
 def split(plan: DeploymentPlan, unit: str, after: str) -> Deployment:
-    """Cut a unit behind one of its operators."""
+    """Cut a unit after one of its operators."""
     operators = _unit(plan, unit).operators
     _known("operator of the unit", after, operators)
     edges = {(after, c) for c in plan.dataflow.consumers[after] if c in operators}
     if not edges:
         raise PlacementError(
-            f"'{after}' is the last operator of {unit}: there is nothing to cut off",
+            f"'{after}' is the last operator of {unit}: there is nothing after it to cut off",
             where=plan.dataflow[after].where,
-            hint=f"split behind one of {', '.join(i for i in operators if i != after)}",
+            hint=f"split after one of {', '.join(i for i in operators if i != after)}",
         )
     return replace(plan.deployment, cuts=plan.deployment.cuts | edges)
 
 
 def spread(plan: DeploymentPlan, unit: str, over: HostNames) -> Deployment:
-    """Run a unit on some hosts of its zone; raise PlacementError where they cannot share its rows out."""
+    """Run a unit on some hosts of its zone; raise PlacementError if they cannot share its rows out."""
     one, continuum = _unit(plan, unit), plan.continuum
     there = [host.name for host in continuum.zone(one.zone).hosts]
     for host in over:
         _known(f"host of zone {one.zone}", host, there)
     if not over or len(set(over)) < len(over):
         raise PlacementError(
-            f"{unit} needs hosts to run on, each named once",
+            f"the hosts of {unit} must be at least one, each named once",
             where="spread",
             hint=f"the hosts of zone {one.zone} are {', '.join(there)}",
         )
@@ -172,9 +171,9 @@ def spread(plan: DeploymentPlan, unit: str, over: HostNames) -> Deployment:
 
 
 def fuse(plan: DeploymentPlan, first: str, second: str, *, layer: str | None = None) -> Deployment:
-    """Make two neighbouring units one; ``layer`` says where, if they are not in the same one.
+    """Merge two neighbouring units; ``layer`` is where to run them, if they are in two layers.
 
-    Raise PlacementError where they are no neighbours, or cannot be one query.
+    Raises PlacementError if they are not neighbours, or cannot be one query.
     """
     flow = plan.dataflow
     one, other = _unit(plan, first), _unit(plan, second)
@@ -182,16 +181,16 @@ def fuse(plan: DeploymentPlan, first: str, second: str, *, layer: str | None = N
     between = _edges(flow, one.operators, other.operators) or _edges(flow, other.operators, one.operators)
     if not between:
         raise PlacementError(
-            f"no data goes from {first} to {second}, nor back",
+            f"{first} and {second} are not neighbours",
             where="fuse",
-            hint="name two units of which one reads the other",
+            hint="name two units, one of which reads the other",
         )
     deployment = replace(plan.deployment, cuts=plan.deployment.cuts - between)
     if layer is None and one.layer != other.layer:
         raise PlacementError(
             f"{first} is in layer {one.layer}, {second} in {other.layer}",
             where="fuse",
-            hint=f"say where they are to run: --to {' or --to '.join(sorted({one.layer, other.layer}))}",
+            hint=f"choose the layer: --to {' or --to '.join(sorted({one.layer, other.layer}))}",
         )
     if layer is not None:
         _check_one_layer(plan, operators)
@@ -215,7 +214,7 @@ def fuse(plan: DeploymentPlan, first: str, second: str, *, layer: str | None = N
 
 
 def _on_one_of(plan: DeploymentPlan, deployment: Deployment, one: Unit, other: Unit) -> Iterator[Deployment]:
-    """Give a deployment as it is, and with what two units of one zone run on the hosts of either."""
+    """Yield the deployment unchanged, then with two units of one zone on the hosts of either."""
     yield deployment
     if one.zone != other.zone or len(plan.continuum.zone(one.zone).nodes) == 1:
         return
@@ -229,7 +228,7 @@ def _on_one_of(plan: DeploymentPlan, deployment: Deployment, one: Unit, other: U
 
 
 def _check_one_layer(plan: DeploymentPlan, operators: Iterable[str]) -> None:
-    """Refuse to move operators that some locations have elsewhere: which of these is meant is not said."""
+    """Refuse to move operators that are in another layer at some locations: the target is ambiguous."""
     for location, own in plan.layers_at.items():
         if found := [i for i in operators if i in own]:
             raise PlacementError(

@@ -1,4 +1,4 @@
-"""Steps in plain words, for a person to agree to: the second reader of what is carried out. Pure."""
+"""Describe steps in plain words, for a person's approval. Pure."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from headwater.plan.steps import (
 )
 
 PAUSE = "about 5 s"
-"""How long a unit stands between its stop and the first batch of what takes its place: measured, 3 to 6 s."""
+"""Pause of a unit from its stop to the first batch of its replacement; measured: 3 to 6 s."""
 
 _STATE = {
     "kept": "its state is kept",
-    "transferred": "its state is carried over",
+    "transferred": "its state is transferred",
     "none": "it keeps no state",
-    "given up": "its state is given up: open windows and what it remembers are lost",
+    "given up": "its state is given up: open windows and other state are lost",
 }
 
 
 def explain(steps: Sequence[Step]) -> list[str]:
-    """Say what will happen, in order: what stops and for how long, what waits, what happens to state."""
+    """Describe the steps in order: stopped units, pauses, waiting input, and the fate of state."""
     lines: list[str] = []
     checks = [s.unit for s in steps if isinstance(s, Check)]
     if checks:
         lines.append(f"check in their zones, before anything stops: {_names(checks)}")
     if preflighted := [s.unit for s in steps if isinstance(s, Preflight)]:
-        lines.append(f"see, before anything stops, whether their state can be taken out: {_names(preflighted)}")
+        lines.append(f"check, before anything stops, that their state can be saved: {_names(preflighted)}")
     if warmed_up := [s.unit for s in steps if isinstance(s, WarmUp)]:
-        lines.append(f"run on a trifle, beside all that counts, so that they start soon: {_names(warmed_up)}")
+        lines.append(f"warm up on a sample, whose output is discarded, for a fast start: {_names(warmed_up)}")
     replaced = {s.unit for s in steps if isinstance(s, Start) and s.again}
     for step in steps:
         line = _line(step, replaced)
@@ -53,54 +53,54 @@ def explain(steps: Sequence[Step]) -> list[str]:
         return ["nothing to do"]
     stopped = [s for s in steps if isinstance(s, Stop)]
     if not stopped:
-        lines.append("nothing that runs is stopped")
+        lines.append("no running unit is stopped")
     return lines
 
 
 def _line(step: Step, replaced: set[str]) -> str | None:
     match step:
         case Check() | Preflight() | WarmUp() | Prepare() | Save():
-            return None  # checks stand together, preparing is part of starting, saving of loading
+            return None  # checks share a line; prepare is part of start, save of load
         case Load():
             shares = step.transfer.shares
             if not shares:
-                return f"let {step.unit} read on where {_names(step.transfer.source_units)} stood"
+                return f"let {step.unit} read on from the positions of {_names(step.transfer.source_units)}"
             source_units = dict.fromkeys(d.unit for s in shares for d in s.source_units)
             return f"give {step.unit} the state of {_names(s.operator for s in shares)} from {_names(source_units)}"
         case Switch():
-            return "from here on the new units count: before, all can go back to where it was"
+            return "switch to the new units: until here, the change can be rolled back"
         case Stop() if step.unit in replaced:
-            return None  # told with the start that follows
+            return None  # described with the start that follows
         case Stop():
             return f"stop {step.unit} at a batch boundary: {step.why}; {_stopped_state(step)}"
         case Start() if step.again:
             return (
-                f"replace {step.unit}: {step.why}; it stands still for {PAUSE}, its input waits meanwhile; "
+                f"replace {step.unit}: {step.why}; it pauses for {PAUSE}, and its input is buffered; "
                 f"{_STATE[step.state]}"
             )
         case Start():
-            state = "; it goes on with its state" if step.state in ("kept", "transferred") else ""
+            state = "; it keeps its state" if step.state in ("kept", "transferred") else ""
             return f"start {step.unit}: {step.why}{state}"
         case UpdateInputs():
-            return f"feed {step.unit} without a restart" + (f": {step.why}" if step.why else "")
+            return f"update the inputs of {step.unit} without a restart" + (f": {step.why}" if step.why else "")
         case Drain():
-            return f"wait until {step.unit} has read what was written for it in the old form"
+            return f"wait until {step.unit} has read its old input"
         case Finish():
-            return f"let {step.unit} use up its input and close its windows"
+            return f"let {step.unit} finish its input and close its windows"
         case Forget() if step.unit in replaced:
-            return None  # what both use stays
+            return None  # data that both use stays
         case Forget():
-            return f"delete what {step.unit} has stored, once all has been read: {step.why}"
+            return f"delete the stored data of {step.unit}, once it has been read: {step.why}"
         case Watch():
             return (
                 f"watch {_names(step.units)} for {format_duration(step.seconds)}; "
-                "if they do worse than before, go back to what ran"
+                "roll back if they do worse than before"
             )
 
 
 def _stopped_state(step: Stop) -> str:
     if step.state == "kept":
-        return "its state stays"
+        return "its state is kept"
     return _STATE[step.state]
 
 

@@ -1,4 +1,4 @@
-"""The plan that a deployment leads to: units, and the channels that join them."""
+"""The plan of a deployment: units, and the channels that join them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Part:
 class Unit:
     """One streaming query on one node: a connected piece of the dataflow between cuts.
 
-    ``node``: where it runs. ``hosts``: those of the node that it may use.
+    ``node``: where it runs. ``hosts``: the hosts of the node that it may use.
     """
 
     name: str
@@ -43,11 +43,11 @@ class Unit:
     key: str
     """Hash of what it computes."""
     tag: str
-    """With name and zone it names the unit's checkpoint: of its key, or of the unit it goes on from."""
+    """With name and zone it names the unit's checkpoint: of its key, or of the unit that it continues."""
     epoch: int = 1
-    """Counts the writers of its outputs: whoever takes its place gets a higher one."""
+    """Counts the writers of its outputs: a replacement gets a higher epoch."""
     part: Part | None = None
-    """What it takes of its inputs' rows; None: all."""
+    """Its share of the input rows; None: all rows."""
 
     @property
     def id(self) -> str:
@@ -55,7 +55,7 @@ class Unit:
 
     @property
     def suffix(self) -> str:
-        """What tells the parts of a unit apart in names."""
+        """Distinguishes the parts of a unit in names."""
         return "" if self.part is None else f".{self.part}"
 
     @property
@@ -72,24 +72,24 @@ class Channel:
     node: str
     zone: str
     tag: str
-    """With its place it names what is stored; a place that is left and taken again gets another one."""
+    """With its place it names the stored data; a place that is left and taken again gets another tag."""
     producer: str
     routes: Mapping[str, tuple[str, ...]]
-    """For each unit that reads it, the links its data crosses, lowest first; none inside a zone."""
+    """For each reader, the links that its data crosses, lowest first; empty inside a zone."""
     event_time: EventTime | None
     part: Part | None = None
-    """Which part of its unit writes it."""
+    """The part of its unit that writes it."""
     broker: str | None = None
-    """The zone whose Kafka broker holds it; None where it is a filelog on its producer's disk."""
+    """The zone whose Kafka broker holds it; None: a filelog on its producer's disk."""
 
     @property
     def id(self) -> str:
-        """Its name; kept elsewhere it is another channel, so that one that moves is read to its end."""
+        """Its name, storage included: a channel that moves is a new one, and the old one is read to its end."""
         return f"{self.operator}-{self.tag}{self._suffix}@{self.node}"
 
     @property
     def place(self) -> str:
-        """What a plan has at most one channel for: whose rows it takes, where, and where it is kept."""
+        """Operator, zone and storage: a plan has at most one channel per place."""
         return f"{self.operator}{self._suffix}@{self.node}"
 
     @property
@@ -116,7 +116,7 @@ def _grouped(named: Iterable[tuple[str, Channel]]) -> Mapping[str, tuple[Channel
 
 @dataclass(frozen=True)
 class DeploymentPlan:
-    """Units and channels that carry a dataflow out on a continuum; units in topological order."""
+    """Units and channels of a deployment on a continuum; units in topological order."""
 
     dataflow: Dataflow
     continuum: Continuum
@@ -124,16 +124,16 @@ class DeploymentPlan:
     units: tuple[Unit, ...]
     channels: tuple[Channel, ...]
     tags: Mapping[str, str]
-    """For each operator what its sinks, a checkpoint's sources and, at first, its channels are named by: the
-    start of its key, or of the key that it had when they were made."""
+    """Each operator's tag, the start of its key when its data was created: names its sinks, the sources of a
+    checkpoint and, at first, its channels."""
     warnings: tuple[str, ...] = ()
     pooled: bool = False
-    """Whether several dataflows are one here, which come and go: what one of them brings begins where the
-    stream stands, and what it takes along gives its state up."""
+    """Whether the plan merges several dataflows that come and go: a new one starts at the current end of the
+    stream, and a removed one gives its state up."""
 
     @cached_property
     def locations(self) -> tuple[str, ...]:
-        """The locations the plan is for."""
+        """The locations of the plan."""
         return self.dataflow.locations or self.continuum.locations
 
     @cached_property
@@ -151,7 +151,7 @@ class DeploymentPlan:
         return self._layers[1]
 
     def layer(self, operator: str, location: str) -> str:
-        """Give the layer in which an operator takes the rows of a location."""
+        """Return the layer in which an operator takes the rows of a location."""
         return self.layers_at.get(location, {}).get(operator) or self.layers[operator]
 
     @cached_property
@@ -170,7 +170,7 @@ class DeploymentPlan:
         return self._units[id_]
 
     def position(self, id_: str) -> int:
-        """Tell where a unit stands among all."""
+        """Return the index of a unit among all units."""
         return self._positions[id_]
 
     @cached_property

@@ -1,7 +1,7 @@
-"""On which nodes each operator takes the rows of each location, and what must not be. Pure.
+"""The nodes on which each operator takes the rows of each location, and checks of them. Pure.
 
-Data moves only up the tree of zones. Rows of two locations that have come together stay together: they are
-in one query or one channel from then on.
+Data moves only up the tree of zones. Rows of two locations that were merged stay together: from then on they are
+in one query or one channel.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ NodeGroups = Mapping[str, Mapping[str, NodeGroup]]
 
 
 def locations_of(dataflow: Dataflow, continuum: Continuum) -> tuple[str, ...]:
-    """Give the locations a dataflow runs for: its own, or all there are; raise ErrorList of those that are
-    not covered."""
+    """Return the locations of a dataflow: its own, or all of the continuum; raise ErrorList of those not covered."""
     locations = dataflow.locations or continuum.locations
     where = f"dataflow '{dataflow.name}'"
     known = set(continuum.locations)
@@ -60,7 +59,7 @@ def locations_of(dataflow: Dataflow, continuum: Continuum) -> tuple[str, ...]:
 
 
 def groups_of(dataflow: Dataflow, continuum: Continuum, placement: Placement) -> NodeGroups:
-    """Find the nodes of each operator and location; raise ErrorList with a reason for each that cannot be."""
+    """Return the nodes of each operator and location; raise ErrorList with a reason for each impossible one."""
     locations = locations_of(dataflow, continuum)
     groups, problems = _found(dataflow, continuum, placement, locations)
     if not problems:
@@ -75,14 +74,14 @@ def groups_of(dataflow: Dataflow, continuum: Continuum, placement: Placement) ->
 
 
 def distinct(groups: NodeGroups, operator: str) -> tuple[NodeGroup, ...]:
-    """Give the node groups in which an operator runs, in the order of locations."""
+    """Return the node groups in which an operator runs, in the order of locations."""
     return tuple(dict.fromkeys(groups[operator].values()))
 
 
 def _found(
     dataflow: Dataflow, continuum: Continuum, placement: Placement, locations: tuple[str, ...]
 ) -> tuple[NodeGroups, list[HeadwaterError]]:
-    """Look hosts up, and say what of a placement speaks of nothing that is there."""
+    """Look up hosts, and return an error for each operator and location without valid hosts."""
     problems = _unknown(dataflow, placement, locations)
     known: dict[HostNames, NodeGroup] = {}
     covered: dict[str, frozenset[str]] = {}
@@ -122,7 +121,7 @@ def _found(
 def _group(continuum: Continuum, hosts: HostNames) -> NodeGroup:
     zones = dict.fromkeys(continuum.host(host).zone for host in hosts)
     if len(zones) != 1:
-        raise PlacementError(f"they are in zones {', '.join(zones)}" if zones else "none is named")
+        raise PlacementError(f"they are in several zones: {', '.join(zones)}" if zones else "none is named")
     (zone,) = zones
     nodes = dict.fromkeys(continuum.node_of(host).name for host in hosts)
     return NodeGroup(zone, continuum.zone(zone).layer, tuple(nodes))
@@ -135,13 +134,13 @@ def _unknown(dataflow: Dataflow, placement: Placement, locations: tuple[str, ...
         if operator not in dataflow:
             hint = suggestion(operator, dataflow.order, "its operators are")
             problems.append(
-                PlacementError(f"'{operator}', which is placed, is no operator of it", where=where, hint=hint)
+                PlacementError(f"the placement names unknown operator '{operator}'", where=where, hint=hint)
             )
         for location in placement.of(operator).keys() - known:
             hint = suggestion(location, locations, "its locations are")
             problems.append(
                 PlacementError(
-                    f"'{operator}' is placed at {location}, which is no location of it",
+                    f"'{operator}' is placed at unknown location {location}",
                     where=where,
                     hint=hint,
                 )
@@ -150,7 +149,7 @@ def _unknown(dataflow: Dataflow, placement: Placement, locations: tuple[str, ...
 
 
 def _unmet(dataflow: Dataflow, continuum: Continuum, id_: str, placed: Iterable[HostNames]) -> list[HeadwaterError]:
-    """Say which hosts an operator is placed on that lack something it requires."""
+    """Return an error for each host that does not meet the requirements of an operator placed on it."""
     requirement = dataflow[id_].requires
     if not requirement:
         return []
@@ -212,9 +211,9 @@ def _in(found: Iterable[NodeGroup]) -> str:
 
 
 def _replication_problems(dataflow: Dataflow, groups: NodeGroups) -> list[HeadwaterError]:
-    """Refuse to run an operator apart for locations where rows of one key could meet only in one place.
+    """Refuse to run an operator separately for locations between which rows of one key could meet.
 
-    This is what keeps results the same wherever operators are placed.
+    This keeps results independent of the placement.
     """
     problems: list[HeadwaterError] = []
     for id_ in dataflow.order:
@@ -242,7 +241,7 @@ def _replication_problems(dataflow: Dataflow, groups: NodeGroups) -> list[Headwa
 
 
 def _parted(dataflow: Dataflow, groups: NodeGroups) -> list[HeadwaterError]:
-    """Refuse to part locations whose rows have come together."""
+    """Refuse to separate locations whose rows were merged before."""
     problems: list[HeadwaterError] = []
     for id_ in dataflow.order:
         for parent in dict.fromkeys(dataflow[id_].inputs):
@@ -257,8 +256,8 @@ def _parted(dataflow: Dataflow, groups: NodeGroups) -> list[HeadwaterError]:
                     ways = [f"{g} ({', '.join(own)})" for g, own in apart.items()]
                     problems.append(
                         PlacementError(
-                            f"would run in {' and '.join(ways)}, but '{parent}', which it reads, has the "
-                            f"rows of {', '.join(locations)} together in {_named(group)}",
+                            f"would run in {' and '.join(ways)}, but its input '{parent}' has the "
+                            f"rows of {', '.join(locations)} merged in {_named(group)}",
                             where=dataflow[id_].where,
                             hint=f"put '{id_}' in one layer for {', '.join(locations)}",
                         )

@@ -1,4 +1,4 @@
-"""How one query serves a piece: what it computes once, and what it tells apart for each output. Pure."""
+"""How one query serves a piece: the shared computation, and the outputs computed from it. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from headwater.sql.rewrite import substitute
 from headwater.sql.schema import Column, Schema
 
 OWN_QUERY = (JdbcSink,)
-"""Sinks that Spark itself writes: they cannot share a query with other outputs."""
+"""Sinks written by Spark itself: they cannot share a query with other outputs."""
 
 
 @dataclass(frozen=True)
 class OnePass:
-    """A way through filters and projections: from the root or a scan, and by which operators, in order."""
+    """A path through filters and projections: its root or scan, and its operators in order."""
 
     origin: str
     steps: tuple[ops.Operator, ...]
@@ -27,18 +27,18 @@ class OnePass:
 
 @dataclass(frozen=True)
 class Pass:
-    """How one query serves all outputs of a piece: it computes them from the rows of ``root``.
+    """A single query for all outputs of a piece, computed from the rows of ``root``.
 
-    Between root and outputs there are only filters, projections, unions of these and ``scans``, so that each
-    row of the root, or of a scan, gives at most one row per output and branch. The scans are one stateful
-    operator of Spark's. The root may be of another piece, if it is all that this one reads.
+    Between root and outputs there are only filters, projections, unions of these and ``scans``, so each row of the
+    root, or of a scan, gives at most one row per output and branch. The scans form one stateful operator of Spark.
+    The root may be in another piece, if it is the only input of this one.
     """
 
     root: str
     scans: tuple[str, ...] = ()
 
     def branches(self, flow: Graph, id_: str) -> list[OnePass]:
-        """Give each way on which rows come to an operator from the root or a scan; several behind a union."""
+        """Return each path on which rows reach an operator from the root or a scan; several after a union."""
         if id_ == self.root or id_ in self.scans:
             return [OnePass(id_, ())]
         operator = flow[id_]
@@ -50,7 +50,7 @@ class Pass:
 
 
 def outputs_of(flow: Graph, piece: Iterable[str]) -> tuple[str, ...]:
-    """Operators of a piece whose stream leaves it: sinks, and those read by another piece."""
+    """Return the operators whose stream leaves a piece: sinks, and operators read by another piece."""
     inside = set(piece)
     return tuple(
         id_ for id_ in piece if isinstance(flow[id_], Sink) or any(c not in inside for c in flow.consumers[id_])
@@ -58,9 +58,9 @@ def outputs_of(flow: Graph, piece: Iterable[str]) -> tuple[str, ...]:
 
 
 def one_pass(flow: Graph, piece: tuple[str, ...]) -> Pass | None:
-    """Find how one query serves a piece; None where it cannot.
+    """Return how one query serves a piece; None if it cannot.
 
-    As many scans as possible are done together, and as much as possible before rows are told apart.
+    The pass merges as many scans, and computes as much before the outputs part, as possible.
     """
     inside, outputs = set(piece), outputs_of(flow, piece)
     outside = {i for id_ in piece for i in flow[id_].inputs if i not in inside}
@@ -76,18 +76,18 @@ def one_pass(flow: Graph, piece: tuple[str, ...]) -> Pass | None:
 
 
 def root_of(flow: Graph, piece: tuple[str, ...]) -> str:
-    """Give the operator from which a piece's query is built upwards."""
+    """Return the operator from which a piece's query is built upwards."""
     found = one_pass(flow, piece)
     return found.root if found is not None else outputs_of(flow, piece)[0]
 
 
 def passes(flow: Graph, id_: str) -> bool:
-    """Tell whether an operator may stand behind the root of a pass."""
+    """Return whether an operator may be behind the root of a pass."""
     return isinstance(flow[id_], (*ops.STATELESS_SQL, ops.Watermark, ops.Union, Sink, Scan))
 
 
 def hinders(flow: Graph, piece: tuple[str, ...], roots: Collection[str]) -> set[tuple[str, str]]:
-    """Give the edges at which a piece has to be cut so that a pass from some roots serves what is left."""
+    """Return the edges at which a piece must be cut so that one pass from some roots serves the rest."""
     places: dict[str, _Place] = {}
     cuts: set[tuple[str, str]] = set()
     for id_ in piece:
@@ -105,14 +105,14 @@ def hinders(flow: Graph, piece: tuple[str, ...], roots: Collection[str]) -> set[
 
 @dataclass(frozen=True)
 class _Place:
-    """Where an operator is in a pass: below which root, and behind which scan or union, the nearest one."""
+    """An operator's place in a pass: its root, and the nearest scan or union before it."""
 
     root: str
     behind: ops.Operator | None
 
 
 def _place_of(flow: Graph, operator: ops.Operator, places: Mapping[str, _Place]) -> _Place | None:
-    """Give an operator's place in a pass, by its inputs'; None where it cannot have one."""
+    """Return an operator's place in a pass, from those of its inputs; None if it has none."""
     above = [places.get(p) for p in operator.inputs]
     first = above[0]
     if first is None or not passes(flow, operator.id) or {a and a.root for a in above} != {first.root}:
@@ -126,7 +126,7 @@ def _place_of(flow: Graph, operator: ops.Operator, places: Mapping[str, _Place])
 
 
 def _pass(flow: Graph, root: str, below: Sequence[str]) -> Pass | None:
-    """Give the pass from a root over all that is below it, if there is one."""
+    """Return the pass from a root over all operators below it; None if there is none."""
     within = {root, *below}
     if not all(passes(flow, b) and within.issuperset(flow[b].inputs) for b in below):
         return None
@@ -148,13 +148,13 @@ def _pass(flow: Graph, root: str, below: Sequence[str]) -> Pass | None:
 
 
 def _follows(one: Scan, other: Scan) -> bool:
-    """Tell whether a scan may fold at once what another gives: nothing between them, nor another key."""
+    """Return whether a scan can directly fold the output of another: no operator between, and equal keys."""
     keys = [[k.lower() for k in scan.keys] for scan in (one, other)]
     return one.inputs == (other.id,) and other.keeps_keys and keys[0] == keys[1]
 
 
 def below_of(flow: Graph, id_: str, inside: Collection[str]) -> set[str]:
-    """Name the operators of a piece that something of an operator's stream comes to within the piece."""
+    """Return the operators of a piece that are downstream of an operator within the piece."""
     found: set[str] = set()
     todo = [id_]
     while todo:
@@ -168,9 +168,9 @@ def below_of(flow: Graph, id_: str, inside: Collection[str]) -> set[str]:
 def steps(
     flow: Graph, root: str, output: str, *, beside: tuple[type[ops.Operator], ...] = ()
 ) -> list[ops.Operator] | None:
-    """Give the operators from root to output, the one next to the root first.
+    """Return the operators from root to output, the one next to the root first.
 
-    None where others than filters, projections and those of kinds ``beside`` lie between.
+    None if operators other than filters, projections and the kinds ``beside`` are between.
     """
     kinds = (*ops.STATELESS_SQL, ops.Watermark, Sink, *beside)
     found: list[ops.Operator] = []
@@ -187,7 +187,7 @@ def steps(
 def melted(flow: Graph, root: str, output: str, *, within: str | None = None) -> tuple[str, list[tuple[str, str]]]:
     """Write filters and projections from a root to an output as one condition and columns of the root.
 
-    ``within``: the column that holds the root's rows, each as a struct; without, its columns are at hand.
+    ``within``: the column that holds the root's rows as structs; None: the columns are top-level.
     """
     return melted_along(flow, root, steps(flow, root, output) or (), within=within)
 
@@ -195,7 +195,7 @@ def melted(flow: Graph, root: str, output: str, *, within: str | None = None) ->
 def melted_along(
     flow: Graph, root: str, path: Iterable[ops.Operator], *, within: str | None = None
 ) -> tuple[str, list[tuple[str, str]]]:
-    """Do so along a given path, which may lead through unions."""
+    """Like ``melted``, along a given path, which may lead through unions."""
     schema = flow.types[root].schema
     columns = {n: f"`{n}`" for n in schema.names}
     if within is not None:

@@ -1,7 +1,7 @@
-"""From a difference to steps in order, from wherever units stand. Pure.
+"""Order the steps of a change, from any unit status. Pure.
 
-First all checks; then zone by zone, lower layers first, so that whoever feeds comes before whoever
-reads it; what is no longer read goes last.
+First all checks; then zone by zone, lower layers first, so that writers come before readers; deletion of
+unused data comes last.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from headwater.plan.transfer import StateTransfer
 
 
 def steps_of(diff: PlanDiff, *, canary: CanarySettings | None = None) -> tuple[Step, ...]:
-    """Order the steps from a running plan, all of whose units stand as it says, to the wanted one."""
+    """Order the steps from a running plan, with all units as it says, to the wanted plan."""
     running = diff.running
     plans = {plan_id(p): p for p in (running, diff.wanted) if p is not None}
     return steps_to(diff, unit_statuses_of(running) if running else {}, plans, canary=canary)
@@ -52,14 +52,14 @@ def steps_of(diff: PlanDiff, *, canary: CanarySettings | None = None) -> tuple[S
 def steps_to(
     diff: PlanDiff, unit_statuses: UnitStatuses, plans: Plans, *, canary: CanarySettings | None = None
 ) -> tuple[Step, ...]:
-    """Order the steps from where units stand to the wanted plan; ``plans`` holds those that stand."""
+    """Order the steps from any unit status to the wanted plan; ``plans`` holds the plans of the units."""
     if canary is not None:
         _require_way_back(diff)
     return _Ordering(diff, unit_statuses, plans, canary).result()
 
 
 def stopping(unit_statuses: UnitStatuses, plans: Plans, *, forget: bool = False) -> tuple[Step, ...]:
-    """Order the steps that stop all that runs, sources first, and perhaps delete it."""
+    """Order the steps that stop all units, sources first; ``forget`` also deletes their data."""
     order = _by_place([(plans[s.plan], key, s) for key, s in unit_statuses.items()])
     steps: list[Step] = [
         Stop(
@@ -80,19 +80,19 @@ def stopping(unit_statuses: UnitStatuses, plans: Plans, *, forget: bool = False)
 
 
 def finishing(unit_statuses: UnitStatuses, plans: Plans) -> tuple[Step, ...]:
-    """Order the steps that let all units use up their input and end, sources first."""
+    """Order the steps that let all units finish their input and end, sources first."""
     order = _by_place([(plans[s.plan], key, s) for key, s in unit_statuses.items() if s.runs])
     return tuple(Finish(plan=s.plan, unit=unit) for (unit, _, _), s in order)
 
 
 def _require_way_back(diff: PlanDiff) -> None:
-    """Refuse a roll-out in parts where a roll-back could not be exact."""
+    """Refuse a canary change that could not be rolled back exactly."""
     running = diff.running
     if running is None:
         return
     if diff.transfers:
         raise DeploymentError(
-            f"{', '.join(c.unit for c in diff.transfers)} takes over state from other units, all at one moment",
+            f"{', '.join(c.unit for c in diff.transfers)} takes over state from other units in one step",
             where="--canary",
             hint="apply this change without --canary",
         )
@@ -101,7 +101,7 @@ def _require_way_back(diff: PlanDiff) -> None:
     ]
     if renewed:
         raise DeploymentError(
-            f"{', '.join(renewed)} begins with new state, so going back would repeat what it has read",
+            f"{', '.join(renewed)} starts with new state, so a rollback would process its input again",
             where="--canary",
             hint="apply this change without --canary",
         )
@@ -115,7 +115,7 @@ Placed = tuple[Incarnation, UnitStatus]
 
 
 def _by_place(entries: Iterable[tuple[DeploymentPlan, Incarnation, UnitStatus]]) -> list[Placed]:
-    """Sort incarnations by layer, zone and place in their plan: who feeds comes first."""
+    """Sort incarnations by layer, zone and place in their plan: writers before readers."""
     placed = [(_place(plan, plan.unit(key[0])), key, s) for plan, key, s in entries]
     return [(key, s) for _, key, s in sorted(placed, key=lambda p: p[0])]
 
@@ -125,7 +125,7 @@ def _place(plan: DeploymentPlan, unit: Unit) -> tuple[int, str, int]:
 
 
 class _Ordering:
-    """Puts the steps of one change in order."""
+    """Orders the steps of one change."""
 
     def __init__(
         self, diff: PlanDiff, unit_statuses: UnitStatuses, plans: Plans, canary: CanarySettings | None
@@ -149,7 +149,7 @@ class _Ordering:
         """Channels that their writer has left for others, and the units that still read them."""
 
     def result(self) -> tuple[Step, ...]:
-        """Give all steps."""
+        """Return all steps."""
         wanted = [u for u in self._plan.units if not self._stands(u)]
         steps: list[Step] = [Check(plan=self._id, unit=u.id) for u in self._by_place(wanted)]
         steps += [Preflight(plan=s.plan, unit=key[0]) for key, s in self._source_units()]
@@ -157,7 +157,7 @@ class _Ordering:
         steps += self._feed_early()
         steps += self._hand_over()
         at_the_cut, before = set(self._stopped), len(steps)
-        # In each zone first what leaves it, then what is to run there; zones by layer.
+        # In each zone, units that leave it come before units that are to run there; zones by layer.
         leaving = {
             unit: (_place(self._plans[s.plan], self._plans[s.plan].unit(unit)), 0, unit)
             for (unit, _, _), s in self._unit_statuses.items()
@@ -181,17 +181,17 @@ class _Ordering:
                     )
                 )
                 gated = []
-        # What stands still is prepared at once, so that it is started at once.
+        # A stopped unit is prepared at once, for an early start.
         rest = sorted(steps[before:], key=lambda s: not (isinstance(s, Prepare) and s.unit in at_the_cut))
         return (*steps[:before], *rest, *self._forget_last())
 
     def _by_place(self, units: Iterable[Unit]) -> list[Unit]:
         return sorted(units, key=lambda u: _place(self._plan, u))
 
-    # ------------------------------------------------------------ what stands
+    # ------------------------------------------------------------ unit status
 
     def _compared(self, unit: str, plan: str) -> bool:
-        """Tell whether a unit is the same in another plan as in the wanted one."""
+        """Return whether a unit is the same in another plan as in the wanted one."""
         other = self._plans[plan]
         mine, theirs = self._plan.unit(unit), other.unit(unit)
         return (mine.tag, mine.epoch) == (theirs.tag, theirs.epoch) and (
@@ -199,7 +199,7 @@ class _Ordering:
         )
 
     def _stands(self, unit: Unit) -> bool:
-        """Tell whether a unit surely runs as wanted, its inputs aside."""
+        """Return whether a unit certainly runs as wanted, apart from its inputs."""
         unit_status = self._unit_statuses.get(incarnation(unit))
         return (
             unit_status is not None and unit_status.runs and unit_status.sure and self._same(unit.id, unit_status.plan)
@@ -210,7 +210,7 @@ class _Ordering:
         return WarmUp(plan=self._id, unit=unit.id, transfer=transfer, saved=self._saved(transfer) if transfer else ())
 
     def _is_awaited(self, unit: Unit) -> bool:
-        """Tell whether rows wait between the stop of what runs and the start of a unit."""
+        """Return whether rows queue up between the stop of the running unit and the start of a unit."""
         return unit.id in self._transferred or any(
             s.runs and not self._same(unit.id, s.plan) for _, s in self._of(unit.id)
         )
@@ -218,17 +218,17 @@ class _Ordering:
     def _of(self, unit: str) -> list[tuple[Incarnation, UnitStatus]]:
         return [(key, s) for key, s in self._unit_statuses.items() if key[0] == unit]
 
-    # ------------------------------------------------------------ what goes from unit to unit
+    # ------------------------------------------------------------ state transfer
 
     def _hand_over(self) -> list[Step]:
-        """Stop all that gives or takes at one point of the stream, carry state over, and switch.
+        """Stop all sources and targets at one point of the stream, transfer the state, and switch.
 
-        Until the switch the former units can go on where they stood; after it only the new ones can.
+        Until the switch the former units can continue; after it, only the new ones can.
         """
         if not self._transferred:
             return []
         stopping = self._stopping_together()
-        # Whoever goes on writing keeps from now on what others are to read, and these begin to fetch it.
+        # A kept writer retains from now on the rows for new readers, which begin to fetch them.
         going_on = {u.id for u in self._plan.units if u.id not in stopping and self._stands(u)}
         steps: list[Step] = [
             self._prepare(u)
@@ -247,7 +247,7 @@ class _Ordering:
         return [*steps, Switch(plan=self._id)]
 
     def _prepare(self, unit: Unit) -> Prepare:
-        """Prepare a unit; in a deployment that many share, who is new to the stream joins it as it stands."""
+        """Prepare a unit; in a pooled deployment, new readers start at the current end of the stream."""
         if not self._plan.pooled:
             return Prepare(plan=self._id, unit=unit.id)
         near = [unit.id, *(c for channel in self._plan.outputs(unit) for c in channel.consumers)]
@@ -259,26 +259,26 @@ class _Ordering:
         return change is not None and change.action == "start" and unit not in self._transferred
 
     def _saved(self, transfer: StateTransfer) -> tuple[str, ...]:
-        """Name the checkpoints of a carry's donors; '' for one that never came to run."""
+        """Return the checkpoints of a transfer's source units; '' for one that never ran."""
         there = {key for key, _ in self._source_units()}
         source_units = map(self._base.unit, transfer.source_units)
         return tuple(u.checkpoint if incarnation(u) in there else "" for u in source_units)
 
     def _stop_at_the_cut(self, key: Incarnation, stood: UnitStatus) -> list[Step]:
-        """Stop a unit once it has read what it must; one that does not surely run is started for that."""
+        """Stop a unit once it has read its input up to the cut; start it for that unless it certainly runs."""
         unit = key[0]
         steps = self._stop(unit, stood, for_good=unit not in self._wanted)
         drains = any(isinstance(s, Drain) for s in steps)
         replaced = any(other[2] > key[2] for other, _ in self._of(unit))
         if drains and not replaced and not (stood.runs and stood.sure):
-            # It may never have come so far as to be prepared.
+            # The unit may not have been prepared yet.
             start = Start(plan=stood.plan, unit=unit, state="kept", why="it has rows left to read")
             self._register_readers(stood.plan, unit)
             return [Prepare(plan=stood.plan, unit=unit), start, *steps]
         return steps if stood.runs else []
 
     def _register_readers(self, plan: str, unit: str) -> None:
-        """Note who is registered as a reader when a unit is prepared, to be struck in the end."""
+        """Record the readers registered by the prepare step of a unit, to remove them at the end."""
         old = self._plans[plan]
         for channel in old.outputs(old.unit(unit)):
             for reader in channel.consumers:
@@ -287,7 +287,7 @@ class _Ordering:
                     self._registered[key] = UnitStatus(plan=plan, runs=False)
 
     def _reads_from(self, unit: Unit, writers: set[str]) -> bool:
-        """Tell whether a unit that is to take over, where none of its id runs, reads from some that go on."""
+        """Return whether a unit that is to take over, with no running unit of its id, reads from a kept one."""
         return (
             unit.id in self._transferred
             and not self._of(unit.id)
@@ -299,7 +299,7 @@ class _Ordering:
         return bool(self._readers(self._plan, unit) - self._readers(old, old.unit(unit.id)))
 
     def _read_elsewhere(self, unit: str, channel: Channel) -> bool:
-        """Tell whether a stream is read on on another node, which does not have what waits on this one."""
+        """Return whether a stream is read on from another node, which lacks the rows that wait on this one."""
         return any(
             r.operator == channel.operator
             and unit in r.source_units
@@ -314,14 +314,14 @@ class _Ordering:
         return self._diff.running
 
     def _source_units(self) -> list[Placed]:
-        """Give the incarnations that something is taken from."""
+        """Return the incarnations from which something is taken."""
         source_units = {incarnation(self._base.unit(d)) for c in self._transferred.values() for d in c.source_units}
         found = [(self._plans[s.plan], key, s) for key, s in self._unit_statuses.items() if key in source_units]
         return _by_place(found)
 
     def _stopping_together(self) -> set[str]:
-        """Give the units that have to stop before anything is saved: donors, those whose place is taken,
-        and whoever writes what these have to read first."""
+        """Return the units that have to stop before anything is saved: source units, replaced units, and the
+        writers of the rows that these have to read first."""
         before = {u.id for u in self._base.units}
         found = {d for c in self._transferred.values() for d in c.source_units} | (self._transferred.keys() & before)
         todo = list(found)
@@ -334,14 +334,14 @@ class _Ordering:
         return found
 
     def _reads_out(self, unit: str, channel: Channel) -> bool:
-        """Tell whether a unit that stops has to read a channel to its end.
+        """Return whether a unit that stops has to read a channel to its end.
 
-        Nobody reads it on, or somebody does for several that stand at different places.
+        It must if no unit reads on, or if one does for several units at different positions.
         """
         if channel.id not in self._channels or self._is_levelled(unit, channel):
             return True
         if unit not in self._transferred and unit in self._channels[channel.id].consumers:
-            return False  # it reads it on itself
+            return False  # it continues to read the channel itself
         read_on = any(
             r.operator == channel.operator and unit in r.source_units
             for c in self._transferred.values()
@@ -371,7 +371,7 @@ class _Ordering:
         steps: list[Step] = []
         again = unit.id in self._stopped  # if only for others to read what it had written
         for _, stood in self._of(unit.id):
-            # One that perhaps runs as wanted already is adopted by `start`.
+            # `start` adopts a unit that perhaps runs as wanted already.
             if stood.runs and not self._same(unit.id, stood.plan):
                 if unit.id not in self._stopped:
                     steps += self._stop(unit.id, stood, for_good=False)
@@ -383,7 +383,7 @@ class _Ordering:
             steps.append(self._prepare(unit))
         steps.append(Start(plan=self._id, unit=unit.id, state=state, why=why, again=again))
         if unit_status is not None and unit_status.runs and not again:
-            steps.append(UpdateInputs(plan=self._id, unit=unit.id, why="it may run with other inputs"))
+            steps.append(UpdateInputs(plan=self._id, unit=unit.id, why="its inputs may differ from the plan"))
         for channel in [c for c, readers in self._half.items() if unit.id in readers]:
             self._half[channel].discard(unit.id)
             if not self._half[channel]:
@@ -391,10 +391,9 @@ class _Ordering:
         return steps
 
     def _feed_early(self) -> list[Step]:
-        """Let those that only get more inputs wait for these before their producers start.
+        """Update the inputs of units that only get more inputs before the new producers start.
 
-        From then on their event time stands still until the new inputs have one: what these write at
-        first does not come too late.
+        From then on their event time waits for the new inputs, so the first rows of these are not late.
         """
         steps: list[Step] = []
         for unit in self._by_place(self._plan.units):
@@ -409,7 +408,7 @@ class _Ordering:
         return steps
 
     def _update_inputs(self, unit: Unit, unit_status: UnitStatus) -> list[Step]:
-        """Bring a unit that runs on up to date: who reads it, what it reads."""
+        """Update the readers and the inputs of a unit that keeps running."""
         old = self._plans[unit_status.plan]
         steps: list[Step] = []
         if self._gets_readers(unit) and not self._transferred:
@@ -445,7 +444,7 @@ class _Ordering:
                 plan=stood.plan,
                 unit=unit,
                 state=change.state if change else "none",
-                why=change.reason if change else "it is not wanted any more",
+                why=change.reason if change else "it is not in the new plan",
                 readers=() if for_good else readers,
                 for_good=for_good,
                 clean=self._gives(unit),
@@ -460,10 +459,10 @@ class _Ordering:
         return steps
 
     def _writes(self, unit: str) -> bool:
-        """Tell whether a unit may still run as it did before the change."""
+        """Return whether a unit may still run as it did before the change."""
         return unit not in self._stopped and any(s.runs for _, s in self._of(unit))
 
-    # ------------------------------------------------------------ what is deleted
+    # ------------------------------------------------------------ deletion
 
     def _forget_last(self) -> list[Step]:
         left = [
@@ -475,7 +474,7 @@ class _Ordering:
             Forget(
                 plan=s.plan,
                 unit=unit,
-                why="another takes its place" if unit in self._wanted else "it is not wanted any more",
+                why="another unit replaces it" if unit in self._wanted else "it is not in the new plan",
             )
             for (unit, _, _), s in reversed(_by_place(left))
         ]

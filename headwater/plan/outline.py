@@ -1,6 +1,6 @@
-"""A plan as people and programs look at it: units on nodes, channels over links, and what to know. Pure.
+"""Outline of a plan for people and programs: units on nodes, channels over links, and warnings. Pure.
 
-It is told without the code of its operators; the document of a plan is another thing (``plan.document``).
+It omits the code of operators; the document of a plan (``plan.document``) holds that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headwater.plan.model import Channel, DeploymentPlan, Unit
 
 @dataclass(frozen=True, kw_only=True)
 class UnitOutline:
-    """A unit: what it runs where, what its state goes by, and the channels that it reads and writes."""
+    """A unit: its operators, its place, the key of its state, and the channels that it reads and writes."""
 
     id: str
     node: str
@@ -35,7 +35,7 @@ class UnitOutline:
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelOutline:
-    """A channel between units; ``links`` are those that its rows cross, ``broker`` the zone of its broker."""
+    """A channel between units; ``links`` are those its rows cross, ``broker`` the zone of its broker."""
 
     id: str
     operator: str
@@ -64,7 +64,7 @@ class PlanOutline:
 
 
 def outline(plan: DeploymentPlan) -> PlanOutline:
-    """Give the outline of a plan."""
+    """Return the outline of a plan."""
     return PlanOutline(
         dataflow=plan.dataflow.name,
         locations=plan.dataflow.locations,

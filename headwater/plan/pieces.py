@@ -1,4 +1,4 @@
-"""Fall a graph apart along its cuts into pieces that can each be one streaming query. Pure."""
+"""Split a graph along its cuts into pieces, each of which can be one streaming query. Pure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def pieces(
     hosts: Hosts = lambda operator: (),
     operators: tuple[str, ...] | None = None,
 ) -> tuple[tuple[str, ...], ...]:
-    """Give the pieces in topological order, cutting further where a piece cannot be one query.
+    """Return the pieces in topological order, with further cuts where a piece cannot be one query.
 
-    ``hosts`` gives the hosts an operator is placed on, once for each group of locations it runs for apart.
-    ``operators``: those to be put together, in the dataflow's order; all others are in other pieces.
+    ``hosts`` returns the hosts of an operator, once per group of locations for which it runs separately.
+    ``operators``: the operators to group, in the dataflow's order; all others are in other pieces.
 
-    A piece cannot be one query when it would wait for itself through another piece, when no single
-    host meets all its requirements, or when it has several outputs that one pass cannot serve. Pieces that
-    read one stream are one where one pass serves them all: a query costs more than another output.
+    A piece cannot be one query if it would wait for itself through another piece, if no single host meets all
+    its requirements, or if it has several outputs that one pass cannot serve. Pieces that read one stream are
+    merged if one pass serves them all: a query costs more than another output.
     """
     remaining = set(cuts)
     while True:
@@ -47,7 +47,7 @@ def _side_by_side(
     found: tuple[tuple[str, ...], ...],
     hosts: Hosts,
 ) -> tuple[tuple[str, ...], ...]:
-    """Put pieces together that read the same stream alone, as far as one pass serves them."""
+    """Merge pieces that read only the same stream, as far as one pass serves them."""
     place = {id_: n for n, id_ in enumerate(dataflow.order)}
     together: dict[str, tuple[str, ...]] = {}
     apart: list[tuple[str, ...]] = []
@@ -66,7 +66,7 @@ def _side_by_side(
 
 
 def connected(dataflow: Dataflow, operators: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """Give the parts of some operators that no stream joins."""
+    """Return the connected components of some operators."""
     return _components(dataflow, operators, set())
 
 
@@ -79,7 +79,7 @@ def _components(dataflow: Dataflow, operators: tuple[str, ...], cuts: set[Edge])
 
 
 def _ordered(dataflow: Dataflow, found: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """Put pieces in topological order, if they have one."""
+    """Return pieces in topological order; unchanged if there is none."""
     place = {id_: n for n, id_ in enumerate(dataflow.order)}
     pieces_graph = _piece_graph(dataflow, found)
     if nx.is_directed_acyclic_graph(pieces_graph):
@@ -102,7 +102,7 @@ def _inner(dataflow: Dataflow, piece: tuple[str, ...]) -> set[Edge]:
 
 
 def _cuts_of_cycles(dataflow: Dataflow, found: tuple[tuple[str, ...], ...], cuts: set[Edge]) -> set[Edge]:
-    """Cut up the pieces that feed each other."""
+    """Cut the pieces that form a cycle."""
     extra: set[Edge] = set()
     for component in nx.strongly_connected_components(_piece_graph(dataflow, found)):
         if len(component) > 1:
@@ -116,7 +116,7 @@ def _cuts_of_cycles(dataflow: Dataflow, found: tuple[tuple[str, ...], ...], cuts
 
 
 def _cuts_of_torn(dataflow: Dataflow, found: tuple[tuple[str, ...], ...], cuts: set[Edge]) -> set[Edge]:
-    """Cut up the pieces in which a cut edge lies because another path leads around it."""
+    """Cut the pieces that contain a cut edge, because another path leads around it."""
 
     def whole(parts: tuple[tuple[str, ...], ...]) -> bool:
         return not any(_inner(dataflow, part) & cuts for part in parts)
@@ -134,9 +134,9 @@ def _cuts_where_streams_meet(
     cuts: set[Edge],
     good: Callable[[tuple[tuple[str, ...], ...]], bool],
 ) -> set[Edge]:
-    """Cut before operators of several inputs, the last ones first, until what is left in one piece is good.
+    """Cut before operators of several inputs, the last ones first, until the rest of the piece is valid.
 
-    Whatever leads around a cut, or back into a piece, leads through such an operator.
+    Every path around a cut, or back into a piece, leads through such an operator.
     """
     inner, extra = _inner(dataflow, operators), set[Edge]()
     for id_ in sorted(operators, key=dataflow.order.index, reverse=True):
@@ -148,7 +148,7 @@ def _cuts_where_streams_meet(
 
 
 def _one_host(hosts: Hosts, piece: tuple[str, ...]) -> bool:
-    """Tell whether all operators of a piece are placed on some host in common, wherever they run apart."""
+    """Return whether all operators of a piece share a host, in each group of locations."""
     different = {hosts(id_) for id_ in piece}
     if len(different) == 1:
         return True
@@ -156,7 +156,7 @@ def _one_host(hosts: Hosts, piece: tuple[str, ...]) -> bool:
 
 
 def _cuts_for_hosts(dataflow: Dataflow, found: tuple[tuple[str, ...], ...], hosts: Hosts) -> set[Edge]:
-    """Cut where the hosts change, in pieces whose operators have no host in common."""
+    """Cut where the hosts change, in pieces whose operators share no host."""
     cuts: set[Edge] = set()
     for piece in found:
         if not _one_host(hosts, piece):
@@ -165,7 +165,7 @@ def _cuts_for_hosts(dataflow: Dataflow, found: tuple[tuple[str, ...], ...], host
 
 
 def _cuts_of_shared_state(dataflow: Dataflow, piece: tuple[str, ...], inner: set[Edge]) -> set[Edge]:
-    """Cut after an operator that two branches share when state lies behind it: each would keep a copy."""
+    """Cut after an operator that two branches share if state lies behind it: each would keep a copy."""
     kept: set[str] = set()
     cuts: set[Edge] = set()
     for id_ in piece:
@@ -178,7 +178,7 @@ def _cuts_of_shared_state(dataflow: Dataflow, piece: tuple[str, ...], inner: set
 
 
 def _cuts_for_outputs(dataflow: Dataflow, found: tuple[tuple[str, ...], ...]) -> set[Edge]:
-    """Cut after the operators at which the way to several outputs parts, where one pass cannot serve them."""
+    """Cut after the operators at which the paths to several outputs part, if one pass cannot serve them."""
     cuts: set[Edge] = set()
     for piece in found:
         outputs = outputs_of(dataflow, piece)
@@ -191,7 +191,7 @@ def _cuts_for_outputs(dataflow: Dataflow, found: tuple[tuple[str, ...], ...]) ->
             cuts |= own
         elif one_pass(dataflow, piece) is None:
             forks = {p for p, _ in inner if p in outputs or sum(q == p for q, _ in inner) > 1}
-            # What can pass stays with what it reads: another query costs more than another output.
+            # Operators that fit into a pass stay with their input: a query costs more than another output.
             dear = hinders(dataflow, piece, forks)
             cuts |= dear or {(p, c) for p, c in inner if p in forks}
     return cuts

@@ -1,10 +1,9 @@
-"""Choose each operator's layer by a strategy: a dataflow and a continuum as its problem. Pure.
+"""Choose each operator's layer with a strategy, from a dataflow and a continuum. Pure.
 
-An operator that can run apart for each location is one operator of the problem per location. For strategies
-of placement these have to be in one layer together; schedulers choose for each location. Any other is one
-operator, and may be only where one zone sees all locations. Sources and sinks stay where they are: what they
-read and write is there; so does what leads to a declaration of event time. The problem's hosts are the
-continuum's nodes. Work is seconds of a core.
+An operator that can run separately for each location is one operator of the placement problem per location.
+Placement strategies keep these in one layer; schedulers choose for each location. Any other operator occurs once,
+and only where one zone sees all locations. Sources and sinks stay where their data is; so does every operator
+that leads to a declaration of event time. The problem's hosts are the continuum's nodes. Work is in core seconds.
 """
 
 from __future__ import annotations
@@ -49,24 +48,24 @@ from headwater.plan.model import DeploymentPlan
 from headwater.plan.profile import Known, Profile
 
 ANNOTATED = "annotated"
-"""The strategy of doing as the dataflow's marks say."""
+"""The strategy that follows the dataflow's marks."""
 BATCH_S = 0.5
-"""Seconds that a channel adds: its reader takes up rows batch by batch."""
+"""Seconds added by a channel: its reader takes rows batch by batch."""
 
 Instance = tuple[str, str | None]
-"""An operator, and the location it works for; None: for all."""
+"""An operator and its location; None: all locations."""
 
 
 Beside = tuple[DeploymentPlan, Profile | None]
-"""Another dataflow as it runs, and what it costs; None: what is assumed."""
+"""Another running dataflow and its measured profile; None: assumed costs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementRequest:
-    """How a placement is to be chosen: by which strategy, and for schedulers within which limits.
+    """How to choose a placement: the strategy, and for schedulers the limits.
 
-    ``weights``: what memory and links count in the cost. ``running``: what runs now; changes have a price.
-    ``beside``: other dataflows that take their part of hosts and links.
+    ``weights``: cost of memory and links. ``running``: the running deployment; changes have a price.
+    ``beside``: other dataflows that use the same hosts and links.
     """
 
     strategy: str
@@ -78,10 +77,10 @@ class PlacementRequest:
 
 @dataclass(frozen=True)
 class Setting:
-    """A dataflow on a continuum, with the layers that its own marks give, or that it has.
+    """A dataflow on a continuum, with the layers of its own marks, or of the running deployment.
 
-    ``decided``: as it runs: what has to stay, stays on its hosts. ``apart``: each location may have layers of
-    its own, and operators take what comes batch by batch.
+    ``decided``: the running deployment; fixed operators stay on its hosts. ``apart``: each location may have
+    layers of its own, and operators take rows batch by batch.
     """
 
     dataflow: Dataflow
@@ -96,7 +95,7 @@ class Setting:
 
     @cached_property
     def marked(self) -> Deployment:
-        """The deployment that the marks give, or as it runs; raise ErrorList where it cannot be."""
+        """The deployment of the marks, or the running one; raise ErrorList if it is impossible."""
         return self.decided or in_layers(self.dataflow, self.continuum, self.layers)
 
     @cached_property
@@ -105,7 +104,7 @@ class Setting:
 
     @cached_property
     def _split(self) -> Mapping[str, bool]:
-        """For each operator whether it can run apart for each location."""
+        """Return, for each operator, whether it can run separately for each location."""
         found: dict[str, bool] = {}
         for name in self.dataflow.order:
             operator = self.dataflow[name]
@@ -120,10 +119,10 @@ class Setting:
 
     @cached_property
     def _staying(self) -> frozenset[str]:
-        """Name the operators that stay in their layers.
+        """Return the operators that stay in their layers.
 
-        Sources and sinks, and what leads to a declaration of event time: where several zones come together
-        before it, rows of a slow one could be late.
+        These are sources, sinks, and operators that lead to a declaration of event time: where several zones are
+        merged before it, rows of a slow one could be late.
         """
         found = {o for o in self.dataflow.order if isinstance(self.dataflow[o], (Source, Sink))}
         todo = [o for o in self.dataflow.order if isinstance(self.dataflow[o], Watermark)]
@@ -135,7 +134,7 @@ class Setting:
 
     @cached_property
     def instances(self) -> tuple[Instance, ...]:
-        """The problem's operators, in their order."""
+        """The problem's operators, in order."""
         return tuple(
             (name, location)
             for name in self.dataflow.order
@@ -144,12 +143,12 @@ class Setting:
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes that units can run on, as the problem's hosts are numbered."""
+        """The nodes that units can run on, in the order of the problem's hosts."""
         return self.continuum.nodes
 
     @cached_property
     def hosts(self) -> tuple[Host, ...]:
-        """The problem's hosts: of each node the one that stands for it."""
+        """The problem's hosts: the representative host of each node."""
         return tuple(node.host for node in self.nodes)
 
     @cached_property
@@ -157,12 +156,12 @@ class Setting:
         return {node.name: n for n, node in enumerate(self.nodes)}
 
     def _able(self, operator: str, node: Node) -> HostNames:
-        """Name the hosts of a node that meet an operator's requirements."""
+        """Return the hosts of a node that meet an operator's requirements."""
         requirement = self.dataflow[operator].requires
         return tuple(host.name for host in node.hosts if requirement.holds(host.capabilities))
 
     def _nodes_in(self, operator: str, zone: str) -> list[int]:
-        """Number the nodes of a zone that could run an operator: schedulers know but the strongest."""
+        """Return the numbers of a zone's nodes that could run an operator; for schedulers, the strongest only."""
         found = [node for node in self.continuum.zone(zone).nodes if self._able(operator, node)]
         if self.apart and len(found) > 1:
             best = strongest(node.host for node in found)
@@ -170,7 +169,7 @@ class Setting:
         return [self._numbers[node.name] for node in found]
 
     def _zones_of(self, instance: Instance, layer: str) -> set[str]:
-        """Name the zones of a layer in which an instance would run: more than one is not possible."""
+        """Return the zones of a layer in which an instance would run; more than one is not possible."""
         _, location = instance
         here = self.locations if location is None else (location,)
         covering = [self.continuum.covering(layer, x) for x in here]
@@ -190,28 +189,28 @@ class Setting:
         return frozenset(found)
 
     def _running_on(self, deployment: Deployment, instance: Instance) -> int:
-        """Number the node of an instance: of several that share its rows, the strongest. Raise PlacementError
-        where it has none, or one for each location where it can have but one."""
+        """Return the number of an instance's node, the strongest of several that share its rows. Raise
+        PlacementError if it has none, or several for an operator that cannot run separately per location."""
         name, location = instance
         here = self.locations if location is None else (location,)
         found: set[HostNames] = {deployment.placement[name, x] for x in here}
         if len(found) != 1:
-            raise PlacementError(f"'{name}' cannot run apart for each location")
+            raise PlacementError(f"'{name}' cannot run separately for each location")
         best = strongest(self.continuum.host(host) for host in found.pop())
         return self._numbers[self.continuum.node_of(best.name).name]
 
     @cached_property
     def problem(self) -> Problem:
-        """The placement problem. Raise PlacementError where an operator could run nowhere."""
+        """The placement problem. Raise PlacementError if an operator can run nowhere."""
         numbers = {instance: n for n, instance in enumerate(self.instances)}
         operators = []
         for name, location in self.instances:
             hosts = self._choices((name, location))
             if not hosts:
                 raise PlacementError(
-                    f"'{name}' could run in no layer" + (f" at {location}" if location else ""),
+                    f"'{name}' can run in no layer" + (f" at {location}" if location else ""),
                     where=self.dataflow[name].where,
-                    hint="see the zones' hosts and its .require(...)",
+                    hint="check the zones' hosts and its .require(...)",
                 )
             operators.append(self._operator(name, location, hosts))
         streams: dict[Stream, float] = {}
@@ -244,7 +243,7 @@ class Setting:
 
     @cached_property
     def _others(self) -> tuple[tuple[Problem, Placement], ...]:
-        """The dataflows beside this one, as far as they are on its zones."""
+        """The other dataflows, restricted to these zones."""
         found = []
         for plan, profile in self.beside:
             known = Known(plan.dataflow, profile)
@@ -287,7 +286,7 @@ class Setting:
             cpu=np.array([_number(h, "n_cpu", 1.0) for h in self.hosts]),
             memory=np.array([_number(h, "memory", np.inf) for h in self.hosts]),
             zone=np.array([number[h.zone] for h in self.hosts], dtype=np.int32),
-            # Half of what a channel adds at either end.
+            # Half of a channel's delay at either end.
             lan_latency=np.full(len(self.hosts), self.batch_s / 2),
             lan_bandwidth=np.full(len(self.hosts), np.inf),
             cpu_used=cpu,
@@ -298,7 +297,7 @@ class Setting:
         return Topology(hosts, network, level == len(continuum.layers) - 1, level)
 
     def deployment(self, placement: Placement) -> Deployment:
-        """Give the deployment that a placement stands for, without cuts but those of the marks."""
+        """Return the deployment of a placement, without cuts except the marked ones."""
         found: dict[str, dict[str, HostNames]] = {}
         for (name, location), number in zip(self.instances, placement, strict=True):
             hosts = self._able(name, self.nodes[number])
@@ -308,7 +307,7 @@ class Setting:
         return Deployment(cuts, HostPlacement(found))
 
     def placement(self, deployment: Deployment) -> Placement:
-        """Give the placement that a deployment leads to; raise PlacementError where there is none."""
+        """Return the placement of a deployment; raise PlacementError if there is none."""
         found = []
         for instance in self.instances:
             number = self._running_on(deployment, instance)
@@ -318,8 +317,8 @@ class Setting:
         return tuple(found)
 
     def joined(self, placement: Placement) -> Placement:
-        """Keep rows of several locations together that have come together on a node of the zone: an operator
-        takes them on the node that most of them have."""
+        """Keep merged locations together: an operator takes their rows on the node of the zone that most of
+        them have."""
         numbers = {instance: n for n, instance in enumerate(self.instances)}
         found = list(placement)
         for name in self.dataflow.order:
@@ -346,7 +345,7 @@ def _number(host: Host, capability: str, otherwise: float) -> float:
 
 @dataclass(frozen=True)
 class Path:
-    """The slowest way from a source's rows at a location to a sink, and its predicted seconds."""
+    """The slowest path from a source's rows at a location to a sink, and its predicted seconds."""
 
     source: str
     location: str | None
@@ -356,9 +355,9 @@ class Path:
 
 @dataclass(frozen=True)
 class LimitCheck:
-    """What a scheduler's choice comes to: RU, T (s), B (bytes/s), whether it keeps to the limits.
+    """Result of a scheduler's choice: RU, T (s), B (bytes/s), and whether it is within the limits.
 
-    ``missing``: the limit that nothing keeps to, in words. ``moved``: operators that are elsewhere than now.
+    ``missing``: the limit that no placement meets, in words. ``moved``: operators that change their place.
     """
 
     cost: Unbounded
@@ -384,7 +383,7 @@ class LimitCheck:
 
 @dataclass(frozen=True)
 class LinkLoad:
-    """What a link has to carry, and the share of its bandwidth that this is; None: it has no limit."""
+    """Load of a link and its share of the bandwidth; None: the bandwidth is unlimited."""
 
     bytes_per_s: float
     share: float | None
@@ -392,10 +391,10 @@ class LinkLoad:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a deployment would cost, by the model: seconds, loads (share of a host's cores), bytes/s.
+    """Predicted cost of a deployment: seconds, loads (share of a host's cores), bytes/s.
 
-    ``at``: layers of locations that differ. ``bound``: the least AL of any placement; None where nobody
-    computed it. ``limit_check``: where a scheduler chose.
+    ``at``: layers of locations that differ. ``bound``: the least AL of any placement; None: not computed.
+    ``limit_check``: for a scheduler's choice.
     """
 
     strategy: str
@@ -411,24 +410,24 @@ class Prediction:
 
 
 def place(setting: Setting, request: PlacementRequest) -> tuple[Deployment, Prediction]:
-    """Choose layers as wished.
+    """Choose layers as requested.
 
-    Raises PlacementError where a strategy finds no placement, with what is short. A scheduler always chooses:
-    where nothing keeps to the limits, ``Prediction.limit_check`` says so.
+    Raises PlacementError, with the missing resource, if a strategy finds no placement. A scheduler always
+    chooses: ``Prediction.limit_check`` says whether the limits hold.
     """
     setting = replace(setting, beside=request.beside)
     known = (ANNOTATED, *STRATEGIES, *SCHEDULERS)
     if request.strategy not in known:
         raise PlacementError(
-            f"there is no strategy '{request.strategy}'",
+            f"unknown strategy '{request.strategy}'",
             hint=suggestion(request.strategy, known, "the strategies are"),
         )
     if request.strategy in SCHEDULERS:
         return _scheduled(setting, request)
     if (request.limits, request.weights) != (Limits(), Weights()):
         raise PlacementError(
-            f"strategy '{request.strategy}' knows no limits and weights",
-            hint=f"those that do are {', '.join(SCHEDULERS)}",
+            f"strategy '{request.strategy}' has no limits and weights",
+            hint=f"strategies with limits and weights are {', '.join(SCHEDULERS)}",
         )
     if request.strategy == ANNOTATED:
         return setting.marked, predict(setting, _marked(setting))
@@ -459,7 +458,7 @@ def _scheduled(setting: Setting, request: PlacementRequest) -> tuple[Deployment,
 
 
 def running_placement(setting: Setting, running: Deployment) -> Placement | None:
-    """Give the placement of what runs; None where it is none of this dataflow any more."""
+    """Return the placement of the running deployment; None if it does not fit this dataflow."""
     try:
         return setting.placement(running)
     except (KeyError, ContinuumError, PlacementError):
@@ -471,8 +470,8 @@ def _limit_check(found: Scheduled, request: PlacementRequest, current: Placement
     changed = moved(current, found.placement)
     if not found.decision.kept:
         short = lacking(found.situation)
-        missing = "what runs stays" if current is not None and not changed else "this is the least bad found"
-        missing += ": nothing within the limits was found" if short is None else f": nothing keeps to {short}"
+        missing = "placement unchanged" if current is not None and not changed else "best placement found"
+        missing += ": no placement within the limits was found" if short is None else f": no placement meets {short}"
     return LimitCheck(
         cost=measured.cost,
         response=measured.worst,
@@ -485,7 +484,7 @@ def _limit_check(found: Scheduled, request: PlacementRequest, current: Placement
 
 
 def predict(setting: Setting, answer: Answer) -> Prediction:
-    """Say what an answer's deployment would cost."""
+    """Predict the cost of an answer's deployment."""
     problem, cost = setting.problem, answer.evaluation
     deployment = setting.deployment(answer.placement)
     hosts, names = setting.hosts, [zone.name for zone in setting.continuum.zones]
@@ -515,14 +514,14 @@ def predict(setting: Setting, answer: Answer) -> Prediction:
 
 
 def _marked(setting: Setting) -> Answer:
-    """Give the dataflow's own marks as an answer, with what does not hold as notes."""
+    """Return the dataflow's own marks as an answer, with violated constraints as notes."""
     placement = setting.placement(setting.marked)
     short = [str(shortage) for shortage in shortages(setting.problem, placement)]
     return Answer(ANNOTATED, placement, evaluate(setting.problem, placement), notes=short)
 
 
 def _paths(setting: Setting, answer: Answer) -> Sequence[Path]:
-    """Find the slowest way from each source instance to each sink."""
+    """Return the slowest path from each source instance to each sink."""
     problem, cost = setting.problem, answer.evaluation
     application = problem.application
     found = []

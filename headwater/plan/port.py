@@ -1,8 +1,8 @@
-"""What the controller asks of a node, and in which term. Pure.
+"""Orders of the controller to a node, and the fencing of old controllers by terms. Pure.
 
-A controller that was paused does not know that another has taken over. Each taking of the lease begins a new
-*term*; an agent that has seen a term takes no order of an older one of that store. Within a term orders are
-numbered, so that one which was given up and comes late does not undo a later one.
+A paused controller does not know that another has taken over. Each acquisition of the lease begins a new
+*term*; an agent that has seen a term refuses orders of older terms of that store. Orders are numbered within a
+term, so a cancelled order that arrives late does not undo a later one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headwater.plan.transfer import StateTransfer
 
 @dataclass(frozen=True, kw_only=True)
 class Stamp:
-    """Where an order comes from: the store, the term of its lease, and the order's number in that term."""
+    """Origin of an order: the store, the term of its lease, and the order's number in that term."""
 
     store: str
     term: int
@@ -29,13 +29,13 @@ class Stamp:
 
 
 TakeStamp = Callable[[], Stamp]
-"""Gives the stamp of the next order."""
+"""Return the stamp of the next order."""
 
 
 class Fence:
-    """What a node has seen of terms and orders; not to be used by two threads at once.
+    """Terms and orders seen by a node; not thread-safe.
 
-    ``keep`` writes terms down before an order of a new one is taken, so that a restart does not forget them.
+    ``keep`` persists a new term before its first order is accepted, so that a restart does not forget it.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Fence:
         """By unit: store, term and number of its newest order."""
 
     def admit(self, stamp: Stamp, unit: str | None = None) -> None:
-        """Take an order, for a ``unit`` if it is for one; raise Fenced where a newer one was taken."""
+        """Accept an order, for a ``unit`` if given; raise Fenced if a newer order was accepted before."""
         known = self._terms.get(stamp.store, 0)
         if stamp.term < known:
             raise Fenced(
-                f"an order of term {stamp.term}, where term {known} has begun: another controller acts",
+                f"the order has term {stamp.term}, but term {known} has begun: another controller is active",
                 where=unit,
                 hint="run one controller per store",
             )
@@ -67,7 +67,7 @@ class Fence:
         last = self._numbers.get(unit)
         if last is not None and tuple(last[:2]) == (stamp.store, stamp.term) and stamp.number < last[2]:
             raise Fenced(
-                f"order {stamp.number} comes after order {last[2]}: it was given up, and came late",
+                f"order {stamp.number} arrived after order {last[2]}: it was cancelled before",
                 where=unit,
             )
         self._numbers[unit] = [stamp.store, stamp.term, stamp.number]
@@ -78,7 +78,7 @@ Wanted = Literal["prepared", "running", "stopped", "finished"]
 
 @dataclass(frozen=True, kw_only=True)
 class NodeReport:
-    """What a node has: how far deployments are there, by name, and what it was told last of each unit."""
+    """State of a node: its deployments by name, and the last order of each unit."""
 
     progress: Mapping[str, Progress]
     units: Mapping[str, Mapping[Incarnation, Wanted]]
@@ -87,109 +87,107 @@ class NodeReport:
 class NodePort(Protocol):
     """One node, as the controller sees it.
 
-    Every call may be repeated: the second one changes nothing. A port raises Unavailable when the
-    node cannot be reached (the call is made again later), Fenced when another controller has taken over, any
-    other HeadwaterError when it cannot do what is asked (the change ends).
+    Every call is idempotent. A port raises Unavailable if the node cannot be reached (the call is retried later),
+    Fenced if another controller has taken over, and any other HeadwaterError if the call fails (the change ends).
     """
 
     def check(self, spec: UnitSpec) -> None:
-        """Compile a unit on the node without starting it; raise what is wrong, or what its host lacks."""
+        """Compile a unit on the node without starting it; raise its errors and missing capabilities."""
         ...
 
     def prepare(self, spec: UnitSpec, *, joining: Sequence[str] = ()) -> None:
-        """Make its output channels, register their readers, set its inputs up.
+        """Create its output channels, register their readers, set up its inputs.
 
-        ``joining``: of it and its readers those that begin where their inputs end now.
+        ``joining``: the unit or its readers that start at the current end of their inputs.
 
-        Readers are only added: those of other plans stay until their unit is forgotten. A unit with
-        a new tag begins to read where the one of the same id stood, whose checkpoint is still there.
-        Nothing changes for the inputs of a unit that runs.
+        Readers are only added: those of other plans stay until their unit is forgotten. A unit with a new tag
+        starts at the position of the unit of the same id, whose checkpoint still exists. The inputs of a
+        running unit do not change.
         """
         ...
 
     def start(self, spec: UnitSpec) -> None:
-        """Start it, or adopt it when it runs already with the same tag and epoch."""
+        """Start the unit, or adopt it if it already runs with the same tag and epoch."""
         ...
 
     def update_inputs(self, spec: UnitSpec) -> None:
-        """Give a running unit the inputs of this description without restarting it.
+        """Give a running unit the inputs of this spec without a restart.
 
-        Inputs that are not among them are read to their end and then left, position included: a
-        channel of the same name may come again.
+        Other inputs are read to their end and then removed, position included: a channel of the same name may
+        be added again.
         """
         ...
 
     def stop(self, spec: UnitSpec, *, clean: bool = False) -> None:
-        """Stop it at a batch boundary; it stays stopped, also when the node starts again.
+        """Stop the unit at a batch boundary; it stays stopped after a restart of the node.
 
-        With ``clean`` a batch that was cut off, by whatever, is first brought to its end.
+        ``clean`` first completes a batch that was interrupted.
         """
         ...
 
     def drained(self, spec: UnitSpec) -> bool:
-        """Tell whether the unit has read all that its stopped producers left, retired inputs included."""
+        """Return whether the unit has read all rows of its stopped producers, retired inputs included."""
         ...
 
     def preflight(self, spec: UnitSpec) -> None:
-        """See whether a unit's state can be saved; raise what stands in the way. Nothing is changed."""
+        """Check that a unit's state can be saved; raise the obstacle. Changes nothing."""
         ...
 
     def warm_up(self, spec: UnitSpec, transfer: StateTransfer | None, saved: Sequence[str]) -> None:
-        """Run a unit on a trifle beside all that counts; raise what is wrong. Nothing is changed.
+        """Run a unit on a sample and discard its output; raise its errors. Changes nothing.
 
-        With a carry, it begins with what donors kept when they were surveyed.
+        With a transfer, it starts with the state that its source units had at their preflight.
         """
         ...
 
     def save(self, spec: UnitSpec) -> tuple[int, int]:
-        """Put a stopped unit's state, and how far it has read and written, where other nodes find it.
+        """Save a stopped unit's state and positions where other nodes find them.
 
-        Give the bytes of what it kept, and of what had not been put there by the survey.
+        Returns the bytes of its state, and the bytes that the preflight had not saved.
         """
         ...
 
     def load(self, spec: UnitSpec, transfer: StateTransfer, saved: Sequence[str]) -> None:
-        """Make a prepared unit's checkpoint of what others have saved; ``saved`` names their checkpoints,
-        '' for one that never came to run.
+        """Make a prepared unit's checkpoint from saved state; ``saved`` names the checkpoints of its source units,
+        '' for one that never ran.
 
-        A unit that has a checkpoint already keeps it: it was loaded before.
+        A unit that already has a checkpoint keeps it: it was loaded before.
         """
         ...
 
     def finish(self, spec: UnitSpec) -> bool:
-        """Let it use up its ended input, close its windows and end its channels; True when it has."""
+        """Let the unit finish its ended input, close its windows and end its channels; return whether it is done."""
         ...
 
     def forget(self, spec: UnitSpec) -> bool:
-        """Delete its state and output channels, and no longer be a reader of its inputs.
+        """Delete its state and output channels, and unregister it as a reader of its inputs.
 
-        The unit that the node was last told to prepare or start under this id may be another one (of
-        another tag or epoch): then whatever that one uses stays, which with an equal tag is the
-        state, and the channels that both write or read. False while a channel that is to be deleted
-        has still to be read by a unit that is not forgotten.
+        If the unit last prepared or started under this id is another one (of another tag or epoch), all data
+        that it uses is kept: the state if the tags are equal, and the channels that both write or read. Returns
+        False while a unit that is not forgotten has still to read a channel.
         """
         ...
 
     def end(self, deployment: str, unit: str) -> None:
-        """Stop whatever runs under a unit's id: nobody wants it."""
+        """Stop whatever runs under a unit's id."""
         ...
 
     def report(self) -> NodeReport:
-        """Give the state of all deployments on this node, and make the caller's term known to it."""
+        """Return the state of all deployments on this node, and make the caller's term known to it."""
         ...
 
 
 OpenNode = Callable[[Node, TakeStamp], NodePort]
-"""How a controller comes to the port of a node; orders are stamped by what is given."""
+"""Open the port of a node; the given function stamps the orders."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed:
-    """What came of a dead letter that a node was asked to replay.
+    """Result of a request to a node to replay a dead letter.
 
-    ``target``: the file or topic that its record went to; ``at``: when.
+    ``target``: the file or topic to which its record was written; ``at``: the time.
 
-    ``unknown``: there is no such letter here.
+    ``unknown``: the node has no such dead letter.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""What a dataflow's operators cost and give, as measured on a sample; else it is assumed. Pure."""
+"""Costs and selectivities of a dataflow's operators, measured on a sample or assumed. Pure."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from headwater.sql.schema import Schema
 ASSUMED_RATE = 1_000.0
 """Rows/s of a source at a location."""
 ASSUMED_CPU_S = 5e-6
-"""Seconds of a core per row; what Spark takes for a filter or a projection over rows of a few columns."""
+"""Core seconds per row; Spark's cost of a filter or a projection over rows of a few columns."""
 
 
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class OperatorProfile(BaseModel):
-    """One operator. ``cpu_s``: seconds of a core per row in. ``selectivity``: rows out per row in.
+    """One operator. ``cpu_s``: core seconds per row in. ``selectivity``: rows out per row in.
 
-    ``bytes_out``: per row, as a channel stores it. ``state_bytes``: what it holds, in all.
+    ``bytes_out``: per row, as a channel stores it. ``state_bytes``: size of its state.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -38,7 +38,7 @@ class OperatorProfile(BaseModel):
 
 
 class Profile(BaseModel):
-    """All of a dataflow. ``rates``: for each source rows/s by location; ``*`` stands for every other one."""
+    """Profile of a dataflow. ``rates``: for each source rows/s by location; ``*`` stands for all others."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -48,7 +48,7 @@ class Profile(BaseModel):
 
     @classmethod
     def from_json(cls, text: str, *, where: str = "profile") -> Profile:
-        """Read a profile; raise PlacementError saying what is wrong with it."""
+        """Read a profile; raise PlacementError if it is invalid."""
         try:
             return cls.model_validate(json.loads(text))
         except ValidationError as error:
@@ -61,7 +61,7 @@ class Profile(BaseModel):
             raise PlacementError(f"the profile is not JSON: {error}", where=where, hint=_HINT) from error
 
     def to_json(self) -> str:
-        """Write it as ``from_json`` reads it."""
+        """Write the profile in the form that ``from_json`` reads."""
         return json.dumps(self.model_dump(exclude_none=True), indent=2) + "\n"
 
 
@@ -70,7 +70,7 @@ _HINT = "headwater profile FLOW --sample DATA writes one"
 
 @dataclass(frozen=True)
 class Known:
-    """A profile seen from a dataflow: a figure for everything, and what had to be assumed."""
+    """A profile applied to a dataflow: a value for every operator and source, and the list of assumed ones."""
 
     dataflow: Dataflow
     profile: Profile | None
@@ -81,7 +81,7 @@ class Known:
         strangers = [n for n in (*known.operators, *known.rates) if n not in self.dataflow.order]
         if strangers:
             raise PlacementError(
-                f"the profile tells of '{strangers[0]}', which dataflow '{self.dataflow.name}' has not",
+                f"the profile has unknown operator '{strangers[0]}' of dataflow '{self.dataflow.name}'",
                 hint=f"measure it again: {_HINT}",
             )
         sources = {s.id for s in self.dataflow.sources}
@@ -90,17 +90,17 @@ class Known:
         object.__setattr__(self, "assumed", tuple(missing))
 
     def operator(self, name: str) -> OperatorProfile:
-        """Give an operator's figures."""
+        """Return an operator's profile."""
         found = None if self.profile is None else self.profile.operators.get(name)
         return found or OperatorProfile()
 
     def rate(self, source: Source, location: str | None) -> float:
-        """Give the rows/s of a source at a location."""
+        """Return the rows/s of a source at a location."""
         rates = {} if self.profile is None else self.profile.rates.get(source.id, {})
         return rates.get(location or "*", rates.get("*", ASSUMED_RATE))
 
     def bytes_out(self, name: str) -> float:
-        """Give the bytes of a row that an operator gives."""
+        """Return the bytes per output row of an operator."""
         return self.operator(name).bytes_out or row_bytes(self.dataflow.types[name].schema)
 
 
@@ -108,7 +108,7 @@ _BYTES: Mapping[str, float] = {"boolean": 1, "tinyint": 1, "smallint": 2, "int":
 
 
 def row_bytes(schema: Schema) -> float:
-    """Estimate the bytes of a row: 8 for most numbers and times, 20 for what has no fixed length."""
+    """Estimate the bytes of a row: 8 for most numbers and times, 20 for types without a fixed length."""
 
     def of(kind: str) -> float:
         return _BYTES.get(kind, 8.0 if kind in ("bigint", "double", "timestamp", "timestamp_ntz") else 20.0)

@@ -1,7 +1,7 @@
-"""Rates that change: a trace of them, replayed through a scheduler on a dataflow's own setting. Pure.
+"""Replay a trace of rates through a scheduler, on a dataflow's own setting. Pure.
 
-A trace is CSV with a header: ``time,source,location,rate``. ``time``: any number that rises; rows of one time
-are one step; what is not named keeps its rate. ``location`` may be empty or ``*``: every one.
+A trace is CSV with a header: ``time,source,location,rate``. ``time``: any increasing number; rows of equal time
+are one step; sources not named keep their rate. ``location`` empty or ``*``: every location.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _COLUMNS = ("time", "source", "location", "rate")
 _HINT = "write CSV: time,source,location,rate"
 MOST_ROWS = 1_000_000
 _MANY = 50_000
-"""Choices × steps from which on it is worth while to compile."""
+"""Choices × steps from which compilation pays off."""
 
 
 def read_trace(text: str, setting: Setting, *, where: str = "trace") -> tuple[Mapping[int, float], ...]:
     """Read the steps of a trace: rates (rows/s) by source, numbered as in the setting's problem.
 
-    Raises PlacementError, with the line, where the trace is wrong.
+    Raises PlacementError, with the line, if the trace is invalid.
     """
     rows = _rows(text, where)
     _, first = next(rows, (1, []))
@@ -54,7 +54,7 @@ def read_trace(text: str, setting: Setting, *, where: str = "trace") -> tuple[Ma
             raise PlacementError(
                 f"line {line} is wrong: {','.join(row)[:80]}",
                 where=where,
-                hint="times rise, rates are numbers from 0 on",
+                hint="times increase, rates are numbers of at least 0",
             )
         if time > before and steps:
             steps[-1] = dict(rates)
@@ -70,23 +70,23 @@ def read_trace(text: str, setting: Setting, *, where: str = "trace") -> tuple[Ma
 
 
 def _rows(text: str, where: str) -> Iterator[tuple[int, list[str]]]:
-    """Read the rows, with the line on which each ends."""
+    """Yield the rows, each with the line on which it ends."""
     rows = csv.reader(io.StringIO(text, newline=None))
     try:
         for row in rows:
             yield rows.line_num, row
     except csv.Error as error:
-        raise PlacementError(f"line {rows.line_num} is no CSV: {error}", where=where, hint=_HINT) from None
+        raise PlacementError(f"line {rows.line_num} is not CSV: {error}", where=where, hint=_HINT) from None
 
 
 def _usual(setting: Setting) -> dict[int, float]:
-    """Give what the profile says, or what is assumed."""
+    """Return the rates of the profile, or the assumed ones."""
     application = replace(setting, apart=True).problem.application
     return {source: application.operators[source].rate for source in application.sources}
 
 
 def _named(setting: Setting, source: str, location: str, where: str) -> list[int]:
-    """Number the sources that a row tells of."""
+    """Return the numbers of the sources that a row names."""
     found = [
         number
         for number, (name, place) in enumerate(setting.instances)
@@ -96,7 +96,7 @@ def _named(setting: Setting, source: str, location: str, where: str) -> list[int
     if not found:
         sources = ", ".join(s.id for s in setting.dataflow.sources)
         raise PlacementError(
-            f"there is no source '{source}'" + (f" at '{location}'" if location else ""),
+            f"unknown source '{source}'" + (f" at '{location}'" if location else ""),
             where=where,
             hint=f"the sources are {sources}; the locations are {', '.join(setting.locations)}",
         )
@@ -111,10 +111,10 @@ def replayed(
     forecast: str | None = None,
     observe: Callable[[int], None] = lambda step: None,
 ) -> tuple[Score, ...]:
-    """Let a scheduler, or ``annotated`` (what the marks say, for ever), decide at each step of a trace.
+    """Let a scheduler, or ``annotated`` (the dataflow's marks, never changed), decide at each step of a trace.
 
-    ``forecast``: decide on what is expected of the rates before, not on those that come. ``observe`` is
-    told each step's number before it.
+    ``forecast``: decide on the rates predicted from earlier steps, not on the current ones. ``observe`` gets
+    each step's number before the step.
     """
 
     def given() -> Iterator[Step]:
@@ -133,7 +133,7 @@ def replayed(
     if request.strategy == ANNOTATED:
         among = tuple(t for t in among if marked is not None and t.selection(marked) is not None)
         if not among:
-            raise PlacementError("what the dataflow's marks say cannot run here", hint="simulate schedulers alone")
+            raise PlacementError("the marked placement cannot run here", hint="simulate schedulers alone")
     shared = Shared(name, among, request.limits)
     schedule = _stay if request.strategy == ANNOTATED else SCHEDULERS[request.strategy]
     expect = None if forecast is None else find_forecast(forecast)
@@ -151,7 +151,7 @@ def replayed_by_each(
     forecast: str | None = None,
     observe: Observe = lambda what, done, of: None,
 ) -> dict[str, tuple[Score, ...]]:
-    """Give what ``replayed`` gives, by the strategies of several desired states."""
+    """Return the result of ``replayed`` for each of several placement requests, by strategy."""
     found: dict[str, tuple[Score, ...]] = {}
     for number, request in enumerate(desired_states):
 

@@ -1,4 +1,4 @@
-"""The way back from a change that did not go well: what ran before, under epochs of its own. Pure."""
+"""Rollback of a failed change: the earlier plan, with new epochs. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WHY = "the change is rolled back"
 
 
 def touched(before: DeploymentPlan, failed: DeploymentPlan, unit_statuses: UnitStatuses) -> frozenset[str]:
-    """Give the units of both plans that may have been started anew by the failed one."""
+    """Return the units of both plans that the failed one may have restarted."""
     former = {u.id: incarnation(u) for u in before.units}
     return frozenset(
         u.id
@@ -24,15 +24,15 @@ def touched(before: DeploymentPlan, failed: DeploymentPlan, unit_statuses: UnitS
 
 
 def way_back(before: DeploymentPlan, failed: DeploymentPlan, unit_statuses: UnitStatuses) -> PlanDiff:
-    """Give the plan that ran as the wanted one; units that were replaced meanwhile are, once more."""
-    anew = touched(before, failed, unit_statuses)
-    epochs = {u.id: failed.unit(u.id).epoch + 1 if u.id in anew else u.epoch for u in before.units}
+    """Return the difference to the earlier plan; units that were replaced meanwhile are replaced once more."""
+    restarted = touched(before, failed, unit_statuses)
+    epochs = {u.id: failed.unit(u.id).epoch + 1 if u.id in restarted else u.epoch for u in before.units}
     wanted = inherit(before, epochs=epochs)
     known = {u.id for u in before.units}
     units = []
     for unit in before.units:
         state: State = "kept" if is_stateful(before.dataflow, unit) else "none"
-        if unit.id in anew:
+        if unit.id in restarted:
             units.append(UnitChange(unit=unit.id, action="replace", state=state, reason=WHY))
         else:
             units.append(UnitChange(unit=unit.id, action="unchanged", state=state))
@@ -44,15 +44,15 @@ def way_back(before: DeploymentPlan, failed: DeploymentPlan, unit_statuses: Unit
 
 
 def stranded(before: DeploymentPlan, failed: DeploymentPlan, unit_statuses: UnitStatuses) -> tuple[str, ...]:
-    """Give the channels whose rows would be lost on the way back.
+    """Return the channels whose rows would be lost by a rollback.
 
-    They are written by a unit that was replaced, in a form that only units not yet replaced could read.
+    A replaced unit writes them in a form that only units not yet replaced could read.
     """
-    anew = touched(before, failed, unit_statuses)
+    restarted = touched(before, failed, unit_statuses)
     ran = {u.id for u in before.units}
     old = {c.id for c in before.channels}
     return tuple(
         c.id
         for c in failed.channels
-        if c.id not in old and c.producer in anew and any(r in ran and r not in anew for r in c.consumers)
+        if c.id not in old and c.producer in restarted and any(r in ran and r not in restarted for r in c.consumers)
     )

@@ -1,6 +1,6 @@
-"""What a node's agent is sent of a unit: all that it needs to run it, without the dataflow and the planner.
+"""The spec of a unit, as sent to a node's agent: all it needs to run it, without the dataflow and the planner.
 
-A spec names no other unit's operators: of those that read its channels it has the names by which they do.
+A spec names no operators of other units: it holds the names by which readers read its channels.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class ChannelConsumer:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitSpec:
-    """A unit of a deployment as its node is told of it.
+    """A unit of a deployment, as its node receives it.
 
-    ``inputs`` and ``outputs``: its channels; ``readers``: by the id of a channel, who reads it, itself among
-    them for inputs. ``brokers``: those that hold any of these, by zone. ``tags``: for its operators and
-    inputs, what their sinks and sources are named by. ``direct_time``: whether the newest row written tells
-    how far event time is. ``node``: where it runs, with the capabilities that the plan counts on.
+    ``inputs`` and ``outputs``: its channels; ``readers``: the readers by channel id, itself among them for
+    inputs. ``brokers``: the brokers that hold these, by zone. ``tags``: for its operators and inputs, the names of
+    their sinks and sources. ``direct_time``: whether the newest row written marks the progress of event time.
+    ``node``: where it runs, with the capabilities that the plan relies on.
     """
 
     deployment: str
@@ -65,7 +65,7 @@ class UnitSpec:
         missing += [o for o in (*self.unit.operators, *self.flow.given) if o not in self.tags]
         missing += [c.id for c in self.inputs if self.id not in {r.unit for r in self.readers.get(c.id, ())}]
         if missing or self.flow.order != self.unit.operators:
-            raise DeploymentError(f"not a unit's description: {', '.join(missing) or 'its operators'}")
+            raise DeploymentError(f"not a unit's spec: {', '.join(missing) or 'its operators'}")
 
     @property
     def id(self) -> str:
@@ -73,12 +73,12 @@ class UnitSpec:
 
     @cached_property
     def requires(self) -> Requirement:
-        """What the unit's operators require of a host, together."""
+        """The requirements of all the unit's operators on a host."""
         return Requirement.all_of(o.requires for o in self.flow.operators)
 
     @cached_property
     def own_readers(self) -> Mapping[str, tuple[str, ...]]:
-        """For each operator whose channels the unit reads, the names it reads them by."""
+        """For each operator whose channels the unit reads, the reader names of the unit."""
         found = {}
         for channel in self.inputs:
             own = next(r for r in self.readers[channel.id] if r.unit == self.id)
@@ -87,16 +87,16 @@ class UnitSpec:
 
     @cached_property
     def digest(self) -> str:
-        """Name the spec by its content."""
+        """The id of the spec: a hash of its content."""
         text = json.dumps(dump(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
     def content(self) -> Mapping[str, Any]:
-        """What decides whether the unit must restart: what it does by itself, whatever feeds it.
+        """The content that decides whether the unit must restart: its own computation, whatever its inputs' origin.
 
-        Names of operators inside count as little as layers do: an output is known by its name and by what is
-        computed for it from the unit's inputs.
+        Names of inner operators count as little as layers: an output is identified by its name and by its
+        computation from the unit's inputs.
         """
         unit, keys, types = self.unit, self.flow.keys, self.flow.types
         places = source_locations(self.flow, unit)
@@ -111,19 +111,19 @@ class UnitSpec:
 
     @property
     def _frontier(self) -> dict[str, Any]:
-        """How a unit without state knows its event time: a second input makes another query of it."""
+        """How a stateless unit tracks event time: a second input needs another query."""
         if is_stateful(self.flow, self.unit):
             return {}
         timed = {c.operator: c.event_time.delay for c in self.outputs if c.event_time is not None}
         return {operator: delay if self.direct_time else None for operator, delay in timed.items()}
 
     def kept_at(self, channel: Channel) -> list[str]:
-        """Tell where a channel is kept: the broker's zone and address, or nothing for its producer's disk."""
+        """Return where a channel is kept: the broker's zone and address, or nothing for its producer's disk."""
         return [] if channel.broker is None else [channel.broker, self.brokers[channel.broker].servers]
 
 
 def spec_of(plan: DeploymentPlan, id_: str) -> UnitSpec:
-    """Describe a plan's unit; what was described once is remembered with the plan."""
+    """Return the spec of a plan's unit, cached with the plan."""
     known: dict[str, UnitSpec] = plan.__dict__.setdefault("_specs", {})
     if id_ not in known:
         known[id_] = _described(plan, plan.unit(id_))
@@ -156,7 +156,7 @@ def _described(plan: DeploymentPlan, unit: Unit) -> UnitSpec:
 
 
 def _routed(channel: Channel, unit: str) -> Channel:
-    """Give an input without what its other readers are."""
+    """Return an input without its other readers."""
     return replace(channel, routes={unit: channel.routes[unit]})
 
 

@@ -10,21 +10,21 @@ from headwater.dataflow.sources import Source
 from headwater.dataflow.types import StreamType
 
 _TYPES = ("boolean", "tinyint", "smallint", "int", "bigint", "string", "date", "timestamp")
-"""Types of which equal values have equal hashes, however they came about."""
+"""Types of which equal values have equal hashes, whatever their origin."""
 
 
 def spread_column(flow: Graph, group: tuple[str, ...]) -> str | None:
-    """Find a column of a unit's inputs by which its rows can be shared out; None where there is none.
+    """Return a column of a unit's inputs by which its rows can be shared out; None if there is none.
 
-    It must be in all inputs, with one type, and go unchanged into a key of every stateful operator:
-    then the rows of a key are together in one part. A unit that reads sources of its own cannot be shared.
+    It must be in all inputs, with one type, and reach a key of every stateful operator unchanged: then all rows
+    of a key are in one part. A unit that reads sources of its own cannot be shared out.
     """
     if any(isinstance(flow[i], Source) for i in group):
         return None
     types = [flow.types[f] for f in _feeds(flow, group)]
     first, *others = [{c.name: c.type.text for c in t.schema.columns} for t in types]
     names = [n for n, t in first.items() if t in _TYPES and all(o.get(n) == t for o in others)]
-    # A location has few values: any other column shares more evenly.
+    # A location has few values: any other column balances better.
     names.sort(key=lambda n: any(n in t.located_by for t in types))
     return next((n for n in names if keys_by(flow, group, n) is not None), None)
 
@@ -35,10 +35,10 @@ def _feeds(flow: Graph, group: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def keys_by(flow: Graph, group: tuple[str, ...], column: str) -> Mapping[str, str] | None:
-    """Name, for each operator of a unit with keys, the key that a column of its inputs is there; None where
-    one has no such key.
+    """Return, for each keyed operator of a unit, its key that equals a column of the inputs; None if one has no
+    such key.
 
-    The column is followed through the unit as if it told locations apart: the same rule decides.
+    The column is traced through the unit by the rule for location columns.
     """
     types: dict[str, StreamType] = {
         f: replace(flow.types[f], located_by=frozenset((column,))) for f in _feeds(flow, group)

@@ -1,6 +1,6 @@
-"""Whether a unit's state can be gone on with after a change: what Spark's state schema depends on. Pure.
+"""Compatibility of a unit's state with a change, by the parts of Spark's state schema. Pure.
 
-Spark numbers the stateful operators of a query and fixes for each the types of its keys and values.
+Spark numbers the stateful operators of a query and fixes the types of each one's keys and values.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from headwater.sql.schema import Schema
 
 @dataclass(frozen=True)
 class KeptState:
-    """What one operator keeps; equal ``parts`` mean that one's state is the other's.
+    """State of one operator; states with equal ``parts`` are compatible.
 
-    ``number`` is Spark's of the stateful operator that does it; scans that are done together have the same
-    one and are told apart in it by their ``tag``.
+    ``number`` is Spark's number of the stateful operator; merged scans share one and are told apart by their
+    ``tag``.
     """
 
     operator: str
@@ -39,14 +39,14 @@ class KeptState:
 
 
 def scan_tag(operator: str) -> str:
-    """Name the state of a scan among that of others: every scan's is of one length."""
+    """Return the name of a scan's state among that of others; all names have one length."""
     return hashlib.sha256(operator.encode()).hexdigest()[:16]
 
 
 def kept_state(flow: Graph, unit: Unit) -> tuple[KeptState, ...]:
-    """Give what a unit keeps, operator by operator, as Spark numbers them: from its output upwards.
+    """Return the state of a unit, operator by operator, as Spark numbers them: from its output upwards.
 
-    Where branches of the unit meet again, what they share is there once for each.
+    Where branches of the unit meet again, the shared operators occur once for each.
     """
     found: list[KeptState] = []
     served = one_pass(flow, unit.operators)
@@ -79,10 +79,9 @@ def state_difference(
     begin: Collection[str] = (),
     end: Collection[str] = (),
 ) -> str | None:
-    """Say why the state of ``old`` cannot be gone on with by ``new``; None where it can.
+    """Return why ``new`` cannot use the state of ``old``; None if it can.
 
-    ``begin`` and ``end``: scans that may begin with nothing, and that may go with what they kept, among
-    others.
+    ``begin`` and ``end``: scans that may start empty, and scans whose state may be dropped, among others.
     """
     before, after = _by_number(old), _by_number(new)
     for former, now in zip(before, after, strict=False):
@@ -96,13 +95,13 @@ def state_difference(
                 return why
         tags = {k.tag for k in now}
         if gone := [k.operator for k in former if k.tag not in tags and k.operator not in end]:
-            return f"{listed(gone)} kept state and is gone from the unit"
+            return f"{listed(gone)} has state and is no longer in the unit"
         if more := [k.operator for k in now if k.tag not in was and k.operator not in begin]:
-            return f"{listed(more)} begins to keep state in the unit"
+            return f"{listed(more)} becomes stateful in the unit"
     if gone := [k.operator for ks in before[len(after) :] for k in ks]:
-        return f"{listed(gone)} kept state and is gone from the unit"
+        return f"{listed(gone)} has state and is no longer in the unit"
     if more := [k.operator for ks in after[len(before) :] for k in ks]:
-        return f"{listed(more)} begins to keep state in the unit"
+        return f"{listed(more)} becomes stateful in the unit"
     return None
 
 
@@ -112,15 +111,15 @@ def _by_number(kept: tuple[KeptState, ...]) -> list[tuple[KeptState, ...]]:
 
 def _other_state(old: KeptState, new: KeptState) -> str | None:
     if old.kind != new.kind:
-        return f"'{new.operator}' ({new.kind}) stands where '{old.operator}' ({old.kind}) kept state"
+        return f"'{new.operator}' ({new.kind}) replaces '{old.operator}' ({old.kind}), which has state"
     changed = [name for name in new.parts if old.parts.get(name) != new.parts[name]]
     if changed:
-        return f"'{new.operator}' ({new.kind}) keeps something else: {', '.join(changed)} changed"
+        return f"'{new.operator}' ({new.kind}) has other state: {', '.join(changed)} changed"
     return None
 
 
 def listed(names: Iterable[str]) -> str:
-    """Write names for people."""
+    """Return names as text."""
     return ", ".join(f"'{n}'" for n in names)
 
 
@@ -153,7 +152,7 @@ def _parts(operator: ops.Operator, types: list[StreamType]) -> dict[str, Any]:
             return {
                 "the keys": _typed(operator.keys, source.schema),
                 "the order": time,
-                # In event-time order whole rows wait in the state.
+                # In event-time order, whole rows are buffered in the state.
                 "the rows that wait": source.schema.text if time else None,
                 "the form of the state": _form(json.loads(operator.initial)),
             }
@@ -165,7 +164,7 @@ def _typed(columns: tuple[str, ...], schema: Schema) -> list[tuple[str, str]]:
 
 
 def _calls(aggregates: tuple[tuple[str, str], ...], schema: Schema) -> list[Any]:
-    """Give the aggregate functions' calls, which have the buffers; what is computed of them is free."""
+    """Return the aggregate functions' calls, which hold the buffers; expressions on them may change."""
     found: dict[str, Any] = {}
     for _, text in aggregates:
         for call in aggregate_calls(text, schema):
@@ -175,7 +174,7 @@ def _calls(aggregates: tuple[tuple[str, str], ...], schema: Schema) -> list[Any]
 
 
 def _values(operator: stateful.CountWindow, schema: Schema) -> list[tuple[str, str]]:
-    """Give the columns of the rows that wait for a window to be full."""
+    """Return the columns of the rows buffered until a window is full."""
     where = operator.where
     order = [check(f"`{c}`", schema, where=where).text for c in operator.order_by]
     calls = row_aggregates(operator.aggregates, schema, where=where).calls
@@ -184,7 +183,7 @@ def _values(operator: stateful.CountWindow, schema: Schema) -> list[tuple[str, s
 
 
 def _form(value: Any) -> Any:
-    """Give the shape of a JSON value: what kind each part is."""
+    """Return the shape of a JSON value: the kind of each part."""
     if isinstance(value, dict):
         return {k: _form(v) for k, v in value.items()}
     if isinstance(value, bool) or value is None:

@@ -1,8 +1,7 @@
-"""Idempotent steps as data: carried out by one reader, explained to a person by another. Pure.
+"""Idempotent steps as data: one reader executes them, another describes them to a person. Pure.
 
-What a step begins and leaves behind is the *standing* of unit incarnations, which the controller
-stores. ``headwater.plan.order`` leads from any standing to the wanted plan, also from one that a
-crash or a newer wanted plan left in the midst of a change.
+The controller stores the *unit status* of each incarnation before and after a step. ``headwater.plan.order``
+leads from any unit status to the wanted plan, also after a crash or a newer plan in the middle of a change.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from headwater.plan.transfer import StateTransfer
 
 @dataclass(frozen=True, kw_only=True)
 class _UnitStep:
-    """What the steps of one unit have: the plan they refer to, by its id, and the unit's id."""
+    """Fields of the steps of one unit: the id of the plan, and the id of the unit."""
 
     plan: str
     unit: str
@@ -40,27 +39,27 @@ class Check(_UnitStep):
 
 @dataclass(frozen=True, kw_only=True)
 class Prepare(_UnitStep):
-    """Make the unit's output channels, register who reads them, set up its inputs."""
+    """Create the unit's output channels, register their readers, set up its inputs."""
 
     kind: Literal["prepare"] = "prepare"
     joining: tuple[str, ...] = ()
-    """Of itself and its readers those that begin where the stream stands, and not where it is kept from."""
+    """The unit or its readers that start at the current end of the stream, not at the oldest row kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start(_UnitStep):
-    """Start the unit, or adopt it when it runs."""
+    """Start the unit, or adopt it if it runs."""
 
     kind: Literal["start"] = "start"
     state: State = "none"
     why: str = ""
     again: bool = False
-    """Whether it takes the place of one that was stopped for it."""
+    """Whether it replaces a unit that was stopped for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateInputs(_UnitStep):
-    """Give the running unit the inputs of the plan."""
+    """Update the inputs of a running unit to those of the plan."""
 
     kind: Literal["update_inputs"] = "update_inputs"
     why: str = ""
@@ -74,58 +73,58 @@ class Stop(_UnitStep):
     state: State = "none"
     why: str = ""
     readers: tuple[str, ...] = ()
-    """Units that get nothing from it meanwhile."""
+    """Units that get no rows from it meanwhile."""
     for_good: bool = False
     clean: bool = False
-    """Whether a batch that is cut off must be brought to its end: what the unit keeps is to be taken out."""
+    """Whether an interrupted batch must be completed, because the unit's state is to be saved."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drain(_UnitStep):
-    """Wait until the unit has read all that its stopped producers left."""
+    """Wait until the unit has read all rows of its stopped producers."""
 
     kind: Literal["drain"] = "drain"
     must: bool = True
-    """Whether rows it cannot read end the change; else they are given up with the unit."""
+    """Whether unreadable rows end the change; else they are given up with the unit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preflight(_UnitStep):
-    """See beforehand whether what a running unit keeps can be taken out of it."""
+    """Check that a running unit's state can be saved."""
 
     kind: Literal["preflight"] = "preflight"
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarmUp(_UnitStep):
-    """Run the unit in its zone on a trifle, beside all that counts: its Spark knows the plan then."""
+    """Run the unit in its zone on a sample, whose output is discarded, so that its Spark has compiled the plan."""
 
     kind: Literal["warm_up"] = "warm_up"
     transfer: StateTransfer | None = None
     saved: tuple[str, ...] = ()
-    """As in ``Load``, of what runs."""
+    """As in ``Load``, for running units."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Save(_UnitStep):
-    """Put what a stopped unit kept, and how far it had come, where other zones can take it from."""
+    """Save a stopped unit's state and positions where other zones can read them."""
 
     kind: Literal["save"] = "save"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load(_UnitStep):
-    """Make the checkpoint of a unit from what others have saved."""
+    """Make the checkpoint of a unit from saved state."""
 
     kind: Literal["load"] = "load"
     transfer: StateTransfer
     saved: tuple[str, ...] = ()
-    """The checkpoints of the carry's donors, in its order; '' for one that never came to run."""
+    """The checkpoints of the transfer's source units, in order; '' for one that never ran."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Switch:
-    """From here on the new plan counts: what was saved is used up, and there is no way back."""
+    """Make the new plan the active one: saved state is used up, and there is no rollback."""
 
     kind: Literal["switch"] = "switch"
     plan: str
@@ -138,14 +137,14 @@ class Switch:
 
 @dataclass(frozen=True, kw_only=True)
 class Finish(_UnitStep):
-    """Let the unit use up its input, close its windows and end its channels."""
+    """Let the unit finish its input, close its windows and end its channels."""
 
     kind: Literal["finish"] = "finish"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forget(_UnitStep):
-    """Delete the unit's state and output channels, once all that read them have done so."""
+    """Delete the unit's state and output channels, once all readers have read them."""
 
     kind: Literal["forget"] = "forget"
     why: str = ""
@@ -153,14 +152,14 @@ class Forget(_UnitStep):
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """Look at changed units for some seconds; if they do worse, the change is rolled back."""
+    """Observe changed units for some seconds; roll the change back if they do worse."""
 
     kind: Literal["watch"] = "watch"
     plan: str
     units: tuple[str, ...]
     seconds: float
     factor: float
-    """By how much the share of dead letters and late rows may exceed that of before."""
+    """Factor by which the share of dead letters and late rows may exceed the earlier one."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -191,7 +190,7 @@ _SIDE_BY_SIDE = Check | Preflight | WarmUp | Start | Finish
 
 
 def side_by_side(steps: Sequence[Step]) -> tuple[int, ...]:
-    """Give the places of those steps that may be carried out at once with the first: one for each node."""
+    """Return the indexes of the steps that may run at once with the first: one for each node."""
     found = {steps[0].node: 0}
     for n, step in enumerate(steps):
         if not isinstance(step, _SIDE_BY_SIDE) or step.kind != steps[0].kind:
@@ -205,7 +204,7 @@ _FORMER_FIELDS = {"carry": "transfer", "donors": "source_units"}
 
 
 def _up_to_date(data: Any) -> Any:
-    """Give a step that an older version journaled its names of today."""
+    """Return a step with the names of an older journal replaced by current ones."""
     if isinstance(data, list):
         return [_up_to_date(one) for one in data]
     if not isinstance(data, dict):
@@ -217,36 +216,36 @@ def _up_to_date(data: Any) -> Any:
 
 
 AnyStep: Any = Annotated[Step, Discriminator("kind"), BeforeValidator(_up_to_date)]
-"""The schema of a step in the journal; steps of older versions are read, too."""
+"""The schema of a step in the journal; also reads steps of older versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CanarySettings:
-    """Roll a change out zone by zone, and look for so long after each whether all is well."""
+    """Roll a change out zone by zone, and observe the units for some seconds after each zone."""
 
     seconds: float = 60.0
     factor: float = 2.0
 
 
-# ---------------------------------------------------------------- where units stand
+# ---------------------------------------------------------------- unit status
 
 Incarnation = tuple[str, str, int]
-"""A unit's id, tag and epoch: one way of running it. Those of one tag share a checkpoint."""
+"""A unit's id, tag and epoch: one way of running it. Incarnations of one tag share a checkpoint."""
 
 
 def incarnation(unit: Unit) -> Incarnation:
-    """Give the incarnation that a plan's unit is."""
+    """Return the incarnation of a plan's unit."""
     return unit.id, unit.tag, unit.epoch
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnitStatus:
-    """What is known of one incarnation: the plan it was last prepared or started by, whether it runs."""
+    """Status of one incarnation: the plan it was last prepared or started by, and whether it runs."""
 
     plan: str
     runs: bool
     sure: bool = True
-    """False from before a step is carried out until it is known to be."""
+    """False from before a step until the result of the step is known."""
 
 
 UnitStatuses = Mapping[Incarnation, UnitStatus]
@@ -255,7 +254,7 @@ Plans = Mapping[str, DeploymentPlan]
 
 
 def unit_statuses_of(plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
-    """Give the standing of a deployment that runs a plan in full."""
+    """Return the unit status of a deployment that runs a plan in full."""
     id_ = plan_id(plan)
     return {incarnation(u): UnitStatus(plan=id_, runs=True) for u in plan.units}
 
@@ -264,7 +263,7 @@ _MOVES_NOTHING = Watch | Check | Drain | Preflight | WarmUp | Save | Load | Swit
 
 
 def begun(step: Step, unit_statuses: UnitStatuses, plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
-    """Give what is known once a step may have been carried out or not; ``plan`` is the step's."""
+    """Return the unit status while a step may have been executed or not; ``plan`` is the step's."""
     found = dict(unit_statuses)
     if isinstance(step, _MOVES_NOTHING):
         return found
@@ -274,7 +273,7 @@ def begun(step: Step, unit_statuses: UnitStatuses, plan: DeploymentPlan) -> dict
         case Prepare():
             if now is None or not now.runs:
                 found[key] = UnitStatus(plan=step.plan, runs=False)
-            # Their readers are registered now, which has to be undone should they never start.
+            # Their readers are registered now, and must be removed if they never start.
             for channel in plan.outputs(plan.unit(step.unit)):
                 for consumer in channel.consumers:
                     reader = incarnation(plan.unit(consumer))
@@ -291,7 +290,7 @@ def begun(step: Step, unit_statuses: UnitStatuses, plan: DeploymentPlan) -> dict
 
 
 def done(step: Step, unit_statuses: UnitStatuses, plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
-    """Give what is known once a step is carried out."""
+    """Return the unit status after a step."""
     found = dict(unit_statuses)
     if isinstance(step, _MOVES_NOTHING):
         return found
@@ -307,5 +306,5 @@ def done(step: Step, unit_statuses: UnitStatuses, plan: DeploymentPlan) -> dict[
 
 
 def settled(unit_statuses: UnitStatuses, plan: DeploymentPlan) -> dict[Incarnation, UnitStatus]:
-    """Give what is known after the last step: all units of the plan stand as it says."""
+    """Return the unit status after the last step: all units are as the plan says."""
     return {**unit_statuses, **unit_statuses_of(plan)}

@@ -1,7 +1,7 @@
-"""What becomes of units when one plan takes another's place, in the words people use for it. Pure.
+"""Summary of a change: what happens to each unit, in users' words. Pure.
 
-A unit *moves* when what it computes goes to another zone, is *split* where several units go on with what one
-did in the same zone, and several are *fused* where one goes on with what they did.
+A unit *moves* if its computation goes to another zone, is *split* if several units continue it in the same zone,
+and several units are *fused* if one continues them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ KINDS: tuple[Kind, ...] = ("move", "split", "fuse", "start", "stop", "change")
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryLine:
-    """What happens to some units: those ``before``, those ``after`` in their place, and why."""
+    """What happens to some units: the units ``before``, their replacements ``after``, and the reason."""
 
     kind: Kind
     before: tuple[str, ...]
@@ -28,7 +28,7 @@ class SummaryLine:
 
 
 def change_summary(diff: PlanDiff) -> tuple[SummaryLine, ...]:
-    """Say what becomes of units; those that are only fed anew, or stay, are left out."""
+    """Return the summary lines; units that stay, or only get other inputs, are omitted."""
     reasons = {u.unit: u.reason for u in diff.units}
     actions = {u.unit: u.action for u in diff.units}
     changed = {unit for unit, action in actions.items() if action in ("start", "stop", "replace")}
@@ -54,7 +54,7 @@ def _changed(plan: DeploymentPlan | None, changed: set[str]) -> list[Unit]:
 
 
 def _groups(before: list[Unit], after: list[Unit]) -> Iterable[tuple[list[Unit], list[Unit]]]:
-    """Put units together that have operators in common for a location in common."""
+    """Group units that have operators in common for a location in common."""
     groups: list[tuple[list[Unit], list[Unit]]] = []
     for side, units in ((0, before), (1, after)):
         for unit in units:
@@ -88,7 +88,7 @@ def _kind(old: list[Unit], new: list[Unit]) -> Kind:
 
 
 def _zones(units: list[Unit]) -> Mapping[tuple[str, str], set[str]]:
-    """Say for each operator and location in which zones it is computed."""
+    """Return, for each operator and location, the zones in which it is computed."""
     found: dict[tuple[str, str], set[str]] = {}
     for unit in units:
         for operator in unit.operators:

@@ -1,8 +1,8 @@
-"""What a new unit takes over from running ones: operators' state, and how far their inputs are read. Pure.
+"""State transfer: operators' state and input positions that a new unit takes over from running ones. Pure.
 
-Fission, fusion and migration are all this: pieces of the old units' checkpoints become the new unit's. They
-fit together because the old units stop at one point of the stream: each has read all that those below it
-have sent over channels that go, so every operator has seen the same input.
+Fission, fusion and migration all use it: parts of the old units' checkpoints become the new unit's checkpoint.
+They are consistent because the old units stop at one point of the stream: each has read all rows sent over
+channels that end, so every operator has seen the same input.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headwater.plan.state import KeptState, kept_state, listed, state_difference
 
 @dataclass(frozen=True, kw_only=True)
 class TransferSource:
-    """A unit that keeps an operator's state, and Spark's number of the operator there."""
+    """A unit with an operator's state, and Spark's number of the operator there."""
 
     unit: str
     number: int
@@ -30,7 +30,7 @@ class TransferSource:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyPart:
-    """The keys whose column, of a type, hashes to ``index`` of ``count``: what a part of a unit keeps."""
+    """The keys whose column, of a type, hashes to ``index`` of ``count``: the state of a part of a unit."""
 
     column: str
     type: str
@@ -40,11 +40,11 @@ class KeyPart:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorTransfer:
-    """One operator's state: Spark's number of it in the new unit, and where it was.
+    """One operator's state: Spark's number of it in the new unit, and its sources.
 
-    With several donors it becomes one; with ``by`` it is divided: only keys are taken whose column ``by``
-    has one of ``values``; with ``part`` those of one part. All of that means that Spark writes it anew.
-    ``tag`` tells a scan's state from that of others under the same number, in the new unit and where it was.
+    Several sources are merged; ``by`` divides the state: only keys are taken whose column ``by`` has one of
+    ``values``; ``part`` takes the keys of one part. In all these cases Spark rewrites the state. ``tag``
+    identifies a scan's state under a shared number, in the new unit and in its source.
     """
 
     operator: str
@@ -58,11 +58,11 @@ class OperatorTransfer:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """Where an input is read on: where donors stood; or, without one, where its channels end at the cut.
+    """Where an input is read on: at the position of source units, or without one at its channels' end at the cut.
 
-    ``joined``: beside what donors read it has channels that begin with the change. ``prompt``: the input, or
-    what joins it, is new, and nothing older than the donors' event time is still to come over it. ``level``:
-    several donors read the same channels, each up to a place of its own: all read them to their ends first.
+    ``joined``: it also has channels that begin with the change. ``prompt``: the input, or a channel that joins it,
+    is new and brings no rows older than the source units' event time. ``level``: several source units read the
+    same channels up to different positions; all read them to their ends first.
     """
 
     operator: str
@@ -73,29 +73,29 @@ class Reading:
 
     @property
     def follows(self) -> bool:
-        """Tell whether event time may go on from where donors had it."""
+        """Return whether event time may continue from that of the source units."""
         return self.prompt or (bool(self.source_units) and not self.joined)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateTransfer:
-    """What one new unit takes over. Units are named by id, donors by that in the running plan."""
+    """Everything that one new unit takes over. Units are named by id; source units by the id in the running plan."""
 
     unit: str
     source_units: tuple[str, ...]
-    """Running units that end where this one begins: all that it takes from, in their plan's order."""
+    """Running units that end where this one starts: all its sources, in their plan's order."""
     shares: tuple[OperatorTransfer, ...]
     readings: tuple[Reading, ...]
     fresh: tuple[int, ...] = ()
-    """Spark's numbers of scans under which nobody kept anything: they go on with no rows seen."""
+    """Spark's numbers of scans without state so far: they start empty."""
 
 
 _IN_JSON = ("boolean", "tinyint", "smallint", "int", "bigint", "string")
-"""Types whose values a scan's keys hold as they are."""
+"""Types whose values a scan's keys hold unchanged."""
 
 
 class TransferPlanner:
-    """Decides what units of a wanted plan take over from those of the running one."""
+    """Decides which state the units of a wanted plan take over from the running units."""
 
     def __init__(self, running: DeploymentPlan, wanted: DeploymentPlan, reset: frozenset[str]) -> None:
         """``reset``: units of both plans whose state may be given up."""
@@ -105,9 +105,9 @@ class TransferPlanner:
         self._begin = beginning(running, wanted)
 
     def transfer(self, unit: Unit) -> StateTransfer | None:
-        """Give what a unit takes over; None where it goes on from nothing that runs.
+        """Return the transfer of a unit; None if it continues no running unit.
 
-        Raise DeploymentError, before anything stops, where it cannot be exact.
+        Raises DeploymentError, before anything stops, if the transfer cannot be exact.
         """
         kept = kept_state(self._new.dataflow, unit)
         shares = [s for k in kept if (s := self._share(unit, k)) is not None]
@@ -127,10 +127,10 @@ class TransferPlanner:
         ]
         numbers = {s.number for s in shares}
         first = [k for k in kept if k.number not in numbers and k.operator in self._begin]
-        # Scans' state has one form, which can be made of nothing.
+        # The state of a scan has a fixed form, which can be created empty.
         fresh += [k.operator for k in first if k.tag is None]
         if fresh:
-            raise _refused(unit, f"{listed(fresh)} begins to keep state in the midst of the stream")
+            raise _refused(unit, f"{listed(fresh)} becomes stateful in the middle of the stream")
         return StateTransfer(
             unit=unit.id,
             source_units=tuple(v.id for v in self._old.units if v.id in source_units),
@@ -140,14 +140,14 @@ class TransferPlanner:
         )
 
     def takes_in(self, unit: Unit, old: Unit) -> bool:
-        """Tell whether a unit does, beside what it did, anything that other units did before, or leaves
-        locations to them."""
+        """Return whether a unit takes over operators or locations of other units, or leaves locations to them, in
+        addition to its own."""
         more = set(unit.operators) - set(old.operators)
         others = [v for v in self._old.units if v.id != old.id and _meet(v, unit)]
         return any(more & set(v.operators) for v in others) or bool(self.shift(unit, old))
 
     def shift(self, unit: Unit, old: Unit) -> str:
-        """Say which locations a unit has from units of other layers, or leaves to them; '' for none."""
+        """Return which locations a unit takes from, or leaves to, units of other layers; '' for none."""
         gained = moved_locations(self._old, unit, old, unit.operators)
         lost = moved_locations(self._new, old, unit, old.operators)
         said = [f"it takes over {', '.join(gained)}"] if gained else []
@@ -155,7 +155,7 @@ class TransferPlanner:
         return "; ".join(said)
 
     def check_reads(self, transfer: StateTransfer) -> None:
-        """Refuse what reads an input twice: each read has a place of its own in the checkpoint."""
+        """Refuse a unit that reads an input twice: each read has its own position in the checkpoint."""
         unit = self._new.unit(transfer.unit)
         for plan, one in [
             (self._new, unit),
@@ -207,12 +207,11 @@ class TransferPlanner:
         )
 
     def _parts(self, unit: Unit, operator: str) -> set[Part | None]:
-        """Give the parts into which an operator's rows are shared out where a new unit takes them."""
+        """Return the parts among which an operator's rows are shared out where a new unit takes them."""
         return {u.part for u in self._new.units if operator in u.operators and _meet(unit, u)}
 
     def _key_part(self, unit: Unit, operator: str) -> KeyPart:
-        """Say which keys of an operator a part of a unit takes; refuse where their values are not kept as
-        they are."""
+        """Return the keys of an operator that a part of a unit takes; refuse types that are not stored unchanged."""
         assert unit.part is not None
         flow = self._new.dataflow
         column = (keys_by(flow, unit.operators, unit.part.column) or {}).get(operator)
@@ -220,13 +219,13 @@ class TransferPlanner:
         if column is None or (isinstance(flow[operator], stateful.Scan) and type_ not in _IN_JSON):
             raise _refused(
                 unit,
-                f"the state of '{operator}' would have to be divided by '{column or unit.part.column}', and cannot be",
-                hint="leave it on as many hosts as now",
+                f"the state of '{operator}' cannot be divided by '{column or unit.part.column}'",
+                hint="keep the number of its hosts",
             )
         return KeyPart(column=column, type=type_, index=unit.part.index, count=unit.part.count)
 
     def _location_of(self, unit: Unit, operator: str, others: Iterable[str]) -> str:
-        """Give the key column that tells of whose location a piece of state is."""
+        """Return the key column that holds the location of a row of state."""
         flow = self._new.dataflow
         one = flow[operator]
         keys = one.on if isinstance(one, stateful.Join) else getattr(one, "keys", ())
@@ -235,7 +234,7 @@ class TransferPlanner:
         if column is None:
             raise _refused(
                 unit,
-                f"the state of '{operator}' would have to be divided with {listed(others)}, and no key tells "
+                f"the state of '{operator}' would have to be divided with {listed(others)}, and no key holds "
                 "its location",
                 hint="add a location column to its keys",
             )
@@ -248,13 +247,13 @@ class TransferPlanner:
     # ------------------------------------------------------------ inputs
 
     def _reading(self, unit: Unit, input_: str) -> Reading:
-        """Say which units have read an input for what is behind it in the new unit."""
+        """Return the units that have read an input for the operators behind it in the new unit."""
         behind = {input_, *below_of(self._new.dataflow, input_, unit.operators)}
         itself = input_ in unit.operators
         wanted = {c.id for c in self._new.inputs(unit) if c.operator == input_}
 
         def read(old: Unit) -> set[str]:
-            """Give the places that a unit has read it at: locations of a source, or channels."""
+            """Return the places at which a unit has read it: locations of a source, or channels."""
             if itself:
                 return set(old.locations) & set(unit.locations) if input_ in old.operators else set()
             return {c.id for c in self._old.inputs(old) if c.operator == input_} & wanted
@@ -265,22 +264,20 @@ class TransferPlanner:
         places = [place for v in readers for place in read(v)]
         level = len(places) > len(set(places))
         if level and itself:
-            raise _refused(
-                unit, f"'{input_}' is read by {listed(v.id for v in readers)}, each up to a place of its own"
-            )
+            raise _refused(unit, f"'{input_}' is read by {listed(v.id for v in readers)}, each up to another position")
         away = [v.zone for v in readers if v.zone != unit.zone]
         if away and itself and isinstance(self._new.dataflow[input_], MqttSource):
-            raise _refused(unit, f"messages for '{input_}' wait on the disk of zone {away[0]}")
+            raise _refused(unit, f"unread messages for '{input_}' are on the disk of zone {away[0]}")
         return Reading(operator=input_, source_units=tuple(v.id for v in readers), level=level)
 
     def _unread(self, unit: Unit, reading: Reading) -> list[Channel]:
-        """Give the channels of an input that none of its donors has read."""
+        """Return the channels of an input that none of its source units has read."""
         read = {c.id for d in reading.source_units for c in self._old.inputs(self._old.unit(d))}
         inputs = self._new.inputs(unit)
         return [c for c in inputs if c.operator == reading.operator and c.id not in read]
 
     def _opened(self, reading: Reading, unread: Iterable[Channel], source_units: Iterable[str]) -> Reading:
-        """Say how event time may go on over an input that is new, or has channels that are."""
+        """Return how event time may continue over an input that is new, or has new channels."""
         if not reading.source_units:
             return replace(reading, prompt=self._is_prompt(reading.operator, source_units))
         before = {c.id for c in self._old.channels}
@@ -290,7 +287,7 @@ class TransferPlanner:
         return replace(reading, joined=bool(near), prompt=prompt)
 
     def _is_prompt(self, input_: str, source_units: Iterable[str]) -> bool:
-        """Tell whether donors did all that leads to an input, and held back nothing on the way."""
+        """Return whether source units computed all operators up to an input, without holding rows back."""
         flow, units = self._new.dataflow, [self._old.unit(d) for d in source_units]
         inside = {o for unit in units for o in unit.operators}
         read = {c.operator for unit in units for c in self._old.inputs(unit)}
@@ -304,10 +301,10 @@ class TransferPlanner:
         return True
 
     def _at_work(self, unit: Unit, reading: Reading, unread: Iterable[Channel]) -> set[str]:
-        """Give the units that did what this one does with channels that none of its donors has read.
+        """Return the units that did this unit's work on channels that none of its source units has read.
 
-        What a channel holds that others read already has gone through them. One that is new holds nothing
-        yet; but where it joins others, event time has come as far as they had it for its locations.
+        They have processed all rows of a channel that others read already. A new channel is empty; but where it
+        joins others, event time is as far as these units had it for its locations.
         """
         before = {c.id for c in self._old.channels}
         behind = below_of(self._new.dataflow, reading.operator, unit.operators)
@@ -323,9 +320,9 @@ class TransferPlanner:
 
 
 def beginning(running: DeploymentPlan, wanted: DeploymentPlan) -> frozenset[str]:
-    """Name the operators that begin where the stream stands, and keep nothing of what was before.
+    """Return the operators that start at the current end of the stream, without earlier state.
 
-    In a deployment that many share, those that nobody has had.
+    In a pooled deployment, the new operators.
     """
     if not wanted.pooled:
         return frozenset()
@@ -333,8 +330,8 @@ def beginning(running: DeploymentPlan, wanted: DeploymentPlan) -> frozenset[str]
 
 
 def moved_locations(plan: DeploymentPlan, unit: Unit, other: Unit, operators: Iterable[str]) -> tuple[str, ...]:
-    """Name the locations of ``unit`` that ``other`` does not have, nor their layer in ``plan``: units of
-    other layers, or of other nodes of the zone, have them there, with some of ``operators``."""
+    """Return the locations of ``unit`` that ``other`` has neither itself nor at its layer in ``plan``: units of
+    other layers, or of other nodes of the zone, run some of ``operators`` for them."""
     inside = set(operators)
     elsewhere = {x for v in plan.units if _is_elsewhere(v, unit) and inside & set(v.operators) for x in v.locations}
     return tuple(x for x in unit.locations if x in elsewhere and x not in other.locations)
@@ -347,7 +344,7 @@ def _is_elsewhere(one: Unit, other: Unit) -> bool:
 
 
 def joined(running: DeploymentPlan, old: Channel, wanted: DeploymentPlan, new: Channel) -> bool:
-    """Tell whether a location comes to a channel whose event time may be ahead of it by now."""
+    """Return whether a location is added to a channel whose event time may be ahead of it by now."""
     units = wanted.unit(new.producer), running.unit(old.producer)
     return bool(moved_locations(running, *units, (new.operator,)))
 
@@ -356,9 +353,9 @@ def _meet(old: Unit, new: Unit) -> bool:
     return bool(set(old.locations) & set(new.locations))
 
 
-def _refused(unit: Unit, what: str, *, hint: str = "leave the operators as they are") -> DeploymentError:
+def _refused(unit: Unit, what: str, *, hint: str = "keep the operators unchanged") -> DeploymentError:
     return DeploymentError(
-        f"it cannot go on where others stood: {what}",
+        f"it cannot take over the state of other units: {what}",
         where=f"unit {unit.id}",
-        hint=f"{hint}; or let it begin anew with --reset-state {unit.id}",
+        hint=f"{hint}; or start it without state, with --reset-state {unit.id}",
     )

@@ -1,7 +1,7 @@
-"""Documents of plans in older formats, brought up to date: a function from each format to the next.
+"""Upgrades of plan documents in older formats: one function from each format to the next.
 
-An older document that did not hold its units is planned once more, and the result is held against what it
-does hold: names, epochs, channels. One that does not fit is refused, and never taken for another plan.
+An old document without units is planned again, and the result is compared with the names, epochs and channels in
+the document. A document that does not fit is refused, never taken for another plan.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Document = Mapping[str, Any]
 
 
 def upgraded(document: Document) -> Document:
-    """Bring a plan's document up to date; raise DeploymentError, with what to do, where that cannot be."""
+    """Upgrade a plan's document; raise DeploymentError, with what to do, if it cannot be upgraded."""
     while (found := document.get("plan")) != FORMAT:
         if found not in _UPGRADES:
             raise DeploymentError(
-                f"a plan of format {found}, where up to {FORMAT} is read",
+                f"the plan has format {found}; this version reads formats up to {FORMAT}",
                 hint="use the version of Headwater that made it",
             )
         document = _UPGRADES[found](document)
@@ -37,7 +37,7 @@ def upgraded(document: Document) -> Document:
 
 
 class _Format1(BaseModel):
-    """Dataflow, continuum and layers, from which the plan was built wherever it was read."""
+    """Dataflow, continuum and layers, from which every reader built the plan."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -61,7 +61,7 @@ def _from_1(document: Document) -> Document:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise DeploymentError(
-            f"not a plan: {'.'.join(map(str, first['loc']))}: {first['msg']}", hint="it was damaged"
+            f"not a plan: {'.'.join(map(str, first['loc']))}: {first['msg']}", hint="it is damaged"
         ) from error
     flow, continuum = Dataflow.from_data(old.dataflow), Continuum.from_data(old.continuum)
     try:
@@ -75,7 +75,7 @@ def _from_1(document: Document) -> Document:
     ids, places = {u.id for u in plan.units}, {c.place for c in plan.channels}
     strange = ids ^ old.unit_tags.keys() | (places ^ old.channel_tags.keys() if old.channel_tags else set())
     if strange:
-        raise _refused(flow.name, f"{', '.join(sorted(strange)[:3])} would not be as it was planned")
+        raise _refused(flow.name, f"{', '.join(sorted(strange)[:3])} would differ from the stored plan")
     return to_document(
         inherit(
             plan,
@@ -89,10 +89,10 @@ def _from_1(document: Document) -> Document:
 
 def _refused(name: str, why: str) -> DeploymentError:
     return DeploymentError(
-        f"its plan is of an older version and cannot be brought up to date: {why}",
+        f"its plan is of an older version and cannot be upgraded: {why}",
         where=f"deployment '{name}'",
-        hint="with the version that made it: let it use up its input (headwater stop NAME --finish) or "
-        "forget it, and apply it anew with this one",
+        hint="with the version that made it, let it finish its input (headwater stop NAME --finish) or "
+        "forget it, and apply it again with this one",
     )
 
 
@@ -100,7 +100,7 @@ def _refused(name: str, why: str) -> DeploymentError:
 
 
 def _in_parts(plan: DeploymentPlan, known: Mapping[str, str]) -> DeploymentPlan:
-    """Share units out as they were: whole in the plan, in parts in the document."""
+    """Divide units into the parts of the document; in the plan they are whole."""
     shares = {unit.id: _shares(plan, unit, known) for unit in plan.units}
 
     def parts(id_: str) -> tuple[Unit, ...]:
@@ -115,7 +115,7 @@ def _in_parts(plan: DeploymentPlan, known: Mapping[str, str]) -> DeploymentPlan:
 
 
 def _shares(plan: DeploymentPlan, unit: Unit, known: Mapping[str, str]) -> tuple[Unit, ...]:
-    """Give the parts of a unit, one for each kind of hosts; or the unit on the strongest kind alone."""
+    """Return the parts of a unit, one for each kind of hosts; or the unit on the strongest kind alone."""
     hosts = [h for h in plan.continuum.zone(unit.zone).hosts if h.name in unit.hosts]
     kinds: dict[Capabilities, list[Host]] = {}
     for host in hosts:

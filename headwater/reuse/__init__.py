@@ -1,1 +1,1 @@
-"""Many dataflows as one: what they have in common runs once. Pure."""
+"""Reuse between dataflows: common operators run once. Pure."""

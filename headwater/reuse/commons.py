@@ -1,8 +1,8 @@
-"""Many dataflows as one running graph: what they have in common runs once, by content key. Pure.
+"""Several dataflows as one running graph: common tasks run once, identified by content key. Pure.
 
-Model: collaborative reuse, sections 3 and 4, but for its equivalence, which compares ancestors without their
-edges and is unsound: here tasks are equal when their content keys are, and these hold all that leads to them.
-So merging and unmerging are look-ups, which take no longer the more there is that runs.
+Model: collaborative reuse, sections 3 and 4, except for its equivalence, which compares ancestors without their
+edges and is unsound: here tasks are equal if their content keys are, and a key covers everything upstream. Merge
+and unmerge are look-ups, whose time does not depend on the size of the running graph.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headwater.core.errors import DataflowError, RuntimeFailure
 
 @dataclass(frozen=True)
 class OperatorShape:
-    """A dataflow by its tasks' keys: what each of them reads, and which are its sinks."""
+    """A dataflow by its tasks' keys: the inputs of each, and the sinks."""
 
     name: str
     inputs: Mapping[str, tuple[str, ...]]
@@ -29,7 +29,7 @@ class OperatorShape:
 
 @dataclass(frozen=True)
 class Merged:
-    """What a dataflow found running, and what it brought; ``taps``: tasks of the former that this reads."""
+    """Result of a merge: reused and new tasks; ``taps``: reused tasks that new ones read."""
 
     reused: frozenset[str]
     new: frozenset[str]
@@ -38,7 +38,7 @@ class Merged:
 
 @dataclass(frozen=True)
 class Unmerged:
-    """What only a removed dataflow needed; ``untapped``: tasks that go on and that one of these read."""
+    """Tasks needed only by a removed dataflow; ``untapped``: remaining tasks that one of these read."""
 
     gone: frozenset[str]
     untapped: frozenset[str]
@@ -51,14 +51,14 @@ class _Task:
 
 
 class Commons:
-    """The running graph of all that was submitted: each task once, with those who need it."""
+    """The running graph of all submissions: each task once, with its users."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, _Task] = {}
         self._shapes: dict[str, OperatorShape] = {}
 
     def __len__(self) -> int:
-        """Count the tasks that run."""
+        """Count the running tasks."""
         return len(self._tasks)
 
     def __contains__(self, key: object) -> bool:
@@ -66,18 +66,18 @@ class Commons:
 
     @property
     def shapes(self) -> Mapping[str, OperatorShape]:
-        """All that was submitted and not removed, by name."""
+        """All current submissions, by name."""
         return self._shapes
 
     def users(self, key: str) -> frozenset[str]:
-        """Name the dataflows that need a task."""
+        """Return the dataflows that need a task."""
         return frozenset(self._tasks[key].users)
 
     def submit(self, shape: OperatorShape) -> Merged:
-        """Merge a dataflow in. Raises DataflowError where one of its name runs already."""
+        """Merge a dataflow. Raises DataflowError if its name is in use."""
         if shape.name in self._shapes:
             raise DataflowError(
-                f"'{shape.name}' runs already", where="submit", hint="remove it first, or choose another name"
+                f"'{shape.name}' is already running", where="submit", hint="remove it first, or choose another name"
             )
         reused, new = set(), set()
         for key, inputs in shape.inputs.items():
@@ -93,7 +93,7 @@ class Commons:
         return Merged(frozenset(reused), frozenset(new), frozenset(taps))
 
     def remove(self, name: str) -> Unmerged:
-        """Take a dataflow out, and what nobody else needs. Raises DataflowError for one that is not there."""
+        """Remove a dataflow and the tasks that only it needs. Raises DataflowError if it does not run."""
         shape = self._shapes.pop(name, None)
         if shape is None:
             raise DataflowError(f"'{name}' does not run", where="remove", hint="see 'headwater status'")
@@ -109,17 +109,17 @@ class Commons:
         return Unmerged(frozenset(gone), frozenset(untapped))
 
     def graph(self) -> nx.DiGraph[str]:
-        """Give what runs, from sources to sinks; its weakly connected parts are the paper's running DAGs."""
+        """Return the running graph, from sources to sinks; its weakly connected parts are the paper's running DAGs."""
         graph: nx.DiGraph[str] = nx.DiGraph()
         graph.add_nodes_from(self._tasks)
         graph.add_edges_from((parent, key) for key, task in self._tasks.items() for parent in task.inputs)
         return graph
 
     def check(self, running: Iterable[str] | None = None) -> None:
-        """Check both constraints of the model by walking the graph; raise RuntimeFailure where one is broken.
+        """Check both constraints of the model by walking the graph; raise RuntimeFailure if one is violated.
 
-        (1) Every sink of every dataflow runs, with all that leads to it. (2) Nothing runs that no sink needs.
-        ``running``: the tasks that are said to run, if not those of the graph.
+        (1) Every sink of every dataflow runs, with everything upstream. (2) Every running task leads to a sink.
+        ``running``: the tasks reported as running, default those of the graph.
         """
         there = self._tasks.keys() if running is None else set(running)
         needed: set[str] = set()
@@ -135,5 +135,5 @@ class Commons:
         idle = there - needed
         if idle:
             raise RuntimeFailure(
-                f"nobody needs {', '.join(sorted(idle)[:3])}", where="commons", hint="report this as a defect"
+                f"no dataflow needs {', '.join(sorted(idle)[:3])}", where="commons", hint="report this as a defect"
             )

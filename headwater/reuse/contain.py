@@ -1,7 +1,7 @@
-"""What a running stream contains: a filter or projection served by one that runs, with the rest on top. Pure.
+"""Containment: serve a filter or projection from a running one, with the remainder on top. Pure.
 
-``v > 10`` is served by ``v > 5``, and columns a, b by a, b, c or by the same ones under other names. What is
-put on top is again a filter or a projection, so streams are equal by what their expressions say.
+``v > 10`` is served by ``v > 5``, and columns a, b by a, b, c or by the same columns under other names. The
+remainder is again a filter or a projection, so streams are equal if their expressions are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headwater.sql.schema import Schema
 
 
 def served(new: Dataflow, running: Dataflow) -> Dataflow:
-    """Rewrite a dataflow so that its filters and projections read what runs, as far as that holds them."""
+    """Rewrite a dataflow so that its filters and projections read running ones that contain them."""
     known = {key: id_ for id_, key in running.keys.items()}
     while True:
         keys = new.keys
@@ -39,7 +39,7 @@ def served(new: Dataflow, running: Dataflow) -> Dataflow:
 
 
 def _better(new: Dataflow, id_: str, running: Dataflow, parent: str) -> Dataflow | None:
-    """Put a filter or projection on top of a running one over the same stream; None where none holds it."""
+    """Put a filter or projection on top of a running one over the same stream; None if none contains it."""
     operator = new[id_]
     schema = running.types[parent].schema
     others = [running[c] for c in running.consumers[parent]]
@@ -62,7 +62,7 @@ def _better(new: Dataflow, id_: str, running: Dataflow, parent: str) -> Dataflow
 
 
 def _rest(mine: tuple[Conjunct, ...], other: tuple[Conjunct, ...]) -> tuple[Conjunct, ...] | None:
-    """Give what is left to be checked of rows that another filter lets through; None where it lacks some."""
+    """Return the remaining conditions for rows that pass another filter; None if that filter drops some."""
     if not all(implied(part, mine) for part in other):
         return None
     texts = {part.text for part in other}
@@ -70,7 +70,7 @@ def _rest(mine: tuple[Conjunct, ...], other: tuple[Conjunct, ...]) -> tuple[Conj
 
 
 def _columns(mine: ops.Select, other: ops.Select, schema: Schema) -> tuple[tuple[str, str], ...] | None:
-    """Write a projection's columns over those of another one; None where it lacks some."""
+    """Return a projection's columns in terms of another one's; None if a column is missing."""
     given: dict[str, str] = {}
     plain: dict[str, str] = {}
     for name, text in other.columns:
@@ -91,7 +91,7 @@ def _columns(mine: ops.Select, other: ops.Select, schema: Schema) -> tuple[tuple
 
 
 def _over(text: str, plain: Mapping[str, str], other: ops.Select, schema: Schema) -> str:
-    """Write an expression over the names under which another projection gives its columns on."""
+    """Return an expression over the output names of another projection."""
     types = [replace(schema.column(column), name=name) for column, name in plain.items()]
     names = {schema.column(column).name: quote_name(name) for column, name in plain.items()}
     return substitute(text, names, Schema(tuple(types), internal=True))
@@ -104,7 +104,7 @@ def _condition(flow: Dataflow, id_: str) -> str:
 
 
 def _put(new: Dataflow, id_: str, below: ops.Operator, on_top: ops.Operator | None) -> Dataflow:
-    """Let an operator read a copy of ``below`` in place of its input; without one on top be that copy."""
+    """Let an operator read a copy of ``below`` in place of its input; without ``on_top``, replace it by the copy."""
     operator = new[id_]
     if on_top is None:
         same = replace(below, id=id_, inputs=operator.inputs, layer=operator.layer, requires=operator.requires)

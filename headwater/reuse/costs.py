@@ -1,7 +1,7 @@
-"""Who pays for what runs once for many: each operator's cores in equal shares among those who need it. Pure.
+"""Cost shares of a pool: each operator's cores in equal shares among the dataflows that need it. Pure.
 
-That is the Shapley value of the game in which a set of dataflows costs what all their operators cost: whoever
-comes with what runs already adds nothing.
+This is the Shapley value of the game in which a set of dataflows costs as much as all their operators: a dataflow
+whose operators all run already adds nothing.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from headwater.reuse.pool import Pool, Submission
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """What a dataflow costs, in cores: its fair share, and what it would take alone.
+    """Cost of a dataflow, in cores: its fair share, and its cost alone.
 
-    ``operators`` that it needs, of which ``shared`` ones others need, too.
+    ``operators``: number it needs; ``shared``: number of these that others need, too.
     """
 
     name: str
@@ -37,12 +37,12 @@ class Account:
     @computed_field  # type: ignore[prop-decorator]
     @property
     def saved(self) -> float:
-        """The share of what it would cost alone that it does not cost."""
+        """Saving, as a share of the cost alone."""
         return 1.0 - self.shared / self.alone if self.alone > 0 else 0.0
 
 
 def accounts(pool: Pool, plan: DeploymentPlan, learned: Learned, seen: Window) -> tuple[Account, ...]:
-    """Share what was measured out among a pool's dataflows; ``plan`` is what runs of it."""
+    """Divide measured cores among a pool's dataflows; ``plan`` is the pool's running plan."""
     facts = facts_of(learned, plan, seen)
     cores = by_operator(plan, facts, {u: r.cpu for u, r in seen.units.items()})
     found = []
@@ -63,7 +63,7 @@ def accounts(pool: Pool, plan: DeploymentPlan, learned: Learned, seen: Window) -
 
 
 def by_operator(plan: DeploymentPlan, facts: Facts, cpu: Mapping[str, float]) -> dict[str, float]:
-    """Share the cores of units out among their operators: by their rows' work, what is left evenly."""
+    """Divide the cores of units among their operators: by their rows' work, the rest evenly."""
     known = Known(plan.dataflow, facts.profile)
     taken, _ = rows_of(plan, known)
     found: dict[str, float] = {}
@@ -78,7 +78,7 @@ def by_operator(plan: DeploymentPlan, facts: Facts, cpu: Mapping[str, float]) ->
 
 
 def _alone(one: Submission, running: DeploymentPlan, facts: Facts) -> float:
-    """Foretell the cores of a dataflow by itself, by what was learned of what it shares."""
+    """Predict the cores of a dataflow run separately, with the learned costs of shared operators."""
     flow, continuum = one.runs, running.continuum
     names = {shared: own for own, shared in one.ids.items()}
     profile = facts.profile

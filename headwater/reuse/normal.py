@@ -1,8 +1,8 @@
-"""One spelling for dataflows that mean the same: chains of filters and projections in a normal form. Pure.
+"""Normal form of dataflows: equivalent chains of filters and projections get equal keys. Pure.
 
-Between two operators that do more, a chain becomes one filter and one projection behind it, whatever its
-steps were called and however they were ordered; what nobody behind it looks at is left out. So dataflows that
-differ in these have equal keys.
+Between two other operators, a chain becomes one filter followed by one projection, whatever the names and the
+order of its steps; columns that no later operator uses are dropped. Dataflows that differ only in these have
+equal keys.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from headwater.sql.expressions import check_aggregate
 
 
 def normalized(flow: Dataflow) -> Dataflow:
-    """Give a dataflow that does the same with its chains in normal form. Ends of chains keep their names."""
+    """Return an equivalent dataflow with its chains in normal form. Ends of chains keep their names."""
     return _Normalizing(flow).result()
 
 
 class _Normalizing:
-    """One dataflow in the making: its new operators by name."""
+    """One normalization in progress: the new operators by name."""
 
     def __init__(self, flow: Dataflow) -> None:
         self._flow = flow
@@ -41,7 +41,7 @@ class _Normalizing:
         return Dataflow(self._flow.name, tuple(self._found.values()), self._flow.locations)
 
     def _stream(self, id_: str, wanted: frozenset[str] | None) -> str:
-        """Make the chain that ends in an operator; give the name of the operator that ends it now."""
+        """Build the chain that ends in an operator; return the name of its new last operator."""
         flow = self._flow
         if not isinstance(flow[id_], ops.STATELESS_SQL):
             return id_
@@ -69,7 +69,7 @@ class _Normalizing:
         return above
 
     def _begin(self, id_: str) -> str:
-        """Give the operator above a chain: one that does more, or is placed otherwise."""
+        """Return the operator above a chain: another kind, or one in another place."""
         flow, last = self._flow, self._flow[id_]
         while True:
             (parent,) = flow[id_].inputs
@@ -80,7 +80,7 @@ class _Normalizing:
             id_ = parent
 
     def _looked_at(self, operator: ops.Operator, number: int) -> frozenset[str] | None:
-        """Name the columns of an input that an operator looks at, in lower case; None: all of them."""
+        """Return the columns of an input that an operator uses, in lower case; None: all of them."""
         type_ = self._flow.types[operator.inputs[number]]
         match operator:
             case stateful.Aggregate():

@@ -1,7 +1,7 @@
-"""Dataflows that run as one: what each brings, what they share, and the deployment they are together. Pure.
+"""A pool of dataflows that run as one: submissions, shared operators, and their joint deployment. Pure.
 
-A pool holds the dataflows of one continuum and of the same locations. Equal content keys are one operator of
-the shared dataflow, named by who brought it first; its name is never used for another.
+A pool holds dataflows of one continuum and of the same locations. Operators of equal content keys are one operator
+of the shared dataflow, named after its first submission; a name is never reused.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from headwater.reuse.normal import normalized
 
 @dataclass(frozen=True)
 class Submission:
-    """A dataflow that somebody submitted: as it was written, and as it runs.
+    """A submitted dataflow: as written, and as it runs.
 
-    ``ids``: for each operator of what runs its name in the shared dataflow.
+    ``ids``: for each running operator its name in the shared dataflow.
     """
 
     name: str
@@ -38,13 +38,13 @@ class Submission:
 
     @property
     def sinks(self) -> dict[str, str]:
-        """Give for each of its sinks the name of the shared one."""
+        """Return for each of its sinks the name of the shared one."""
         return {s.id: self.ids[s.id] for s in self.runs.sinks}
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Dataflows that run as one, in the order in which they came."""
+    """Dataflows that run as one, in order of submission."""
 
     name: str
     locations: tuple[str, ...]
@@ -57,32 +57,32 @@ class Pool:
         raise DataflowError(
             f"'{name}' does not run",
             where=f"pool {self.name}",
-            hint=f"there are {', '.join(s.name for s in self.submissions) or 'none'}",
+            hint=f"running dataflows: {', '.join(s.name for s in self.submissions) or 'none'}",
         )
 
     def __contains__(self, name: object) -> bool:
         return any(s.name == name for s in self.submissions)
 
-    # ------------------------------------------------------------ who comes and goes
+    # ------------------------------------------------------------ submissions
 
     def submit(self, dataflow: Dataflow, owner: str, *, used: Iterable[str] = (), contained: bool = True) -> Pool:
-        """Take a dataflow in; ``used``: names that operators of the shared dataflow had before.
+        """Add a dataflow; ``used``: names of former operators of the shared dataflow.
 
-        ``contained``: whether its filters and projections are served by running ones that hold theirs.
+        ``contained``: whether running filters and projections that contain its own serve them.
 
-        Raises DataflowError where one of its name runs already, or where it is for other locations.
+        Raises DataflowError if its name is in use, or if it is for other locations.
         """
         if dataflow.name in self:
             raise DataflowError(
-                f"'{dataflow.name}' runs already",
+                f"'{dataflow.name}' is already running",
                 where="submit",
                 hint="remove it first, or choose another name",
             )
         if dataflow.locations != self.locations:
             raise DataflowError(
-                f"it is for {', '.join(dataflow.locations)}, the pool for {', '.join(self.locations)}",
+                f"its locations are {', '.join(dataflow.locations)}, those of the pool {', '.join(self.locations)}",
                 where=f"pool {self.name}",
-                hint="submit it to a pool of its own",
+                hint="submit it to another pool",
             )
         runs = normalized(dataflow)
         if self.submissions and contained:
@@ -97,20 +97,20 @@ class Pool:
         return replace(self, submissions=(*self.submissions, Submission(dataflow.name, owner, dataflow, runs, ids)))
 
     def remove(self, name: str) -> Pool:
-        """Take a dataflow out. Raises DataflowError for one that is not there."""
+        """Remove a dataflow. Raises DataflowError if it does not run."""
         gone = self[name]
         return replace(self, submissions=tuple(s for s in self.submissions if s is not gone))
 
-    # ------------------------------------------------------------ what runs
+    # ------------------------------------------------------------ the shared dataflow
 
     @cached_property
     def _ids(self) -> Mapping[str, str]:
-        """Name what runs, by key."""
+        """Return names of running operators, by key."""
         return {_key(s.name, s.runs, i): shared for s in self.submissions for i, shared in s.ids.items()}
 
     @cached_property
     def users(self) -> Mapping[str, tuple[str, ...]]:
-        """Name for each operator of the shared dataflow those who need it."""
+        """Return for each operator of the shared dataflow the dataflows that need it."""
         found: dict[str, list[str]] = {}
         for one in self.submissions:
             for shared in dict.fromkeys(one.ids.values()):
@@ -119,7 +119,7 @@ class Pool:
 
     @cached_property
     def dataflow(self) -> Dataflow:
-        """Give all dataflows as one."""
+        """Return all dataflows as one."""
         found: dict[str, Operator] = {}
         for one in self.submissions:
             for id_, shared in one.ids.items():
@@ -133,7 +133,7 @@ class Pool:
         return Dataflow(self.name, tuple(found.values()), self.locations)
 
     def deployment(self, continuum: Continuum, running: DeploymentPlan | None = None) -> Deployment:
-        """Place what is to run: what runs already stays where it is, and cut as it is; see ``_beside``."""
+        """Place the shared dataflow: running operators keep their place and cuts; see ``_layers_for``."""
         wanted: dict[str, str] = {}
         for one in self.submissions:
             own = marked_layers(one.runs, continuum)
@@ -141,15 +141,15 @@ class Pool:
                 wanted[shared] = min(wanted.get(shared, own[id_]), own[id_], key=continuum.layer_index)
         if running is None:
             return in_layers(self.dataflow, continuum, wanted)
-        layers = self._beside(running.layers, wanted, continuum)
-        at = {x: self._beside({**running.layers, **own}, wanted, continuum) for x, own in running.layers_at.items()}
+        layers = self._layers_for(running.layers, wanted, continuum)
+        at = {x: self._layers_for({**running.layers, **own}, wanted, continuum) for x, own in running.layers_at.items()}
         edges = {(p, o.id) for o in self.dataflow.operators for p in o.inputs}
         kept = frozenset(e for e in _cuts(running) & edges if layers[e[0]] == layers[e[1]])
         fresh = in_layers(self.dataflow, continuum, layers, at=at, cuts=kept)
         return Deployment(kept, fresh.placement.replaced(self._staying(fresh, running)))
 
     def _staying(self, fresh: Deployment, running: DeploymentPlan) -> dict[str, Mapping[str, tuple[str, ...]]]:
-        """Give the hosts of what runs, where it stays in its layer and they are still there."""
+        """Return the hosts of running operators that stay in their layer and whose hosts still exist."""
         now, known = running.deployment.placement, {host.name for host in running.continuum.hosts}
         continuum = running.continuum
 
@@ -168,10 +168,10 @@ class Pool:
             if now.of(o)
         }
 
-    def _beside(self, now: Mapping[str, str], wanted: Mapping[str, str], continuum: Continuum) -> dict[str, str]:
-        """Give each operator's layer, beside what runs ``now``: a new one is as low as anybody wants it.
+    def _layers_for(self, now: Mapping[str, str], wanted: Mapping[str, str], continuum: Continuum) -> dict[str, str]:
+        """Return each operator's layer, with running ones at ``now``: a new one is as low as any dataflow wants it.
 
-        It is not below what it reads, which comes down for one that says its layer.
+        It is not below its input, unless its layer is given: then the input moves down.
         """
         flow, rank = self.dataflow, continuum.layer_index
         layers = {o: now.get(o, wanted[o]) for o in flow.order}
@@ -186,7 +186,7 @@ class Pool:
         return layers
 
     def check(self) -> None:
-        """Check the invariants: every sink of every dataflow runs, and nothing that no sink needs."""
+        """Check the invariants: every sink of every dataflow runs, and every running operator leads to a sink."""
         commons = Commons()
         for one in self.submissions:
             inputs = {s: tuple(one.ids[i] for i in one.runs[o].inputs) for o, s in one.ids.items()}
@@ -195,7 +195,7 @@ class Pool:
 
 
 def _cuts(running: DeploymentPlan) -> set[Edge]:
-    """Give the edges that channels of a plan are on."""
+    """Return the edges of a plan's channels."""
     return {
         (channel.operator, id_)
         for channel in running.channels
@@ -206,7 +206,7 @@ def _cuts(running: DeploymentPlan) -> set[Edge]:
 
 
 def _key(name: str, flow: Dataflow, id_: str) -> str:
-    """Give an operator's content key. What a memory sink holds is its dataflow's alone."""
+    """Return an operator's content key. The rows of a memory sink belong to its dataflow alone."""
     operator = flow[id_]
     key = flow.keys[id_]
     return f"{key} {name} {id_}" if isinstance(operator, MemorySink) else key

@@ -1,7 +1,7 @@
-"""The ways in which a dataflow can join a pool, and which of them costs least. Pure.
+"""The ways in which a dataflow can join a pool, and the cheapest of them. Pure.
 
-It may be served by filters and projections that run (``contain``) or have its own; what it takes from the
-middle of a unit that runs may be another output of that query, or be cut there and read by a query beside it.
+Running filters and projections may serve it (``contain``), or it has its own; a stream from the middle of a running
+unit may be another output of that query, or be cut there and read by a separate query.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from headwater.plan.model import DeploymentPlan
 from headwater.reuse.pool import Pool
 
 FRAGMENTED = 0.3
-"""The share of its queries that a pool has to be able to do without, to be put together again by itself."""
+"""Share of avoidable queries above which a pool is defragmented automatically."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """A pool as it might be, how it would run, and in words what is special about it."""
+    """A possible pool, its plan, and in words its difference from the others."""
 
     how: str
     pool: Pool
@@ -41,7 +41,7 @@ def ways(
     *,
     used: Iterable[str] = (),
 ) -> tuple[Way, ...]:
-    """Give the ways in which a dataflow can join a pool; without measures the first one is best."""
+    """Return the ways in which a dataflow can join a pool; without measurements the first one is best."""
     used = frozenset(used)
     joined = [("", pool.submit(dataflow, owner, used=used))]
     alone = pool.submit(dataflow, owner, used=used, contained=False)
@@ -51,24 +51,24 @@ def ways(
     for how, after in joined:
         after.check()
         plan = put_together(after, continuum, running)
-        found.append(Way(how or "outputs of what runs", after, plan))
+        found.append(Way(how or "outputs of running queries", after, plan))
         taps = _taps(plan, running)
         if taps:
             deployment = replace(plan.deployment, cuts=plan.deployment.cuts | taps)
-            words = f"{how}, queries beside what runs" if how else "queries beside what runs"
+            words = f"{how}, separate queries" if how else "separate queries"
             found.append(Way(words, after, build(after.dataflow, continuum, deployment, pooled=True)))
     return tuple(found)
 
 
 def put_together(pool: Pool, continuum: Continuum, running: DeploymentPlan | None) -> DeploymentPlan:
-    """Plan a pool so that what runs stays as it is cut, unless that has become too many queries."""
+    """Plan a pool so that running units keep their cuts, unless that needs too many queries."""
     plan = build(pool.dataflow, continuum, pool.deployment(continuum, running), pooled=True)
     less = whole(pool, continuum, running)
     if len(plan.units) - len(less.units) < FRAGMENTED * len(plan.units):
         return plan
     try:
         diff(running, less)
-    except ErrorList:  # nobody asked for it
+    except ErrorList:  # defragmentation is optional
         return plan
     return less
 
@@ -80,14 +80,14 @@ def whole(pool: Pool, continuum: Continuum, running: DeploymentPlan | None) -> D
 
 
 def costs(found: Sequence[Way], facts: Facts | None) -> dict[str, float]:
-    """Foretell the cores that each way takes; nothing while nothing is known."""
+    """Predict the cores of each way; empty without facts."""
     if facts is None:
         return {}
     return {way.how: sum(predict(way.plan, facts).load.values()) for way in found}
 
 
 def cheapest(found: Sequence[Way], facts: Facts | None) -> Way:
-    """Give the way that overloads hosts least, of these the one of fewest cores; the first while unknown."""
+    """Return the way that overloads hosts least, among these the one of fewest cores; without facts the first."""
     if facts is None or len(found) == 1:
         return found[0]
 
@@ -100,7 +100,7 @@ def cheapest(found: Sequence[Way], facts: Facts | None) -> Way:
 
 
 def _taps(plan: DeploymentPlan, running: DeploymentPlan | None) -> frozenset[Edge]:
-    """Give the edges within units from what runs to what is new."""
+    """Return the edges within units from running to new operators."""
     if running is None:
         return frozenset()
     flow, there = plan.dataflow, {o for unit in running.units for o in unit.operators}

@@ -1,1 +1,1 @@
-"""Spark SQL expressions: parsed, typed as Spark types them, rewritten, and held against each other."""
+"""Spark SQL expressions: parsing, types as in Spark, rewriting, implication."""

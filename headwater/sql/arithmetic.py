@@ -1,4 +1,4 @@
-"""The result types of Spark's binary operators, and the errors where there is none."""
+"""Result types of Spark's binary operators, and the errors for undefined combinations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MONTHS, _TIME = IntervalType("year", "month"), IntervalType("day", "second")
 
 
 def binary_type(operator: str, left: Typed, right: Typed) -> DataType:
-    """Give the type of ``left operator right``."""
+    """Return the type of ``left operator right``."""
     if operator in ("AND", "OR"):
         for side in (left, right):
             require_condition(side, operator)
@@ -51,16 +51,16 @@ def binary_type(operator: str, left: Typed, right: Typed) -> DataType:
         found = common_type(left.type, right.type)
         if found in INTEGRAL and found is not None:
             return found
-        raise _no_operation(operator, left, right, "bits are combined of whole numbers only")
+        raise _no_operation(operator, left, right, "bit operators need whole numbers")
     if operator in ("<<", ">>", ">>>"):
         if left.type in (*INTEGRAL, VOID) and is_numeric(right.type):
             return BIGINT if left.type == BIGINT else INT
-        raise _no_operation(operator, left, right, "only whole numbers are shifted")
+        raise _no_operation(operator, left, right, "shifts need whole numbers")
     return arithmetic_type(operator, left, right)
 
 
 def arithmetic_type(operator: str, left: Typed, right: Typed) -> DataType:
-    """Give the type of ``+ - * / % DIV``."""
+    """Return the type of ``+ - * / % DIV``."""
     one, other = left.type, right.type
     if one == VOID and is_numeric(other):
         one = DOUBLE if operator == "/" else other
@@ -73,10 +73,10 @@ def arithmetic_type(operator: str, left: Typed, right: Typed) -> DataType:
         found = _time_type(operator, other, one)
     if found is not None:
         return found
-    hint = "operands are numbers, or times and intervals"
+    hint = "use numbers, or times and intervals"
     if STRING in (one, other):
         text = left if one == STRING else right
-        hint = f"cast it: CAST({text.text} AS double)" + ("; || joins strings" if operator == "+" else "")
+        hint = f"cast it: CAST({text.text} AS double)" + ("; use || to join strings" if operator == "+" else "")
     elif one in DATETIME and other in INTEGRAL:
         hint = "add an interval: ts + INTERVAL 5 MINUTES; make_dt_interval(0, 0, n) makes one of a number"
     raise _no_operation(operator, left, right, hint)
@@ -124,14 +124,14 @@ def _time_type(operator: str, left: DataType, right: DataType) -> DataType | Non
 
 
 def concat_type(arguments: tuple[Typed, ...], name: str = "concat") -> DataType:
-    """Give the type of ``concat(...)`` and ``||``: strings, binaries or arrays."""
+    """Return the type of ``concat(...)`` and ``||``: strings, binaries or arrays."""
     types = [a.type for a in arguments]
     if any(isinstance(t, ArrayType) for t in types):
         found = common_of(types)
         if found is None or VOID in types:
             raise DataflowError(
                 f"{name} joins {' and '.join(a.shown for a in arguments)}",
-                hint="arrays are joined with arrays whose elements have a common type",
+                hint="join arrays whose elements have a common type",
             )
         return found
     for argument in arguments:
@@ -144,10 +144,10 @@ def concat_type(arguments: tuple[Typed, ...], name: str = "concat") -> DataType:
 
 
 def require_condition(side: Typed, place: str) -> None:
-    """Refuse what is not a boolean."""
+    """Refuse an expression that is not a boolean."""
     if side.type not in (BOOLEAN, VOID):
         raise DataflowError(
-            f"{side.shown}; {place} wants a condition",
+            f"{side.shown}; {place} needs a condition",
             hint=f"compare it, for example {side.within(6)} = ..."
             if side.type == STRING
             else f"write a comparison, for example {side.within(6)} > 0",
@@ -155,7 +155,7 @@ def require_condition(side: Typed, place: str) -> None:
 
 
 def require_comparable(operator: str, left: Typed, right: Typed) -> None:
-    """Refuse to compare what has no common order."""
+    """Refuse to compare types without a common order."""
     found = common_type(left.type, right.type)
     for text, number in ((left, right), (right, left)):
         # Spark would cast the string, and fail on the first row that holds no number.

@@ -1,7 +1,7 @@
-"""Which types meet, and in what: Spark 4's ANSI rules.
+"""Type coercion by Spark 4's ANSI rules.
 
-On purpose stricter than Spark in one place: Spark compares and adds a string and a number by casting
-the string, which fails at run time on the first row that is not a number. Here the user writes the cast.
+In one place it is stricter than Spark on purpose: Spark compares and adds a string and a number by casting the
+string, which fails at run time on the first row that is not a number. Here the user writes the cast.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _MAX, _MIN_SCALE = 38, 6
 
 
 def is_numeric(found: DataType) -> bool:
-    """Say whether arithmetic is defined on it."""
+    """Return whether arithmetic is defined on a type."""
     return found in (*INTEGRAL, FLOAT, DOUBLE) or isinstance(found, DecimalType)
 
 
 def is_orderable(found: DataType) -> bool:
-    """Say whether values compare: all but maps, and what holds maps."""
+    """Return whether values are orderable: all but maps, and types that contain maps."""
     if isinstance(found, ArrayType):
         return is_orderable(found.element)
     if isinstance(found, StructType):
@@ -56,7 +56,7 @@ def is_orderable(found: DataType) -> bool:
 
 
 def common_type(left: DataType, right: DataType) -> DataType | None:
-    """Give the narrowest type that both widen to (for COALESCE, CASE, arrays, ...), or nothing."""
+    """Return the narrowest type that both widen to (for COALESCE, CASE, arrays, ...), or None."""
     if left == right or right == VOID:
         return left
     if left == VOID:
@@ -84,7 +84,7 @@ def common_type(left: DataType, right: DataType) -> DataType | None:
 
 
 def common_of(types: list[DataType]) -> DataType | None:
-    """Give the common type of all of them; void when there are none."""
+    """Return the common type of all of them; void for none."""
     found: DataType | None = VOID
     for each in types:
         found = found and common_type(found, each)
@@ -102,7 +102,7 @@ def _common_number(left: DataType, right: DataType) -> DataType:
         one, other = as_decimal(left), as_decimal(right)
         scale = max(one.scale, other.scale)
         whole = max(one.precision - one.scale, other.precision - other.scale)
-        # Whole digits go before fractional ones when 38 are not enough.
+        # Whole digits take precedence over fractional ones if 38 are not enough.
         excess = max(0, whole + scale - _MAX)
         return DecimalType(whole + scale - excess, max(0, scale - excess))
     if left in INTEGRAL and right in INTEGRAL:
@@ -121,7 +121,7 @@ def _common_struct(left: StructType, right: StructType) -> StructType | None:
 
 
 def as_decimal(found: DataType, *, literal: int | None = None) -> DecimalType:
-    """Give the decimal type of a whole number; a literal only takes the digits it has."""
+    """Return the decimal type of a whole number; a literal only takes the digits it has."""
     if isinstance(found, DecimalType):
         return found
     if literal is not None:
@@ -130,7 +130,7 @@ def as_decimal(found: DataType, *, literal: int | None = None) -> DecimalType:
 
 
 def decimal_result(operator: str, left: DecimalType, right: DecimalType) -> DecimalType:
-    """Give the type of decimal arithmetic, with Spark's loss of scale when 38 digits are not enough."""
+    """Return the type of decimal arithmetic, with Spark's loss of scale when 38 digits are not enough."""
     p1, s1, p2, s2 = left.precision, left.scale, right.precision, right.scale
     scale = max(s1, s2)
     match operator:
@@ -153,12 +153,12 @@ def _adjusted(precision: int, scale: int) -> DecimalType:
 
 
 def bounded(precision: int, scale: int) -> DecimalType:
-    """Give a decimal type, cut to 38 digits."""
+    """Return a decimal type, cut to 38 digits."""
     return DecimalType(min(precision, _MAX), min(scale, _MAX))
 
 
 def converts(given: DataType, wanted: DataType) -> bool:
-    """Say whether Spark converts an argument by itself (and Headwater lets it)."""
+    """Return whether Spark converts an argument implicitly (and Headwater allows it)."""
     if given in (wanted, VOID):
         return True
     if is_numeric(given) and is_numeric(wanted):
@@ -180,7 +180,7 @@ def converts(given: DataType, wanted: DataType) -> bool:
 
 
 def castable(given: DataType, wanted: DataType) -> bool:
-    """Say whether Spark's ANSI ``CAST(given AS wanted)`` is defined."""
+    """Return whether Spark's ANSI ``CAST(given AS wanted)`` is defined."""
     if given in (wanted, VOID):
         return True
     if wanted == VOID:
@@ -222,8 +222,8 @@ def _unit_cast(interval: IntervalType, number: DataType) -> bool:
 class Typed:
     """An expression whose type is known.
 
-    ``text`` is canonical, ``binding`` how tightly it holds together (see ``parser.BINDING``), ``constant``
-    is set for a literal, ``name`` when Spark would name a struct's field after it.
+    ``text`` is canonical, ``binding`` its operator precedence (see ``parser.BINDING``), ``constant`` is set for a
+    literal, ``name`` if Spark would name a struct's field after it.
     """
 
     text: str
@@ -233,10 +233,10 @@ class Typed:
     name: str | None = None
 
     def within(self, binding: int) -> str:
-        """Give the text for a place that asks for this binding, in parentheses where needed."""
+        """Return the text, in parentheses if it binds less tightly than ``binding``."""
         return f"({self.text})" if self.binding < binding else self.text
 
     @property
     def shown(self) -> str:
-        """Describe it for an error message."""
+        """Return a description for an error message."""
         return f"{shorten(self.text, 60)} is {self.type}"

@@ -1,8 +1,8 @@
-"""Conditions taken apart: which say the same, and which hold wherever another one does. Pure.
+"""Parts of conditions, and implication between them. Pure.
 
-A condition is the set of parts that AND joins. It holds where all of them are true, so their order says
-nothing. That one part follows from another is known of comparisons of one expression with constants, as
-exactly as Spark compares them; of anything else only that it follows from itself.
+A condition is the set of the parts joined by AND. It holds if all of them are true, so their order is irrelevant.
+Implication is known for comparisons of one expression with constants, exactly as Spark compares them; any other
+part implies only itself.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ _NUMERIC = frozenset(["tinyint", "smallint", "int", "bigint", "float", "double"]
 class Conjunct:
     """One part of a condition, by its canonical text.
 
-    ``subject`` is compared by ``comparison`` with ``values``, of which one has to fit; '' where nothing is
-    known but the text.
+    ``subject`` is compared by ``comparison`` with ``values``, any of which may match; '' if only the text is known.
     """
 
     text: str
@@ -43,7 +42,7 @@ class Conjunct:
     values: tuple[Value, ...] = ()
 
     def implies(self, other: Conjunct) -> bool:
-        """Tell whether the other part is true wherever this one is."""
+        """Return whether the other part is true wherever this one is."""
         if self.text == other.text:
             return True
         if not self.subject or self.subject != other.subject:
@@ -63,18 +62,18 @@ class Conjunct:
 
 
 def parts_of(condition: str, schema: Schema) -> tuple[Conjunct, ...]:
-    """Take a condition over columns of ``schema`` apart, each part once, in the order of their texts."""
+    """Return the parts of a condition over columns of ``schema``, each once, sorted by text."""
     found = {p.text: p for node in _joined(parse(condition)) for p in _parts(node, schema)}
     return tuple(found[text] for text in sorted(found))
 
 
 def canonical(condition: str, schema: Schema) -> str:
-    """Write a condition in the one way in which all are that differ by the order of what AND joins."""
+    """Return a condition in canonical form: equal for all orders of its parts."""
     return " AND ".join(f"({part.text})" for part in parts_of(condition, schema))
 
 
 def implied(part: Conjunct, by: Collection[Conjunct]) -> bool:
-    """Tell whether a part is true wherever all others are."""
+    """Return whether a part is true wherever all others are."""
     return any(one.implies(part) for one in by)
 
 
@@ -88,7 +87,7 @@ def _joined(node: SyntaxNode) -> Iterator[SyntaxNode]:
                 yield Binary(">=", subject, low)
                 yield Binary("<=", subject, high)
             case Literal(value=True):
-                pass  # so is every row
+                pass  # then so is every row
             case one:
                 yield one
 
@@ -119,7 +118,7 @@ def _comparison(text: str, subject: tuple[str, DataType], sign: str, literals: C
 
 
 def _value(literal: Literal, type_: DataType) -> Value | None:
-    """Give a constant as Spark compares it with a column of a type; None where it changes one of them."""
+    """Return a constant as Spark compares it with a column of a type; None if the comparison changes a value."""
     numeric = type_.text in _NUMERIC or isinstance(type_, DecimalType)
     if literal.type.text == "string":
         return str(literal.value) if type_.text == "string" and literal.value is not None else None
@@ -129,12 +128,12 @@ def _value(literal: Literal, type_: DataType) -> Value | None:
     if match is None:
         return None
     if type_.text in ("float", "double") or literal.type.text in ("float", "double"):
-        return Decimal(float(match.group(1)))  # so they are compared
+        return Decimal(float(match.group(1)))  # Spark compares them so
     return Decimal(match.group(1))
 
 
 def _follows(mine: str, bound: Value, other: str, limit: Value) -> bool:
-    """Tell whether ``x <mine> bound`` makes ``x <other> limit`` true for every x."""
+    """Return whether ``x <mine> bound`` implies ``x <other> limit`` for every x."""
     match mine, other:
         case (">" | ">=", ">" | ">="):
             strict = other == ">" and mine == ">="

@@ -1,7 +1,7 @@
-"""Check expressions before Spark starts: their columns, their types, their canonical text.
+"""Check expressions before Spark starts: their columns, types and canonical text.
 
-Expressions are Spark SQL. The canonical text means the same to Spark as what the user wrote, and is the
-same for all spellings that differ only in spaces, case, quotes, comments and needless parentheses.
+Expressions are Spark SQL. The canonical text means the same to Spark as the user's text, and is equal for all
+spellings that differ only in spaces, case, quotes, comments and redundant parentheses.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class AggregateCall:
 
 
 def check(text: str, schema: Schema, *, where: str | None = None) -> Expression:
-    """Check one scalar expression against the columns it will see."""
+    """Check a scalar expression against the columns of its input."""
     return _located(lambda: _scalar(parse(text), schema), where)
 
 
 def check_condition(text: str, schema: Schema, *, where: str | None = None) -> Expression:
-    """Check one boolean expression."""
+    """Check a boolean expression."""
 
     def condition() -> Expression:
         found, walk = _infer(parse(text), schema)
@@ -72,14 +72,14 @@ def parse_projection(text: str, schema: Schema, *, where: str | None = None) -> 
 
 
 def check_aggregate(text: str, schema: Schema, *, where: str | None = None) -> AggregateCall:
-    """Check one aggregate expression: ``count(*)``, ``sum(v * 2) / count(*)``, ``max_by(id, v)``."""
+    """Check an aggregate expression: ``count(*)``, ``sum(v * 2) / count(*)``, ``max_by(id, v)``."""
 
     def aggregate() -> AggregateCall:
         walk = Inference(schema, place="outside")
         found = walk.walk(parse(text))
         if not walk.aggregates:
             raise DataflowError(
-                f"{shorten(found.text)} aggregates nothing", hint="write count(*), avg(v), max_by(id, v), ..."
+                f"{shorten(found.text)} has no aggregate", hint="write count(*), avg(v), max_by(id, v), ..."
             )
         _require_storable(found)
         return AggregateCall(
@@ -90,7 +90,7 @@ def check_aggregate(text: str, schema: Schema, *, where: str | None = None) -> A
 
 
 def _located(checked: Callable[[], T], where: str | None) -> T:
-    """Run a check; its errors tell the operator, and too deep a nesting is an error like others."""
+    """Run a check; its errors name the operator, and too deep nesting is an error like others."""
     try:
         return checked()
     except DataflowError as error:
@@ -114,10 +114,10 @@ def _scalar(node: SyntaxNode, schema: Schema) -> Expression:
 def _require_storable(found: Typed) -> None:
     if found.type.storable:
         return
-    hint = f"say its type: CAST({found.text} AS string)"
+    hint = f"cast it: CAST({found.text} AS string)"
     if isinstance(found.type, IntervalType):
         hint = "write timestampdiff(SECOND, a, b), or add it to a timestamp"
-    raise DataflowError(f"{shorten(found.text)} is {found.type}, which no column can have", hint=hint)
+    raise DataflowError(f"{shorten(found.text)} is {found.type}, which is not allowed for a column", hint=hint)
 
 
 def _project(node: SyntaxNode, schema: Schema) -> list[tuple[str, Expression]]:

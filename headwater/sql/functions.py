@@ -1,11 +1,11 @@
-"""The table of Spark's functions that Headwater knows, as signatures in one small notation.
+"""Signatures of the Spark functions known to Headwater, in a compact notation.
 
 ``name(parameters) result``. A parameter is a type; a class of types (``any``, ``number``, ...); a type
-variable, one capital letter, which all its uses share: ``N`` a number, ``F`` float or double, ``I`` a
-whole number, ``O`` of an order, ``S`` string or binary, ``H`` timestamp or timestamp_ntz, others anything;
-``(T,int)=>U`` a lambda. ``[...]`` may be left out, ``x...`` repeats. Several entries of one name are
-alternatives, tried in order; ``!`` after a type means that nothing is converted to it. What this
-cannot say is in ``special.py``.
+variable, one capital letter with one value in all its uses: ``N`` a number, ``F`` float or double, ``I`` a
+whole number, ``O`` an orderable type, ``S`` string or binary, ``H`` timestamp or timestamp_ntz, others any type;
+``(T,int)=>U`` a lambda. ``[...]`` is optional, ``x...`` repeats. Several entries of one name are
+alternatives, tried in order; ``!`` after a type forbids conversions to it. Functions beyond this
+notation are in ``special.py``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Signature:
 
 CLASSES = {
     "any": "any type", "number": "a number", "N": "a number", "F": "a float or double",
-    "I": "a whole number", "O": "a type that has an order", "S": "string or binary",
+    "I": "a whole number", "O": "an orderable type", "S": "string or binary",
     "H": "a timestamp", "hashed": "any type but a map", "moment": "string, date or timestamp",
     "T": "any type", "U": "any type",
     "K": "any type", "V": "any type", "W": "any type", "A": "any type", "M": "number or interval",
@@ -200,7 +200,7 @@ WINDOW_FUNCTIONS = frozenset(
 )
 GROUPINGS = frozenset(["window", "session_window"])
 BARE = frozenset(["current_date", "current_timestamp", "current_user"])
-"""Functions that Spark lets be written without parentheses."""
+"""Functions that Spark allows without parentheses."""
 
 _EXACT_NAMES = "string int bigint double boolean binary date timestamp timestamp_ntz tinyint"
 _EXACT = frozenset(_EXACT_NAMES.split())
@@ -259,14 +259,14 @@ AGGREGATES = _read(_AGGREGATE)
 
 @cache
 def exact(head: str) -> DataType | None:
-    """Give the type that a pattern's head names, or nothing for classes and variables."""
+    """Return the type named by a pattern's head, or None for classes and variables."""
     if head == "decimal":
         return DecimalType()
     return AtomicType(head) if head in _EXACT else None
 
 
 def build(pattern: Pattern, variables: dict[str, DataType]) -> DataType:
-    """Give the result's type from what the variables were found to be."""
+    """Return the result's type from the types of the variables."""
     if pattern.is_variable:
         return variables[pattern.head]
     if pattern.head == "array":
@@ -274,5 +274,5 @@ def build(pattern: Pattern, variables: dict[str, DataType]) -> DataType:
     if pattern.head == "map":
         return MapType(build(pattern.parts[0], variables), build(pattern.parts[1], variables))
     found = exact(pattern.head)
-    assert found is not None, f"{pattern} is no result"
+    assert found is not None, f"{pattern} is not a result"
     return found

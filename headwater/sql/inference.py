@@ -1,4 +1,4 @@
-"""Walk a parsed expression: resolve its names, find its type, write its canonical text."""
+"""Walk a parsed expression: resolve its names, infer its type, write its canonical text."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from headwater.sql.syntax import (
     Unary,
 )
 
-# Whether aggregates may stand here: not in a scalar expression, around one, or already inside one.
+# Whether aggregates are allowed here: not in a scalar expression, around one, or already inside one.
 Place = Choice["scalar", "outside", "inside"]
 _KEEPS_NULLS = frozenset(["first", "first_value", "last", "last_value", "any_value"])
 _KNOWN = (*SCALARS, *VOLATILE, *special.RULES)
@@ -65,7 +65,7 @@ _KNOWN_AGGREGATES = (*AGGREGATES, *special.AGGREGATE_RULES)
 
 
 class Inference:
-    """One walk over one expression; afterwards ``columns`` and ``volatile`` tell what was met."""
+    """One walk over one expression; collects ``columns`` and ``volatile``."""
 
     def __init__(self, schema: Schema, *, place: Place) -> None:
         self.columns: set[str] = set()
@@ -76,7 +76,7 @@ class Inference:
         self._scopes: list[dict[str, tuple[str, DataType]]] = []
 
     def walk(self, node: SyntaxNode) -> Typed:
-        """Type one node and all below it."""
+        """Infer the type of a node and everything below it."""
         match node:
             case Literal():
                 binding = UNARY if node.text.startswith("-") else POSTFIX
@@ -104,9 +104,9 @@ class Inference:
                 return self._subscript(node)
             case Lambda():
                 raise DataflowError(
-                    "a lambda stands alone", hint="lambdas are arguments: transform(readings, x -> x * 2)"
+                    "a lambda outside of a function call", hint="lambdas are arguments: transform(readings, x -> x * 2)"
                 )
-        raise DataflowError("'*' stands for columns, not for a value", hint="write count(*), or name a column")
+        raise DataflowError("'*' means all columns, not a value", hint="write count(*), or name a column")
 
     def _name(self, node: Name) -> Typed:
         first, *rest = node.parts
@@ -133,7 +133,7 @@ class Inference:
             return None
         if self._place == "outside":
             raise DataflowError(
-                f"column {column.name!r} is not aggregated: which of the group's values is wanted?",
+                f"column {column.name!r} is not aggregated: a group has many values of it",
                 hint=f"write max({quote_name(column.name)}) or first(...), or add it to the grouping keys",
             )
         self.columns.add(column.name)
@@ -152,7 +152,7 @@ class Inference:
         return DataflowError(f"there is no column {node.parts[0]!r}", hint=f"{hint}; text goes in single quotes")
 
     def _field(self, value: Typed, name: str) -> tuple[DataType, str]:
-        """Give the type and declared name of a struct's field, an array's structs' field or a map's value."""
+        """Return type and declared name of a struct's field, an array of structs' field or a map's value."""
         found = value.type
         inner = found.element if isinstance(found, ArrayType) else found
         if isinstance(inner, StructType):
@@ -271,7 +271,7 @@ class Inference:
         return not (name in _KNOWN or name in _KNOWN_AGGREGATES or any(name in r for r in reserved))
 
     def _unknown_call(self, node: Call) -> str:
-        """Write a call whose type the user vouches for; among aggregates it counts as one, over columns."""
+        """Return a call whose type the user declares by a cast; an aggregate if aggregates are allowed."""
         nested = any(isinstance(n, Call) and n.name in _KNOWN_AGGREGATES for n in _below(node))
         before = self._place
         if before == "outside" and not nested:
@@ -287,7 +287,7 @@ class Inference:
         name = node.name
         if name in GENERATORS:
             raise DataflowError(
-                f"{name} makes rows, not a value",
+                f"{name} returns rows, not a value",
                 hint="use .explode(...) on the stream, then name the new column",
             )
         if name in WINDOW_FUNCTIONS:
@@ -296,22 +296,22 @@ class Inference:
                 hint="group by a window and aggregate",
             )
         if name in GROUPINGS:
-            raise DataflowError(f"{name} groups rows and is no value", hint="use the stream's .window(...)")
+            raise DataflowError(f"{name} groups rows and is not a value", hint="use the stream's .window(...)")
         if name in special.UNIT_FIRST and len(node.arguments) == 3:
             return self._unit_call(node)
         if name == "aggregate" and len(node.arguments) < 3:
-            raise DataflowError("aggregate folds an array", hint="write aggregate(readings, 0D, (acc, x) -> acc + x)")
+            raise DataflowError("aggregate needs an array", hint="write aggregate(readings, 0D, (acc, x) -> acc + x)")
         if name in _KNOWN_AGGREGATES:
             return self._aggregate(node)
         if self._is_unknown(name):
             known = (*_KNOWN, *(_KNOWN_AGGREGATES if self._place == "outside" else ()))
             near = suggest(name, known, kind="functions").split("? ")[0]
             near = f"{near}? " if near.startswith("did") else ""
-            hint = f"{near}for any other function of Spark, say its type: CAST({name}(...) AS double)"
+            hint = f"{near}for any other function of Spark, cast its result: CAST({name}(...) AS double)"
             raise DataflowError(f"{name!r} is a function that Headwater does not know", hint=hint)
         if node.distinct or node.filter is not None or node.ignore_nulls:
             raise DataflowError(
-                f"{name} is no aggregate: it takes no DISTINCT, FILTER or IGNORE NULLS", hint="use CASE WHEN"
+                f"{name} is not an aggregate: it takes no DISTINCT, FILTER or IGNORE NULLS", hint="use CASE WHEN"
             )
         if name in VOLATILE and not (name in SCALARS and node.arguments):
             self.volatile.add(name)
@@ -371,7 +371,7 @@ class Inference:
                 hint="use it in .agg(...) after group_by or window",
             )
         if self._place == "inside" or self._scopes:
-            raise DataflowError(f"{name} stands inside another aggregate", hint="aggregate in two steps")
+            raise DataflowError(f"{name} is inside another aggregate", hint="aggregate in two steps")
         if node.distinct:
             hint = "use approx_count_distinct(k), or drop duplicates before" if name == "count" else "dedup first"
             raise DataflowError(f"{name}(DISTINCT ...) does not run on a stream", hint=hint)
@@ -404,5 +404,5 @@ def _cast_hint(value: Typed, wanted: DataType) -> str:
     if wanted.text == "date" and is_numeric(value.type):
         return f"write date_from_unix_date({value.text}) or timestamp_seconds({value.text})"
     if is_numeric(wanted):
-        return "write unix_date, unix_seconds, hex or the like, which say what the number means"
+        return "write unix_date, unix_seconds, hex or the like, which define the meaning of the number"
     return f"go through string or timestamp: CAST(CAST({value.text} AS string) AS {wanted})"

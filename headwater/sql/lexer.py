@@ -9,7 +9,7 @@ from typing import Literal
 from headwater.core.errors import DataflowError
 
 MAX_TEXT = 64 * 1024
-"""Longest accepted text, in characters. Longer text is an accident or an attack."""
+"""Longest accepted text, in characters. Longer text is a mistake or an attack."""
 
 Kind = Literal["word", "quoted", "string", "number", "symbol", "end"]
 
@@ -30,8 +30,8 @@ _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", 
 _UNSAFE = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\0": "\\0", "\x1a": "\\Z"}
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
-# Words that mean something of their own at the head of an expression or after one, so that a
-# column of that name is written in back-quotes.
+# Words with a special meaning at the start of an expression or after one, so a column of that name is
+# written in back-quotes.
 _SPECIAL_WORDS = """
     all and any as between both by case cast collate cross current_date current_time current_timestamp
     current_user distinct div else end escape except exists false from full group having ilike in inner
@@ -53,17 +53,17 @@ class Token:
 
     @property
     def upper(self) -> str:
-        """Give the text in upper case when it can be a keyword, else nothing."""
+        """Return the text in upper case if it can be a keyword, else ''."""
         return self.text.upper() if self.kind == "word" else ""
 
     @property
     def shown(self) -> str:
-        """Describe the token for an error message."""
+        """Return a description for an error message."""
         return "the end of the text" if self.kind == "end" else repr(self.text)
 
 
 def tokens(text: str) -> tuple[Token, ...]:
-    """Cut Spark SQL text into tokens; the last one is of kind ``end``."""
+    """Split Spark SQL text into tokens; the last one is of kind ``end``."""
     if len(text) > MAX_TEXT:
         raise DataflowError(
             f"the text has {len(text)} characters; at most {MAX_TEXT} are accepted",
@@ -95,11 +95,11 @@ def tokens(text: str) -> tuple[Token, ...]:
 
 
 def unescape(quoted: str) -> str:
-    """Give the value of a quoted string literal, as Spark reads it."""
+    """Return the value of a quoted string literal, as Spark reads it."""
     mark, body = quoted[0], quoted[1:-1].replace(quoted[0] * 2, quoted[0])
     if "\\" not in body:
         return body
-    # A doubled mark is replaced only outside escapes: do it again with care when there are any.
+    # A doubled quote is replaced only outside escapes: repeat token by token if there are escapes.
     body = re.sub(rf"(\\.)|{mark}{mark}", lambda m: m.group(1) or mark, quoted[1:-1], flags=re.DOTALL)
     return _ESCAPE.sub(_unescape_one, body)
 
@@ -127,7 +127,7 @@ def quote_name(name: str, *, after_dot: bool = False) -> str:
 
 
 def shorten(text: str, limit: int = 80) -> str:
-    """Quote text for an error message, cut to a bearable length."""
+    """Quote text for an error message, shortened to ``limit``."""
     return repr(text if len(text) <= limit else text[: limit - 3] + "...")
 
 
@@ -135,5 +135,5 @@ def _advice(char: str) -> str:
     if char == ";":
         return "give one expression, without a semicolon"
     if char in "'\"`":
-        return f"close the {char} that is opened here"
+        return f"close the {char} opened here"
     return "write one Spark SQL expression; put names with special characters in back-quotes"

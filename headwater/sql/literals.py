@@ -21,7 +21,6 @@ from headwater.sql.schema import (
     TIMESTAMP_NTZ,
     TINYINT,
     AtomicType,
-    DataType,
     DecimalType,
     IntervalType,
 )
@@ -43,7 +42,7 @@ UNITS = (*_UNITS, *_SMALL_UNITS)
 
 
 def string(value: str) -> Literal:
-    """Make a string constant."""
+    """Return a string constant."""
     return Literal(quote_string(value), STRING, value)
 
 
@@ -82,7 +81,7 @@ def _whole(digits: str, text: str) -> int:
 
 
 def decimal_type(digits: str, shown: str) -> DecimalType:
-    """Give the smallest decimal type that holds a number."""
+    """Return the smallest decimal type that holds a number."""
     if len(digits) > 80:
         raise DataflowError(f"the number {shown[:40]!r} has more than 38 digits")
     parts = Decimal(digits).as_tuple()
@@ -129,7 +128,7 @@ def _is_time(parts: tuple[str | None, ...]) -> bool:
 
 
 def interval(parts: tuple[tuple[str, str], ...]) -> Literal:
-    """Make ``INTERVAL '5' MINUTE`` from (number, unit) pairs; units are singular and lower case."""
+    """Return ``INTERVAL '5' MINUTE`` from (number, unit) pairs; units are singular and lower case."""
     fields = []
     for value, unit in parts:
         if unit not in UNITS:
@@ -149,7 +148,7 @@ def interval(parts: tuple[tuple[str, str], ...]) -> Literal:
 
 
 def interval_range(text: str, start: str, end: str) -> Literal:
-    """Make ``INTERVAL '1 2:03' DAY TO MINUTE``."""
+    """Return ``INTERVAL '1 2:03' DAY TO MINUTE``."""
     if start not in _UNITS or end not in _UNITS or _UNITS.index(start) >= _UNITS.index(end):
         raise DataflowError(f"{start} to {end} is not a range of time units", hint="write DAY TO SECOND")
     if (start == "year") != (end == "month"):
@@ -167,15 +166,10 @@ def interval_range(text: str, start: str, end: str) -> Literal:
 
 
 def null() -> Literal:
-    """Make the NULL constant."""
+    """Return the NULL constant."""
     return Literal("NULL", AtomicType("void"))
 
 
 def boolean(value: bool) -> Literal:
-    """Make TRUE or FALSE."""
+    """Return TRUE or FALSE."""
     return Literal("TRUE" if value else "FALSE", AtomicType("boolean"), value)
-
-
-def is_integral(found: DataType) -> bool:
-    """Say whether it is one of the whole number types (decimals are not)."""
-    return found in (TINYINT, SMALLINT, INT, BIGINT)

@@ -39,7 +39,7 @@ class _Mismatch(DataflowError):
 def match(
     signatures: tuple[Signature, ...], arguments: tuple[Typed | Lambda, ...], *, type_lambda: LambdaTyping
 ) -> tuple[DataType, tuple[Typed, ...]]:
-    """Give the result's type and the arguments, lambdas typed; the first signature that fits counts."""
+    """Return the result's type and the arguments, lambdas typed; the first signature that fits wins."""
     problems: list[_Mismatch] = []
     fitting = [s for s in signatures if _count_fits(s, len(arguments))]
     for signature in fitting:
@@ -72,7 +72,7 @@ def _match_one(
             raise _mismatch(signature, i, given, pattern)
         if isinstance(argument, Typed) and not _unify(pattern, argument.type, variables):
             raise _mismatch(signature, i, argument.shown, pattern, argument)
-    # Lambdas come last: their parameters' types are those of the collections.
+    # Lambdas are last: the collections give their parameters' types.
     for i, (pattern, argument) in enumerate(zip(patterns, arguments, strict=True)):
         if isinstance(argument, Lambda):
             found[i] = _match_lambda(signature, pattern, argument, variables, type_lambda)
@@ -93,13 +93,13 @@ def _match_lambda(
         if typed.type != variables[result.head]:
             start = variables[result.head]
             raise DataflowError(
-                f"{signature.name} starts with {start}, and its lambda gives {typed.type}",
+                f"{signature.name} starts with {start}, and its lambda returns {typed.type}",
                 hint=f"start with CAST(... AS {typed.type}), or cast the lambda's result to {start}",
             )
     elif not _unify(result, typed.type, variables):
         raise DataflowError(
-            f"the lambda of {signature.name} gives {typed.type}, and {result.text.rstrip('!')} is needed",
-            hint="let it give that",
+            f"the lambda of {signature.name} returns {typed.type}, and {result.text.rstrip('!')} is needed",
+            hint="cast its result",
         )
     return typed
 
@@ -109,7 +109,7 @@ def _mismatch(
 ) -> _Mismatch:
     wanted = pattern.text.rstrip("!")
     if pattern.is_variable and wanted == "any type":
-        wanted = "of a type that goes with those before it"
+        wanted = "of a type that matches the arguments before it"
     hint = f"write {signature.text}"
     if argument and exact(wanted) and (argument.type == STRING or is_numeric(argument.type)):
         hint = f"cast it: CAST({argument.text} AS {wanted})"
@@ -140,7 +140,7 @@ def _unify(pattern: Pattern, given: DataType, variables: Variables) -> bool:
             _unify(p, t, variables) for p, t in zip(pattern.parts, (given.key, given.value), strict=True)
         )
     wanted = exact(head.rstrip("!"))
-    assert wanted is not None, f"{head} is no parameter"
+    assert wanted is not None, f"{head} is not a parameter"
     return given in (wanted, VOID) if head.endswith("!") else converts(given, wanted)
 
 
@@ -156,7 +156,7 @@ def _unify_variable(head: str, given: DataType, variables: Variables) -> bool:
 
 
 def _narrow(head: str, given: DataType) -> DataType | None:
-    """Give the type a class of variables takes for a given one, or nothing if it takes none."""
+    """Return the type that a class of variables takes for a given one, or None if it takes none."""
     if given == VOID:
         return {"F": DOUBLE, "S": STRING}.get(head, given)
     match head:

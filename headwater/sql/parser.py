@@ -1,8 +1,8 @@
 """Read one Spark SQL expression.
 
-The grammar and the precedence are those of Spark's own ``SqlBaseParser.g4``, so that the tree means
-what Spark means by the text. A transpiler's parser is no help here: sqlglot reads ``a | b & c`` as
-``(a | b) & c``, turns ``mod(a, 2)`` into ``a % 2`` and ``10L`` into a cast, and loses functions' names.
+Grammar and precedence are those of Spark's own ``SqlBaseParser.g4``, so the tree has the meaning that Spark gives
+to the text. A transpiler's parser does not help: sqlglot reads ``a | b & c`` as ``(a | b) & c``, turns
+``mod(a, 2)`` into ``a % 2`` and ``10L`` into a cast, and loses functions' names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headwater.sql.syntax import (
     too_deep,
 )
 
-# How tightly each operator binds; predicates (IS, IN, LIKE, BETWEEN) stand between NOT and comparison.
+# Precedence of operators; predicates (IS, IN, LIKE, BETWEEN) are between NOT and comparison.
 OR, AND, NOT, PREDICATE, COMPARISON, BIT_OR, BIT_XOR, BIT_AND, SHIFT, SUM, PRODUCT, UNARY, POSTFIX = range(1, 14)
 BINDING = {
     "OR": OR, "AND": AND,
@@ -44,7 +44,7 @@ _STATEMENTS = ("SELECT", "WITH", "VALUES", "FROM", "TABLE", "INSERT", "UPDATE", 
 
 
 MAX_NESTING = 70
-"""Deepest nesting of parentheses, calls and signs that is read."""
+"""Deepest accepted nesting of parentheses, calls and signs."""
 
 
 def parse(text: str) -> SyntaxNode:
@@ -151,7 +151,7 @@ class _Parser:
             return (token.upper, 1) if token.upper == "DIV" else ("", 0)
         if token.kind != "symbol":
             return "", 0
-        # Types end in '>>' too, so shifts are put together here: from neighbours that touch.
+        # Types end in '>>' too, so shifts are composed here from adjacent tokens.
         if token.text in ("<", ">"):
             width = 1
             while width < 3 and self._peek(width).text == token.text and self._peek(width).at == token.at + width:
@@ -202,7 +202,7 @@ class _Parser:
         if token.kind == "symbol" and token.text == "(":
             return self._parenthesised()
         if token.kind == "symbol" and token.text == "*":
-            raise self._unexpected(token, "an expression", "'*' stands alone, or in count(*)")
+            raise self._unexpected(token, "an expression", "use '*' alone, or in count(*)")
         raise self._unexpected(token, "an expression")
 
     def _string(self, token: Token) -> SyntaxNode:
@@ -379,7 +379,7 @@ class _Parser:
         self._expect(")")
         if isinstance(node, Name) and len(node.parts) == 1 and self._take("->"):
             return Lambda(node.parts, self.expression())
-        # A parenthesised name is no longer a dotted name: (a).b takes a field of column a all the same.
+        # A parenthesised name is no longer a dotted name; (a).b still takes a field of column a.
         return node
 
     def _closed(self, node: SyntaxNode) -> SyntaxNode:

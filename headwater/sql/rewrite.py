@@ -1,4 +1,4 @@
-"""Rewrite checked expressions: put definitions in place of columns, take aggregates apart. Pure."""
+"""Rewrite checked expressions: substitute columns, decompose aggregates. Pure."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from headwater.sql.special import AGGREGATE_RULES
 from headwater.sql.syntax import Call, Field, Lambda, Name, Star, SyntaxNode
 
 ROW_FUNCTIONS = ("count", "sum", "avg", "min", "max", "first", "last")
-"""Aggregates that a window of so many rows knows."""
+"""Aggregates that a count window supports."""
 _AGGREGATES = frozenset([*AGGREGATES, *AGGREGATE_RULES])
 _SAME = {"mean": "avg", "first_value": "first", "last_value": "last"}
 
 
 def substitute(text: str, definitions: Mapping[str, str], schema: Schema) -> str:
-    """Put each column's definition in its place; ``schema`` is that of the definitions' columns."""
+    """Replace each column by its definition; ``schema`` is that of the definitions' columns."""
     nodes = {name.lower(): parse(definition) for name, definition in definitions.items()}
     placed = frozenset[str]().union(*map(_names, nodes.values()))
 
     def place(node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
         if isinstance(node, Lambda) and placed & {p.lower() for p in node.parameters}:
-            # A column in a definition must not fall to the lambda's variable of the same name.
+            # A lambda's variable must not capture a column in a definition.
             return _mapped(_renamed(node, placed), place, bound)
         if not isinstance(node, Name) or node.parts[0].lower() in bound:
             return None
@@ -44,7 +44,7 @@ def substitute(text: str, definitions: Mapping[str, str], schema: Schema) -> str
 
 
 def _names(node: SyntaxNode) -> frozenset[str]:
-    """Give all names that occur in a tree, columns' and variables', in lower case."""
+    """Return all names in a tree, columns' and variables', in lower case."""
     found: set[str] = set()
 
     def see(node: SyntaxNode, bound: frozenset[str]) -> None:
@@ -58,7 +58,7 @@ def _names(node: SyntaxNode) -> frozenset[str]:
 
 
 def _renamed(node: Lambda, taken: frozenset[str]) -> Lambda:
-    """Give the lambda with other names for those of its variables that are taken."""
+    """Return the lambda with new names for its variables in ``taken``."""
     used = taken | _names(node)
     new: dict[str, str] = {}
     for parameter in node.parameters:
@@ -82,7 +82,7 @@ def _renamed(node: Lambda, taken: frozenset[str]) -> Lambda:
 def _mapped(
     node: SyntaxNode, change: Callable[[SyntaxNode, frozenset[str]], SyntaxNode | None], bound: frozenset[str]
 ) -> SyntaxNode:
-    """Rebuild a tree with ``change`` applied from the top; ``bound`` are the lambda variables in scope."""
+    """Rebuild a tree with ``change`` applied from the top; ``bound``: lambda variables in scope."""
     changed = change(node, bound)
     if changed is not None:
         return changed
@@ -98,12 +98,12 @@ def _mapped(
 
 
 def row_struct(columns: Iterable[str]) -> str:
-    """Write a struct of columns, each under its own name."""
+    """Return a struct of columns, each under its own name."""
     return f"named_struct({', '.join(f'{quote_string(c)}, {quote_name(c)}' for c in columns)})"
 
 
 def aggregate_calls(text: str, schema: Schema) -> tuple[str, ...]:
-    """Give the calls of aggregate functions in an expression, canonical, each once: what has to be kept."""
+    """Return the calls of aggregate functions in an expression, canonical, each once: the required buffers."""
     found: dict[str, None] = {}
 
     def take(node: SyntaxNode, bound: frozenset[str]) -> SyntaxNode | None:
@@ -118,7 +118,7 @@ def aggregate_calls(text: str, schema: Schema) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class RowAggregates:
-    """Aggregates taken apart: ``calls`` (function, argument), ``outputs`` (alias, text over ``__g<i>``)."""
+    """Decomposed aggregates: ``calls`` (function, argument), ``outputs`` (alias, text over ``__g<i>``)."""
 
     calls: tuple[tuple[str, str], ...]
     types: tuple[DataType, ...]
@@ -126,7 +126,7 @@ class RowAggregates:
 
 
 def row_aggregates(aggregates: tuple[tuple[str, str], ...], schema: Schema, *, where: str) -> RowAggregates:
-    """Take aggregates over count windows apart into simple calls and what is computed from them."""
+    """Decompose aggregates over count windows into simple calls and expressions over their results."""
     calls: dict[tuple[str, str], DataType] = {}
     trees: list[tuple[str, SyntaxNode]] = []
 
@@ -137,7 +137,7 @@ def row_aggregates(aggregates: tuple[tuple[str, str], ...], schema: Schema, *, w
         arguments = node.arguments
         if function not in ROW_FUNCTIONS or node.filter is not None or node.distinct or len(arguments) != 1:
             raise DataflowError(
-                f"{node.name}(...) is not known over count windows",
+                f"{node.name}(...) is not supported over count windows",
                 where=where,
                 hint=f"use {', '.join(ROW_FUNCTIONS)} of one expression, and arithmetic on them",
             )
@@ -163,14 +163,14 @@ def _type(function: str, argument: DataType, where: str) -> DataType:
     if function in ("sum", "avg"):
         if not whole and text not in ("float", "double"):
             raise DataflowError(
-                f"{function} of {text} is not known over count windows",
+                f"{function} of {text} is not supported over count windows",
                 where=where,
                 hint="cast it to double or bigint",
             )
         return DataType.parse("bigint" if function == "sum" and whole else "double")
     if not whole and text not in ("float", "double", "string", "boolean", "timestamp", "date"):
         raise DataflowError(
-            f"{function} of {text} is not known over count windows",
+            f"{function} of {text} is not supported over count windows",
             where=where,
             hint="select its parts first",
         )

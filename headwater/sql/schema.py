@@ -1,8 +1,7 @@
-"""Types and schemas, known without Spark.
+"""Types and schemas, without Spark.
 
-The spelling is Spark's own: ``DataType.text`` is what ``DataType.simpleString`` prints, and
-``Schema.text`` is what ``StructType.fromDDL`` reads. Nullability is not kept: every column may be
-NULL, as in any stream.
+The spelling is Spark's own: ``DataType.text`` equals ``DataType.simpleString``, and ``StructType.fromDDL`` reads
+``Schema.text``. There is no nullability: every column may be NULL, as in any stream.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ from difflib import get_close_matches
 from typing import Any
 
 from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema
 
 from headwater.core.errors import DataflowError
+from headwater.core.jsonform import custom_schema
 from headwater.sql.lexer import Token, quote_name, shorten, tokens
 
 MAX_TYPE_DEPTH = 40
@@ -31,11 +31,11 @@ _INTERVAL_FIELDS = ("year", "month", "day", "hour", "minute", "second")
 
 @dataclass(frozen=True)
 class DataType:
-    """A Spark SQL type. Make one with :meth:`parse` or with a subclass."""
+    """A Spark SQL type. Create one with :meth:`parse` or with a subclass."""
 
     @property
     def text(self) -> str:
-        """Give Spark's spelling, for example ``array<struct<a:int,b:string>>``."""
+        """Return Spark's spelling, for example ``array<struct<a:int,b:string>>``."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class DataType:
 
     @property
     def storable(self) -> bool:
-        """Say whether a column may have this type (void and intervals only occur inside expressions)."""
+        """Return whether a column may have this type (void and intervals only occur inside expressions)."""
         return True
 
     @staticmethod
@@ -106,7 +106,7 @@ class IntervalType(DataType):
 
     @property
     def of_months(self) -> bool:
-        """Say whether it counts months rather than microseconds."""
+        """Return whether it counts months rather than microseconds."""
         return self.start in ("year", "month")
 
 
@@ -156,7 +156,7 @@ class StructType(DataType):
         return all(f.type.storable for f in self.fields)
 
     def field(self, name: str) -> Column | None:
-        """Find a field without regard to case."""
+        """Return a field by name, ignoring case; None if there is none."""
         return next((f for f in self.fields if f.name.lower() == name.lower()), None)
 
 
@@ -180,9 +180,9 @@ TIMESTAMP, TIMESTAMP_NTZ = AtomicType("timestamp"), AtomicType("timestamp_ntz")
 
 @dataclass(frozen=True)
 class Schema:
-    """Ordered, named, typed columns; names are unique without regard to case, as Spark wants it.
+    """Ordered, named, typed columns; names are unique ignoring case, as in Spark.
 
-    Names that begin with ``__`` belong to Headwater; ``internal=True`` lets its own code use them.
+    Names that begin with ``__`` are reserved; ``internal=True`` allows them for Headwater's own code.
     """
 
     columns: tuple[Column, ...]
@@ -206,7 +206,7 @@ class Schema:
                 )
             if not column.type.storable:
                 raise DataflowError(
-                    f"column {name!r} has type {column.type}, which no column can have",
+                    f"column {name!r} has type {column.type}, which is not allowed for a column",
                     hint="cast it, for example CAST(... AS string)",
                 )
             seen[name.lower()] = name
@@ -221,25 +221,24 @@ class Schema:
 
     @classmethod
     def from_data(cls, data: Any, *, internal: bool = False) -> Schema:
-        """Read what :meth:`to_data` gave."""
+        """Read the data of :meth:`to_data`."""
         if not isinstance(data, list) or not all(isinstance(d, dict) and d.keys() >= {"name", "type"} for d in data):
-            raise DataflowError("a schema is a list of {name, type}", hint='write [{"name": "id", "type": "bigint"}]')
+            raise DataflowError(
+                "a schema must be a list of {name, type}", hint='write [{"name": "id", "type": "bigint"}]'
+            )
         return cls(tuple(Column(str(d["name"]), DataType.parse(str(d["type"]))) for d in data), internal=internal)
 
     def to_data(self) -> list[dict[str, str]]:
-        """Give the schema as plain JSON values."""
+        """Return the schema as plain JSON values."""
         return [{"name": c.name, "type": c.type.text} for c in self.columns]
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            lambda value: value if isinstance(value, cls) else cls.parse(str(value)),
-            serialization=core_schema.plain_serializer_function_ser_schema(lambda schema: schema.text),
-        )
+        return custom_schema(cls, lambda text: cls.parse(str(text)), lambda schema: schema.text)
 
     @property
     def text(self) -> str:
-        """Give the schema as DDL that Spark's ``StructType.fromDDL`` reads."""
+        """Return the schema as DDL that Spark's ``StructType.fromDDL`` reads."""
         return ", ".join(c.text for c in self.columns)
 
     def __str__(self) -> str:
@@ -256,20 +255,20 @@ class Schema:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Give the names in order."""
+        """Return the names in order."""
         return tuple(c.name for c in self.columns)
 
     @property
     def struct(self) -> StructType:
-        """Give the type of a whole row."""
+        """Return the type of a whole row."""
         return StructType(self.columns)
 
     def find(self, name: str) -> Column | None:
-        """Find a column without regard to case."""
+        """Return a column by name, ignoring case; None if there is none."""
         return next((c for c in self.columns if c.name.lower() == name.lower()), None)
 
     def column(self, name: str, *, where: str | None = None) -> Column:
-        """Give a column without regard to case, or raise an error that lists those there are."""
+        """Return a column by name, ignoring case, or raise an error that lists all columns."""
         found = self.find(name)
         if found is None:
             raise DataflowError(f"there is no column {name!r}", where=where, hint=suggest(name, self.names))
@@ -277,7 +276,7 @@ class Schema:
 
 
 def suggest(name: str, names: tuple[str, ...], *, kind: str = "columns") -> str:
-    """Say which names were near, and which there are."""
+    """Return a hint with similar names and all names."""
     by_lower = {n.lower(): n for n in names}
     close = [by_lower[n] for n in get_close_matches(name.lower()[:200], by_lower, n=3, cutoff=0.6)]
     shown = ", ".join(names[:30]) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
@@ -374,7 +373,7 @@ class TypeReader:
             self.position += 1
             end = self._next().text.lower()
         if start not in _INTERVAL_FIELDS or end not in _INTERVAL_FIELDS:
-            raise DataflowError("an interval type is written 'interval day to second'")
+            raise DataflowError("the interval type is incomplete: write 'interval day to second'")
         return IntervalType(start, end)
 
     def _integer(self) -> int:
@@ -384,7 +383,7 @@ class TypeReader:
         return int(token.text)
 
     def expect_end(self) -> None:
-        """Refuse anything after what was read."""
+        """Refuse remaining text."""
         if self._peek().kind != "end":
             raise self._unexpected(self._peek(), "the end")
 
@@ -410,5 +409,5 @@ class TypeReader:
     def _unexpected(self, token: Token, wanted: str) -> DataflowError:
         return DataflowError(
             f"expected {wanted}, found {token.shown} at position {token.at} of {shorten(self._source)}",
-            hint='types are written as in Spark, for example "id bigint, readings array<double>"',
+            hint='write types as in Spark, for example "id bigint, readings array<double>"',
         )

@@ -1,4 +1,4 @@
-"""Functions whose result type a signature cannot say: it hangs on literals, names or digits."""
+"""Functions whose result type depends on literals, names or digits, beyond a signature."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _arity(name: str, arguments: tuple[Typed, ...], least: int, most: int | None
 
 def _wrong(name: str, argument: Typed, wanted: str) -> DataflowError:
     hint = "cast it" if argument.type in (STRING, BOOLEAN) or is_numeric(argument.type) else f"give {wanted}"
-    return DataflowError(f"{argument.shown}; {name} wants {wanted}", hint=hint)
+    return DataflowError(f"{argument.shown}; {name} needs {wanted}", hint=hint)
 
 
 def _operator(name: str, arguments: tuple[Typed, ...]) -> DataType:
@@ -99,7 +99,7 @@ def _cast(name: str, arguments: tuple[Typed, ...]) -> DataType:
     _arity(name, arguments, 1)
     wanted = DataType.parse(_CASTS[name])
     if not castable(arguments[0].type, wanted):
-        raise _wrong(name, arguments[0], f"what can be cast to {wanted}")
+        raise _wrong(name, arguments[0], f"a value that can be cast to {wanted}")
     return wanted
 
 
@@ -108,7 +108,7 @@ def _digits(name: str, arguments: tuple[Typed, ...]) -> int | None:
         return None
     constant = arguments[1].constant
     if constant is None or not isinstance(constant.value, int):
-        raise DataflowError(f"{name} wants a constant number of digits", hint=f"write {name}(value, 2)")
+        raise DataflowError(f"{name} needs a constant number of digits", hint=f"write {name}(value, 2)")
     return constant.value
 
 
@@ -150,7 +150,7 @@ def _array(name: str, arguments: tuple[Typed, ...]) -> DataType:
     found = common_of([a.type for a in arguments])
     if found is None:
         raise DataflowError(
-            f"the elements of the array are {', '.join(str(a.type) for a in arguments)}",
+            f"the elements of the array have different types: {', '.join(str(a.type) for a in arguments)}",
             hint="cast them to one type, or use struct(...) for values of several types",
         )
     return ArrayType(found)
@@ -158,7 +158,7 @@ def _array(name: str, arguments: tuple[Typed, ...]) -> DataType:
 
 def _map(name: str, arguments: tuple[Typed, ...]) -> DataType:
     if len(arguments) % 2:
-        raise DataflowError("map wants pairs of key and value", hint="write map('a', 1, 'b', 2)")
+        raise DataflowError("map needs pairs of key and value", hint="write map('a', 1, 'b', 2)")
     key, value = (_array("map", arguments[i::2]) for i in (0, 1))
     assert isinstance(key, ArrayType) and isinstance(value, ArrayType)
     return MapType(key.element, value.element)
@@ -171,7 +171,7 @@ def _struct(name: str, arguments: tuple[Typed, ...]) -> DataType:
 def _named_struct(name: str, arguments: tuple[Typed, ...]) -> DataType:
     names = [a.constant.value if a.constant else None for a in arguments[::2]]
     if len(arguments) % 2 or not all(isinstance(n, str) for n in names):
-        raise DataflowError("named_struct wants 'name', value pairs", hint="write struct(a AS x, b AS y)")
+        raise DataflowError("named_struct needs 'name', value pairs", hint="write struct(a AS x, b AS y)")
     return StructType(tuple(Column(str(n), a.type) for n, a in zip(names, arguments[1::2], strict=True)))
 
 
@@ -225,7 +225,7 @@ def _sequence(name: str, arguments: tuple[Typed, ...]) -> DataType:
     if found in DATETIME and found is not None and (step is None or isinstance(step, IntervalType)):
         return ArrayType(found)
     raise DataflowError(
-        f"sequence goes from {arguments[0].type} to {arguments[1].type}" + (f" by {step}" if step else ""),
+        f"no sequence from {arguments[0].type} to {arguments[1].type}" + (f" by {step}" if step else ""),
         hint="give whole numbers, or dates and an interval: sequence(a, b, INTERVAL 1 DAY)",
     )
 
@@ -236,7 +236,7 @@ def _from_json(name: str, arguments: tuple[Typed, ...]) -> DataType:
         raise _wrong(name, arguments[0], "a string")
     constant = arguments[1].constant
     if constant is None or not isinstance(constant.value, str):
-        raise DataflowError(f"{name} wants its schema as a constant", hint=f"write {name}(text, 'a int, b string')")
+        raise DataflowError(f"{name} needs its schema as a constant", hint=f"write {name}(text, 'a int, b string')")
     try:
         found = DataType.parse(constant.value)
     except DataflowError:
@@ -274,8 +274,8 @@ def _date_part(name: str, arguments: tuple[Typed, ...]) -> DataType:
     part = str(constant.value).lower() if constant else ""
     if part not in _FIELDS:
         raise DataflowError(
-            f"{arguments[0].text} is no part of a time",
-            hint="year, month, day, hour, minute, second, dow, week, ...",
+            f"{arguments[0].text} is not a part of a time",
+            hint="use year, month, day, hour, minute, second, dow, week, ...",
         )
     if found not in (*DATETIME, STRING, VOID) and not isinstance(found, IntervalType):
         raise _wrong(name, arguments[1], "a date or timestamp")
@@ -283,10 +283,10 @@ def _date_part(name: str, arguments: tuple[Typed, ...]) -> DataType:
 
 
 def unit_function(name: str, arguments: tuple[Typed, ...]) -> DataType:
-    """Type ``timestampadd(HOUR, 1, ts)`` and its kin; the unit is not among the arguments."""
+    """Return the type of ``timestampadd(HOUR, 1, ts)`` and similar; the unit is not among the arguments."""
     moment = arguments[-1].type
     if len(arguments) != 2 or moment not in (*DATETIME, STRING, VOID):
-        raise DataflowError(f"{name} wants a unit and times", hint="write timestampdiff(SECOND, earlier, later)")
+        raise DataflowError(f"{name} needs a unit and times", hint="write timestampdiff(SECOND, earlier, later)")
     if name in ("timestampdiff", "datediff", "date_diff"):
         if arguments[0].type not in (*DATETIME, STRING, VOID):
             raise _wrong(name, arguments[0], "a timestamp")
@@ -353,7 +353,7 @@ def _avg(name: str, arguments: tuple[Typed, ...]) -> DataType:
 
 def _count(name: str, arguments: tuple[Typed, ...]) -> DataType:
     if not arguments:
-        raise DataflowError("count wants an argument", hint="write count(*) to count rows")
+        raise DataflowError("count needs an argument", hint="write count(*) to count rows")
     return BIGINT
 
 

@@ -1,4 +1,4 @@
-"""The tree of a Spark SQL expression: what the parser gives and the inference walks."""
+"""The syntax tree of a Spark SQL expression."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_DEPTH = 120
 
 @dataclass(frozen=True)
 class SyntaxNode:
-    """One node; ``depth`` bounds every recursive walk, whatever the text looked like."""
+    """One node; ``depth`` bounds every recursive walk."""
 
     depth: int = field(init=False, default=1, compare=False, repr=False)
 
@@ -25,12 +25,12 @@ class SyntaxNode:
 
     @property
     def children(self) -> tuple[SyntaxNode, ...]:
-        """Give the nodes directly below, in the order of the text."""
+        """Return the child nodes, in the order of the text."""
         return ()
 
 
 def too_deep() -> DataflowError:
-    """Give the error for a tree that is too deep to walk."""
+    """Return the error for a tree that is too deep to walk."""
     return DataflowError(
         f"the expression is nested more than {MAX_DEPTH} deep",
         hint="name its parts with with_columns first; use IN (...) or concat(...) in place of long chains",
@@ -39,7 +39,7 @@ def too_deep() -> DataflowError:
 
 @dataclass(frozen=True)
 class Literal(SyntaxNode):
-    """A constant: its canonical text and its type; ``value`` for what the typing rules look at."""
+    """A constant: its canonical text and its type; ``value`` for the typing rules."""
 
     text: str
     type: DataType
@@ -89,8 +89,8 @@ class Binary(SyntaxNode):
 class PredicateCall(SyntaxNode):
     """``IN``, ``BETWEEN``, ``LIKE``, ``ILIKE``, ``RLIKE`` and the ``IS`` family.
 
-    ``operator`` is the keyword (``IS NULL``, ``IS TRUE``, ``IS DISTINCT FROM``, ...); ``escape`` only
-    goes with LIKE and ILIKE.
+    ``operator`` is the keyword (``IS NULL``, ``IS TRUE``, ``IS DISTINCT FROM``, ...); ``escape`` is only for LIKE and
+    ILIKE.
     """
 
     operator: str
@@ -181,7 +181,7 @@ class Alias(SyntaxNode):
 
 @dataclass(frozen=True)
 class Call(SyntaxNode):
-    """A function with its arguments; the last three only go with aggregates."""
+    """A function with its arguments; the last three are only for aggregates."""
 
     name: str
     arguments: tuple[SyntaxNode, ...]

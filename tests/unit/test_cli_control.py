@@ -91,7 +91,10 @@ def test_plan_shows_what_would_change() -> None:
     with controller():
         invoke("apply", *tiny(), "--yes", "--wait")
     _, after, _ = invoke("plan", *tiny("L1", "L4", "L5"))
-    assert "tiny: 2 units change, 4 stay as they are" in after and "feed high@S2 without a restart" in after
+    assert (
+        "tiny: 2 units change, 4 stay as they are" in after
+        and "update the inputs of high@S2 without a restart" in after
+    )
     assert "low@E5 on gw5" in after
     _, text, _ = invoke("plan", *tiny("L1"), "--json")
     data = json.loads(text)
@@ -188,7 +191,7 @@ def test_refusals_have_their_exit_code() -> None:
     with controller():
         assert invoke("apply", *tiny(), "--yes", "--wait")[0] == 0
         code, _, err = invoke("apply", *tiny(agg="max(v)"), "--yes")
-        assert code == 6 and "error: its state cannot be gone on with" in err and "--reset-state high@S1" in err
+        assert code == 6 and "error: its state cannot be kept" in err and "--reset-state high@S1" in err
         agreed = ["--reset-state", "high@S1", "--reset-state", "high@S2"]
         code, out, _ = invoke("apply", *tiny(agg="max(v)"), "--yes", "--wait", *agreed)
         assert code == 0 and "its state is given up" in out

@@ -108,7 +108,7 @@ def test_each_change_is_planned_and_compared(files: Path) -> None:
         (files / "flow.py").write_text(text.replace("avg(v)", "max(v)"))
         lost = line()
         assert lost["differs"] is None and len(lost["units"]) == 5
-        assert "its state cannot be gone on with" in lost["cannot_follow"][0]["what"]
+        assert "its state cannot be kept" in lost["cannot_follow"][0]["what"]
 
         (files / "flow.py").unlink()
         assert line()["error"][0]["what"] == "no such file"

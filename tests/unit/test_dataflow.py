@@ -103,7 +103,7 @@ HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "inputs deep": (changed(1, inputs=DEEP), "operator 'where'"),
     "no inputs": (changed(1, inputs=[]), "has 0 inputs, needs 1"),
     "two inputs": (changed(1, inputs=["files", "files"]), "has 2 inputs, needs 1"),
-    "dangling input": (changed(1, inputs=["zz"]), "reads 'zz', which is not there"),
+    "dangling input": (changed(1, inputs=["zz"]), "reads unknown operator 'zz'"),
     "duplicate": (lambda d: d["operators"].append(d["operators"][1]), "two operators are called 'where'"),
     "nobody reads": (
         lambda d: d["operators"].append({**d["operators"][1], "id": "x"}), "'x' .*nothing reads its output"),

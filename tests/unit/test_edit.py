@@ -124,9 +124,9 @@ def test_units_of_two_layers_are_fused_where_one_says() -> None:
         (lambda p: edit.move(p, "onse", "edge"), "did you mean 'once'"),
         (lambda p: edit.move(p, "once", "egde"), "did you mean 'edge'"),
         (lambda p: edit.split(p, "windows@S2", "once"), "no unit is called 'windows@S2'"),
-        (lambda p: edit.split(p, "windows", "windows"), "nothing to cut off"),
+        (lambda p: edit.split(p, "windows", "windows"), "nothing after it to cut off"),
         (lambda p: edit.split(p, "windows", "low"), "no operator of the unit is called 'low'"),
-        (lambda p: edit.fuse(p, "low", "out"), "no data goes from low to out"),
+        (lambda p: edit.fuse(p, "low", "out"), "low and out are not neighbours"),
     ],
 )
 def test_what_is_no_edit(wrong: object, text: str) -> None:

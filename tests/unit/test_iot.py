@@ -138,7 +138,7 @@ def test_what_is_wrong_is_said_at_once() -> None:
         iot.kalman(rows)
     with pytest.raises(DataflowError, match="size=0"):
         iot.block_average(readings(), size=0)
-    with pytest.raises(DataflowError, match="there is a column"):
+    with pytest.raises(DataflowError, match="already exists"):
         iot.distinct_count(readings(), into="value")
     with pytest.raises(DataflowError, match="no ranges"):
         iot.range_filter(readings(), {})

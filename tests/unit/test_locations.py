@@ -174,7 +174,7 @@ def test_a_cut_holds_wherever_both_of_its_ends_are() -> None:
 def test_rows_that_came_together_are_not_parted() -> None:
     text = reasons(line(), {"L2": up("count")}, fold="site", count="site")
     assert "'count'" in text and "would run in S1 (L1) and C1 (L2)" in text
-    assert "'fold', which it reads, has the rows of L1, L2 together in zone S1" in text
+    assert "its input 'fold' has the rows of L1, L2 merged in zone S1" in text
     assert "put 'count' in one layer for L1, L2" in text
 
 
@@ -199,7 +199,7 @@ def test_one_input_is_read_in_one_zone() -> None:
 
 def test_what_is_not_there_has_no_layer() -> None:
     text = reasons(line(), {"L9": up("fold", "count"), "L1": {"fild": "cloud", "count": "clod"}})
-    assert "other layers at L9" in text and "did you mean 'fold'?" in text and "did you mean 'cloud'?" in text
+    assert "unknown location L9" in text and "did you mean 'fold'?" in text and "did you mean 'cloud'?" in text
 
 
 # ---------------------------------------------------------------- edits
@@ -234,7 +234,7 @@ def test_edits_that_do_not_say_what_is_meant() -> None:
         (lambda: edit.split(plan, "count", "fold"), "name one of count@E1, count@E3, count@C1"),
         (lambda: edit.fuse(plan, "count@C1", "out", layer="edge"), "headwater move fold --to LAYER"),
         (lambda: edit.fuse(plan, "count@C1", "out"), "the same locations for all its operators"),
-        (lambda: edit.fuse(plan, "clean@E2", "count@C1"), "say where they are to run"),
+        (lambda: edit.fuse(plan, "clean@E2", "count@C1"), "choose the layer"),
     ]:
         with pytest.raises(PlacementError) as caught:
             wrong()
@@ -294,7 +294,7 @@ def test_a_unit_that_gets_a_location_more_is_replaced_with_its_state() -> None:
         "count@E1": "stop transferred",
     }  # fmt: skip
     (change,) = [u for u in there.units if u.unit == "count@C1"]
-    assert change.reason == "it takes over L1; it goes on from count@E1"
+    assert change.reason == "it takes over L1; it takes over the state of count@E1"
     shares = transfers(there)["count@C1"].shares
     assert [[d.unit for d in s.source_units] for s in shares] == [["count@E1", "count@C1"]] * 2
     # What out@C1 knows of the event time of L2 does not hold for L1: it is another channel.
@@ -302,7 +302,7 @@ def test_a_unit_that_gets_a_location_more_is_replaced_with_its_state() -> None:
     assert there.wanted.unit("count@C1").tag != one.unit("count@C1").tag
     back = diff(there.wanted, one)
     assert actions(back) == {
-        "count@E1": "start transferred", "count@C1": "replace transferred", "out@C1": "update_inputs none",
+        "count@E1": "start carried", "count@C1": "replace transferred", "out@C1": "update_inputs none",
         "clean@E1": "stop none",
     }  # fmt: skip
     assert [(s.by, s.values) for s in transfers(back)["count@C1"].shares] == [("location", ("L2",))] * 2
@@ -424,6 +424,6 @@ def test_any_graph_is_planned_by_location(flow: Dataflow, data: st.DataObject) -
     try:
         plan = build(flow, tree, in_layers(flow, tree, usual, at=at))
     except ErrorList as refused:
-        assert "together in zone S1" in str(refused)
+        assert "merged in zone S1" in str(refused)
     else:
         check_plan(plan)

@@ -38,13 +38,13 @@ def test_steps_in_words() -> None:
     text = "\n".join(explain(steps_of(between(FIRST, new))))
     for part in (
         "check in their zones, before anything stops: FP@E1, FP@E4, FP@E5, AD@S1, AD@S2",
-        "stop FP@E2 at a batch boundary: it is not wanted any more; it keeps no state",
+        "stop FP@E2 at a batch boundary: it is not in the new plan; it keeps no state",
         "start FP@E5: it is new",
-        "replace FP@E1: 'FP' changed; it stands still for about 5 s, its input waits meanwhile; it keeps no",
-        "replace AD@S1: 'FP', which it reads, has other columns; it stands still",
+        "replace FP@E1: 'FP' changed; it pauses for about 5 s, and its input is buffered; it keeps no",
+        "replace AD@S1: the columns of its input 'FP' changed; it pauses",
         "its state is kept",
-        "wait until AD@S1 has read what was written for it in the old form",
-        "delete what FP@E2 has stored, once all has been read: it is not wanted any more",
+        "wait until AD@S1 has read its old input",
+        "delete the stored data of FP@E2, once it has been read: it is not in the new plan",
     ):
         assert part in text, text
 
@@ -76,7 +76,7 @@ def test_zones_are_checked_and_started_at_once_and_each_one_by_one() -> None:
 
 def test_no_canary_where_there_is_no_way_back() -> None:
     decided = between(FIRST, replace(FIRST, aggregate="max(v)"), "AD@S1", "AD@S2")
-    with pytest.raises(DeploymentError, match="AD@S1, AD@S2 begins with new state"):
+    with pytest.raises(DeploymentError, match="AD@S1, AD@S2 starts with new state"):
         steps_of(decided, canary=CanarySettings())
 
 

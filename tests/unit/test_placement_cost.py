@@ -118,7 +118,7 @@ def test_what_others_take_is_not_there() -> None:
     problem = Problem(replace(TOPOLOGY, hosts=hosts), PROBLEM.application)
     (cpu,) = shortages(problem, (0, 0, 3, 3, 2))
     assert (cpu.constraint, cpu.needed, cpu.available) == ("cpu (eq. 11)", 50.0, 40.0)
-    assert "50 work/s needed, 40 there" in str(cpu)
+    assert "50 work/s needed, 40 available" in str(cpu)
     assert found(problem, 0, 1, 3, 3, 2) == ["memory (eq. 12) at b"]
 
 
@@ -154,7 +154,7 @@ def test_a_mesh_has_room_for_all_flows_of_a_zone_or_for_none() -> None:
 
 
 def test_what_is_no_application_is_refused() -> None:
-    with pytest.raises(PlacementError, match="circle"):
+    with pytest.raises(PlacementError, match="cycle"):
         Application((SOURCE, WORK, LEFT), {(0, 1): 1.0, (1, 2): 1.0, (2, 1): 1.0})
     with pytest.raises(PlacementError, match="operator 9"):
         Application((SOURCE,), {(0, 9): 1.0})

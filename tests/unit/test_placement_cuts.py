@@ -87,7 +87,7 @@ def test_where_data_would_have_to_go_down_nothing_is_placed() -> None:
     found = problem([(0, 1)], fogs=1)
     source, first, second, sink = found.application.operators
     apart = (source, replace(first, hosts=frozenset({1})), replace(second, hosts=frozenset({0})), sink)
-    with pytest.raises(PlacementError, match="could run nowhere: data goes up only"):
+    with pytest.raises(PlacementError, match="can run nowhere: data goes up only"):
         branches(Problem(found.topology, Application(apart, found.application.streams)))
 
 

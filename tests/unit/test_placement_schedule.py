@@ -353,6 +353,6 @@ def test_compiled_loops_find_the_same(name: str) -> None:
 
 
 def test_wrong_names_and_networks_are_refused() -> None:
-    with pytest.raises(PlacementError, match="no scheduler 'tsoo'") as refused:
+    with pytest.raises(PlacementError, match="unknown scheduler 'tsoo'") as refused:
         scheduler("tsoo")
     assert "did you mean 'tsoo_h'" in str(refused.value)

@@ -183,7 +183,7 @@ def test_too_large_tables_are_said_and_bettered_step_by_step() -> None:
     problem = g.problem(g.series_parallel(20, seed=3), (4, 8, 10), seed=3)
     small = solve(problem, "optimal", effort=Effort(entries=10))
     assert small.bound is None
-    assert "more than 10 entries" in small.notes[0]
+    assert "exceed 10 entries" in small.notes[0]
     assert small.evaluation.latency == solve(problem, "local_search").evaluation.latency
 
 

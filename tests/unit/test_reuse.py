@@ -246,7 +246,7 @@ def test_one_goes_and_the_others_stay() -> None:
     assert pool.remove("b").submissions == ()
     with pytest.raises(DataflowError, match="does not run"):
         pool.remove("a")
-    with pytest.raises(DataflowError, match="runs already"):
+    with pytest.raises(DataflowError, match="is already running"):
         pool.submit(averages("b"), "team")
 
 
@@ -296,10 +296,10 @@ def test_the_way_that_costs_least_is_taken() -> None:
     new = averages("b", strict=True)
     found = ways(pool, new, "team", TWO, running)
     assert [w.how for w in found] == [
-        "outputs of what runs",
-        "queries beside what runs",
+        "outputs of running queries",
+        "separate queries",
         "filters and projections of its own",
-        "filters and projections of its own, queries beside what runs",
+        "filters and projections of its own, separate queries",
     ]
     assert [len(w.plan.units) for w in found] == [1, 2, 1, 2]
     assert cheapest(found, None) is found[0] and costs(found, None) == {}
@@ -307,7 +307,7 @@ def test_the_way_that_costs_least_is_taken() -> None:
     rates = Profile(dataflow="commons", rates={read: {"here": 200.0}})
     dear = Facts(profile=rates, costs=Costs(batch_cpu=0.2))
     predicted = costs(found, dear)
-    assert predicted["queries beside what runs"] > predicted["outputs of what runs"]
+    assert predicted["separate queries"] > predicted["outputs of running queries"]
     assert cheapest(found, dear) is found[0]
     assert cheapest(found[1:], dear).how == "filters and projections of its own"
 
@@ -364,5 +364,5 @@ def test_a_broken_invariant_is_found() -> None:
     commons.submit(OperatorShape("a", {"s": (), "x": ("s",)}, frozenset(["x"])))
     with pytest.raises(RuntimeFailure, match="does not run"):
         commons.check(running=["s"])
-    with pytest.raises(RuntimeFailure, match="nobody needs"):
+    with pytest.raises(RuntimeFailure, match="no dataflow needs"):
         commons.check(running=["s", "x", "y"])

@@ -82,8 +82,8 @@ def test_an_unknown_column_names_the_near_and_the_known() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("a int, A string", "two columns"), ("__x int", "reserved"), ("a void", "no column can have"),
-        ("a array<interval day>", "no column can have"), ("` ` int", "empty name"),
+        ("a int, A string", "two columns"), ("__x int", "reserved"), ("a void", "not allowed for a column"),
+        ("a array<interval day>", "not allowed for a column"), ("` ` int", "empty name"),
         ("a int,", "a column name"),
         ("a int b int", "expected the end"), ("a int; b int", "unexpected ';'"),
     ],

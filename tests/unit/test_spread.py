@@ -204,8 +204,8 @@ def test_an_operator_is_moved_to_a_host_alone() -> None:
 @pytest.mark.parametrize(
     ("over", "says"),
     [
-        ((), "needs hosts to run on, each named once"),
-        (("big", "big"), "needs hosts to run on, each named once"),
+        ((), "must be at least one, each named once"),
+        (("big", "big"), "must be at least one, each named once"),
         (("pi1",), "no host of zone C1 is called 'pi1'"),
     ],
 )
