@@ -173,7 +173,7 @@ def test_a_decision_whose_ground_is_gone_is_refused(store: Store) -> None:
         "me", "f", mode="advise", trigger="gain", why="all is well", state="proposed", plan=None,
         before=base, data={},
     )  # fmt: skip
-    with pytest.raises(DeploymentError, match="there is nothing to change"):
+    with pytest.raises(DeploymentError, match="it changes nothing"):
         store.want_decided("me", nothing)
     assert running(store, replace(FIRST, above=5).plan()) != base
     for holder in ("me", None):
