@@ -14,14 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-# Dead letters are among the use cases, and what all of them share: faces find these here.
-from headwater.app.deadletters import dead_letters as dead_letters
-from headwater.app.deadletters import replay as replay
 from headwater.app.observe import status
-from headwater.app.stores import HOME as HOME
-from headwater.app.stores import STORE as STORE
-from headwater.app.stores import existing as existing
-from headwater.app.stores import resolved_url as resolved_url
+from headwater.app.stores import HOME, existing, resolved_url
 from headwater.app.view import Status
 from headwater.continuum.model import Node
 from headwater.control.records import Change, Decision, DesiredState, Event, StepState

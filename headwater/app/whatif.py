@@ -18,7 +18,7 @@ from headwater.adapt.model import Facts
 from headwater.adapt.options import Alternative, Option
 from headwater.adapt.slo import SLO
 from headwater.adapt.window import Window, window
-from headwater.app import deployments
+from headwater.app import stores
 from headwater.app.client import ChangeOutline, Client, Preview
 from headwater.control.policy import NEWEST, SEEN, WARM, given_up
 from headwater.control.store import StoreReader
@@ -290,7 +290,7 @@ def what_if(name: str, supposed: Supposed, store_url: str | None = None) -> What
     Raises DeploymentError where it is not in force yet, where what is supposed is of something that it has
     not, and where a rate is neither known nor given.
     """
-    with deployments.existing(store_url) as store:
+    with stores.existing(store_url) as store:
         store.deployment(name)
         plan = store.active_plan(name)
         if plan is None:

@@ -63,7 +63,7 @@ def deadletters(
 
     What is replayed is checked against the schema, and offered once to the source that it came from.
     """
-    from headwater.app import deployments, running
+    from headwater.app import deadletters, running
 
     if name and directory:
         raise typer.BadParameter("a name and --dir exclude each other")
@@ -73,7 +73,7 @@ def deadletters(
     if record is not None or force:
         raise typer.BadParameter("--record and --force go with --replay")
     if name:
-        letters = deployments.dead_letters(name, store, home=home, say=say)
+        letters = deadletters.dead_letters(name, store, home=home, say=say)
     else:
         letters = running.dead_letters(directory or running.only_deployment())
     count = 0
@@ -123,14 +123,14 @@ def _replay(
     as_json: bool,
 ) -> None:
     """Replay letters of a deployment; exit with 1 where not all were."""
-    from headwater.app import deployments
+    from headwater.app import deadletters
 
     if name is None:
         raise typer.BadParameter(
             "name a deployment over zones: what `run` has run takes corrected records as new files"
         )
     records = {id_: record for id_, record in wanted.items() if record is not None}
-    found = deployments.replay(name, list(wanted), store, records=records, force=force, home=home, say=say)
+    found = deadletters.replay(name, list(wanted), store, records=records, force=force, home=home, say=say)
     for one in found:
         if as_json:
             print_line(one)

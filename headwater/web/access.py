@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headwater.app.deployments import existing
+from headwater.app.stores import existing
 from headwater.control.sharing import ROLES, Role
 from headwater.control.store import NoStore
 from headwater.core.errors import Denied, DeploymentError, HeadwaterError

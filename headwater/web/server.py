@@ -18,7 +18,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import headwater
-from headwater.app.deployments import HOME
+from headwater.app.stores import HOME
 from headwater.continuum.model import Zone
 from headwater.core.errors import DeploymentError
 from headwater.web import problems

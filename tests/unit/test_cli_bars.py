@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.app import deployments, running
+from headwater.app import running, stores
 from headwater.app.client import Client, PlanRequest
 from headwater.cli.app import Screen
 from headwater.cli.bars import Bar
@@ -36,7 +36,7 @@ STEPS = 6
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.delenv(deployments.STORE, raising=False)
+    monkeypatch.delenv(stores.STORE, raising=False)
     (tmp_path / "flow.py").write_text(FLOW)
     rates = [f"{step},rows,L1,{100 + step}" for step in range(STEPS)]
     (tmp_path / "rates.csv").write_text("\n".join(["time,source,location,rate", *rates]) + "\n")

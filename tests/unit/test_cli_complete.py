@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headwater.app import deployments, running
+from headwater.app import running, stores
 from headwater.cli import complete
 from headwater.cli.app import app
 from headwater.control import tables
@@ -35,8 +35,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A store with two deployments whose plans are in force."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.delenv(deployments.STORE, raising=False)
-    place = deployments.resolved_url(None)
+    monkeypatch.delenv(stores.STORE, raising=False)
+    place = stores.resolved_url(None)
     opened = Store(place)
     assert opened.hold("test", 60)
     for name in ("tiny", "tall"):
@@ -93,7 +93,7 @@ def test_the_store_that_the_line_names_is_asked(store: str, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert completed("headwater status t") == []
     assert completed(f"headwater status --store {tmp_path / store} ti") == ["tiny"]
-    monkeypatch.setenv(deployments.STORE, str(tmp_path / store))
+    monkeypatch.setenv(stores.STORE, str(tmp_path / store))
     assert completed("headwater status ta") == ["tall"]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.app import deployments, pools
+from headwater.app import pools, stores
 from headwater.app.pools import ADMIN, TOKEN
 from headwater.control import sharing, tables
 from headwater.control.sharing import ROLES, Role
@@ -22,7 +22,7 @@ from tests.unit.test_cli_control import invoke
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    for name in (deployments.STORE, TOKEN):
+    for name in (stores.STORE, TOKEN):
         monkeypatch.delenv(name, raising=False)
     return str(tmp_path / "store.db")
 
@@ -130,7 +130,7 @@ def test_roles_are_the_admins_to_set(place: str) -> None:
 
 
 def test_the_role_is_set_and_shown_by_the_command(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(deployments.STORE, place)
+    monkeypatch.setenv(stores.STORE, place)
     code, made, err = invoke("owner", "eve", "--role", "viewer", "--token")
     assert code == 0, err
     assert Access(place).asker(made.strip()).role == "viewer"

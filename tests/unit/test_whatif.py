@@ -14,7 +14,7 @@ import pytest
 from headwater.adapt.calibrate import Learned
 from headwater.adapt.model import Costs
 from headwater.adapt.slo import SLO
-from headwater.app import deployments
+from headwater.app import stores
 from headwater.app.whatif import Supposed, WhatIf, what_if
 from headwater.control import tables
 from headwater.control.store import Store
@@ -34,7 +34,7 @@ Begin = Callable[..., Loop]
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.setenv(deployments.STORE, str(tmp_path / "store.db"))
+    monkeypatch.setenv(stores.STORE, str(tmp_path / "store.db"))
     monkeypatch.setenv("COLUMNS", "200")
 
     def make(slo: SLO = CALM, **more: object) -> Loop:
@@ -175,7 +175,7 @@ def test_without_an_slo_only_room_on_hosts_counts(begin: Begin) -> None:
 @pytest.fixture
 def located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.setenv(deployments.STORE, str(tmp_path / "store.db"))
+    monkeypatch.setenv(stores.STORE, str(tmp_path / "store.db"))
     store = Store(tmp_path / "store.db")
     running(store, FIRST.plan())
     return store

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 import headwater
-from headwater.app.deployments import existing
 from headwater.app.observe import look
+from headwater.app.stores import existing
 from headwater.app.view import View
 from headwater.control.store import NoStore
 from headwater.web.api.dependencies import Here, Viewer

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from headwater.adapt.slo import SLO
-from headwater.app import deployments, objectives
+from headwater.app import deadletters, deployments, objectives
 from headwater.app.client import Client, PlanRequest, Proposal, ProposalOutline
 from headwater.plan.edit import Edit, Fuse, Move, Split, Spread
 from headwater.web.api.dependencies import Here, Operator, Served, Viewer, asked
@@ -107,7 +107,7 @@ def replay(name: NamePath, form: ReplayForm, served: Here, asker: Operator) -> R
     unreached: list[str] = []
     records = {one.id: one.record for one in form.letters if one.record is not None}
     with served.turn():
-        found = deployments.replay(
+        found = deadletters.replay(
             name,
             [one.id for one in form.letters],
             served.store_url,

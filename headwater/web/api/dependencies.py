@@ -14,7 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from headwater.app.client import Client, PlanRequest
-from headwater.app.deployments import HOME
+from headwater.app.stores import HOME
 from headwater.continuum.model import Continuum, Zone
 from headwater.control.sharing import Role
 from headwater.core.errors import ContinuumError, Denied, Missing, Unavailable, suggestion

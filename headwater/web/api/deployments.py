@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 
 from headwater.adapt.calibrate import Compared
 from headwater.adapt.slo import SLO
-from headwater.app import deployments, objectives
+from headwater.app import deadletters, deployments, objectives, stores
 from headwater.app.client import Client
 from headwater.app.deployments import Explained, History
 from headwater.app.objectives import Metrics
@@ -27,7 +27,7 @@ router = APIRouter(prefix="/deployments", tags=["deployments"])
 @router.get("", response_model=list[DeploymentSummary], responses=responses())
 def every(served: Here, asker: Viewer) -> Response:
     """List all deployments, and where each stands."""
-    with deployments.existing(served.store_url) as store:
+    with stores.existing(served.store_url) as store:
         found = [
             DeploymentSummary(
                 name=r.name, phase=r.phase, version=r.version, observed_version=r.observed_version, plan=r.active_plan,
@@ -103,7 +103,7 @@ def dead_letters(
     unreached: list[str] = []
     letters = []
     with served.turn():
-        for letter in deployments.dead_letters(name, served.store_url, home=served.home, say=unreached.append):
+        for letter in deadletters.dead_letters(name, served.store_url, home=served.home, say=unreached.append):
             letters.append(letter)
             if len(letters) >= limit:
                 break

@@ -12,7 +12,7 @@ from typing import Any
 from fastapi.concurrency import run_in_threadpool
 from nicegui import ui
 
-from headwater.app import deployments
+from headwater.app import deadletters
 from headwater.app.view import View
 from headwater.core.errors import HeadwaterError
 from headwater.web.dashboard import words
@@ -93,7 +93,7 @@ class LettersPage:
         place, silent = self._frame.place, list[str]()
         found = await self._frame.act(
             "operator",
-            lambda: deployments.replay(
+            lambda: deadletters.replay(
                 name, [id_], place.store, records=records, force=bool(self._force.value), home=place.home,
                 say=silent.append,
             ),
@@ -112,7 +112,7 @@ class LettersPage:
 def read(name: str, store_url: str | None, home: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Give the first dead letters of a deployment, and which zones could not be asked."""
     silent: list[str] = []
-    letters = list(islice(deployments.dead_letters(name, store_url, home=home, say=silent.append), READ))
+    letters = list(islice(deadletters.dead_letters(name, store_url, home=home, say=silent.append), READ))
     return letters, silent
 
 
