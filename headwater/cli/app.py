@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.live import Live
 
-    from headwater.app.running import LoadedDataflow, RunOutcome, RunSettings
+    from headwater.app.loading import LoadedDataflow
+    from headwater.app.running import RunOutcome, RunSettings
     from headwater.core.metrics import Progress
 
 PLAIN_EVERY = 5.0  # seconds between two lines where no terminal shows a table
@@ -105,15 +106,15 @@ def run(
     reset_state: Reset = None,
 ) -> None:
     """Run a dataflow, or go on where it was stopped; an edited one goes on with its state."""
-    from headwater.app import running
+    from headwater.app import loading, running
     from headwater.app.client import Client
     from headwater.app.local import STORE
     from headwater.core.quantity import parse_duration, parse_heap, parse_size
 
     parse_duration(trigger)
     memory_mb, buffer = parse_heap(memory), parse_size(max_buffer)
-    loaded = running.load_dataflow(flow)
-    running.check_trust(loaded, trust_code=trust_code)
+    loaded = loading.load_dataflow(flow)
+    loading.check_trust(loaded, trust_code=trust_code)
     place = directory or running.default_directory(loaded.dataflow.name)
     request = placing.requested(
         loaded.dataflow,

@@ -243,10 +243,10 @@ def down(home: Home = Path(".headwater"), as_json: Json = False) -> None:
 
 def loaded(flow: str, continuum: Path, *, trust_code: bool) -> tuple[Dataflow, Continuum]:
     """Load a dataflow that may run here, and a continuum."""
-    from headwater.app import running
+    from headwater.app import loading, running
 
-    found = running.load_dataflow(flow)
-    running.check_trust(found, trust_code=trust_code)
+    found = loading.load_dataflow(flow)
+    loading.check_trust(found, trust_code=trust_code)
     return found.dataflow, running.load_continuum(continuum)
 
 

@@ -89,12 +89,12 @@ def profile(
     as_json: Annotated[bool, typer.Option("--json", help="The profile on standard output, too.")] = False,
 ) -> None:
     """Measure on Spark what each operator costs, gives and keeps, over a sample; write it for --profile."""
-    from headwater.app import running
+    from headwater.app import loading, running
     from headwater.core.quantity import parse_heap
 
     memory_mb = parse_heap(memory)
-    loaded = running.load_dataflow(flow)
-    running.check_trust(loaded, trust_code=trust_code)
+    loaded = loading.load_dataflow(flow)
+    loading.check_trust(loaded, trust_code=trust_code)
     dataflow = loaded.dataflow
     given = {name: {"*": value} for name, value in _rates(dataflow, rate or ()).items()}
     count = 0

@@ -99,10 +99,10 @@ def plan(
 
 
 def _plan(asked: _Asked) -> Proposal:
-    from headwater.app import running
+    from headwater.app import loading, running
     from headwater.app.client import Client
 
-    loaded = running.load_dataflow(asked.flow)
+    loaded = loading.load_dataflow(asked.flow)
     request = placing.requested(
         loaded.dataflow,
         running.load_continuum(asked.continuum),

@@ -70,10 +70,10 @@ def submit(
 
     An owner with a token shows it in HEADWATER_OWNER_TOKEN.
     """
-    from headwater.app import pools, running
+    from headwater.app import loading, pools, running
 
-    loaded = running.load_dataflow(flow)
-    running.check_trust(loaded, trust_code=trust_code)
+    loaded = loading.load_dataflow(flow)
+    loading.check_trust(loaded, trust_code=trust_code)
     zones = running.load_continuum(continuum)
     found = pools.submit(loaded.dataflow, zones, owner, store, pool=pool)
     if found.cores and not as_json:

@@ -56,13 +56,13 @@ def simulate(
     """Replay a trace of rates: how would schedulers keep to limits, at what cost, with how many changes?"""
     from rich.console import Console
 
-    from headwater.app import running
+    from headwater.app import loading, running
     from headwater.plan.place import PlacementRequest
 
     names = list(dict.fromkeys(name.strip() for name in strategy.split(",")))
     limits, counted = placing.read_limits(max_latency, max_bandwidth), placing.read_weights(weights)
     desired_states = [PlacementRequest(strategy=name, limits=limits, weights=counted) for name in names]
-    loaded = running.load_dataflow(flow)
+    loaded = loading.load_dataflow(flow)
     name = loaded.dataflow.name
     with Bar("simulating") as bar:
         found = running.simulate(

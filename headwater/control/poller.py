@@ -28,8 +28,6 @@ SILENT = 5.0
 """Seconds after which a silent node is reported as unreachable."""
 STALE = 60.0
 """Seconds after which an unchanged report is stored all the same."""
-SHARE = 0.02
-"""Share of a core that polling may use: the more nodes, the less often each is polled."""
 
 Key = tuple[str, str]
 """A continuum and a node of it, by name."""

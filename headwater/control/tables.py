@@ -383,7 +383,7 @@ def reachable(where: str) -> Iterator[None]:
         ) from None
     except DatabaseError as error:
         raise DeploymentError(
-            f"the store rejects the query:  {_short(error)}", where=where, hint="give the --store of Headwater"
+            f"the store rejects the query: {_short(error)}", where=where, hint="give the --store of Headwater"
         ) from None
 
 

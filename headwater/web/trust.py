@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from headwater.app import deployments, running
+from headwater.app import deployments, loading
 from headwater.app.loading import LoadedDataflow
 from headwater.continuum.model import Continuum, Zone
 from headwater.core.errors import DataflowError, Denied
@@ -27,7 +27,7 @@ def check_dataflow(dataflow: Dataflow, *, trusted: bool) -> None:
     if trusted:
         return
     try:
-        running.check_trust(LoadedDataflow(dataflow, "the request", is_code=False), trust_code=False)
+        loading.check_trust(LoadedDataflow(dataflow, "the request", is_code=False), trust_code=False)
     except DataflowError as error:
         raise Denied(error.what, where=error.where, hint=_HINT) from error
     for operator in dataflow.operators:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headwater.app import observe, pools, running, stores
+from headwater.app import loading, observe, pools, stores
 from headwater.control import tables
 from headwater.control.sharing import Role
 from headwater.testing.nodes import SimulatedNodes
@@ -64,7 +64,7 @@ def until(true: Callable[[], bool]) -> None:
 
 def flow(*places: str, **options: Any) -> dict[str, Any]:
     """Give the dataflow `tiny` as a document."""
-    return running.load_dataflow(tiny(*places, **options)[0]).dataflow.to_data()
+    return loading.load_dataflow(tiny(*places, **options)[0]).dataflow.to_data()
 
 
 @contextmanager

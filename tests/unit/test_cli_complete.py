@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headwater.app import running, stores
+from headwater.app import loading, running, stores
 from headwater.cli import complete
 from headwater.cli.app import app
 from headwater.control import tables
@@ -41,7 +41,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     assert opened.hold("test", 60)
     for name in ("tiny", "tall"):
         (tmp_path / f"{name}.py").write_text(FLOW.format(name=name))
-        loaded = running.load_dataflow(f"{name}.py").dataflow
+        loaded = loading.load_dataflow(f"{name}.py").dataflow
         opened.want(name, "run", build(loaded, running.load_continuum(ROOT / "tests/unit/acme.yaml")))
         begin(opened, name)
     opened.close()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from headwater import cli
 from headwater.agent.agents import Agents
-from headwater.app import deployments, observe, running, stores
+from headwater.app import deployments, loading, observe, running, stores
 from headwater.app.client import Client, PlanRequest
 from headwater.cli import control
 from headwater.continuum.model import Node
@@ -284,7 +284,7 @@ def test_the_store_comes_from_option_environment_or_habit(monkeypatch: pytest.Mo
 
 def test_what_was_shown_is_what_is_stored() -> None:
     flow, _, continuum = tiny()
-    asked = PlanRequest(dataflow=running.load_dataflow(flow).dataflow, continuum=running.load_continuum(continuum))
+    asked = PlanRequest(dataflow=loading.load_dataflow(flow).dataflow, continuum=running.load_continuum(continuum))
     shown = Client().propose(asked)
     assert shown.change.version == 0 and Client().apply(shown) == 1
     for after in (None, 0):  # as it was shown for, by default

@@ -340,7 +340,7 @@ def test_what_nobody_may_approve_any_more(store: Store) -> None:
     number = decided(store, base)
     store.want("f", "stop")
     code, _, err = invoke("approve", str(number), "--yes")
-    assert code == 6 and "not in force any more" in err and "headwater history f" in err
+    assert code == 6 and "no longer active" in err and "headwater history f" in err
     assert store.deployment("f").version == 2
 
 

@@ -129,7 +129,7 @@ def test_what_a_node_does_not_know_any_more_is_told_once(site: Site) -> None:
     before = site.zones.calls
     look(site)
     look(site)
-    assert told(site) == ["drift: AD@S1 is not known on S1 any more"] and site.zones.calls == before
+    assert told(site) == ["drift: AD@S1 is no longer known on S1"] and site.zones.calls == before
 
 
 def test_a_change_under_way_is_not_disturbed(site: Site) -> None:

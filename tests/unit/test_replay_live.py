@@ -175,14 +175,14 @@ def test_mistakes_of_the_caller(zones: Zones) -> None:
     for ids, records, says in (
         ([], {}, "not a list of 1 to"),
         (["x"], {}, "not a dead letter's id: .*'x'"),
-        ([id_], {"0" * 16: GOOD}, "which is not to be replayed"),
+        ([id_], {"0" * 16: GOOD}, "which is not replayed"),
     ):
         with pytest.raises(DeploymentError, match=says):
             deadletters.replay("f", ids, records=records)
     with pytest.raises(DeploymentError, match="no deployment 'g'"):
         deadletters.replay("g", [id_])
     (found,) = deadletters.replay("f", ["0" * 16])
-    assert found.outcome == "unknown" and str(found.reason).startswith("no such letter")
+    assert found.outcome == "unknown" and str(found.reason).startswith("no such dead letter")
 
 
 def test_more_letters_than_one_request_takes(zones: Zones, monkeypatch: pytest.MonkeyPatch) -> None:

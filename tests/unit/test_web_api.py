@@ -191,7 +191,7 @@ def test_decisions_are_listed_shown_and_answered(client: Client, tiny: dict[str,
     wanted = client.ask(f"/decisions/{first}/approve")
     client.settled(name, wanted["wanted"])
     late = client.ask(f"/decisions/{gone}/approve", None, 409)
-    assert "not in force any more" in late["detail"]
+    assert "no longer active" in late["detail"]
     assert client.ask(f"/decisions/{second}/approve", None, 409)
     assert client.see("/decisions", params={"state": "rejected"})[-1]["id"] == second
     assert client.see(f"/decisions/{gone + 1}", 404)["type"] == "urn:headwater:problem:missing"

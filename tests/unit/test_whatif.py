@@ -119,10 +119,10 @@ def test_what_was_left_for_a_limit_may_come_back_where_that_is_gone(begin: Begin
 
 def test_without_samples_it_goes_by_the_profile_and_says_so(begin: Begin) -> None:
     loop = begin()
-    with pytest.raises(DeploymentError, match="'trips' gives was not measured yet") as refused:
+    with pytest.raises(DeploymentError, match="the rate of 'trips' was not measured yet") as refused:
         suppose()
     assert "trips=500" in str(refused.value.hint)
-    with pytest.raises(DeploymentError, match="2 times what"):
+    with pytest.raises(DeploymentError, match="2 times an unknown rate"):
         suppose("2x")
     found = suppose("trips=2000")
     assert (found.basis, found.measured_at) == ("profile", None)
@@ -158,7 +158,7 @@ def test_a_deployment_that_never_ran_or_is_not_there_is_refused(begin: Begin) ->
     with pytest.raises(DeploymentError, match="no deployment 'three'"):
         suppose(name="three")
     loop.store.want("three", "run", loop.world.plan)
-    with pytest.raises(DeploymentError, match="not in force yet"):
+    with pytest.raises(DeploymentError, match="not running yet"):
         suppose(name="three")
 
 

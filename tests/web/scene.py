@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.adapt.slo import SLO
-from headwater.app import deployments, observe, running
+from headwater.app import deployments, loading, observe, running
 from headwater.control.store import Store
 from headwater.plan import edit
 from headwater.plan.deployment import Deployment
@@ -37,7 +37,7 @@ def apply(place: str, directory: Path) -> int:
     """Want the dataflow, and give its version."""
     flow = directory / "flow.py"
     flow.write_text(FLOW)
-    loaded = running.load_dataflow(str(flow)).dataflow
+    loaded = loading.load_dataflow(str(flow)).dataflow
     plan = running.plan(loaded, running.load_continuum(str(ROOT / "tests/unit/acme.yaml")))
     return deployments.apply(plan, place)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headwater.app import deployments, running
+from headwater.app import deployments, loading, running
 from headwater.continuum.model import Continuum
 from tests.web import scene
 from tests.web.test_dashboard import expect, unit
@@ -77,7 +77,7 @@ def look(real: Server, browser: Open, shot: Callable[[Page, str], None]) -> None
     flow = real.directory / "flow.py"
     text = scene.FLOW.replace('"in/{location}"', f'"{real.directory}/in/{{location}}"')
     flow.write_text(text.replace('["L1", "L2", "L3", "L4", "L5"]', '["L1"]'))
-    version = deployments.apply(running.plan(running.load_dataflow(str(flow)).dataflow, SMALL), real.place)
+    version = deployments.apply(running.plan(loading.load_dataflow(str(flow)).dataflow, SMALL), real.place)
 
     page = browser(real.url)
     expect(unit(page, "warm@E1")).to_have_attribute("aria-label", re.compile("running"), timeout=STARTS)

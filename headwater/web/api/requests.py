@@ -15,7 +15,6 @@ from headwater.plan.profile import Profile
 from headwater.plan.steps import CanarySettings
 
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$"
-PRINTED = r"^[^\x00-\x1f\x7f\ud800-\udfff]+$"
 MOST = 2**31 - 1
 """Versions and numbers at most: the store has no greater ones."""
 
