@@ -197,7 +197,7 @@ class Agent:
         transfer = load(StateTransfer, body.get("transfer"), what="a state transfer")
         names = [str(name) for name in body.get("saved") or ()]
         if not all(n == "" or _NAME.fullmatch(n) for n in names) or len(names) != len(transfer.source_units):
-            raise DeploymentError(f"not the names of what was saved: {names}", where=self.node)
+            raise DeploymentError(f"not names of saved states: {names}", where=self.node)
         return transfer, names
 
     def _warm_up(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:

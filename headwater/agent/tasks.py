@@ -500,7 +500,7 @@ class NodeTasks:
         with ThreadPoolExecutor(max(1, len(self._tasks))) as pool:
             list(pool.map(end, list(self._tasks)))
 
-    # ------------------------------------------------------------ what is seen
+    # ------------------------------------------------------------ observation
 
     def progress(self, *, stopped: bool = False) -> Progress:
         """Return the progress of this node's units, channels and links; ``stopped``: do not call Spark."""

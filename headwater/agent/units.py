@@ -438,7 +438,7 @@ class Units:
             self.need_spark()
             return running.failure(work.unit.id) is None and not stop.is_set()
 
-    # ------------------------------------------------------------ what is seen
+    # ------------------------------------------------------------ observation
 
     @contextlib.contextmanager
     def asking_spark(self) -> Iterator[None]:

@@ -53,9 +53,9 @@ def load_dataflow(reference: str) -> LoadedDataflow:
             found = found.build()
     if not isinstance(found, Dataflow):
         raise DataflowError(
-            f"{name or 'build'} gives {type(found).__name__}, not a dataflow",
+            f"{name or 'build'} returns {type(found).__name__}, not a dataflow",
             where=file,
-            hint="return hw.flow(...), or what its build() gives",
+            hint="return hw.flow(...), or the value of its build()",
         )
     return LoadedDataflow(found, str(path), path.parent)
 

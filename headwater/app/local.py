@@ -270,7 +270,7 @@ class LocalRun:
         for future in done.values():
             future.result()
 
-    # ------------------------------------------------------------ what is seen
+    # ------------------------------------------------------------ observation
 
     def progress(self) -> Progress:
         """Return the deployment's state; raise Unavailable if its Spark has ended by itself."""
@@ -363,7 +363,7 @@ def take_over(plan: DeploymentPlan, layout: Layout, store: Store) -> None:
         ) from error
     if keys != dict(plan.dataflow.keys) or units.keys() != {u.id for u in plan.units}:
         changed = sorted(o for o in keys | dict(plan.dataflow.keys) if keys.get(o) != plan.dataflow.keys.get(o))
-        what = f"changed: {', '.join(changed[:5])}" if changed else "the same operators, placed otherwise"
+        what = f"changed: {', '.join(changed[:5])}" if changed else "the same operators, with another placement"
         raise DeploymentError(
             f"the directory holds a deployment of another plan, by an older version ({what})",
             where=str(layout.root),

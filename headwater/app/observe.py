@@ -105,7 +105,7 @@ def watch(
                 stop.wait(every)
 
 
-# ---------------------------------------------------------------- what is remembered between looks
+# ---------------------------------------------------------------- caches
 
 
 @dataclass(frozen=True)

@@ -250,7 +250,7 @@ def _watch(
             for unit in progress.failed:
                 what, _, hint = (unit.error or f"unit {unit.unit} failed").partition("\n  -> ")
                 raise RuntimeFailure(
-                    what, hint=hint or "correct the cause and run again: it goes on from its last batch"
+                    what, hint=hint or "correct the cause and run again: it continues from its last batch"
                 )
             if drain and ended.is_set():
                 return True

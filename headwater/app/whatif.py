@@ -112,10 +112,10 @@ def _read_rate(text: str) -> RateChange:
     except ValueError:
         amount = math.nan
     if not 0 <= amount < math.inf or (at and not location) or (not source and "=" in text):
-        raise QuantityError(f"{text!r} is no rate", hint=_RATE_FORMS)
+        raise QuantityError(f"{text!r} is not a rate", hint=_RATE_FORMS)
     times = number != value.strip()
     if not times and not source:
-        raise QuantityError(f"{text!r} is of which source?", hint=_RATE_FORMS)
+        raise QuantityError(f"{text!r} has no source", hint=_RATE_FORMS)
     return RateChange(value=amount, times=times, source=source or None, location=location or None)
 
 
@@ -129,7 +129,7 @@ def _read_link(text: str) -> LinkChange:
             except QuantityError:
                 continue
             if name in found:
-                raise QuantityError(f"{text!r} gives its {name} twice", hint=_LINK_FORMS)
+                raise QuantityError(f"{text!r} has two values for its {name}", hint=_LINK_FORMS)
             found[name] = value
             break
         else:
@@ -141,7 +141,7 @@ def _read_link(text: str) -> LinkChange:
     return LinkChange(zone=zone, **found)
 
 
-# ---------------------------------------------------------------- what is known
+# ---------------------------------------------------------------- known costs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -369,7 +369,7 @@ def _assumed(plan: DeploymentPlan, facts: Facts) -> tuple[str, ...]:
     return (*Known(plan.dataflow, facts.profile).assumed, *missing)
 
 
-# ---------------------------------------------------------------- what is supposed
+# ---------------------------------------------------------------- suppositions
 
 
 def _places(plan: DeploymentPlan) -> dict[str, list[str]]:

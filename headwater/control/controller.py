@@ -178,7 +178,7 @@ class Controller:
         return True
 
     def release(self) -> None:
-        """Give the lease back."""
+        """Release the lease."""
         self._store.release(self._holder)
 
     def _keep_lease(self, stop: threading.Event) -> None:

@@ -35,7 +35,7 @@ class DatabaseReader:
         """Open an existing store; migrate one of an older version."""
         url = t.url_of(store_url)
         if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
-            raise t.NoStore("no store here", where=t.shown(url), hint="`headwater apply` makes one")
+            raise t.NoStore("no store here", where=t.shown(url), hint="`headwater apply` creates one")
         store = cls(store_url)
         with store._reading() as connection:
             older = t.is_older(connection, where=store.where)

@@ -70,7 +70,7 @@ class MemoryReader(DatabaseReader):
     def learned(self, name: str) -> Learned | None:
         """Return what the controller has learned of a running deployment; None before that."""
         found = self._document(name, "learned")
-        return None if found is None else load(Learned, found, what="what was learned")
+        return None if found is None else load(Learned, found, what="learned costs")
 
     def known(self, name: str) -> Learned:
         """Return what the controller has learned of a deployment, or its profile before that."""

@@ -145,7 +145,7 @@ class Policy:
         if slo.mode == "auto" and not found and now - ended > slo.settle + SEEN:
             self._look_ahead(record.name, watched, case, now)
 
-    # ------------------------------------------------------------ what is known
+    # ------------------------------------------------------------ measurements
 
     def _case(self, record: DeploymentRecord, slo: SLO, watched: _Watched, ended: float) -> Case | None:
         """Collect the input of a decision; None while too little was measured since the last change."""
@@ -220,7 +220,7 @@ class Policy:
             self._store.keep_learned(self._holder, name, watched.learned)
             watched.saved_at = now
 
-    # ------------------------------------------------------------ what was decided
+    # ------------------------------------------------------------ outcomes
 
     def _follow(self, decisions: Sequence[Decision], changes: Sequence[Change]) -> tuple[Decision, ...]:
         """Update decisions by the outcome of their desired states; return the open ones."""

@@ -359,7 +359,7 @@ def _has(connection: Connection, table: Table, column: str) -> bool:
 def is_older(connection: Connection, *, where: str) -> bool:
     """Return whether a store needs a migration; refuse a database that is not a store, or has another version."""
     if not inspect(connection).has_table(meta.name):
-        raise NoStore("no store here", where=where, hint="`headwater apply` makes one")
+        raise NoStore("no store here", where=where, hint="`headwater apply` creates one")
     found = connection.execute(select(meta.c.schema)).scalar()
     if found != SCHEMA and found not in UPGRADED:
         raise DeploymentError(

@@ -1,4 +1,4 @@
-"""Metrics and decisions as a terminal shows them; computes nothing."""
+"""Terminal output of metrics and decisions; computes nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headwater.render.bars import course
 def metrics_view(name: str, found: Metrics) -> RenderableType:
     """Show units and their operators, hosts, links, and the course of rate and latency."""
     if found.since is None or found.until is None:
-        return Text(f"{name}: nothing was measured yet; `headwater up` does")
+        return Text(f"{name}: nothing was measured yet; start `headwater up`")
     over = format_duration(round(found.until - found.since, 1))
     title = Text(f"{name}, over the last {over}", style="bold")
     parts: list[RenderableType] = [title, _rows(found.units), Text(""), _times(found.units)]
@@ -101,7 +101,7 @@ def _links(links: Sequence[LinkMetrics]) -> Table:
 
 
 def _courses(moments: Sequence[Moment]) -> Iterator[Text]:
-    """Draw the course of rate and latency, with the least, the most and the last of each."""
+    """Draw the course of rate and latency, with the lowest, highest and newest value of each."""
     for label, key, write in (("Rows/s read", "rows_per_s", _rate), ("Latency p95", "latency_s", _time)):
         values = [getattr(m, key) for m in moments]
         known = [v for v in values if v is not None]
@@ -114,7 +114,7 @@ def _courses(moments: Sequence[Moment]) -> Iterator[Text]:
 
 
 def model_view(name: str, kinds: Mapping[str, Sequence[Compared]]) -> RenderableType:
-    """Hold what was predicted of a deployment against what is measured."""
+    """Show predictions beside measurements of a deployment."""
     shown: Mapping[str, Callable[[float | None], str]] = {"latency": _time, "load": _percent, "bytes": _size}
     table = _table("", "Predicted", "Measured", "Error")
     for kind, pairs in kinds.items():
@@ -129,13 +129,13 @@ def model_view(name: str, kinds: Mapping[str, Sequence[Compared]]) -> Renderable
 
 
 def decision_line(decision: Decision) -> str:
-    """Say in a line what was decided and what became of it."""
+    """Describe a decision and its outcome in a line."""
     version = f", version {decision.version}" if decision.version is not None else ""
     return f"decision {decision.id}: {decision.why}: {decision.state}{version}"
 
 
 def decision_view(decision: Decision) -> RenderableType:
-    """Show a decision: the SLO and measured, what could have been done, and what happened after."""
+    """Show a decision: the SLO, the measurements, the alternatives, and the outcome."""
     data = decision.data
     parts: list[RenderableType] = [
         Text(f"decision {decision.id} on {decision.deployment}: {decision.state}", style="bold"),
@@ -143,7 +143,7 @@ def decision_view(decision: Decision) -> RenderableType:
         Text(decision.why),
         Text(""),
     ]
-    if words := _slo(data.get("slo") or data.get("promise")):  # as older versions stored it
+    if words := _slo(data.get("slo") or data.get("promise")):  # the form of older versions
         parts.append(Text(f"SLO: {words}"))
     parts += [Text(f"{label}: {text}") for label, text in _measured(_mapping(data.get("measured")))]
     if rates := _rates(_mapping(_mapping(data.get("forecast")).get("rates"))):
@@ -187,7 +187,7 @@ def _measured(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def options_view(data: Mapping[str, Any], *, unchosen: str) -> list[RenderableType]:
-    """Tabulate what runs and what could run instead; the chosen one is marked."""
+    """Tabulate the active plan and its alternatives; the chosen one is marked."""
     others = data.get("alternatives")
     current, chosen = _mapping(data.get("current")), data.get("chosen")
     rows = [("as it is", current)] if current else []
@@ -276,7 +276,7 @@ def _shares(loads: Any) -> str:
 
 
 def _rates(rates: Mapping[str, Any]) -> str:
-    """Write rows/s by source and location."""
+    """Format rows/s by source and location."""
     found = [
         f"{source}{'' if place == '*' else f' at {place}'} {_rate(rate)} rows/s"
         for source, own in rates.items()
