@@ -236,7 +236,7 @@ def test_status_stop_and_go_on() -> None:
     code, out, _ = invoke("status")
     assert code == 0 and "tiny  version 1  wanted" in out and "`headwater up` does" in out
     code, out, _ = invoke("explain", "tiny")
-    assert "not begun yet" in out
+    assert "has not begun yet" in out
     assert json.loads(invoke("explain", "tiny", "--json")[1]) is None
     with controller() as zones:
         deployments.follow("tiny", 1, every=0.05)

@@ -116,5 +116,5 @@ def test_up_says_what_it_says_as_json() -> None:
         up.send_signal(signal.SIGINT)
         out, said = up.communicate(timeout=60)
     lines = [json.loads(line) for line in out.splitlines()]
-    assert lines[-1]["text"] == "stopped; all units run on" and lines[-1]["at"] > 0
+    assert lines[-1]["text"] == "stopped; all units keep running" and lines[-1]["at"] > 0
     assert (up.returncode, said) == (0, "")

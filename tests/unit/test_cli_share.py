@@ -54,7 +54,7 @@ def test_dataflows_come_are_seen_and_go() -> None:
         code, _, err = invoke("remove", "one", "--owner", "team-a", "--wait")
         assert code == 0 and "run on for others" in err, err
         code, _, err = invoke("defragment", "--wait")
-        assert code == 0 and "commons is put together" in err, err
+        assert code == 0 and "commons is defragmented" in err, err
         code, _, err = invoke("remove", "two", "--owner", "team-b", "--wait")
         assert code == 0, err
     code, _, err = invoke("shared")

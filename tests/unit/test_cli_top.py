@@ -58,7 +58,7 @@ def test_once_shows_everything(store: Store) -> None:
     lines = result.stdout.splitlines()
     assert first_words(lines, "Deployment") == [f"d{n}" for n in range(5)]
     assert len(first_words(lines, "Zone")) == 20 and len(first_words(lines, "Link")) == 19
-    assert "nobody acts on the store: `headwater up` does" in result.stdout
+    assert "no controller acts on the store: start one with `headwater up`" in result.stdout
     view = observe.look()
     one = next(d for d in view.deployments if d.name == "d0")
     row = next(line for line in lines if line.startswith("d0 ")).split()
@@ -173,7 +173,7 @@ def test_without_a_store_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     lines = shown(Top(view=View(at=time.time(), store="s.db", error="no store here\n  -> make one")))
     assert "no store here" in lines and not any("no deployments" in line for line in lines)
     empty = shown(Top(view=View(at=time.time(), store="s.db", controller="me")))
-    assert any("no deployments: `headwater apply` makes one" in line for line in empty)
+    assert any("no deployments: create one with `headwater apply`" in line for line in empty)
 
 
 def test_what_was_seen_stays_when_the_store_is_gone(store: Store) -> None:

@@ -108,7 +108,7 @@ def test_no_such_file(reference: str) -> None:
 def test_a_file_without_dataflow(tmp_path: Path) -> None:
     with pytest.raises(DataflowError, match="no dataflow in the file"):
         loading.load_dataflow(written(tmp_path, "x = 1\n"))
-    with pytest.raises(DataflowError, match="gives int, not a dataflow"):
+    with pytest.raises(DataflowError, match="returns int, not a dataflow"):
         loading.load_dataflow(written(tmp_path, "def build():\n    return 1\n"))
     with pytest.raises(DataflowError, match="neither Python nor JSON"):
         loading.load_dataflow(written(tmp_path, "", "flow.txt"))

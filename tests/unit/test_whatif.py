@@ -250,7 +250,7 @@ def test_it_is_shown(begin: Begin) -> None:
     code, out, err = invoke("what-if", "two", "--rate", "20x")
     assert code == 0, err
     for text in (
-        "two, if all sources: 20 times the rows", "foretold by what was measured until", "Then, changed",
+        "two, if all sources: 20 times the rows", "predicted from measurements until", "Then, changed",
         "rows/s of trips at nyc", "2,000", "load of pi (kerb)", "over kerb-cloud", "light to cloud: chosen",
         "light to cloud keeps to all limits", "light to cloud would be:", "start result@cloud: 'light' added",
     ):  # fmt: skip
@@ -266,5 +266,5 @@ def test_it_is_shown(begin: Begin) -> None:
 def test_what_is_not_measured_is_said(begin: Begin) -> None:
     loop = begin(SLO(mode="off"))
     out = invoke("what-if", "two", "--rate", "trips=10")[1]
-    assert "foretold by its profile" in out and "assumed: cost of 'result'" in out
+    assert "predicted from its profile" in out and "assumed: cost of 'result'" in out
     assert "no limit would be broken" in out and loop.decisions() == ()
