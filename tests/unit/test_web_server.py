@@ -60,7 +60,7 @@ def test_where_all_are_taken_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_on_trial_it_listens_on_this_machine_only() -> None:
-    with pytest.raises(DeploymentError, match="nobody has a token"), serving(None, "0.0.0.0", 0):
+    with pytest.raises(DeploymentError, match="no owner has a token"), serving(None, "0.0.0.0", 0):
         pass
     mine = token("a")
     with serving(None, "0.0.0.0", 0) as url:

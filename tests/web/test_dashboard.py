@@ -64,7 +64,7 @@ def test_from_nothing_to_a_fission_that_was_approved(serve: Serve, browser: Open
     expect(page.get_by_text("Nothing runs yet")).to_be_hidden()
     assert unit(page, "warm@E5").count() == 1
     scene.until_runs(server.store_url, version)
-    expect(unit(page, "means@S1")).to_have_attribute("aria-label", re.compile(r"/s, \d+ rows wait"))
+    expect(unit(page, "means@S1")).to_have_attribute("aria-label", re.compile(r"/s, lag \d+ rows"))
     shot(page, "dashboard-map")
 
     # A unit tells of its operators, schema, state and lag.
@@ -116,7 +116,7 @@ def test_a_proposal_is_rejected(serve: Serve, browser: Open) -> None:
     number = scene.propose_fission(server.store_url)
     page = browser(f"{server.url}/proposals/{number}")
     page.get_by_role("button", name="Reject").click()
-    expect(page.get_by_text("Rejected: all stays as it is.")).to_be_visible()
+    expect(page.get_by_text("Rejected: nothing changes.")).to_be_visible()
     expect(page.get_by_role("button", name="Reject")).to_be_hidden()
     with stores.existing(server.store_url) as store:
         assert store.decision(number).state == "rejected" and store.deployment("machines").version == 1

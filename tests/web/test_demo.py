@@ -93,7 +93,7 @@ def look(real: Server, browser: Open, shot: Callable[[Page, str], None]) -> None
         page.wait_for_timeout(3000)
     shot(page, "dashboard-letters")
     row.get_by_role("button", name="Replay…").click()
-    page.get_by_label("The record as it should be").fill("7,2026-01-01T08:00:00Z,55.0")
+    page.get_by_label("The corrected record").fill("7,2026-01-01T08:00:00Z,55.0")
     page.get_by_role("button", name="Replay", exact=True).click()
     expect(page.get_by_text("replayed", exact=True)).to_be_visible()
 
@@ -106,7 +106,7 @@ def look(real: Server, browser: Open, shot: Callable[[Page, str], None]) -> None
     page.get_by_label("Rates").fill("3x")
     told = page.get_by_role("heading", name=re.compile("Supposed: .*3 times"))
     for _ in range(20):  # rates are known some seconds after a change
-        page.get_by_role("button", name="Foretell").click()
+        page.get_by_role("button", name="Predict").click()
         page.wait_for_timeout(3000)
         if told.is_visible():
             break
