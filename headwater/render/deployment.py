@@ -251,7 +251,7 @@ def _buffers(progress: Progress) -> Iterator[Text]:
         lasts = channel.lasts_s if channel.lasts_s is not None else channel.would_last()
         if lasts is None or (zone not in down and channel.lasts_s is None):
             continue
-        room = f"{format_size(channel.unread_bytes)} of {format_size(channel.limit_bytes or 0)} wait"
+        room = f"{format_size(channel.unread_bytes)} of {format_size(channel.limit_bytes or 0)} unread"
         cut = ", its link is down" if zone in down else ""
         yield Text(f"{channel.channel}: {room}{cut}; lasts {span(lasts)} at this rate", style="yellow")
 

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headwater.app.view import DeploymentSeen, HostSeen, LinkSeen, View, ZoneSeen
-from headwater.core.quantity import format_duration, format_size
+from headwater.core.quantity import format_duration
+from headwater.render import figures
 from headwater.render.deployment import PHASE_STYLE, span
 
 Order = Literal["name", "rate", "lag", "latency", "cores"]
@@ -65,7 +66,7 @@ class Top:
             _Part(
                 what="zones",
                 columns=("Zone", "Layer"),
-                figures=("Units", "Rows/s", "Lag", "Cores", "Of", "Load", "Heard"),
+                figures=("Units", "Rows/s", "Lag", "Cores", "Of", "Load", "Report"),
                 rows=[_zone(z, view.at) for z in _zones(view, self.order)],
             ),
             _Part(
@@ -189,9 +190,9 @@ def _deployment(one: DeploymentSeen, cores: float | None) -> list[RenderableType
         Text(phase, style=PHASE_STYLE[one.phase]),
         str(one.version),
         units,
-        _figure(one.rows_per_s),
+        figures.rate(one.rows_per_s),
         "-" if one.lag is None else f"{one.lag:,}",
-        Text(_time(one.latency_p95_s), style="red" if late else ""),
+        Text(figures.duration(one.latency_p95_s), style="red" if late else ""),
         Text(has_slo, style="red" if one.broken else "green" if one.has_slo else ""),
         "-" if cores is None else f"{cores:.2f}",
         f"{one.dead_letters:,}",
@@ -215,7 +216,7 @@ def _zone(one: ZoneSeen, now: float) -> list[RenderableType]:
         Text(one.name, style="bold"),
         one.layer,
         str(len(one.units)),
-        _figure(sum(rates) if rates else None),
+        figures.rate(sum(rates) if rates else None),
         f"{sum(lags):,}" if lags else "-",
         f"{sum(used):.2f}" if used else "-",
         f"{sum(cores):g}" if cores else "-",
@@ -228,10 +229,10 @@ def _link(one: LinkSeen) -> list[RenderableType]:
     up = {True: Text("up", style="green"), False: Text("down", style="bold red"), None: Text("-")}
     return [
         Text(one.link, style="bold"),
-        _size(one.bytes_per_s),
-        _size(one.capacity_bytes_per_s),
+        figures.size(one.bytes_per_s),
+        figures.size(one.capacity_bytes_per_s),
         _share(one.used),
-        _time(one.delay_s),
+        figures.duration(one.delay_s),
         up[one.up],
     ]
 
@@ -248,18 +249,6 @@ def _cores(view: View) -> dict[str, float]:
 def _load(hosts: Sequence[HostSeen]) -> float | None:
     """Return the load of a zone's busiest host."""
     return max((h.load for h in hosts if h.load is not None), default=None)
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def _time(value: float | None) -> str:
-    return "-" if value is None else format_duration(value)
-
-
-def _size(value: float | None) -> str:
-    return "-" if value is None else format_size(round(value))
 
 
 def _share(value: float | None) -> Text:

@@ -179,7 +179,7 @@ def test_without_a_store_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_what_was_seen_stays_when_the_store_is_gone(store: Store) -> None:
     view = replace(observe.look(), error="the store cannot be used")
     lines = shown(Top(view=view))
-    assert "the store cannot be used" in lines and any("was seen at" in line for line in lines)
+    assert "the store cannot be used" in lines and any("last read at" in line for line in lines)
     assert "d0" in first_words(lines, "Deployment")
     assert not any("nobody acts" in line for line in lines)
 
