@@ -189,7 +189,7 @@ class Replayed:
 
     ``target``: the file or topic that its record went to; ``at``: when.
 
-    ``unknown``: there is no such dead letter here.
+    ``unknown``: there is no such letter here.
     """
 
     id: str
