@@ -36,7 +36,7 @@ import pyarrow as pa
 from benchmarks import common
 from examples.taxi import flow as taxi
 from examples.taxi import generate
-from headwater.app import deployments
+from headwater.app import deployments, observe
 from headwater.app.client import Client
 from headwater.channels.filelog import FileLog
 from headwater.continuum.model.model import Continuum
@@ -150,7 +150,7 @@ class Trial:
         """Wait until a version is in force; give the journal of the change."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            (now,) = deployments.status(NAME, self.store)
+            (now,) = observe.status(NAME, self.store)
             if now.observed_version >= version:
                 if now.change is None or now.change.outcome != "done":
                     raise SystemExit(f"the change failed: {now.change}")

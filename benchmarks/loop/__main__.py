@@ -36,7 +36,7 @@ from benchmarks.loop.workload import CUTS, LOCATION, NAME, Feed, Phase, flow, ph
 from benchmarks.loop.zones import CLOUD, Zones, continuum
 from benchmarks.netlab import Lab
 from headwater.adapt.slo import SLO
-from headwater.app import deployments, objectives, running
+from headwater.app import deployments, objectives, observe, running
 from headwater.channels.filelog import FileLog
 from headwater.control.store import Store
 from headwater.core.jsonform import dump
@@ -189,7 +189,7 @@ class Trial:
     def _wait_until_calm(self) -> None:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
-            (now,) = deployments.status(NAME, self._zones.store)
+            (now,) = observe.status(NAME, self._zones.store)
             if now.phase == "running" and now.observed_version == now.version:
                 return
             time.sleep(0.2)

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.common import ROOT
 from benchmarks.netlab import Lab
 from headwater.agent.agents import running_agent
-from headwater.app import deployments
+from headwater.app import observe
 from headwater.channels.wire import TOKEN_ENV
 from headwater.continuum.model import Continuum
 from headwater.core.errors import RuntimeFailure
@@ -92,7 +92,7 @@ class Zones:
         """Wait until a version is in force."""
         deadline = time.monotonic() + _PATIENCE
         while True:
-            found = deployments.status(None, self.store)
+            found = observe.status(None, self.store)
             if found and found[0].observed_version >= version:
                 change = found[0].change
                 if change is None or change.outcome != "done":

@@ -19,7 +19,7 @@ import psutil
 from benchmarks import common
 from benchmarks.reuse.city import LOCATION, Feed, dataflow
 from benchmarks.reuse.workloads import Trace, trace, workload
-from headwater.app import deployments, pools
+from headwater.app import deployments, pools, stores
 from headwater.continuum.model import Continuum
 from headwater.core.errors import HeadwaterError, Unavailable
 from headwater.core.metrics import UnitProgress
@@ -99,7 +99,7 @@ class City:
     def _wait(self, name: str, version: int) -> None:
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
-            with deployments.existing(self.store) as store:
+            with stores.existing(self.store) as store:
                 record = store.find(name)
                 if record is not None and record.observed_version >= version:
                     last = store.changes(name)[-1]
@@ -112,7 +112,7 @@ class City:
     def counts(self) -> dict[str, int]:
         """Count what is deployed: tasks, queries, channels."""
         tasks = queries = channels = 0
-        with deployments.existing(self.store) as store:
+        with stores.existing(self.store) as store:
             for record in store.deployments():
                 plan = store.active_plan(record.name) if record.phase == "running" else None
                 if plan is not None:
@@ -134,7 +134,7 @@ class City:
 
     def _units(self) -> list[UnitProgress]:
         """Give what is known of all units that run."""
-        with deployments.existing(self.store) as store:
+        with stores.existing(self.store) as store:
             return [
                 unit
                 for record in store.deployments()

@@ -1,1 +1,1 @@
-"""A node's agent: it runs the units that it is told to."""
+"""A node's agent: it runs the units that the controller orders."""

@@ -1,7 +1,7 @@
-"""A node's agent: carries out what it is told, remembers it, and goes on alone when nobody is there.
+"""A node's agent: executes orders, stores them, and continues alone without a controller.
 
-What it was told last of each unit is on its own disk. So after a restart, of the agent or of the
-machine, with or without a link, its units go on; queries that still run are adopted.
+Its newest order for each unit is on its own disk. After a restart of the agent or the machine,
+with or without a link, its units continue; queries that still run are adopted.
 
 Directory of an agent::
 
@@ -49,15 +49,15 @@ from headwater.state.savedstate import StateStore
 
 _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,300}")
-_LOOK = 1.0  # seconds between two looks at what runs
-_SAVE = 5.0  # seconds between two notes of the units' totals
+_LOOK = 1.0  # seconds between two checks of the units
+_SAVE = 5.0  # seconds between two writes of the units' totals
 
 
 class Agent:
     """The units, channels and Spark of one node. Its methods may be called from many threads.
 
-    ``offers``: the capabilities of its host; None where it stands in for whatever the plan counts on.
-    ``share``: it does so for all nodes, whose channels are in one directory.
+    ``offers``: the capabilities of its host; None where it accepts every requirement of the plan. ``share``: it acts
+    for all nodes, whose channels are in one directory.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Agent:
     # ------------------------------------------------------------ life
 
     def begin(self) -> None:
-        """Go on with what was to run when the agent ended last."""
+        """Resume the units that were to run when the agent last ended."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for name in self._remembered():
             self._open(name)
@@ -105,7 +105,7 @@ class Agent:
         write_atomically(self.directory / "terms.json", json.dumps(terms))
 
     def end(self, *, units: bool) -> None:
-        """End the agent; with ``units`` the queries and their Spark as well, at a batch boundary."""
+        """End the agent; with ``units`` also the queries and their Spark, at a batch boundary."""
         self._stopping.set()
         with self._lock:
             for deployed in self._deployed.values():
@@ -114,7 +114,7 @@ class Agent:
                 self._sparks.stop()
 
     def find_log(self, name: str) -> FileLog:
-        """Give the log of a name ``<deployment>/<channel>``, or of a sink: ``<deployment>/sinks/<log>``."""
+        """Return the log named ``<deployment>/<channel>``, or that of a sink: ``<deployment>/sinks/<log>``."""
         parts = name.split("/")
         if len(parts) == 2:
             parts.insert(1, "channels")
@@ -131,7 +131,7 @@ class Agent:
         return {"protocol": PROTOCOL, "node": self.node, "deployments": sorted(self._deployed)}
 
     def actions(self) -> dict[str, Action]:
-        """Give what may be asked, by name; see ``agents.AgentClient`` for the other side."""
+        """Return the handlers of requests, by name; ``agents.AgentClient`` is the other side."""
         return {
             "hello": self._hello,
             "peers": self._meet,
@@ -160,7 +160,7 @@ class Agent:
         }
 
     def _meet(self, body: Mapping[str, Any]) -> None:
-        """Note where other zones' agents are."""
+        """Store the addresses of other nodes' agents."""
         peers = {str(k): str(v) for k, v in dict(body.get("peers") or {}).items()}
         if any(self._peers.get(zone) != address for zone, address in peers.items()):
             self._peers |= peers
@@ -173,14 +173,14 @@ class Agent:
             return self._open(spec.deployment).hold(spec)
 
     def _end(self, body: Mapping[str, Any]) -> None:
-        """Stop what runs under a unit's id."""
+        """Stop any incarnation of a unit."""
         deployed, unit = self._named(body), str(body.get("unit"))
         with deployed.alone(unit):
             self._admit(body, f"{deployed.name}/{unit}")
             deployed.end(unit)
 
     def _report(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Give the state of all deployments, and what was last asked for of each unit."""
+        """Return the progress of all deployments, and the wanted state of each unit."""
         self._admit(body)
         with self._lock:
             here = dict(self._deployed)
@@ -193,33 +193,33 @@ class Agent:
         }
 
     def _transfer(self, body: Mapping[str, Any]) -> tuple[StateTransfer, list[str]]:
-        """Read what a unit takes over, and the names of what was saved of its donors."""
-        transfer = load(StateTransfer, body.get("transfer"), what="what a unit takes over")
+        """Parse a state transfer and the names of the states saved by its sources."""
+        transfer = load(StateTransfer, body.get("transfer"), what="a state transfer")
         names = [str(name) for name in body.get("saved") or ()]
         if not all(n == "" or _NAME.fullmatch(n) for n in names) or len(names) != len(transfer.source_units):
-            raise DeploymentError(f"not the names of what was saved: {names}", where=self.node)
+            raise DeploymentError(f"not names of saved states: {names}", where=self.node)
         return transfer, names
 
     def _warm_up(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:
-        """Run a unit on a trifle, from what its donors keep by now if it takes over anything."""
+        """Run a unit on a sample, with the sources' current state if it takes over any."""
         transferred = self._transfer(body) if body.get("transfer") is not None else None
         with deployed.acting(spec) as units:
             dressed = statetransfer.dress(units, spec, *transferred, self._state_store()) if transferred else None
         warm_up(units, spec, dressed)
 
     def _load(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:
-        """Make a unit's checkpoint of what others have saved."""
+        """Make a unit's checkpoint from saved states."""
         transfer, names = self._transfer(body)
         with deployed.acting(spec) as units:
             statetransfer.load(units, spec, transfer, names, self._state_store())
 
     def _dead_letters(self, body: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Give the first malformed records of a deployment."""
+        """Return the first dead letters of a deployment."""
         letters = read_dead_letters(self._named(body).layout.all_dead_letters)
         return list(itertools.islice(letters, int(body.get("most", 1000))))
 
     def _replay(self, body: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Offer dead letters again to the sources that they came from."""
+        """Replay dead letters to their sources."""
         wanted = read_wanted(body.get("letters"), where=self.node)
         deployed, force = self._named(body), body.get("force") is True
         find = sources_of(deployed.in_force(), deployed.layout)
@@ -227,32 +227,32 @@ class Agent:
         return [dump(replace(one, zone=self.node)) for one in found]
 
     def _preflight(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> None:
-        """Raise what stands in the way of saving what a unit keeps."""
+        """Raise the reason why a unit's state cannot be saved."""
         with deployed.acting(spec) as units:
             statetransfer.preflight(units, spec, self._state_store())
 
     def _save(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> dict[str, int]:
-        """Put what a stopped unit kept where other nodes find it; tell its size."""
+        """Save a stopped unit's state where other nodes find it; return its size."""
         with deployed.acting(spec) as units:
             saved, sent = statetransfer.save(units, spec, self._state_store())
         return {"bytes": saved.bytes, "sent": sent}
 
     def _forget(self, deployed: NodeTasks, spec: UnitSpec, body: Mapping[str, Any]) -> bool:
-        """Delete what is stored of a unit here, and what it left for others."""
+        """Delete all that a unit has stored here, and the state it has saved."""
         statetransfer.remove(deployed.layout, spec.unit)
         return deployed.forget(spec)
 
     def _state_store(self) -> StateStore:
         if self._settings.state_store is None:
             raise DeploymentError(
-                "there is no place to leave state for other units",
+                "there is no store for the state of units",
                 where=self.node,
                 hint="start its agent with --state-store URI, the same for all zones",
             )
         return StateStore(self._settings.state_store)
 
     def _of_unit(self, call: Callable[[NodeTasks, UnitSpec, Mapping[str, Any]], Any], *, alone: bool = False) -> Action:
-        """Answer a request about a unit; ``alone``: nothing else is done with the unit meanwhile."""
+        """Answer a request about a unit; ``alone``: no other request about the unit runs meanwhile."""
 
         def answer(body: dict[str, Any]) -> Any:
             deployed = self._named(body)
@@ -263,19 +263,19 @@ class Agent:
                     self._admit(body)
                     return call(deployed, spec, body)
                 with deployed.alone(spec.id):
-                    # Only now: while it waited for its turn a newer one may have been taken.
+                    # Check only now: while it waited a newer order may have arrived.
                     self._admit(body, f"{deployed.name}/{spec.id}")
                     return call(deployed, spec, body)
 
         return answer
 
     def _admit(self, body: Mapping[str, Any], unit: str | None = None) -> None:
-        """Raise Fenced where a newer order was taken."""
+        """Raise Fenced where a newer order has arrived."""
         with self._fencing:
             self._fence.admit(load(Stamp, body.get("stamp"), what="the stamp of an order"), unit)
 
     def _check_own(self, spec: UnitSpec) -> None:
-        """Refuse a unit of another node, or one that needs what this host does not have."""
+        """Refuse a unit of another node, or one whose requirement the host does not meet."""
         if spec.unit.node != self.node:
             raise DeploymentError(f"unit {spec.id} is not of this node", where=self.node, hint="check the addresses")
         if self.offers is None or not (unmet := spec.requires.unmet(self.offers)):
@@ -287,7 +287,7 @@ class Agent:
         )
 
     def deployed(self, name: str) -> NodeTasks | None:
-        """Give what there is of a deployment."""
+        """Return a deployment's tasks on this node."""
         with self._lock:
             return self._deployed.get(name)
 
@@ -331,7 +331,7 @@ class Agent:
                         deployed.save()
                 except HeadwaterError as error:
                     _LOG.warning("%s: %s", deployed.name, error)
-                except Exception:  # the guard must not die of what nobody thought of
+                except Exception:  # the watching thread must survive any error
                     _LOG.exception("deployment %s", deployed.name)
             self._look_at_hosts()
             if time.monotonic() - saved > _SAVE:

@@ -1,4 +1,4 @@
-"""The way to a zone's agent, and agents on this machine: start them, find them again, end them."""
+"""Clients of nodes' agents, and agents on this machine: start them, find them again, end them."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ from headwater.plan.transfer import StateTransfer
 
 STATE_ENV = "HEADWATER_STATE_STORE"
 LONG_SECONDS = 300.0
-"""For requests that may have to start a Spark first."""
+"""Seconds for requests that may have to start a Spark first."""
 REPORT_SECONDS = 10.0
-"""For the state of a node."""
+"""Seconds for a request of a node's progress."""
 
 STARTING = "starting.pid"
-"""The process of the agent that was started last in a directory, before it says itself where it listens."""
+"""File with the process of the agent last started in a directory, until it writes its own record."""
 START_SECONDS = 30.0
 STOP_SECONDS = 60.0
 
 
 Ask = Callable[[str, Mapping[str, Any], float], Any]
-"""Sends a request to an agent, by name, with a body, for so many seconds; gives its answer."""
+"""Sends a request to an agent: name, body, timeout in seconds; returns the answer."""
 
 
 class AgentClient:
-    """A node, as its agent tells it: a ``NodePort``, and what else is asked of agents.
+    """A node through its agent: a ``NodePort``, and the agent's other requests.
 
-    ``stamps``: of orders; without, only questions can be asked. ``meet``: called with the nodes that a unit
+    ``stamps``: stamps of orders; without them only queries are possible. ``meet``: called with the nodes that a unit
     reads from, before a request about it.
     """
 
@@ -85,7 +85,7 @@ class AgentClient:
         self._order("stop", spec, clean=clean)
 
     def settle(self, spec: UnitSpec) -> None:
-        """Wait until what has arrived on the node so far has gone through a unit."""
+        """Wait until a unit has processed the input that has arrived on the node so far."""
         self._order("settle", spec)
 
     def drained(self, spec: UnitSpec) -> bool:
@@ -127,21 +127,21 @@ class AgentClient:
     # ------------------------------------------------------------ questions
 
     def progress(self, deployment: str) -> Progress:
-        """Give the state of a deployment's part on this node."""
+        """Return the progress of a deployment's part on this node."""
         found: dict[str, Any] = self._ask("progress", {"deployment": deployment}, 60.0)
         return load(Progress, found, what="a report")
 
     def dead_letters(self, deployment: str) -> list[dict[str, Any]]:
-        """Give the first malformed records of this node."""
+        """Return the first dead letters of this node."""
         return list(self._ask("dead_letters", {"deployment": deployment}, 60.0))
 
     def replay(self, deployment: str, wanted: Sequence[ReplayRequest], *, force: bool) -> list[Replayed]:
-        """Offer dead letters of this node again to the sources that they came from."""
+        """Replay dead letters of this node to their sources."""
         body = {"deployment": deployment, "letters": dump(wanted), "force": force}
         return [Replayed(**one) for one in self._ask("replay", body, LONG_SECONDS)]
 
     def hello(self) -> dict[str, Any]:
-        """Ask whether the agent is there; raise Unavailable if not, DeploymentError if another is."""
+        """Check that the agent answers; raise Unavailable if not, DeploymentError if another agent does."""
         found: dict[str, Any] = self._ask("hello", {}, 5.0)
         if found.get("protocol") != PROTOCOL:
             raise DeploymentError(
@@ -178,15 +178,16 @@ class AgentClient:
 
 
 class Agents:
-    """The nodes' agents: those that the continuum gives addresses, and the others on this machine.
+    """The nodes' agents: at the addresses of the continuum, and the others on this machine.
 
-    Those of this machine are kept below ``home``: started when they are needed, found again by the
-    next who asks, alive until they are ended.
+    Agents of this machine live below ``home``: started at their first use, found again by later processes, alive until
+    they are ended.
     """
 
     def __init__(self, home: Path, *, options: tuple[str, ...] = (), routes: Mapping[str, str] | None = None) -> None:
-        """``options`` are given to agents started here; ``routes`` say how nodes reach one another's agents
-        where that is not by the agent's own address."""
+        """``options`` are given to agents started here; ``routes`` are addresses for reaching agents from other nodes,
+        where these differ from the agents' own.
+        """
         self.home = home.resolve()
         self._options = options
         self._routes = dict(routes or {})
@@ -195,13 +196,13 @@ class Agents:
         self._starting: dict[str, threading.Lock] = {}
         self._peers: dict[str, str] = {}
         self._met: dict[str, dict[str, str]] = {}
-        """What each agent was told of others' addresses."""
+        """The addresses that each agent has been sent."""
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def open(self, node: Node, stamps: TakeStamp | None = None) -> AgentClient:
-        """Give the way to a node; raise Unavailable when it cannot be reached.
+        """Return the client of a node; raise Unavailable when it cannot be reached.
 
-        Each request finds the agent anew, and starts it if it is to run here and does not.
+        Each request finds the agent anew, and starts it if it belongs on this machine and does not run.
         """
 
         def ask(call: str, body: Mapping[str, Any], seconds: float) -> Any:
@@ -212,23 +213,23 @@ class Agents:
         return client
 
     def find(self, node: Node) -> AgentClient:
-        """Give the way to a node as ``open`` does, but start nothing: raise Unavailable instead."""
+        """Return the client of a node like ``open``, but start nothing: raise Unavailable instead."""
         if node.at is None and running_agent(self.home / "zones" / node.name) is None:
             raise Unavailable("no agent runs", where=node.name, hint="`headwater up` starts it")
         return self.open(node)
 
     def sink(self, plan: DeploymentPlan, unit: str, sink: str) -> FlightLog:
-        """Give the log that a unit writes for a memory or console sink."""
+        """Return the log that a unit writes for a memory or console sink."""
         one = plan.unit(unit)
         name = sink_name(sink, plan.tags[sink], one)
         return FlightLog(self._reach(plan.continuum.node(one.node)), f"{plan.dataflow.name}/sinks/{name}")
 
     def channel(self, node: Node, deployment: str, channel: str) -> FlightLog:
-        """Give a channel's log on a node: the original, or the copy of another node's."""
+        """Return a channel's log on a node: the original, or the copy of another node's."""
         return FlightLog(self._reach(node), f"{deployment}/{channel}")
 
     def _reach(self, node: Node) -> Wire:
-        with self._starting.setdefault(node.name, threading.Lock()):  # one that does not come up delays no other
+        with self._starting.setdefault(node.name, threading.Lock()):  # an agent that fails to start delays no other
             address = node.at or self._here(node.name)
         with self._lock:
             wire = self._wires.get(node.name)
@@ -240,16 +241,16 @@ class Agents:
             return wire
 
     def _announce(self, node: str) -> None:
-        """Tell the agents that know a node where it is now."""
+        """Send a node's address to the agents that know it."""
         address = self._peers[node]
         for other, known in self._met.items():
             if known.get(node, address) != address and other in self._wires:
-                with contextlib.suppress(Unavailable):  # told again with the next request
+                with contextlib.suppress(Unavailable):  # sent again with the next request
                     self._wires[other].ask("peers", {"peers": {node: address}})
                     known[node] = address
 
     def _introduce(self, node: Node, others: Collection[str]) -> None:
-        """Tell an agent where others are, unless it was told."""
+        """Send other nodes' addresses to an agent, unless it has them."""
         with self._lock:
             peers = {name: self._peers[name] for name in others if name in self._peers}
             known = self._met.setdefault(node.name, {})
@@ -265,7 +266,7 @@ class Agents:
         return Credentials(self._token())
 
     def _token(self) -> str:
-        """Give the token of this machine's agents, made when first asked for."""
+        """Return the token of this machine's agents; create it at first use."""
         if os.environ.get(TOKEN_ENV):
             return os.environ[TOKEN_ENV]
         file = self.home / "token"
@@ -274,7 +275,7 @@ class Agents:
         return file.read_text()
 
     def _here(self, zone: str) -> str:
-        """Give the address of an agent on this machine."""
+        """Return the address of an agent on this machine."""
         directory = self.home / "zones" / zone
         found = running_agent(directory)
         return found["address"] if found else self._start(zone, directory)
@@ -307,13 +308,13 @@ class Agents:
                 return str(found["address"])
             time.sleep(0.05)
         raise Unavailable(
-            f"the agent of zone {zone} did not come up",
+            f"the agent of zone {zone} did not start",
             where=str(directory / "agent.log"),
             hint="read its log",
         )
 
     def end(self) -> list[str]:
-        """End all agents below ``home`` with their units and Sparks; give the zones they were of."""
+        """End all agents below ``home`` with their units and Sparks; return the names of their zones."""
         ended = []
         for zone, process, directory in list(self._running()):
             with contextlib.suppress(ProcessLookupError):
@@ -327,7 +328,7 @@ class Agents:
         return ended
 
     def _reap(self, zone: str) -> None:
-        """Take note of the end of a process that was started here, or was killed."""
+        """Reap a process that was started here or was killed."""
         child = self._processes.pop(zone, None)
         if child is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -342,7 +343,7 @@ class Agents:
 
 
 def _listen_again(directory: Path) -> str:
-    """Choose where an agent listens: where it did before, since others know that, if it is free."""
+    """Choose an agent's address: its former one, which others know, if it is free."""
     record = directory / "agent.json"
     try:
         listen = str(json.loads(record.read_text())["address"]).removeprefix("grpc+tls://")
@@ -357,7 +358,7 @@ def _listen_again(directory: Path) -> str:
 
 
 def running_agent(directory: Path) -> dict[str, Any] | None:
-    """Give the record of the agent that runs in a directory; None when none does."""
+    """Return the record of the agent that runs in a directory; None when none does."""
     try:
         record = json.loads((directory / "agent.json").read_text())
         return dict(record) if _serves(int(record["pid"]), directory) else None
@@ -366,7 +367,7 @@ def running_agent(directory: Path) -> dict[str, Any] | None:
 
 
 def _process_of(directory: Path) -> int | None:
-    """Give the process of an agent that runs in a directory, or is just starting."""
+    """Return the process of an agent that runs or starts in a directory."""
     found = running_agent(directory)
     if found is not None:
         return int(found["pid"])

@@ -1,4 +1,4 @@
-"""Units that use up their input and end, each in a thread of its own."""
+"""Finish units: use up their input and end them, each in a thread of its own."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class _Going:
 
 
 class Finishing:
-    """What goes on of it; not to be used by two threads at once."""
+    """Units that are finishing; not thread-safe."""
 
     def __init__(self) -> None:
         self._going: dict[str, _Going] = {}
 
     def go_on(self, units: Units, unit: str) -> None:
-        """Begin to finish a unit, unless that goes on or is done; raise what it failed with last."""
+        """Begin to finish a unit, unless it is finishing already; raise its last failure."""
         going = self._going.get(unit)
         if going is not None and (going.thread.is_alive() or going.done):
             return
@@ -33,7 +33,7 @@ class Finishing:
         self._begin(units, unit)
 
     def end(self, unit: str) -> None:
-        """Stop finishing a unit, if that goes on."""
+        """Stop finishing a unit."""
         going = self._going.pop(unit, None)
         if going is not None:
             going.stop.set()
@@ -43,7 +43,7 @@ class Finishing:
         def run() -> None:
             try:
                 going.done = units.finish(unit, going.stop)
-            except Exception as error:  # told when it is asked for again
+            except Exception as error:  # raised at the next `begin`
                 going.error = error
 
         going = _Going(threading.Thread(target=run, name=f"finish {unit}", daemon=True))

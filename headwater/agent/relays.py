@@ -1,4 +1,4 @@
-"""The relays of one deployment on one node: which channels are pulled, and from where."""
+"""The relays of one deployment on one node: pull channels from other nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headwater.plan.spec import UnitSpec
 
 
 class Relays:
-    """Pull what the node's units read from elsewhere; ``peers`` are the addresses of other nodes' agents."""
+    """Pulls the inputs of the node's units from other nodes; ``peers`` are the addresses of their agents."""
 
     def __init__(
         self,
@@ -44,10 +44,10 @@ class Relays:
         self._relays: dict[str, Relay] = {}
         self._meters: dict[str, LinkMeter] = {}
         self._ends: dict[str, int] = {}
-        """How far channels went that are to be let go, when that was first asked."""
+        """The end of each channel to be released, when that was first asked."""
 
     def pull(self, spec: UnitSpec) -> None:
-        """Pull what a unit reads from other nodes."""
+        """Pull a unit's inputs from other nodes."""
         for channel in spec.inputs:
             if not is_copied(channel, spec.unit) or channel.id in self._relays:
                 continue
@@ -64,7 +64,7 @@ class Relays:
             relay.start()
 
     def connect(self, spec: UnitSpec, channel: Channel) -> Remote:
-        """Open a channel of another node: with that node's agent, or with a broker."""
+        """Open a channel of another node, through that node's agent or a broker."""
         if channel.broker is not None:
             from headwater.channels.kafkalog import KafkaLog
 
@@ -81,7 +81,7 @@ class Relays:
         return FlightLog(Wire(address, self._credentials), f"{self._deployment}/{channel.id}")
 
     def latest(self, spec: UnitSpec, channel: Channel) -> int:
-        """Tell how far a channel of another node goes now."""
+        """Return the current end of another node's channel."""
         remote = self.connect(spec, channel)
         try:
             return remote.latest()
@@ -89,7 +89,7 @@ class Relays:
             remote.close()
 
     def check_whole(self, spec: UnitSpec, channels: Sequence[Channel]) -> None:
-        """Raise Unavailable while a copy lacks anything that its original held when this was first asked."""
+        """Raise Unavailable while a copy lacks entries that its original held at the first call."""
         for channel in channels:
             relay = self._relays.get(channel.id)
             if relay is None:
@@ -98,9 +98,9 @@ class Relays:
                 self._ends[channel.id] = self.latest(spec, channel)
             if missing := max(0, self._ends[channel.id] - relay.replica.latest()):
                 raise Unavailable(
-                    f"{missing} entries of {channel.id} have still to come over link {relay.link}",
+                    f"{missing} entries of {channel.id} are still to arrive over link {relay.link}",
                     where=self._node,
-                    hint="wait, or see to the link",
+                    hint="wait, or repair the link",
                 )
         for channel in channels:
             self._ends.pop(channel.id, None)
@@ -114,7 +114,7 @@ class Relays:
             shutil.rmtree(relay.replica.path, ignore_errors=True)
 
     def links(self) -> tuple[LinkProgress, ...]:
-        """Tell which links are up and what they do, as seen from here."""
+        """Return the state and traffic of the links to this node."""
         now = time.monotonic()
         seen = {
             relay.link: LinkProgress(
@@ -130,7 +130,7 @@ class Relays:
         return tuple(seen.values())
 
     def stop(self) -> None:
-        """End all; a next one goes on where they were."""
+        """End all relays; later ones continue at their positions."""
         for relay in self._relays.values():
             relay.stop()
         self._relays.clear()

@@ -1,4 +1,4 @@
-"""Take what a unit keeps out of it, and give it to another one: the zone's side of a hand-over."""
+"""Save a unit's state and load it into another unit: a node's side of a state transfer."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from headwater.state.empty import empty_state
 from headwater.state.savedstate import Saved, StateStore, describe, operators, put_early
 
 _RECEIPT = "saved.json"
-_ARRIVAL = 2.0  # seconds in which entries on their way are waited for
+_ARRIVAL = 2.0  # seconds to wait for entries that are on their way
 _LOOK = 0.02
 
 
 def preflight(units: Units, spec: UnitSpec, store: StateStore) -> None:
-    """Raise what stands in the way of saving what a unit keeps; store what it keeps by now.
+    """Raise the reason why a unit's state cannot be saved; save a first copy while it runs.
 
-    RocksDB's files do not change, so only what is new has to be stored once it has stopped.
+    RocksDB's files do not change, so after the stop only new files are saved.
     """
     store.check()
     if left := sorted(units.retired(spec.unit)):
@@ -60,7 +60,7 @@ def preflight(units: Units, spec: UnitSpec, store: StateStore) -> None:
 
 
 def save(units: Units, spec: UnitSpec, store: StateStore) -> tuple[Saved, int]:
-    """Put what a stopped unit kept into the store; give what is known of it, and the bytes sent now."""
+    """Save a stopped unit's state; return its description, and the bytes sent now."""
     work = units.get(spec.id)
     if work is not None and work.running is not None and work.unit.checkpoint == spec.unit.checkpoint:
         raise RuntimeFailure("is to be saved while it runs", where=f"unit {spec.id}", hint="stop it first")
@@ -84,7 +84,7 @@ def _leave_receipt(layout: Layout, unit: Unit, store: StateStore, name: str) -> 
 
 
 def remove(layout: Layout, unit: Unit) -> None:
-    """Delete what a unit has saved, if it has."""
+    """Delete a unit's saved state, if any."""
     receipt = read_note(layout.state(unit).with_name(_RECEIPT))
     if receipt:
         StateStore(str(receipt["store"])).remove(str(receipt["name"]))
@@ -93,9 +93,9 @@ def remove(layout: Layout, unit: Unit) -> None:
 def dress(
     units: Units, spec: UnitSpec, transfer: StateTransfer, names: Sequence[str], store: StateStore
 ) -> Callable[[Path], int] | None:
-    """Give what makes a checkpoint of what running units keep, for a rehearsal; None where nothing is stored.
+    """Return a function that makes a warm-up checkpoint from running units' state; None where nothing is saved.
 
-    What it fetches is not fetched again by ``load``.
+    ``load`` does not fetch these files again.
     """
     names = [_stored(spec, name) if name else "" for name in names]
     if not any(name and store.has_early(name) for name in names):
@@ -120,7 +120,7 @@ def _kept(layout: Layout, unit: Unit) -> Path:
 
 
 def _empty(units: Units, spec: UnitSpec) -> Path:
-    """Give the state of scans that have had no rows, made once for the unit."""
+    """Return the state of scans without rows, made once for the unit."""
     place = _empties(units.layout, spec.unit)
     return empty_state(units.endpoint.session(), place, spec.flow, spec.unit.operators)
 
@@ -130,9 +130,9 @@ def _empties(layout: Layout, unit: Unit) -> Path:
 
 
 def load(units: Units, spec: UnitSpec, transfer: StateTransfer, names: Sequence[str], store: StateStore) -> None:
-    """Make a unit's checkpoint of what others saved, and keep for it what it has still to read.
+    """Make a unit's checkpoint from saved states, and keep the unread entries for it.
 
-    Raise Unavailable while the zone has not got yet what the unit is to begin behind.
+    Raise Unavailable while the node lacks entries before the unit's first position.
     """
     names = [_stored(spec, name) if name else "" for name in names]
     store = store.keeping(_kept(units.layout, spec.unit))
@@ -143,7 +143,7 @@ def load(units: Units, spec: UnitSpec, transfer: StateTransfer, names: Sequence[
     for reading in transfer.readings:
         if (source := sources.get(reading.operator)) is not None:
             for name in names_of_source(spec, source).values():
-                # Dead letters may be read apart, in one of the units or in both.
+                # Dead letters may be a separate query in one of the units or in both.
                 places += [InputPosition(name=name), InputPosition(name=name + apart("_2"), like=name)]
             continue
         wanted = [c.id for c in spec.inputs if c.operator == reading.operator]
@@ -161,9 +161,9 @@ def load(units: Units, spec: UnitSpec, transfer: StateTransfer, names: Sequence[
             time.sleep(_LOOK)
         if log.latest() < at[channel.id]:
             raise Unavailable(
-                f"entries of {channel.id} have still to come from {channel.node}",
+                f"entries of {channel.id} are still to arrive from {channel.node}",
                 where=f"unit {spec.id}",
-                hint="wait, or see whether the link is up",
+                hint="wait, or check the link",
             )
         for reader in spec.own_readers[channel.operator]:
             log.advance(reader, at[channel.id])
@@ -178,7 +178,7 @@ def load(units: Units, spec: UnitSpec, transfer: StateTransfer, names: Sequence[
 
 
 def _known(store: StateStore, name: str) -> Saved:
-    """Read what is known of a donor; nothing where it never came to run."""
+    """Return the description of a source's saved state; None where the source never ran."""
     return store.saved(name) if name else Saved()
 
 

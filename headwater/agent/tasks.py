@@ -1,4 +1,4 @@
-"""One deployment on one node: what its agent was told last of each unit, and the way it is kept true."""
+"""One deployment on one node: the newest order for each unit, and the loop that enforces it."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from headwater.spark.hosts import HostMeter
 from headwater.spark.sparks import Sparks
 
 _LOG = logging.getLogger(__name__)
-_AGAIN, _AGAIN_MOST = 1.0, 60.0  # seconds before a failed unit is started again
-_WARN_BELOW = 24 * 3600.0  # seconds that a buffer lasts, below which it is worth a word
-_LOOK = 0.05  # seconds between two looks at a batch that is to end
-_TRIES = 5  # to stop a unit between two batches
-_BATCH_SECONDS = 60.0  # within which a batch that was cut off is done again
+_AGAIN, _AGAIN_MOST = 1.0, 60.0  # seconds before a failed unit is restarted
+_WARN_BELOW = 24 * 3600.0  # seconds until a buffer is full, below which a warning is logged
+_LOOK = 0.05  # seconds between two checks of a batch that is to end
+_TRIES = 5  # seconds to stop a unit between two batches
+_BATCH_SECONDS = 60.0  # seconds to repeat a batch that was cut off
 _CALM = 300.0  # seconds after which a unit's failures are forgotten
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is wanted of a unit, as it is described by the spec of a digest."""
+    """The newest order for a unit, which is described by the spec with this digest."""
 
     unit: str
     digest: str
@@ -56,7 +56,7 @@ class Task:
 
 @dataclass
 class _Failures:
-    """How often a unit has failed of late, and when it is to be tried again."""
+    """Recent failures of a unit, and the time of its next start."""
 
     count: int = 0
     last: float = 0.0
@@ -65,9 +65,9 @@ class _Failures:
 
 
 class NodeTasks:
-    """Units of a node, each by its description; every request may be repeated.
+    """Units of a node, each with its spec; every request may be repeated.
 
-    ``share``: the directory is that of all nodes, and nothing is copied between them.
+    ``share``: all nodes use this directory, and nothing is copied between them.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class NodeTasks:
         self._hosts = hosts
         self._share = share
         self._lock = threading.RLock()
-        """Held for a moment, to read or change what is known; never while Spark is asked."""
+        """Held briefly to read or change the tasks; never during a call to Spark."""
         self._unit_locks: dict[str, threading.RLock] = {}
-        """Held while something is done with a unit, which may take long."""
+        """Held during work on a unit, which may take long."""
         self._specs: dict[str, UnitSpec] = {}
         self._tasks: dict[str, Task] = {}
         self._own: Units | None = None
@@ -102,7 +102,7 @@ class NodeTasks:
         self._finishing = Finishing()
         self._goals: dict[tuple[str, str], dict[str, int]] = {}
         self._drained: set[str] = set()
-        """Units that have read all: what they do in a next batch, others can."""
+        """Units that have read all their input: others can do the rest of it in a next batch."""
         self._meters = Meters()
         self._warned: dict[str, float] = {}
         self._began = time.monotonic()
@@ -115,7 +115,7 @@ class NodeTasks:
     # ------------------------------------------------------------ specs and tasks
 
     def hold(self, spec: UnitSpec) -> str:
-        """Store a unit's description; give its digest."""
+        """Store a unit's spec; return its digest."""
         self._specs.setdefault(spec.digest, spec)
         file = self._spec_file(spec.digest)
         if not file.exists():
@@ -123,7 +123,7 @@ class NodeTasks:
         return spec.digest
 
     def spec(self, digest: str) -> UnitSpec:
-        """Give a stored description; raise SpecUnknown where it is not here."""
+        """Return a stored spec; raise SpecUnknown where it is missing."""
         with self._lock:
             if digest not in self._specs:
                 file = self._spec_file(digest)
@@ -161,14 +161,14 @@ class NodeTasks:
 
     @contextlib.contextmanager
     def alone(self, unit: str) -> Iterator[None]:
-        """Hold a unit, while nothing else is done with it."""
+        """Hold the lock of a unit."""
         with self._lock:
             lock = self._unit_locks.setdefault(unit, threading.RLock())
         with lock:
             yield
 
     def units_of(self, spec: UnitSpec) -> Units:
-        """Give the units of the node's Spark, which is started when it is first asked for."""
+        """Return the units of the node's Spark; start it at first use."""
         if self._own is not None:
             return self._own
         endpoint = self._sparks.of(spec.node)
@@ -180,14 +180,14 @@ class NodeTasks:
     # ------------------------------------------------------------ requests
 
     def check(self, spec: UnitSpec) -> None:
-        """Compile a unit without starting it; raise what is wrong with it."""
+        """Compile a unit without starting it; raise its errors."""
         self.units_of(spec).check(spec)
 
     def prepare(self, spec: UnitSpec, joining: frozenset[str] = frozenset()) -> None:
-        """Make its channels, register their readers, begin to pull its inputs.
+        """Make a unit's channels, register their readers, begin to pull its inputs.
 
-        A unit of a new tag begins to read where the one of the same id stood; of it and its readers those
-        that are ``joining`` where their inputs end now. The inputs of a unit that runs stay as they are.
+        A unit with a new tag begins at the positions of its predecessor with the same id; it and its ``joining``
+        readers begin at the current ends of their inputs otherwise. The inputs of a running unit stay as they are.
         """
         with self.alone(spec.id):
             units = self.units_of(spec)
@@ -203,7 +203,7 @@ class NodeTasks:
                 self._want(spec, "prepared")
 
     def start(self, spec: UnitSpec) -> None:
-        """Start a unit, or leave it as it runs under this tag and epoch already."""
+        """Start a unit, unless it runs under this tag and epoch already."""
         with self.alone(spec.id):
             self._want(spec, "running")
             self._failures.pop(spec.id, None)
@@ -221,10 +221,9 @@ class NodeTasks:
         units.start(spec)
 
     def update_inputs(self, spec: UnitSpec) -> None:
-        """Give a unit the inputs of a description, without restarting it.
+        """Change a running unit's inputs to those of a spec, without a restart.
 
-        Raises Unavailable while an input that goes is not here whole: the unit reads what is here to its end,
-        and then lets go of it.
+        Raises Unavailable while the copy of a removed input is incomplete: the unit reads it to its end first.
         """
         with self.alone(spec.id):
             task = self._tasks.get(spec.id)
@@ -236,14 +235,14 @@ class NodeTasks:
             self._want(spec, task.wanted if task else "prepared")
 
     def stop(self, spec: UnitSpec, *, clean: bool = False) -> None:
-        """Stop a unit at a batch boundary; it stays stopped. ``clean``: no batch of it is left cut off."""
+        """Stop a unit at a batch boundary; it stays stopped. ``clean``: let no batch of it be cut off."""
         with self.alone(spec.id):
             stood = self.end(spec.id, clean=clean)
             if clean and stood is not None and stood.unit.checkpoint == spec.unit.checkpoint:
                 self._end_batch(stood)
 
     def end(self, unit: str, *, clean: bool = False) -> UnitSpec | None:
-        """Stop whatever runs under a unit's id; give its description."""
+        """Stop any incarnation of a unit; return its spec."""
         with self.alone(unit):
             task = self._tasks.get(unit)
             if task is not None and task.wanted != "finished":
@@ -252,12 +251,12 @@ class NodeTasks:
             return self._spec_of(task) if task is not None else None
 
     def _end_batch(self, spec: UnitSpec) -> None:
-        """Let a batch that was cut off be done again and come to its end, and all reads be equally far."""
+        """Repeat and end a batch that was cut off, so that all inputs are read equally far."""
         unit = spec.unit
         checkpoint = self.layout.checkpoint(unit)
         for _ in range(_TRIES):
             if take_back(checkpoint) and reads_agree(checkpoint):
-                # What it read last is otherwise let go with its next batch only, which may never come.
+                # The newest entries are otherwise released by its next batch only, which may never come.
                 self.units_of(spec).begin_where(spec, unit)
                 return
             self._start(spec)
@@ -282,11 +281,11 @@ class NodeTasks:
             units.forget(units[unit].unit)
 
     def settle(self, spec: UnitSpec) -> None:
-        """Wait until what has arrived here so far has gone through a unit."""
+        """Wait until a unit has processed the input that has arrived here so far."""
         self.units_of(spec).settle(spec.id)
 
     def drained(self, spec: UnitSpec) -> bool:
-        """Tell whether a unit has read all that its inputs held when this was first asked."""
+        """Return whether a unit has read all entries that its inputs held at the first call."""
         with self.alone(spec.id):
             units = self.units_of(spec)
             work = units.get(spec.id)
@@ -303,19 +302,19 @@ class NodeTasks:
             return True
 
     def _latest(self, units: Units, spec: UnitSpec, channel: Channel) -> int:
-        """Tell how far a channel goes now, at its origin."""
+        """Return the current end of a channel at its origin."""
         if self._share or not is_copied(channel, spec.unit):
             return units.log(spec, channel).latest()
         return self._relays.latest(spec, channel)
 
     @contextlib.contextmanager
     def acting(self, spec: UnitSpec) -> Iterator[Units]:
-        """Hold a unit, while nothing else is done with it; give the units of its Spark."""
+        """Hold the lock of a unit; yield the units of its Spark."""
         with self.alone(spec.id):
             yield self.units_of(spec)
 
     def finish(self, spec: UnitSpec) -> bool:
-        """Let a unit use up its input and end its channels; True once that is done."""
+        """Let a unit use up its input and end its channels; return True once done."""
         with self.alone(spec.id):
             units = self.units_of(spec)
             work = units.get(spec.id)
@@ -329,10 +328,9 @@ class NodeTasks:
             return False
 
     def forget(self, spec: UnitSpec) -> bool:
-        """Delete what is stored of a unit and only of it, and be no reader of its inputs any more.
+        """Delete a unit's own data, and unregister it as a reader of its inputs.
 
-        False while a channel that is to be deleted has still to be read. Raises DeploymentError where
-        the unit is to run.
+        False while a channel to be deleted has unread entries. Raises DeploymentError where the unit is to run.
         """
         with self.alone(spec.id), self._lock:
             unit, task = spec.unit, self._tasks.get(spec.id)
@@ -342,7 +340,7 @@ class NodeTasks:
                 raise DeploymentError("forgotten while it runs", where=f"unit {unit.id}", hint="stop it first")
             units = self.units_of(spec)
             used = set() if itself or task is None else self._channels_of(task)
-            # Another unit may have taken over to write a channel.
+            # Another unit may write the channel by now.
             others = {c for t in self._tasks.values() if t is not task for c in self._written_by(t)}
             going = [c for c in spec.outputs if c.id not in used | others]
             if any(b.entries for c in going for b in units.log(spec, c).stats().unread.values()):
@@ -359,7 +357,7 @@ class NodeTasks:
                 shutil.rmtree(self.layout.checkpoint(unit), ignore_errors=True)
                 shutil.rmtree(self.layout.state(unit).parent, ignore_errors=True)
             if itself:
-                # Another unit of the node may go on to write a sink, under the same name.
+                # Another unit of the node may write the sink by now, under the same name.
                 kept = {sink for other in self.in_force() for sink in self.layout.sinks(other)}
                 for sink in self.layout.sinks(spec) - kept:
                     shutil.rmtree(sink, ignore_errors=True)
@@ -376,7 +374,7 @@ class NodeTasks:
         return {c.id for c in self._spec_of(task).outputs}
 
     def _leave_inputs(self, spec: UnitSpec, kept: set[str] | None) -> None:
-        """Let a unit be no reader any more but of what another with its state (None: no such) has kept."""
+        """Unregister a unit as reader, except for entries kept for its successor (None: no successor)."""
         units = self.units_of(spec)
         for channel in spec.inputs:
             if channel.id not in (kept or ()):
@@ -384,11 +382,11 @@ class NodeTasks:
                 for reader in spec.own_readers[channel.operator]:
                     log.unregister(reader)
         if kept is None:
-            units.give_up(spec.unit)  # it may not have come to the end of what was taken out
+            units.give_up(spec.unit)  # it may not have reached the end of removed inputs
         self._drop_unused()
 
     def _drop_unused(self) -> None:
-        """End the relays that nobody reads here any more, and delete their copies."""
+        """End relays without readers here, and delete their copies."""
         used = {c for task in self._tasks.values() for c in self._channels_of(task)}
         for task in self._tasks.values():
             spec = self._spec_of(task)
@@ -396,7 +394,7 @@ class NodeTasks:
         self._relays.keep_only(used)
 
     def _leave_retired(self, tasks: Iterable[Task]) -> None:
-        """Strike inputs that were taken out and have been read to their end."""
+        """Remove inputs from a spec that were taken out and are read to their end."""
         left = False
         for task in tasks:
             units, work = self._work(task)
@@ -415,7 +413,7 @@ class NodeTasks:
     # ------------------------------------------------------------ keeping it true
 
     def look(self) -> None:
-        """Start again what has ended by itself; take note of what is written."""
+        """Restart units that have ended by themselves; update the measurements."""
         if (endpoint := self._sparks.revive()) is not None:
             _LOG.warning("Spark had ended and was started again: %s", endpoint.directory)
         if self._own is not None:
@@ -436,7 +434,7 @@ class NodeTasks:
 
     @contextlib.contextmanager
     def _free(self, task: Task) -> Iterator[bool]:
-        """Hold a task's unit if nothing is done with it now, and the task is still what is wanted."""
+        """Hold the lock of a task's unit if it is free and the task is still the newest order."""
         with self._lock:
             lock = self._unit_locks.setdefault(task.unit, threading.RLock())
         if not lock.acquire(blocking=False):
@@ -448,7 +446,7 @@ class NodeTasks:
             lock.release()
 
     def _warn(self, channel: str, now: float) -> None:
-        """Write down, once a minute, that a channel fills up."""
+        """Log once a minute that a channel fills up."""
         lasts = self._meters.lasts(channel, self._settings.channel.max_bytes)
         if lasts is not None and lasts < _WARN_BELOW and now - self._warned.get(channel, -WINDOW) >= WINDOW:
             self._warned[channel] = now
@@ -471,24 +469,24 @@ class NodeTasks:
                 self._failures[unit.id] = failures = _Failures(failures.count + 1, now, now + wait, error)
                 _LOG.warning("unit %s failed: %s", unit.id, error)
             if isinstance(error, UserCodeError) or now < failures.due:
-                return  # the user's own code fails in the same way again: it waits for a new one
+                return  # an error in the user's code would occur again: the unit waits for a new order
         elif work is not None and work.finished:
             return
         self._start(spec)
 
     def running(self) -> list[Running]:
-        """Give what runs here."""
+        """Return the running units."""
         with self._lock:
             works = self._own.all() if self._own is not None else ()
         return [work.running for work in works if work.running is not None]
 
     def save(self) -> None:
-        """Note the totals of what runs."""
+        """Store the totals of running units."""
         if self._own is not None:
             self._own.save()
 
     def leave(self, *, stop: bool) -> None:
-        """End this side of it; the queries too with ``stop``."""
+        """Close this object; with ``stop`` end the queries too."""
         self._relays.stop()
         if not stop:
             self.save()
@@ -498,14 +496,14 @@ class NodeTasks:
             with self.alone(unit):
                 self._stop(unit)
 
-        # Each waits for the end of its batch: all at once.
+        # Each stop waits for the end of a batch: stop all at once.
         with ThreadPoolExecutor(max(1, len(self._tasks))) as pool:
             list(pool.map(end, list(self._tasks)))
 
-    # ------------------------------------------------------------ what is seen
+    # ------------------------------------------------------------ observation
 
     def progress(self, *, stopped: bool = False) -> Progress:
-        """Give the state of this node's units, channels and links; ``stopped``: Spark is not to be asked."""
+        """Return the progress of this node's units, channels and links; ``stopped``: do not call Spark."""
         with self._lock:
             tasks = tuple(self._tasks.values())
         seen = progress_of(
@@ -518,7 +516,7 @@ class NodeTasks:
         return seen.joined(Progress(seconds=0.0, links=self._relays.links(), hosts=self._hosts.progress()))
 
     def failure(self, unit: str) -> RuntimeFailure | None:
-        """Give the error that ended a unit's query; None while it runs, or none was started."""
+        """Return the error that ended a unit's query; None while it runs, or none was started."""
         work = self._at_work(unit)
         if self._own is None or work is None or work.running is None:
             return None
@@ -534,12 +532,12 @@ class NodeTasks:
         return units, units.get(spec.id) or units.remembered(spec)
 
     def in_force(self) -> list[UnitSpec]:
-        """Give the units that are here, whether they run or not."""
+        """Return the units stored here, running or not."""
         with self._lock:
             return [self._spec_of(t) for t in self._tasks.values()]
 
     def wanted(self) -> dict[Incarnation, Wanted]:
-        """Give what was last asked for of each unit."""
+        """Return the wanted state of each unit."""
         with self._lock:
             return {incarnation(self._spec_of(t).unit): t.wanted for t in self._tasks.values()}
 
@@ -556,13 +554,13 @@ def _entries(file: Path) -> list[dict[str, Any]]:
 
 
 def specs_in(root: Path) -> list[UnitSpec]:
-    """Give the descriptions of units that a deployment's directory holds."""
+    """Return the specs in a deployment's directory."""
     files = sorted((root / "specs").glob("*.json"))
     return [load_json(UnitSpec, file.read_text(), what="a unit's description") for file in files]
 
 
 def upgrade_tasks(root: Path) -> None:
-    """Describe the units of a directory that an older version left with whole plans."""
+    """Derive the specs of units in a directory that an older version left with whole plans."""
     plans, file = root / "plans", root / "tasks.json"
     if not plans.is_dir():
         return

@@ -1,7 +1,6 @@
-"""Units at work: their queries on one Spark, their channels and state in one directory.
+"""Running units: their queries on one Spark, their channels and state in one directory.
 
-Every unit is as it was described when it was started: while a deployment is changed, some are still
-under the old plan.
+Each unit keeps the spec it was started with: during a change, some units still follow the former plan.
 """
 
 from __future__ import annotations
@@ -41,17 +40,17 @@ from headwater.query.writer import sink_config
 if TYPE_CHECKING:
     from headwater.spark.endpoint import Endpoint
 
-_LOOK = 0.1  # seconds between two looks at a query that is to finish
+_LOOK = 0.1  # seconds between two checks of a query that is to finish
 
 
 @dataclass
 class Work:
-    """One unit: what it is to do, and its query where there is one."""
+    """One unit: its spec, and its query where there is one."""
 
     spec: UnitSpec
     running: Running | None = None
     controlled: bool = False
-    """Whether the end of its input must be told through its control directory."""
+    """Whether its control directory must tell it the end of its input."""
     finished: bool = False
     rows_before: int = 0
     late_before: int = 0
@@ -62,7 +61,7 @@ class Work:
 
     @property
     def rows_in(self) -> int:
-        """Rows from sources since the unit was first started."""
+        """Rows read from sources since the unit was first started."""
         return self.rows_before + (self.running.rows_in if self.running else 0)
 
     @property
@@ -74,10 +73,10 @@ class Work:
         return self.running.error if self.running else None
 
     def has_read(self, channel: Channel, log: Log, goal: int) -> bool:
-        """Tell whether its finished batches hold a channel up to a position."""
+        """Return whether its finished batches contain a channel up to a position."""
         assert self.running is not None
         at = self.running.positions.get(channel.id)
-        if at is None:  # no batch since this side began to look
+        if at is None:  # no batch since this object began to watch
             known = log.readers()
             at = min(known.get(reader, -1) for reader in self.spec.own_readers[channel.operator])
         return at >= goal
@@ -86,8 +85,8 @@ class Work:
 class Units:
     """Prepare, start, watch and stop units.
 
-    Other nodes reach its channels by a relay of their own, unless all nodes ``share`` the directory. Without
-    ``receives`` no broker of messages is asked for any: only what is there is read.
+    Other nodes read its channels through their own relays, unless all nodes ``share`` the directory. Without
+    ``receives`` no MQTT broker is contacted: only stored messages are read.
     """
 
     def __init__(
@@ -108,10 +107,10 @@ class Units:
         self._work: dict[str, Work] = {}
         self._bridges: dict[str, list[Any]] = {}
         self._ready: dict[str, tuple[UnitSpec, str, CompiledUnit]] = {}
-        """Units that were compiled to see whether they can be, as they are described, and for which Spark."""
+        """Specs of units that were compiled as a check, and the Spark they were compiled for."""
         self._learned: set[tuple[str, str, tuple[str, ...]]] = set()
         self.warm_ups: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        """By checkpoint: a unit is rehearsed once at a time."""
+        """Locks by checkpoint: one warm-up per unit at a time."""
 
     def __getitem__(self, unit: str) -> Work:
         return self._work[unit]
@@ -125,12 +124,12 @@ class Units:
     # ------------------------------------------------------------ before a unit runs
 
     def enter(self, spec: UnitSpec) -> Work:
-        """Take a unit in, with what is remembered of it."""
+        """Add a unit, with its stored totals."""
         work = self._work[spec.id] = self.remembered(spec)
         return work
 
     def remembered(self, spec: UnitSpec) -> Work:
-        """Give what is remembered of a unit, without taking it in."""
+        """Return a unit's stored totals, without adding it."""
         saved = read_note(self.layout.state(spec.unit))
         return Work(
             spec,
@@ -140,14 +139,14 @@ class Units:
         )
 
     def prepare(self, spec: UnitSpec) -> None:
-        """Make a unit's output channels with their readers, and tell it its inputs."""
+        """Make a unit's output channels with their readers, and set its inputs."""
         self.prepare_outputs(spec)
         self.update_inputs(spec)
 
     def prepare_outputs(self, spec: UnitSpec, joining: frozenset[str] = frozenset()) -> None:
-        """Make a unit's output channels and register who reads them; those of before stay.
+        """Make a unit's output channels and register their readers; registered ones stay.
 
-        Readers that are ``joining`` begin where the channel ends now.
+        Readers that are ``joining`` begin at the channel's current end.
         """
         for channel in spec.outputs:
             log = self.log(spec, channel)
@@ -158,7 +157,7 @@ class Units:
             register(log, sorted(late), at_end=True)
 
     def begin_where(self, spec: UnitSpec, stood: Unit) -> None:
-        """Let a unit begin to read where another, or itself, has stopped."""
+        """Let a unit begin at the position of another unit, or at its own last one."""
         at = positions(self.layout.checkpoint(stood))
         for channel in spec.inputs:
             log = self.log(spec, channel)
@@ -169,7 +168,7 @@ class Units:
                     log.advance(reader, min(at[channel.id], log.latest()))
 
     def _readers(self, spec: UnitSpec, channel: Channel) -> dict[str, set[str]]:
-        """Name those that read a channel here, units and relays of nodes, each with whom it reads for."""
+        """Name the readers of a channel here, units and relays of nodes, each with the unit it reads for."""
         found: dict[str, set[str]] = {}
         for reader in spec.readers[channel.id]:
             copied = not self._share and is_copied(channel, reader)
@@ -178,9 +177,9 @@ class Units:
         return found
 
     def update_inputs(self, spec: UnitSpec, *, joins: bool = False) -> None:
-        """Tell a unit which logs each of its inputs is made of; those taken out are read to their end.
+        """Set the logs of each input of a unit; removed logs are read to their end.
 
-        ``joins``: it begins where they end now.
+        ``joins``: it begins at their current end.
         """
         inputs: dict[str, dict[str, LogSpec]] = {}
         for channel in spec.inputs:
@@ -199,7 +198,7 @@ class Units:
             work.spec = spec
 
     def leave(self, unit: Unit, channels: set[str]) -> None:
-        """Strike channels that a unit has read to their end from what it still reads."""
+        """Remove channels that a unit has read to their end from its pending ones."""
         for file in self.layout.members(unit, "x").parent.glob("*.members.json"):
             found = read_note(file)
             retired = found.get("retired", {})
@@ -208,7 +207,7 @@ class Units:
                 write_atomically(file, json.dumps(found))
 
     def log(self, spec: UnitSpec, channel: Channel) -> Log:
-        """Open a channel as this node has it: its own, a copy of another node's, or one with a broker."""
+        """Open a channel as this node has it: its own, a copy of another node's, or one on a broker."""
         return open_log(self._log_spec(spec, channel))
 
     def _log_spec(self, spec: UnitSpec, channel: Channel) -> LogSpec:
@@ -216,14 +215,14 @@ class Units:
         return str(self.layout.channel(channel)) if copied else member_spec(spec, channel, self.layout)
 
     def retired(self, unit: Unit) -> dict[str, Log]:
-        """Give the logs that a unit still reads although they are no input of it any more."""
+        """Return the logs that a unit still reads although they are no longer its inputs."""
         logs: dict[str, Log] = {}
         for file in self.layout.members(unit, "x").parent.glob("*.members.json"):
             logs |= {id_: open_log(spec) for id_, spec in read_note(file).get("retired", {}).items()}
         return logs
 
     def give_up(self, unit: Unit) -> None:
-        """Let a unit be no reader of what was taken out of its inputs."""
+        """Unregister a unit as reader of its removed inputs."""
         for log in self.retired(unit).values():
             for reader in log.stats().unread:
                 if reader == unit.checkpoint or reader.startswith(f"{unit.checkpoint}_"):
@@ -232,16 +231,16 @@ class Units:
     # ------------------------------------------------------------ starting and stopping
 
     def check(self, spec: UnitSpec) -> None:
-        """Compile a unit, which need not be done again when it starts; raise what is wrong with it."""
+        """Compile a unit, so that its start need not; raise its errors."""
         spark = self.endpoint.generation
         self._ready[spec.id] = (spec, spark, self.compile(spec))
 
     def knows(self, unit: Unit) -> bool:
-        """Tell whether this Spark, since it was started, has run what a unit computes."""
+        """Return whether this Spark, since its start, has run the computation of a unit."""
         return (self.endpoint.generation, unit.key, unit.operators) in self._learned
 
     def learn(self, unit: Unit) -> None:
-        """Note that this Spark has run what a unit computes."""
+        """Record that this Spark has run the computation of a unit."""
         self._learned.add((self.endpoint.generation, unit.key, unit.operators))
 
     def _compiled(self, spec: UnitSpec) -> CompiledUnit:
@@ -251,7 +250,7 @@ class Units:
         return self.compile(spec)
 
     def compile(self, spec: UnitSpec) -> CompiledUnit:
-        """Compile a unit; raise what is wrong with it. Nothing is started."""
+        """Compile a unit; raise its errors. Nothing is started."""
         options = self.settings.channel_options()
         with self.asking_spark():
             spark = self.endpoint.session()
@@ -299,21 +298,21 @@ class Units:
         work.running.wait_until_ready()
 
     def _adopt(self, work: Work) -> bool:
-        """Take over the query of this unit that runs already, if it is under the same key and epoch."""
+        """Adopt a running query of this unit, if it has the same key and epoch."""
         name = query_name(work.spec)
         query = running_query(self.endpoint.session(), name) if self.endpoint.attached else None
         if query is None:
             return False
         saved = read_note(self.layout.state(work.unit))
         if saved.get("runs") != _runs(work.unit):
-            query.stop()  # an older one that was to be stopped
+            query.stop()  # an older query that was to be stopped
             return False
         work.controlled = bool(saved.get("controlled"))
         work.running = Running.resumed(query, saved)
         return True
 
     def stop(self, unit: str, *, at_once: bool = False, level: bool = False) -> None:
-        """End a unit's query at a batch boundary and remember its totals; see ``Running.stop``."""
+        """End a unit's query at a batch boundary and store its totals; see ``Running.stop``."""
         for bridge in self._bridges.pop(unit, []):
             bridge.stop()
         work = self._work.get(unit)
@@ -326,7 +325,7 @@ class Units:
         self._save(work)
 
     def lose_ended(self) -> None:
-        """Take note when Spark has ended, and every query with it, and was started again."""
+        """Mark all queries as ended when Spark has ended and was restarted."""
         if self.endpoint.generation == self._generation:
             return
         self._generation = self.endpoint.generation
@@ -335,7 +334,7 @@ class Units:
             work.running = None
 
     def forget(self, unit: Unit) -> None:
-        """Drop what is held in memory of a unit."""
+        """Drop a unit's data in memory."""
         self._work.pop(unit.id, None)
 
     def _start_bridges(self, work: Work) -> None:
@@ -380,7 +379,7 @@ class Units:
         return True
 
     def settle(self, unit: str, stop: threading.Event | None = None) -> None:
-        """Wait until what has arrived so far has gone through a unit; raise what ended it."""
+        """Wait until a unit has processed the input that has arrived so far; raise the error that ended it."""
         work = self._known(unit)
         stop = stop or threading.Event()
         if work.finished or self._settled(work, self._running(work), stop) or stop.is_set():
@@ -398,7 +397,7 @@ class Units:
         return work.running
 
     def _ended(self, work: Work, stop: threading.Event) -> bool:
-        """Wait until all that it reads has ended, and that has arrived here."""
+        """Wait until all inputs have ended, and their ends have arrived here."""
         logs = [self.log(work.spec, c) for c in work.spec.inputs]
         while not all(log.stats().ended for log in logs):
             if stop.wait(_LOOK):
@@ -406,7 +405,7 @@ class Units:
         return True
 
     def _used_up(self, work: Work, running: Running, stop: threading.Event) -> bool:
-        """Wait until a unit has read all there is, paced sources included."""
+        """Wait until a unit has read all its input, paced sources included."""
         while True:
             if not self._settled(work, running, stop):
                 return False
@@ -426,7 +425,7 @@ class Units:
         done = threading.Event()
 
         def wait() -> None:
-            with contextlib.suppress(Exception):  # what happened is asked of the query itself
+            with contextlib.suppress(Exception):  # ask the query itself for its error
                 running.query.processAllAvailable()
             done.set()
 
@@ -439,11 +438,11 @@ class Units:
             self.need_spark()
             return running.failure(work.unit.id) is None and not stop.is_set()
 
-    # ------------------------------------------------------------ what is seen
+    # ------------------------------------------------------------ observation
 
     @contextlib.contextmanager
     def asking_spark(self) -> Iterator[None]:
-        """Say what it means when requests fail because the server has gone."""
+        """Interpret failed requests as the end of Spark where the server is gone."""
         with reaching_spark(str(self.endpoint.directory)):
             try:
                 yield
@@ -459,11 +458,11 @@ class Units:
             raise Unavailable(
                 "Spark has ended",
                 where=str(self.endpoint.directory / "spark.log"),
-                hint="read the log; run again: it goes on where it stopped",
+                hint="read the log; run again: it continues where it stopped",
             )
 
     def save(self) -> None:
-        """Remember the totals of all units that run."""
+        """Store the totals of all running units."""
         for work in self.all():
             if work.running is not None and not work.finished:
                 self._save(work)
@@ -482,7 +481,7 @@ class Units:
 
 
 def relay_reader(node: str) -> str:
-    """Name the reader by which another node keeps what it has not pulled."""
+    """Name the reader that protects entries which another node has not pulled."""
     return f"relay@{node}"
 
 
@@ -492,5 +491,5 @@ def query_name(spec: UnitSpec) -> str:
 
 
 def _runs(unit: Unit) -> str:
-    """Tell one state of a unit from the next: whoever computes something else has another epoch."""
+    """Identify a unit's incarnation: another computation has another epoch."""
     return f"{unit.tag} {unit.epoch}"

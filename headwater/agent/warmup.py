@@ -1,8 +1,8 @@
-"""Run a unit once beside all that counts, before anything stops for it.
+"""Warm up a unit: run it once on a sample, beside the running units, before any of them stops.
 
-What takes time when a query first runs in a Spark is not its state but its code: it is generated, compiled
-and loaded, and Python workers are started. A rehearsal is the very plan of the unit, from a trifle of what
-it will read to where nobody looks, in the Spark where it is to run. It also tells whether the plan works.
+A query's first run in a Spark is slow because of its code, not its state: code is generated, compiled and loaded, and
+Python workers are started. A warm-up runs the unit's own plan on a sample of its input, in the Spark where it is to
+run; its output is discarded. It also shows whether the plan works.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from headwater.channels.log import Log
 
 _LOG = logging.getLogger(__name__)
-_ROWS = 100  # of each input
-_LINE_BYTES = 2**16  # of a file, among which lines are sought
-_SECONDS = 60.0  # after which a rehearsal is enough
-_SMALL = 4 * 2**20  # bytes of state that is brought to its end
+_ROWS = 100  # rows of each input
+_LINE_BYTES = 2**16  # bytes of a file that are searched for lines
+_SECONDS = 60.0  # seconds after which a warm-up ends
+_SMALL = 4 * 2**20  # bytes of state up to which windows are closed
 
 
 def warm_up(units: Units, spec: UnitSpec, dress: Callable[[Path], int] | None = None) -> None:
-    """Run a unit on some rows of its inputs, to their end; raise what is wrong with it.
+    """Run a unit on some rows of its inputs, to their end; raise its errors.
 
-    With ``dress``, which makes a checkpoint of what others keep and gives its bytes, it goes on from there.
-    What its Spark has run before is not run again. One that somebody asked for who is gone is waited for.
+    With ``dress``, which makes a checkpoint from other units' state and returns its size in bytes, it continues from
+    that. Nothing is repeated that this Spark has run before. A warm-up of an earlier caller is waited for.
     """
     with units.warm_ups[spec.unit.checkpoint]:
         _warm_up(units, spec, dress)
@@ -63,7 +63,7 @@ def _warm_up(units: Units, spec: UnitSpec, dress: Callable[[Path], int] | None) 
         kept = dress(stand_in.layout.checkpoint(unit)) if dress is not None else 0
         if units.knows(unit):
             return
-        # The windows of a large state are not closed: that takes long, and tells nothing new.
+        # The windows of a large state are not closed: that takes long and shows nothing new.
         to_the_end = kept <= _SMALL
         _lay_out(units, stand_in, spec, stage, end=to_the_end)
         stand_in.start(stage)
@@ -94,7 +94,7 @@ def _play(stand_in: Units, unit: Unit, *, to_the_end: bool) -> None:
 
 
 def _staged(spec: UnitSpec, place: Path) -> UnitSpec:
-    """Describe the unit with other files to read, nobody to write to, and channels that are kept here."""
+    """Return a unit's spec with sample files to read, no sinks, and local channels."""
 
     def stand_in(operator: Operator) -> Operator:
         match operator:
@@ -102,8 +102,8 @@ def _staged(spec: UnitSpec, place: Path) -> UnitSpec:
                 where = "{location}" if operator.per_location else "all"
                 return replace(operator, path=str(place / "in" / operator.id / where))
             case SensorSource():
-                return replace(operator, rows=1)  # they come at the sensor's pace
-            case RateSource():  # it never ends
+                return replace(operator, rows=1)  # rows come at the sensor's pace
+            case RateSource():  # the source never ends
                 path, rows = str(place / "in" / operator.id / "all"), operator.schema().text
                 return FileSource(
                     id=operator.id,
@@ -128,7 +128,7 @@ def _staged(spec: UnitSpec, place: Path) -> UnitSpec:
 
 
 def _lay_out(units: Units, stand_in: Units, spec: UnitSpec, stage: UnitSpec, *, end: bool) -> None:
-    """Put something to read where the stand-in will look for it."""
+    """Write a sample of an input where the changed spec reads it."""
     stand_in.prepare(stage)
     for staged, channel in zip(stage.inputs, spec.inputs, strict=True):
         log = stand_in.log(stage, staged)
@@ -153,7 +153,7 @@ def _lay_out(units: Units, stand_in: Units, spec: UnitSpec, stage: UnitSpec, *, 
 
 
 def _made_up(source: FileSource) -> None:
-    """Write two rows such as Spark's rate source gives."""
+    """Write two rows like those of Spark's rate source."""
     place = Path(full_path(source.path))
     place.mkdir(parents=True, exist_ok=True)
     rows = ({"timestamp": f"2000-01-01T00:00:0{n}Z", "value": n} for n in range(2))
@@ -161,7 +161,7 @@ def _made_up(source: FileSource) -> None:
 
 
 def _newest(open_: Callable[[], Log], name: str) -> Iterator[tuple[pa.Table, int | None]]:
-    """Give some of the newest rows of a log, if there are any."""
+    """Return some of the newest rows of a log, if any."""
     try:
         log = open_()
         newest = log.tail()
@@ -169,14 +169,14 @@ def _newest(open_: Callable[[], Log], name: str) -> Iterator[tuple[pa.Table, int
             return
         batches = [b.slice(0, _ROWS) for b in islice(log.read(newest.seq, newest.seq + 1), 1)]
     except (HeadwaterError, OSError) as error:
-        _LOG.info("no rows of %s for a rehearsal: %s", name, error)
+        _LOG.info("no sample of %s for the warm-up: %s", name, error)
         return
     if batches:
         yield pa.Table.from_batches(batches), newest.high
 
 
 def _some_lines(source: FileSource, staged: FileSource, location: str) -> None:
-    """Copy the beginning of the newest file of a source, or make an empty one."""
+    """Copy the beginning of a source's newest file, or make an empty file."""
     place = Path(full_path(staged.path.replace("{location}", location)))
     place.mkdir(parents=True, exist_ok=True)
     newest = _newest_file(full_path(source.path.replace("{location}", location)))
@@ -194,7 +194,7 @@ def _some_lines(source: FileSource, staged: FileSource, location: str) -> None:
 
 
 def _newest_file(path: str) -> Path | None:
-    """Find the newest file of a local directory; only its last part may be a pattern."""
+    """Return the newest file of a local directory; only the last part may be a pattern."""
     if "://" in path:
         return None
     directory = Path(path)

@@ -1,4 +1,4 @@
-"""Measure units and channels for ``headwater.core.metrics``, and how long buffers will last."""
+"""Measure units and channels for ``headwater.core.metrics``, and predict when buffers are full."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ WINDOW = 60.0
 
 
 class Meters:
-    """Remember for the last minute how much waited in each channel."""
+    """Keeps the unread size of each channel over the last minute."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[tuple[float, int]]] = {}
         self._written: dict[str, deque[tuple[float, int]]] = {}
 
     def note(self, channel: str, stats: ChannelStats, now: float) -> None:
-        """Take a sample; ``now`` in seconds of any clock that only goes forward."""
+        """Take a sample; ``now`` in seconds of any monotonic clock."""
         for kept, count in ((self._waiting, unread_bytes(stats)), (self._written, stats.bytes)):
             samples = kept.setdefault(channel, deque())
             samples.append((now, count))
@@ -49,16 +49,16 @@ class Meters:
                 samples.popleft()
 
     def lasts(self, channel: str, limit: int) -> float | None:
-        """Forecast in how many seconds a channel is full."""
+        """Predict in how many seconds a channel is full."""
         return forecast(tuple(self._waiting.get(channel, ())), limit)
 
     def rate(self, channel: str) -> float | None:
-        """Tell how many bytes a second are written to a channel."""
+        """Return the bytes per second written to a channel."""
         return growth(tuple(self._written.get(channel, ())))
 
 
 def unread_bytes(stats: ChannelStats) -> int:
-    """Tell how many bytes the slowest reader has before it."""
+    """Return the unread bytes of a channel's slowest reader."""
     return max((b.bytes for b in stats.unread.values()), default=0)
 
 
@@ -70,7 +70,7 @@ def progress_of(
     meters: Meters | None = None,
     limit: int | None = None,
 ) -> Progress:
-    """Give the state of units and of the channels they write."""
+    """Return the state of units and of the channels they write."""
 
     known: dict[str, ChannelStats] = {}
     seen = []
@@ -90,7 +90,7 @@ def progress_of(
             if channel.links and found.unread:
                 found = replace(found, oldest_s=_oldest(units.log(work.spec, channel), time.time()))
             channels[channel.id] = found
-            for link in channel.links:  # once, however many read it at the far end
+            for link in channel.links:  # once, however many units read it on the other node
                 total = links.setdefault(link, [0, 0])
                 total[0] += stats(channel).rows
                 total[1] += stats(channel).bytes
@@ -103,7 +103,7 @@ def progress_of(
 
 
 def _oldest(log: Log, now: float) -> float | None:
-    """Tell the age of the oldest row that some reader has not taken."""
+    """Return the age of the oldest unread row."""
     came = first_came(log, min(log.readers().values(), default=log.latest()), log.latest())
     return max(0.0, now - came[0]) if came else None
 
@@ -124,7 +124,7 @@ def _channel(id_: str, stats: ChannelStats, meters: Meters | None, limit: int | 
 
 
 def _unit(units: Units, work: Work, stats: Callable[[Channel], ChannelStats], *, stopped: bool) -> UnitProgress:
-    """Give a unit's state; ``stopped`` when all was stopped and nothing is to be asked of Spark."""
+    """Return a unit's state; ``stopped``: all was stopped, and Spark is not called."""
     unit, running = work.unit, work.running
     status: Status = "finished" if work.finished else "stopped" if stopped or not running else "running"
     error = None
@@ -168,7 +168,7 @@ def _unit(units: Units, work: Work, stats: Callable[[Channel], ChannelStats], *,
 
 
 def _rows_read(units: Units, work: Work, channel: Channel, stats: ChannelStats) -> int:
-    """Count the rows of a channel that a unit's batches have taken."""
+    """Count the rows of a channel that a unit's batches have read."""
     if work.finished:
         return stats.rows
     at = work.running.positions.get(channel.id) if work.running else None

@@ -1,1 +1,1 @@
-"""The use cases, and the one client that command line, REST, dashboard and pools come to them by."""
+"""The use cases, and the client through which command line, REST, dashboard and pools plan deployments."""

@@ -1,4 +1,4 @@
-"""The one way to a plan: what is asked for becomes a proposal, and a proposal what is wanted."""
+"""The one way to plan: a request becomes a proposal, and a proposal becomes the desired state."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ Shape = Literal["annotated", "one-unit", "unit-per-operator"]
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """What is to be planned: a dataflow on a continuum, or a deployment that is there, ``of`` a name.
+    """A request for a plan: a dataflow on a continuum, or the existing deployment named by ``of``.
 
-    Without more it is placed by its marks. ``strategy`` chooses another placement, within ``limits``;
-    ``profiles`` say what operators cost, by dataflow, and ``compare`` asks what other strategies would do.
-    ``edits`` are made on top, one after the other. ``decided`` is placed as it says. ``pool`` is what the
-    dataflow was put together from, and is stored with the plan.
+    By default the operators' annotations place it. ``strategy`` chooses another placement, within ``limits``;
+    ``profiles`` hold operator costs by dataflow, and ``compare`` evaluates the other strategies too. ``edits`` are
+    applied afterwards, in order. ``decided`` is used as it is. ``pool`` is the origin of the dataflow and is stored
+    with the plan.
     """
 
     dataflow: Dataflow | None = None
@@ -74,7 +74,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeOutline(DiffOutline):
-    """What applying a plan would change, as of a version, and its steps in words."""
+    """The changes of applying a plan, against a version, and its steps in words."""
 
     version: int
     steps: tuple[str, ...]
@@ -83,17 +83,17 @@ class ChangeOutline(DiffOutline):
 
 @dataclass(frozen=True, kw_only=True)
 class NoPlacement:
-    """Why a strategy finds no placement."""
+    """The reason why a strategy finds no placement."""
 
     failed: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProposalOutline(PlanOutline):
-    """A plan that can be applied, what that would change, and what is predicted of it.
+    """A plan that can be applied, its changes, and its predictions, in JSON form.
 
-    ``same``: it is in force already, and nothing is to do; ``busy``: a change is under way, which it would
-    take the place of. These and ``change`` are null where it cannot be applied beside what runs.
+    ``same``: the plan is active already, and nothing changes; ``busy``: a change is under way, which it would
+    supersede. These and ``change`` are null where it cannot be applied beside the active plan.
     """
 
     change: ChangeOutline | None
@@ -105,17 +105,17 @@ class ProposalOutline(PlanOutline):
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:
-    """What applying a plan would do, as of ``version`` of its deployment (0: there is none yet)."""
+    """The effect of applying a plan, as of ``version`` of its deployment (0: there is none yet)."""
 
     diff: PlanDiff
     steps: tuple[Step, ...]
     version: int
     busy: bool
-    """Whether a change is under way, which this one would take the place of."""
+    """Whether a change is under way, which this one would supersede."""
     same: bool
-    """Whether the plan is in force already and nothing is to do."""
+    """Whether the plan is active already and nothing changes."""
     cost: CutCost | None = None
-    """What its cuts cost or save beside those that run."""
+    """The cost or gain of its cuts against the active plan's."""
 
     @property
     def words(self) -> list[str]:
@@ -126,15 +126,15 @@ class Preview:
         return lines
 
     def shown(self) -> ChangeOutline:
-        """Give it as it is shown."""
+        """Return the JSON form."""
         return ChangeOutline(**vars(self.diff.shown()), version=self.version, steps=tuple(self.words), cost=self.cost)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """A plan that can be applied, what that would change, and what is foretold of it.
+    """A plan that can be applied, its changes, and its predictions.
 
-    ``refused``: why it cannot be applied beside what runs; then there is no ``preview``.
+    ``refused``: why it cannot be applied beside the active plan; then there is no ``preview``.
     """
 
     request: PlanRequest
@@ -146,14 +146,14 @@ class Proposal:
 
     @property
     def change(self) -> Preview:
-        """What applying it would do; raise why it is refused."""
+        """Return the effect of applying it; raise ``refused`` where it cannot be applied."""
         if self.preview is None:
             assert self.refused is not None
             raise self.refused
         return self.preview
 
     def shown(self) -> ProposalOutline:
-        """Give it as it is shown."""
+        """Return the JSON form."""
         change = self.preview
         return ProposalOutline(
             **vars(outline(self.plan)),
@@ -169,16 +169,16 @@ class Proposal:
 
 
 class Client:
-    """A store, by path or URL, as whoever plans and changes deployments sees it; nothing is kept open."""
+    """A store, by path or URL, for planning and changing deployments; no connection is kept open."""
 
     def __init__(self, store_url: str | None = None) -> None:
         self.store_url = store_url
 
     def propose(self, request: PlanRequest, *, observe: Observe = lambda what, done, of: None) -> Proposal:
-        """Plan what is asked for; raise what is wrong with it.
+        """Plan a request; raise the errors in it.
 
-        What forbids to apply it beside what runs is said by the proposal. ``observe`` is called before each
-        strategy that is compared.
+        The proposal tells why it cannot be applied beside the active plan. ``observe`` is called before each strategy
+        that is compared.
         """
         try:
             with existing(self.store_url) as store:
@@ -187,7 +187,7 @@ class Client:
             return _proposed(request, None, observe)
 
     def preview(self, plan: DeploymentPlan) -> Preview:
-        """Say what applying a plan that is there would do, such as a decision's; raise what is refused."""
+        """Return the effect of applying an existing plan, such as a decision's; raise where it cannot be applied."""
         try:
             with existing(self.store_url) as store:
                 return preview(plan, store)
@@ -195,7 +195,7 @@ class Client:
             return preview(plan, None)
 
     def stored(self, reference: str) -> DeploymentPlan:
-        """Give the newest plan that is wanted of a deployment, by its name, or any plan by its id."""
+        """Return a deployment's newest wanted plan, by its name, or any plan by its id."""
         with existing(self.store_url) as store:
             if store.find(reference) is None:
                 try:
@@ -203,7 +203,7 @@ class Client:
                 except Missing:
                     names = ", ".join(d.name for d in store.deployments()) or "none"
                     raise Missing(
-                        f"neither a deployment nor a plan is called '{reference[:100]}'",
+                        f"no deployment and no plan is named '{reference[:100]}'",
                         where=store.where,
                         hint=f"the deployments are: {names}",
                     ) from None
@@ -213,7 +213,7 @@ class Client:
         return found
 
     def in_force(self, name: str) -> DeploymentPlan:
-        """Give the plan whose names and epochs hold; raise Missing where there is none (yet, or any more)."""
+        """Return the active plan; raise Missing where there is none."""
         with existing(self.store_url) as store:
             store.deployment(name)
             found = store.active_plan(name)
@@ -221,12 +221,12 @@ class Client:
             raise Missing(
                 "no plan is in force",
                 where=f"deployment '{name}'",
-                hint="see its history for what is wanted",
+                hint="see its desired state in its history",
             )
         return found
 
     def only(self) -> str:
-        """Name the only deployment there is; raise DeploymentError where there is another number of them."""
+        """Name the only deployment; raise DeploymentError unless there is exactly one."""
         with existing(self.store_url) as store:
             names = [record.name for record in store.deployments()]
             if len(names) != 1:
@@ -238,7 +238,7 @@ class Client:
         return names[0]
 
     def holds(self, name: str) -> bool:
-        """Tell whether there is a store that holds a deployment of this name."""
+        """Return whether a store exists and holds a deployment of this name."""
         try:
             with existing(self.store_url) as store:
                 return store.find(name) is not None
@@ -246,10 +246,10 @@ class Client:
             return False
 
     def apply(self, proposal: Proposal, *, after: int | None = None) -> int:
-        """Store a proposal's plan as the wanted one and give its version.
+        """Store a proposal's plan as the desired state and return its version.
 
-        ``after``: the version of the deployment that it was made for, by default that it was shown for.
-        Raises DeploymentError where somebody was quicker.
+        ``after``: the deployment's version that the proposal is based on, by default that of its preview. Raises
+        DeploymentError where another change came first.
         """
         name, shown = proposal.plan.dataflow.name, proposal.change
         request = proposal.request
@@ -317,7 +317,7 @@ def _decided(request: PlanRequest, dataflow: Dataflow, continuum: Continuum, bas
 
 
 def _newest(store: StoreReader, name: str) -> DeploymentPlan | None:
-    """Give the newest plan that is wanted of a deployment."""
+    """Return the newest wanted plan of a deployment."""
     record = store.deployment(name)
     wanted = next((w.plan for w in reversed(store.desired_states(name)) if w.plan), record.active_plan)
     return store.plan(wanted) if wanted is not None else None
@@ -348,10 +348,10 @@ def _placement_request(
 def compare(
     setting: Setting, request: PlacementRequest, *, observe: Observe = lambda what, done, of: None
 ) -> dict[str, Prediction | HeadwaterError]:
-    """Predict what each strategy's placement would cost, or say why it finds none.
+    """Predict the cost of each strategy's placement, or tell why it finds none.
 
-    Where the strategy wished for is a scheduler, the other schedulers too, within the same limits.
-    ``observe`` is called before each with its name.
+    Where the requested strategy is a scheduler, the other schedulers are compared too, within the same limits.
+    ``observe`` is called with each name first.
     """
     from headwater.placement import STRATEGIES
     from headwater.placement.schedule import SCHEDULERS
@@ -376,7 +376,7 @@ def preview(
     reset_state: frozenset[str] = frozenset(),
     canary: CanarySettings | None = None,
 ) -> Preview:
-    """Say what applying a plan would do; raise what is refused."""
+    """Return the effect of applying a plan; raise where it cannot be applied."""
     name = plan.dataflow.name
     record = store.find(name) if store is not None else None
     if store is None or record is None:

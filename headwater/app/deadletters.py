@@ -1,4 +1,4 @@
-"""The use cases of dead letters over zones: see them, and offer them again to the sources they came from."""
+"""The use cases of dead letters over zones: list them, and replay them to their sources."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def dead_letters(
     home: Path = HOME,
     say: Callable[[str], None] = lambda text: None,
 ) -> Iterator[dict[str, Any]]:
-    """Give the malformed records that a deployment's zones keep, the first thousand of each.
+    """Yield the dead letters of a deployment's nodes, the first thousand of each.
 
-    What cannot be reached is said, and passed over.
+    Unreachable nodes are reported to ``say`` and skipped.
     """
     from headwater.agent.agents import Agents
 
@@ -51,33 +51,33 @@ def replay(
     home: Path = HOME,
     say: Callable[[str], None] = lambda text: None,
 ) -> tuple[Replayed, ...]:
-    """Offer dead letters, by id, again to the sources they came from, and say of each what came of it.
+    """Replay dead letters, by id, to their sources, and return the outcome of each.
 
-    ``records``: corrected ones by id; the others go as they are. ``force``: even where a record does not fit
-    or was replayed before. A zone that does not answer may have done its part: to ask again does no harm.
-    Raises DeploymentError where the deployment is not in force, or an id is none.
+    ``records``: corrected records by id; the others are replayed as they are. ``force``: even where a record does not
+    fit its schema or was replayed before. A node that does not answer may have replayed its part: repeating the call is
+    safe. Raises DeploymentError where the deployment is not running, or an id is invalid.
     """
     wanted = _wanted(ids, records or {})
     plan = _in_force(name, store_url)
     if plan is None:
-        raise DeploymentError("it is not in force", where=f"deployment '{name}'", hint="apply it first")
+        raise DeploymentError("it is not running", where=f"deployment '{name}'", hint="apply it first")
     return _replay(plan, wanted, home, force=force, say=say)
 
 
 def _wanted(ids: Sequence[str], records: Mapping[str, str]) -> tuple[ReplayRequest, ...]:
-    """Say which letters are to be replayed, and which with another record; refuse what is no letter's id."""
+    """Return the ids to replay, each with its corrected record or None; refuse invalid ids."""
     from headwater.connectors.replaying import MOST, read_wanted
 
     strange = [id_ for id_ in records if id_ not in ids]
     if strange:
         raise DeploymentError(
-            f"a record is given for letter {strange[0]}, which is not to be replayed",
-            hint="name the letter, too",
+            f"a record is given for dead letter {strange[0]}, which is not replayed",
+            hint="name the dead letter as well",
         )
     letters = [{"id": id_, "record": records.get(id_)} for id_ in dict.fromkeys(ids)]
     found: list[ReplayRequest] = []
     for n in range(0, max(1, len(letters)), MOST):
-        found += read_wanted(letters[n : n + MOST], where="what is to be replayed")
+        found += read_wanted(letters[n : n + MOST], where="dead letters to replay")
     return tuple(found)
 
 
@@ -89,7 +89,7 @@ def _replay(
     force: bool,
     say: Callable[[str], None],
 ) -> tuple[Replayed, ...]:
-    """Have each zone replay those letters that it keeps; what came of them, in their order."""
+    """Replay dead letters on the nodes that keep them; return the outcomes in the order of ``wanted``."""
     from headwater.agent.agents import Agents
     from headwater.connectors.replaying import MOST
 
@@ -109,8 +109,8 @@ def _replay(
             silent.append(node)
             say(f"{node}: {error.what}")
         except SpecUnknown:
-            continue  # the agent has not been given the deployment yet
-    why = "no such letter"
+            continue  # the agent does not know the deployment yet
+    why = "no such dead letter"
     if silent:
         why += f" in zones that answered; {', '.join(silent)} did not: ask again when it does"
     return tuple(found.get(o.id) or Replayed(id=o.id, outcome="unknown", reason=why) for o in wanted)
@@ -123,13 +123,13 @@ def _in_force(name: str, store_url: str | None) -> DeploymentPlan | None:
 
 
 def _nodes(plan: DeploymentPlan) -> tuple[str, ...]:
-    """Name the nodes, first those that read sources, where letters come from."""
+    """Name the nodes, those with sources first: they keep most dead letters."""
     units = sorted(plan.units, key=lambda unit: not own_sources(plan.dataflow, unit))
     return tuple(dict.fromkeys(u.node for u in units))
 
 
 def read_wanted(text: str, *, where: str) -> dict[str, str | None]:
-    """Read letters as `headwater deadletters --json` writes them: ids, each with its record.
+    """Parse dead letters as `headwater deadletters --json` prints them; return their records by id.
 
     >>> read_wanted('{"id": "0123456789abcdef", "record": "1,2.5", "unit": "a@E1"}', where="letters.jsonl")
     {'0123456789abcdef': '1,2.5'}

@@ -1,7 +1,7 @@
 """The use cases over a store: apply, stop, status, history, explain; and running the controller.
 
-Like ``headwater.app.running`` they take values and places, give values and raise HeadwaterErrors. All but
-``up`` only read the store or write a desired state into it.
+They take values and store URLs, return values and raise HeadwaterErrors, like ``headwater.app.running``. All but ``up``
+only read the store or write a desired state.
 """
 
 from __future__ import annotations
@@ -14,14 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-# Dead letters are among the use cases, and what all of them share: faces find these here.
-from headwater.app.deadletters import dead_letters as dead_letters
-from headwater.app.deadletters import replay as replay
 from headwater.app.observe import status
-from headwater.app.stores import HOME as HOME
-from headwater.app.stores import STORE as STORE
-from headwater.app.stores import existing as existing
-from headwater.app.stores import resolved_url as resolved_url
+from headwater.app.stores import HOME, existing, resolved_url
 from headwater.app.view import Status
 from headwater.continuum.model import Node
 from headwater.control.records import Change, Decision, DesiredState, Event, StepState
@@ -36,13 +30,13 @@ from headwater.plan.profile import Profile
 
 
 def keep_profile(name: str, profile: Profile, store_url: str | None = None) -> None:
-    """Keep a profile of a deployment that is there."""
+    """Store the profile of an existing deployment."""
     with closing(Store(resolved_url(store_url))) as store:
         store.keep_profile(name, profile)
 
 
 def stop(name: str, store_url: str | None = None, *, how: Literal["stop", "forget", "finish"] = "stop") -> int:
-    """Store that a deployment is to stop, keeping its state, without it, or when its input is used up."""
+    """Store a desired state that stops a deployment: keep its state, delete it, or use up all input first."""
     with existing(store_url) as reader:
         reader.deployment(name)
     with closing(Store(resolved_url(store_url))) as store:
@@ -54,7 +48,7 @@ def stop(name: str, store_url: str | None = None, *, how: Literal["stop", "forge
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """What was wanted of a deployment, what became of it, and what happened, the oldest first."""
+    """A deployment's desired states, changes, events and decisions, the oldest first."""
 
     desired_states: tuple[DesiredState, ...]
     changes: tuple[Change, ...]
@@ -63,7 +57,7 @@ class History:
 
 
 def history(name: str, store_url: str | None = None) -> History:
-    """Give what has happened to a deployment."""
+    """Return the history of a deployment."""
     with existing(store_url) as store:
         store.deployment(name)
         return History(
@@ -76,7 +70,7 @@ def history(name: str, store_url: str | None = None) -> History:
 
 @dataclass(frozen=True, kw_only=True)
 class StepSeen:
-    """A step of a change: what it does to which unit, how far it is, and when (seconds since 1970)."""
+    """A step of a change in words, its state, and its times (seconds since 1970)."""
 
     kind: str
     unit: str | None
@@ -88,7 +82,7 @@ class StepSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class Explained(Change):
-    """A change under way, or the last one: its steps in words, and as they went."""
+    """A change, under way or the newest: its steps in words, and their states."""
 
     words: tuple[str, ...]
     steps: tuple[StepSeen, ...]
@@ -100,7 +94,7 @@ class Explained(Change):
 
     @property
     def measured(self) -> list[str]:
-        """Say what the steps have found, and how long units stood still for the change."""
+        """Return the notes of the steps, and how long units stood still for the change."""
         lines = [f"{step.kind} {step.unit or ''}: {step.note}" for step in self.steps if step.note]
         stops = [step.begun for step in self.steps if step.kind == "stop" and step.begun]
         starts = [step.ended for step in self.steps if step.kind == "start" and step.ended]
@@ -135,7 +129,7 @@ def explain(name: str, store_url: str | None = None) -> Explained | None:
 
 
 def in_force(store_url: str | None = None) -> dict[str, DeploymentPlan]:
-    """Give the plans that are carried out now, by name; nothing where there is no store."""
+    """Return the active plans, by deployment; empty where there is no store."""
     try:
         with existing(store_url) as store:
             plans = {r.name: store.active_plan(r.name) for r in store.deployments() if r.phase != "stopped"}
@@ -154,7 +148,7 @@ def follow(
     say: Callable[[str], None] = lambda text: None,
     every: float = 0.5,
 ) -> Status | None:
-    """Follow a version to its end; give the last status, None when ``stop`` was set before.
+    """Follow a version to its end; return the last status, None when ``stop`` was set before.
 
     Raises DeploymentError where it failed or was refused, RuntimeFailure where it was rolled back.
     """
@@ -170,7 +164,7 @@ def follow(
             observe(now)
             if now.controller is None and not warned:
                 warned = True
-                say("nobody acts on this store now: `headwater up` does")
+                say("no controller acts on this store: start one with `headwater up`")
             if now.observed_version >= version:
                 return _ended(now, version)
             if stop.wait(every):
@@ -203,7 +197,7 @@ def up(
     stop: threading.Event | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Run the controller until ``stop`` is set; ``nodes`` are reached at once, others when they are needed.
+    """Run the controller until ``stop`` is set; ``nodes`` are opened at once, others at their first use.
 
     Agents of nodes without an address run on this machine, below ``home``, with ``options``.
     """
@@ -228,12 +222,12 @@ def up(
 
 
 def down(home: Path = HOME) -> list[str]:
-    """End the agents of this machine with their units and Sparks; give the nodes they were of."""
+    """End the agents of this machine with their units and Sparks; return the names of their nodes."""
     from headwater.agent.agents import Agents
 
     return Agents(home).end()
 
 
 def clock(at: float) -> str:
-    """Write a moment as date and time, here."""
+    """Format a moment as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

@@ -1,4 +1,4 @@
-"""The use cases of a closer look: one unit with all that is known of it, and a proposal beside what runs."""
+"""The use cases of a close look: one unit in full, and a proposal beside the active plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headwater.plan.summary import SummaryLine, change_summary
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorDetail:
-    """An operator of a unit: what it gives, by its schema, and which dataflows of a pool need it."""
+    """An operator of a unit: its output columns, and the dataflows of a pool that share it."""
 
     operator: str
     kind: str
@@ -40,9 +40,9 @@ class StreamDetail:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitDetail:
-    """A unit as it was planned; ``measured``: what it did lately, None where nothing is known.
+    """A unit of a plan; ``measured``: its newest metrics, None where there are none.
 
-    ``spark``: the address of the zone's own Spark, None where the zone's agent starts one.
+    ``spark``: the address of the node's own Spark, None where its agent starts one.
     """
 
     unit: str
@@ -59,7 +59,7 @@ class UnitDetail:
 
 
 def unit(name: str, id_: str, store_url: str | None = None) -> UnitDetail:
-    """Look at a unit of a deployment closely; raise DeploymentError where there is none."""
+    """Return a unit of a deployment in full; raise DeploymentError where there is none."""
     with existing(store_url) as store:
         store.deployment(name)
         plan, pool = store.active_plan(name), store.pool(name)
@@ -132,7 +132,7 @@ class ZoneSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Examined:
-    """A decision with what carrying it out would do; ``preview`` is None where it cannot be any more.
+    """A decision and the effect of applying it; ``preview`` is None where it can no longer be applied.
 
     ``gone``: why it cannot.
     """
@@ -144,7 +144,7 @@ class Examined:
 
 
 def zones_of(preview: Preview) -> tuple[ZoneSummary, ...]:
-    """Say for each zone that runs anything which units it has before and after a change."""
+    """Return the units before and after a change, for each zone that has any."""
     running, wanted = preview.diff.running, preview.diff.wanted
     before = [] if running is None else [(u.zone, u.id) for u in running.units]
     after = [(u.zone, u.id) for u in wanted.units]
@@ -162,7 +162,7 @@ def zones_of(preview: Preview) -> tuple[ZoneSummary, ...]:
 
 
 def examine(number: int, store_url: str | None = None) -> Examined:
-    """Look at a decision, and at what would stop, start and move if it were carried out."""
+    """Return a decision, and the units that it would stop, start and move."""
     decision = objectives.decision(number, store_url)
     if decision.state != "proposed":
         return Examined(decision=decision, preview=None, change_summary=())
@@ -175,7 +175,7 @@ def examine(number: int, store_url: str | None = None) -> Examined:
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """What a deployment did since a time, with what was changed and decided meanwhile."""
+    """A deployment's metrics since a time, with the changes and decisions of that period."""
 
     since: float
     metrics: Metrics
@@ -186,7 +186,7 @@ class Course:
 
 
 def course(name: str, seconds: float, store_url: str | None = None) -> Course:
-    """Look at the last seconds of a deployment; changes that ended before are left out."""
+    """Return a deployment's last ``seconds``; changes that ended before are left out."""
     metrics, found = objectives.metrics(name, seconds, store_url), deployments.history(name, store_url)
     since = time.time() - seconds
     return Course(
@@ -201,7 +201,7 @@ def course(name: str, seconds: float, store_url: str | None = None) -> Course:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorShared:
-    """An operator of a dataflow, its name in the pool, and the other dataflows that need it."""
+    """An operator of a dataflow, its name in the pool, and the other dataflows that share it."""
 
     operator: str
     shared: str
@@ -220,7 +220,7 @@ class MemberDetail:
 
 
 def shared(store_url: str | None = None) -> tuple[MemberDetail, ...]:
-    """Give the dataflows of all pools, each with its operators and who else needs them."""
+    """Return the dataflows of all pools, each with its operators and the dataflows that share them."""
     return tuple(
         MemberDetail(
             pool=pool.name,

@@ -1,4 +1,4 @@
-"""Dataflows from files: flow.py, flow.py:name or flow.json, with errors at the user's own lines."""
+"""Load dataflows from files: flow.py, flow.py:name or flow.json, with errors at the user's own lines."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from headwater.dataflow.graph import Dataflow
 
 @dataclass(frozen=True)
 class LoadedDataflow:
-    """A dataflow and where it came from: ``directory`` holds the modules its functions may import."""
+    """A dataflow and its origin: ``directory`` holds the modules that its functions may import."""
 
     dataflow: Dataflow
     source: str
     directory: Path | None = None
     is_code: bool = True
-    """Whether it came as Python that has been run already, so that its functions are trusted."""
+    """Whether its Python file was run here, so that its functions are trusted."""
 
 
 def load_dataflow(reference: str) -> LoadedDataflow:
@@ -53,9 +53,9 @@ def load_dataflow(reference: str) -> LoadedDataflow:
             found = found.build()
     if not isinstance(found, Dataflow):
         raise DataflowError(
-            f"{name or 'build'} gives {type(found).__name__}, not a dataflow",
+            f"{name or 'build'} returns {type(found).__name__}, not a dataflow",
             where=file,
-            hint="return hw.flow(...), or what its build() gives",
+            hint="return hw.flow(...), or the value of its build()",
         )
     return LoadedDataflow(found, str(path), path.parent)
 
@@ -74,10 +74,10 @@ def _text(path: Path) -> str:
 
 @contextlib.contextmanager
 def _importable(directory: Path) -> Iterator[None]:
-    """Let a flow file import its neighbours, and forget them afterwards: the next one may have others."""
+    """Let a flow file import its neighbours, and unload them afterwards: the next file may have others."""
     before, writes = set(sys.modules), sys.dont_write_bytecode
     sys.path.insert(0, str(directory))
-    # Bytecode on disk is told from newer source by whole seconds and size: an edit can be missed.
+    # Bytecode on disk is matched to its source by whole seconds and size: an edit can be missed.
     sys.dont_write_bytecode = True
     try:
         yield
@@ -92,7 +92,7 @@ def _importable(directory: Path) -> Iterator[None]:
 
 
 class _FromSource(SourceFileLoader):
-    """Loads a file as it is now, never from bytecode of before."""
+    """Loads a file from its source, never from cached bytecode."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
@@ -100,13 +100,13 @@ class _FromSource(SourceFileLoader):
 
 
 def _executed(path: Path) -> ModuleType:
-    # A name of its own: a file called json.py must not take the place of a real module.
+    # A unique name: a file called json.py must not replace a real module.
     name = f"flow_file_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path, loader=_FromSource(name, str(path)))
     if spec is None or spec.loader is None:
         raise DataflowError("cannot be loaded as Python", where=str(path), hint="give a .py file")
     module = importlib.util.module_from_spec(spec)
-    # Functions travel by value only when their module is known by name.
+    # Functions are pickled by value only when their module is known by name.
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
@@ -142,7 +142,7 @@ def _dataflows(module: ModuleType) -> dict[str, Dataflow | DataflowBuilder]:
 
 @contextlib.contextmanager
 def _in_user_file(path: Path, *, shown: str) -> Iterator[None]:
-    """Turn whatever the user's file raises into an error at its line."""
+    """Turn any exception of the user's file into an error at its line."""
     try:
         yield
     except HeadwaterError as error:
@@ -166,7 +166,7 @@ def _in_user_file(path: Path, *, shown: str) -> Iterator[None]:
 
 
 def _user_line(error: BaseException, directory: Path) -> str | None:
-    """Give ``file:line`` of the innermost frame in the user's directory."""
+    """Return ``file:line`` of the innermost frame in the user's directory."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
         ours = Path(__file__).parent in file.parents or "site-packages" in file.parts
@@ -182,7 +182,7 @@ def _short(file: Path) -> str:
 
 
 def _moved(error: HeadwaterError, line: str) -> HeadwaterError:
-    """Put a file's line before the place an error names."""
+    """Prefix an error's location with a file's line."""
     if isinstance(error, ErrorList):
         return ErrorList([_moved(e, line) for e in error.errors])
     where = f"{line}, {error.where}" if error.where else line
@@ -198,7 +198,7 @@ def _located(where: str) -> Iterator[None]:
 
 
 def check_trust(loaded: LoadedDataflow, *, trust_code: bool) -> None:
-    """Refuse a dataflow that brings pickled code from a file that was not run here, unless it is trusted."""
+    """Refuse a dataflow with pickled code from a file that was not run here, unless it is trusted."""
     if loaded.is_code or trust_code:
         return
     for operator in loaded.dataflow.operators:

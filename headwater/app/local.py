@@ -1,7 +1,7 @@
 """Run a deployment in this process: the controller and one agent for all nodes, on one Spark.
 
-It goes the way that zones go, without the wire: a plan is wanted, compared with what is there, and carried
-out step by step, with the state of what goes on. What was stopped goes on with the next run.
+It works as zones do, without a network: a plan is stored as the desired state, compared with the unit statuses, and
+executed step by step, with state transfer. The next run continues where this one stopped.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ if TYPE_CHECKING:
     from headwater.spark.endpoint import Endpoint
 
 STORE = "run.db"
-"""The store of a run, in its directory."""
+"""File name of a run's store, in its directory."""
 
 _LOG = logging.getLogger(__name__)
-_LOOK = 0.02  # seconds between two looks at a step that is not done
+_LOOK = 0.02  # seconds between two attempts at a step
 _LEASE = 30.0
-_STUMBLES = 3  # times that a unit is started again after Spark has stumbled
+_STUMBLES = 3  # restarts of a unit after errors of Spark itself
 
 
 class SharedAgent(Agent):
-    """An agent of all nodes, whose one deployment has the directory for itself."""
+    """An agent of all nodes, with one deployment that owns the directory."""
 
     def __init__(self, directory: Path, sparks: Sparks, settings: UnitSettings) -> None:
         super().__init__("this process", directory, Credentials("none"), sparks, settings, share=True)
 
     def begin(self) -> None:
-        """Remember what was there; nothing is started by itself."""
+        """Read the stored units; start none."""
         for name in self._remembered():
             self._open(name)
 
@@ -79,9 +79,9 @@ class SharedAgent(Agent):
 
 
 class LocalRun:
-    """A plan at work in a directory: start, watch, drain, stop.
+    """Run a plan in a directory: start, watch, drain, stop.
 
-    ``endpoint`` is the Spark that all units run on; it is not ended.
+    ``endpoint`` is the Spark of all units; it is not ended here.
     """
 
     def __init__(
@@ -108,9 +108,9 @@ class LocalRun:
     # ------------------------------------------------------------ life
 
     def start(self, *, reset_state: frozenset[str] = frozenset()) -> None:
-        """Carry the plan out from wherever units stand; go on where a former run stopped.
+        """Apply the plan from the current unit statuses; continue where a former run stopped.
 
-        Raises DeploymentError where the plan cannot take the place of what is there, or that has finished.
+        Raises DeploymentError where the plan cannot replace the stored one, or that has finished.
         """
         self._began = time.monotonic()
         self.layout.root.mkdir(parents=True, exist_ok=True)
@@ -134,12 +134,14 @@ class LocalRun:
             raise DeploymentError(
                 "this deployment has finished: its input had ended and its windows are closed",
                 where=str(self.layout.root),
-                hint="begin anew with --fresh",
+                hint="start afresh with --fresh",
             )
 
     def _resume(self) -> None:
-        """Start what ran when the last run ended, as many at a time as there are cores: more would be slower,
-        and Spark gives up on a Python worker that is not there in 10 s."""
+        """Start the units that ran when the last run ended, as many at a time as there are cores.
+
+        More at a time would be slower, and Spark gives up on a Python worker that does not start within 10 s.
+        """
         deployed = self._agent.deployed(self.name)
         if deployed is None:
             return
@@ -156,7 +158,7 @@ class LocalRun:
         reset_state: frozenset[str] = frozenset(),
         going_on: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Want something of the deployment and carry it out; False where that did not go on to the end."""
+        """Store a desired state and execute it; return False where it did not reach its end."""
         calls = Calls("step", most=max(2, self._endpoint.cores))
         controller = Controller(
             store,
@@ -180,7 +182,7 @@ class LocalRun:
         change = store.changes(self.name)[-1]
         if change.outcome not in ("done", None):
             what, _, hint = (change.message or record.message).partition("\n  -> ")
-            raise DeploymentError(what, where=str(self.layout.root), hint=hint or "begin anew with --fresh")
+            raise DeploymentError(what, where=str(self.layout.root), hint=hint or "start afresh with --fresh")
         return True
 
     def _open(self, node: Node, stamps: TakeStamp) -> AgentClient:
@@ -188,20 +190,20 @@ class LocalRun:
         return AgentClient(node.name, lambda call, body, seconds: actions[call](dict(body)), stamps)
 
     def stop(self) -> None:
-        """End every query at a batch boundary and remember the totals; the next run goes on."""
+        """Stop every query at a batch boundary and store the totals; the next run continues."""
         if not self._stopped:
             self._stopped = True
             self._agent.end(units=True)
 
     def look(self) -> None:
-        """Start units again over which only Spark has stumbled."""
+        """Restart units that failed by an error of Spark itself."""
         if self._deployed is not None and not self._stopped:
             self._need_spark()
             for unit in self.plan.units:
                 self._mend(unit)
 
     def _mend(self, unit: Unit) -> bool:
-        """Start a unit again if only Spark has stumbled; tell whether it is well now."""
+        """Restart a unit if its failure came from Spark itself; return whether it runs now."""
         assert self._deployed is not None
         with self._mending:
             error = self._deployed.failure(unit.id)
@@ -216,10 +218,10 @@ class LocalRun:
             return True
 
     def drain(self, *, stop: threading.Event | None = None) -> None:
-        """Wait until the bounded sources are used up and every unit has seen the end of its input.
+        """Wait until bounded sources are used up and every unit has reached the end of its input.
 
-        Windows still open then close, as in a batch run; the deployment is finished and takes no
-        more input. Raises DeploymentError where a source has no end, RuntimeFailure where a unit failed.
+        Open windows then close, as in a batch run; the deployment is finished and takes no more input. Raises
+        DeploymentError where a source is unbounded, RuntimeFailure where a unit failed.
         """
         endless = [s.id for s in self.plan.dataflow.sources if not _ends(s)]
         if endless:
@@ -233,7 +235,7 @@ class LocalRun:
             self._act(store, "finish", going_on=lambda: self._goes_on(stop))
 
     def _goes_on(self, stop: threading.Event | None) -> bool:
-        """Tell whether a drain goes on; raise the error of a unit that has failed for good."""
+        """Return whether a drain is still running; raise the error of a unit that has failed for good."""
         assert self._deployed is not None
         self._need_spark()
         for unit in self.plan.units:
@@ -242,7 +244,7 @@ class LocalRun:
         return stop is None or not stop.is_set()
 
     def settle(self) -> None:
-        """Wait until what has arrived so far has gone through every unit."""
+        """Wait until every unit has processed the input that has arrived so far."""
         assert self._deployed is not None
         deployed = self._deployed
 
@@ -262,16 +264,16 @@ class LocalRun:
 
         done: dict[str, Future[None]] = {}
         with ThreadPoolExecutor(min(32, len(self.plan.units))) as pool:
-            for unit in self.plan.units:  # those that feed come first, so none waits for one not begun
+            for unit in self.plan.units:  # upstream units first: none waits for one that has not begun
                 feeding = [done[c.producer] for c in self.plan.inputs(unit)]
                 done[unit.id] = pool.submit(after, feeding, unit)
         for future in done.values():
             future.result()
 
-    # ------------------------------------------------------------ what is seen
+    # ------------------------------------------------------------ observation
 
     def progress(self) -> Progress:
-        """Give the deployment's state now; raise Unavailable if its Spark has ended by itself."""
+        """Return the deployment's state; raise Unavailable if its Spark has ended by itself."""
         if self._deployed is None:
             return Progress(seconds=0.0)
         if not self._stopped:
@@ -286,11 +288,11 @@ class LocalRun:
             raise Unavailable(
                 "Spark has ended",
                 where=str(self._endpoint.directory / "spark.log"),
-                hint="read the log; run again: it goes on where it stopped",
+                hint="read the log; run again: it continues where it stopped",
             )
 
     def sink_rows(self, sink: str) -> pa.Table:
-        """Read back the rows of a memory or console sink, over all zones it runs in."""
+        """Return the rows of a memory or console sink, over all its zones."""
         import pyarrow as pa
 
         operator = self.plan.dataflow[sink]
@@ -305,7 +307,7 @@ class LocalRun:
         return pa.Table.from_batches(batches)
 
     def sink_tail(self, sink: str, positions: dict[str, int]) -> Iterator[pa.RecordBatch]:
-        """Give the rows a console sink got since ``positions``, which is brought up to date."""
+        """Return the rows of a console sink since ``positions``, and update these."""
         for log in self._sink_logs(sink):
             start, end = positions.get(str(log.path), log.earliest()), log.latest()
             yield from log.read(start, end)
@@ -317,7 +319,7 @@ class LocalRun:
         return [FileLog(self.layout.sink(sink, tag, unit)) for unit in writers]
 
     def dead_letters(self) -> Iterator[dict[str, Any]]:
-        """Give the records that did not fit their source's schema."""
+        """Return the deployment's dead letters."""
         return read_dead_letters(self.layout.all_dead_letters)
 
 
@@ -343,10 +345,10 @@ def _ends(source: sources.Source) -> bool:
 
 
 def take_over(plan: DeploymentPlan, layout: Layout, store: Store) -> None:
-    """Let a directory that an older version ran in be known to its store, under the names that it has.
+    """Import into the store a directory that an older version ran in, with the names of its units.
 
-    That version noted of its plan what units there are and how they are called. Raises DeploymentError where
-    the plan is another one now: with the older version its directory could not be gone on with either.
+    That version stored only the ids and tags of units. Raises DeploymentError where the plan has changed: the older
+    version could not have continued in that directory either.
     """
     if not layout.plan.exists():
         return
@@ -357,15 +359,15 @@ def take_over(plan: DeploymentPlan, layout: Layout, store: Store) -> None:
         raise DeploymentError(
             f"the stored plan cannot be read: {error!r}",
             where=str(layout.plan),
-            hint="begin anew with --fresh",
+            hint="start afresh with --fresh",
         ) from error
     if keys != dict(plan.dataflow.keys) or units.keys() != {u.id for u in plan.units}:
         changed = sorted(o for o in keys | dict(plan.dataflow.keys) if keys.get(o) != plan.dataflow.keys.get(o))
-        what = f"changed: {', '.join(changed[:5])}" if changed else "the same operators, placed otherwise"
+        what = f"changed: {', '.join(changed[:5])}" if changed else "the same operators, with another placement"
         raise DeploymentError(
             f"the directory holds a deployment of another plan, by an older version ({what})",
             where=str(layout.root),
-            hint="run it once as it was, then edited; or begin anew with --fresh (its state is given up)",
+            hint="run it once as it was, then edited; or start afresh with --fresh (its state is given up)",
         )
     named = inherit(
         plan,

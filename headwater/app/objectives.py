@@ -1,4 +1,4 @@
-"""The use cases of a deployment that is watched: its SLO, its metrics, decisions on it."""
+"""The use cases of a monitored deployment: its SLO, its metrics, and decisions on it."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from headwater.control.store import Store
 from headwater.plan.model import DeploymentPlan
 
 NOW = 60.0
-"""Seconds over which rates and loads are shown."""
+"""Seconds over which rates and loads are computed."""
 MOMENTS = 40
-"""Stretches at most that a course is shown in."""
+"""Maximum number of moments in a course."""
 
 
 def slo(name: str, store_url: str | None = None) -> SLO | None:
-    """Give the SLO of a deployment."""
+    """Return the SLO of a deployment."""
     with existing(store_url) as store:
         store.deployment(name)
         return store.slo(name)
 
 
 def set_slo(name: str, slo: SLO, store_url: str | None = None) -> None:
-    """Set the SLO of a deployment, which has to be there."""
+    """Set the SLO of an existing deployment."""
     with existing(store_url) as reader:
         reader.deployment(name)
     with closing(Store(resolved_url(store_url))) as store:
@@ -50,7 +50,7 @@ def set_slo(name: str, slo: SLO, store_url: str | None = None) -> None:
 
 @dataclass(frozen=True)
 class Moment:
-    """A stretch of time, by its end: rows/s that were read from sources, latency (p95, s) at sinks."""
+    """A period, by its end: rows/s read from sources, and p95 latency (s) at sinks."""
 
     at: float
     rows_per_s: float
@@ -59,7 +59,7 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorMetrics:
-    """An operator; where it is read at several locations, also what it takes from each ``location``."""
+    """An operator; where it runs for several locations, also its input from each ``location``."""
 
     operator: str
     location: str | None
@@ -93,7 +93,7 @@ class UnitMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class HostMetrics:
-    """A host: its cores, and those that Spark, the agent and all others take; memory in bytes."""
+    """A host: its cores, and those that Spark, the agent and other processes use; memory in bytes."""
 
     host: str
     zone: str
@@ -108,7 +108,7 @@ class HostMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkMetrics:
-    """A link: bytes/s written for it and come over it, its capacity and delay, whether it is up."""
+    """A link: bytes/s written for it and received over it, its capacity and delay, whether it is up."""
 
     link: str
     bytes_per_s: float
@@ -121,7 +121,7 @@ class LinkMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelMetrics:
-    """A channel: what is written into it, and what is not read yet."""
+    """A channel: its write rate, and its unread rows."""
 
     channel: str
     rows_per_s: float
@@ -132,9 +132,9 @@ class ChannelMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """What a deployment did over the last ``NOW`` seconds, and its course over all that was asked for.
+    """A deployment's metrics over the last ``NOW`` seconds, and their course over the requested period.
 
-    ``since`` and ``until`` (seconds since 1970) are None where too little is known.
+    ``since`` and ``until`` (seconds since 1970) are None where too few samples are known.
     """
 
     since: float | None
@@ -147,7 +147,7 @@ class Metrics:
 
 
 def metrics(name: str, since_s: float, store_url: str | None = None) -> Metrics:
-    """Give what a deployment did in the last seconds, by the samples that the controller keeps."""
+    """Return the metrics of a deployment's last seconds, from the controller's samples."""
     with existing(store_url) as store:
         store.deployment(name)
         plan, samples = store.active_plan(name), store.samples(name, since=time.time() - since_s)
@@ -165,7 +165,7 @@ def metrics(name: str, since_s: float, store_url: str | None = None) -> Metrics:
 
 
 def _course(samples: Sequence[Sample], sinks: Sequence[str]) -> Iterator[Moment]:
-    """Put samples together into few stretches, with the worst latency of each."""
+    """Merge samples into few moments, with the worst latency of each."""
     each = max(1, math.ceil((len(samples) - 1) / MOMENTS))
     for n in range(0, len(samples) - 1, each):
         part = samples[n : n + each + 1]
@@ -201,7 +201,7 @@ def _unit(unit: UnitRates) -> UnitMetrics:
 
 
 def _operator(unit: UnitRates, name: str, rates: OperatorRates) -> Iterator[OperatorMetrics]:
-    """Give an operator, and what it takes from each location where it is read at several."""
+    """Return an operator, and its input from each location where it runs for several."""
     yield OperatorMetrics(
         operator=name,
         location=None,
@@ -262,7 +262,7 @@ def decisions(
     limit: int = 100,
     states: frozenset[DecisionState] | None = None,
 ) -> tuple[Decision, ...]:
-    """Give the newest decisions on one deployment, or on all, the oldest first."""
+    """Return the newest decisions on one deployment, or on all, the oldest first."""
     with existing(store_url) as store:
         if name is not None:
             store.deployment(name)
@@ -270,21 +270,21 @@ def decisions(
 
 
 def decision(number: int, store_url: str | None = None) -> Decision:
-    """Give a decision."""
+    """Return a decision."""
     with existing(store_url) as store:
         return store.decision(number)
 
 
 def proposed(number: int, store_url: str | None = None) -> DeploymentPlan:
-    """Give the plan that a decision proposes; raise DeploymentError where it cannot be wanted any more."""
+    """Return the plan of a decision; raise DeploymentError where it can no longer be applied."""
     with existing(store_url) as store:
         return store.plan(store.proposed(number))
 
 
 def approve(number: int, store_url: str | None = None) -> int:
-    """Store what a decision proposes as what is wanted, and give its version.
+    """Store the plan of a decision as the desired state, and return its version.
 
-    Raises DeploymentError where it is not proposed, or where something else runs or is wanted by now.
+    Raises DeploymentError where it is not proposed, or another plan is active or wanted by now.
     """
     with existing(store_url) as reader:
         reader.decision(number)
@@ -293,7 +293,7 @@ def approve(number: int, store_url: str | None = None) -> int:
 
 
 def reject(number: int, store_url: str | None = None) -> None:
-    """Turn down what a decision proposes."""
+    """Reject the proposal of a decision."""
     with existing(store_url) as reader:
         reader.decision(number)
     with closing(Store(resolved_url(store_url))) as store:
@@ -303,9 +303,9 @@ def reject(number: int, store_url: str | None = None) -> None:
 def told(
     after: int | None, name: str | None = None, store_url: str | None = None, *, limit: int = 100
 ) -> tuple[int, tuple[Event, ...]]:
-    """Give the first events after a number, of one deployment or all, and the number to go on with.
+    """Return the first events after a number, of one deployment or all, and the number to continue from.
 
-    Without a number nothing is told but where to go on: with what happens next.
+    Without a number return no events, only the number of the newest one.
     """
     with existing(store_url) as store:
         if after is None:
@@ -315,10 +315,10 @@ def told(
 
 
 def compared(name: str, store_url: str | None = None) -> Mapping[str, tuple[Compared, ...]]:
-    """Hold what the model says of a deployment now against what was measured in the last seconds.
+    """Compare the model of a deployment with the measurements of the last seconds.
 
-    By ``latency`` (s, half of the rows, at units' ends), ``load`` (shares of hosts) and ``bytes`` (per
-    second, over links); empty while too little was seen.
+    By ``latency`` (s, half of the rows, at the ends of units), ``load`` (shares of hosts) and ``bytes`` (per second,
+    over links); empty while too little was measured.
     """
     with existing(store_url) as store:
         store.deployment(name)

@@ -1,7 +1,7 @@
-"""The one reader of what is: zones, hosts, units, links, deployments, pools, open decisions.
+"""The one reader of the current state: zones, hosts, units, links, deployments, pools, open decisions.
 
-Terminal, event stream, dashboard, REST and Prometheus read by it, often and cheaply: what was read once is
-not read again while it is the same.
+Terminal, event stream, dashboard, REST and Prometheus read through it, often and cheaply: unchanged rows are read only
+once.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from headwater.core.metrics import Progress, UnitProgress
 from headwater.plan.document import continuum_id
 
 RECENT = 12.0
-"""Seconds for which what is measured counts as measured now."""
+"""Age in seconds up to which a measurement counts as current."""
 PLANS = 5000
-"""Plans of which is remembered what is shown of them."""
+"""Number of plans in the cache."""
 STORES = 8
-"""Stores of which is remembered what was read of late."""
+"""Number of stores in the cache."""
 NOTIFY_SECONDS = 0.05
-"""Seconds from one question whether something was written to the next."""
+"""Seconds between two checks for writes to the store."""
 RESTS = 4.0
-"""How many times as long as a look worked there is none after it, unless it is due."""
+"""Pause between two reads, as a multiple of the last read's duration, unless the next one is due."""
 
 
 def look(store_url: str | None = None) -> View:
-    """Look at everything once; raise a HeadwaterError where there is no store, or it cannot be reached."""
+    """Read everything once; raise a HeadwaterError where there is no store, or it cannot be reached."""
     where = resolved_url(store_url)
     memory = _memory(where)
     with closing(Snapshot.open(where)) as store, memory.alone:
@@ -63,7 +63,7 @@ def look(store_url: str | None = None) -> View:
 
 
 def status(name: str | None = None, store_url: str | None = None) -> tuple[Status, ...]:
-    """Give the state of one deployment, or of all; raise a HeadwaterError where it cannot be read."""
+    """Return the status of one deployment, or of all; raise a HeadwaterError where it cannot be read."""
     where = resolved_url(store_url)
     memory = _memory(where)
     with closing(Snapshot.open(where)) as store, memory.alone:
@@ -71,7 +71,7 @@ def status(name: str | None = None, store_url: str | None = None) -> tuple[Statu
 
 
 def counted(store_url: str | None = None) -> tuple[tuple[Status, Mapping[str, int]], ...]:
-    """Give the state of all deployments, each with its decisions counted by their state."""
+    """Return the status of all deployments, each with its number of decisions by state."""
     where = resolved_url(store_url)
     memory = _memory(where)
     with closing(Snapshot.open(where)) as store, memory.alone:
@@ -82,10 +82,10 @@ def counted(store_url: str | None = None) -> tuple[tuple[Status, Mapping[str, in
 def watch(
     store_url: str | None = None, *, every: float = 1.0, at_once: bool = False, stop: threading.Event
 ) -> Iterator[View]:
-    """Look again and again until ``stop`` is set: every so many seconds.
+    """Yield snapshots every so many seconds until ``stop`` is set.
 
-    ``at_once``: also as soon as something was written, after a rest of four times a look's processor time.
-    While the store is not there, or cannot be reached, what was seen before is given with the ``error``.
+    ``at_once``: also right after a write to the store, after a pause of four times the processor time of a read. While
+    the store is missing or unreachable, the last snapshot is yielded with the ``error``.
     """
     last = View(at=time.time(), store=resolved_url(store_url))
     with closing(ChangeNotifier(last.store)) as notifier:
@@ -105,12 +105,12 @@ def watch(
                 stop.wait(every)
 
 
-# ---------------------------------------------------------------- what is remembered between looks
+# ---------------------------------------------------------------- caches
 
 
 @dataclass(frozen=True)
 class _Planned:
-    """What is shown of a plan: its units and those at sinks, its continuum, and the layers of its zones."""
+    """The cached view of a plan: its units, those at sinks, its continuum, and the layers of its zones."""
 
     units: tuple[str, ...]
     sinks: tuple[str, ...]
@@ -119,13 +119,13 @@ class _Planned:
     into_top: tuple[str, ...]
 
     def measured(self, seen: Window) -> Figures:
-        """Give what an SLO is about, as it was measured."""
+        """Return the measurements that an SLO limits."""
         return figures_of(self.sinks, self.into_top, seen, seen)
 
 
 @dataclass(frozen=True)
 class _DeploymentPart:
-    """What a deployment has in its zones: made once of the same plan, progress and window."""
+    """A deployment's zones, cached for the same plan, progress and window."""
 
     plan: _Planned
     progress: Progress
@@ -137,7 +137,7 @@ class _DeploymentPart:
 
 @dataclass(frozen=True)
 class _Known:
-    """What is known of a deployment."""
+    """All known data of a deployment."""
 
     record: DeploymentRecord
     plan: _Planned | None
@@ -152,7 +152,7 @@ class _Known:
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """Say which limits are broken now."""
+        """Return the limits of the SLO that are exceeded now."""
         measured = self.measured
         if self.slo is None or measured is None:
             return ()
@@ -161,7 +161,7 @@ class _Known:
 
 @dataclass(frozen=True)
 class _Read:
-    """What was read at once: when nodes were heard, steps of changes (done, all), open decisions."""
+    """Data read together: heartbeats of nodes, steps of changes (done, all), open decisions."""
 
     heartbeat: tuple[tuple[str, str, float, str | None], ...]
     steps: Mapping[int, tuple[int, int]]
@@ -171,7 +171,7 @@ class _Read:
 
 @dataclass
 class _Memory:
-    """What was read of a store. ``alone``: one looks at a time, the next finds it all read."""
+    """Cached data of a store. ``alone``: one thread reads at a time, and the next one finds the result."""
 
     alone: threading.Lock = field(default_factory=threading.Lock)
     plans: OrderedDict[str, _Planned] = field(default_factory=OrderedDict)
@@ -182,7 +182,7 @@ class _Memory:
     reports: dict[tuple[str, str], tuple[float, str | None, ReportRecord]] = field(default_factory=dict)
 
     def read(self, store: Snapshot, name: str | None = None) -> _Read:
-        """Read what is new of all deployments, or of one; give what is known of each."""
+        """Read the new rows of all deployments, or of one; return all known data of each."""
         records = (store.deployment(name),) if name is not None else store.deployments()
         heartbeat = store.heartbeat()
         keys = self._sampled(store, time.time() - RECENT)
@@ -255,7 +255,7 @@ class _Memory:
         return self.plans[id_]
 
     def _sampled(self, store: Snapshot, since: float) -> dict[str, tuple[Key, ...]]:
-        """Read the samples that are new, forget those that are old; name what there is, by deployment."""
+        """Read the new samples, drop the old ones; return the number of samples by deployment."""
         keys = store.sampled(since)
         self.samples = {key: self.samples[key] for key in keys if key in self.samples}
         self.samples |= store.samples_at([key for key in keys if key not in self.samples])
@@ -266,7 +266,7 @@ class _Memory:
         return {name: tuple(own) for name, own in found.items()}
 
     def _said(self, store: Snapshot, beats: Iterable[tuple[str, str, float, str | None]], sampled: set[str]) -> None:
-        """Read what zones last said that no sample tells: there is none, or they cannot be asked."""
+        """Read the last reports that no sample contains: there is none, or the node is unreachable."""
         found = {}
         for name, zone, at, error in beats:
             if error is None and name in sampled:
@@ -281,7 +281,7 @@ class _Memory:
     def _window(self, name: str, keys: tuple[Key, ...]) -> Window | None:
         known = self.windows.get(name)
         if known is None or known[0] != keys:
-            # From the first to the last of them: what is between tells no other rates.
+            # Only the first and the last: samples between them do not change the rates.
             ends = [self.samples[key] for key in (*keys[:1], *keys[1:][-1:])]
             self.windows[name] = known = keys, window(ends)
         return known[1]
@@ -293,7 +293,7 @@ class _Memory:
         return found
 
     def _progress(self, name: str, keys: tuple[Key, ...]) -> Progress:
-        """Put together what is newest: the last sample, and of zones that it lacks what they last said."""
+        """Join the newest data: the last sample, and the last reports of nodes that it lacks."""
         newest = self.samples[keys[-1]].progress if keys else Progress(seconds=0.0)
         there = {u.zone for u in newest.units}
         for (own, zone), (_, _, report) in self.reports.items():
@@ -319,7 +319,7 @@ def _memory(where: str) -> _Memory:
 
 
 class _World:
-    """The zones of all continua, and what deployments have there. Zones of one name are one zone."""
+    """The zones of all continua, and the deployments there. Zones of one name are one zone."""
 
     def __init__(self) -> None:
         self._zones: dict[str, Zone] = {}
@@ -336,7 +336,7 @@ class _World:
         return tuple(self._layers)
 
     def add(self, part: _DeploymentPart) -> None:
-        """Add what a deployment has."""
+        """Add a deployment's hosts, units and links."""
         continuum = part.plan.continuum
         if id(continuum) not in self._added:
             self._added.add(id(continuum))
@@ -352,7 +352,7 @@ class _World:
             self._links.setdefault(link.link, []).append(link)
 
     def seen_zones(self, heartbeat: Iterable[tuple[str, str, float, str | None]]) -> tuple[ZoneSeen, ...]:
-        """Give all zones, parents first."""
+        """Return all zones, parents first."""
         times: dict[str, float] = {}
         errors: dict[str, str] = {}
         for _, node, at, error in heartbeat:
@@ -375,7 +375,7 @@ class _World:
         )
 
     def _host(self, zone: str, name: str) -> HostSeen:
-        """Give a host; where a zone's only host goes by another name for its agent, by what that says."""
+        """Return a host; where a zone's only host has another name in the agent's report, with the values of that."""
         found = self._hosts.get((zone, name))
         if found is None and len(self._zones[zone].hosts) == 1:
             found = next((replace(h, name=name) for (z, _), h in self._hosts.items() if z == zone), None)
@@ -393,7 +393,7 @@ class _World:
             waiting += reversed(below.get(zone.name, []))
 
     def seen_links(self) -> tuple[LinkSeen, ...]:
-        """Give all links, with what all deployments send over each."""
+        """Return all links, with the traffic of all deployments over each."""
         found = []
         for zone in self._zones.values():
             if (link := zone.link) is None:
@@ -417,7 +417,7 @@ class _World:
 
 
 def _part(name: str, plan: _Planned, progress: Progress, seen: Window | None) -> _DeploymentPart:
-    """Put together what a plan wants, and what its zones say."""
+    """Join a plan and the reports of its nodes."""
     said = {unit.unit: unit for unit in progress.units}
     rates = seen.units if seen else {}
     units, links = [], []

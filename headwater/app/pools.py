@@ -1,6 +1,7 @@
-"""The use cases of sharing: dataflows of many owners in one pool, submitted, removed, paid for together.
+"""The use cases of sharing: dataflows of many owners in one pool, submitted, removed, with shared costs.
 
-Like ``headwater.app.deployments`` they take values and places and write desired states; the controller does the rest.
+They take values and store URLs and write desired states, like ``headwater.app.deployments``; the controller executes
+them.
 """
 
 from __future__ import annotations
@@ -33,27 +34,27 @@ from headwater.reuse.ways import cheapest, put_together, ways, whole
 from headwater.reuse.ways import costs as costs_of
 
 POOL = "commons"
-"""The pool that dataflows go to where none is named."""
+"""The default pool."""
 TOKEN = "HEADWATER_OWNER_TOKEN"
 """The environment variable with an owner's token."""
 ADMIN = "admin"
-"""The owner who sets the limits of all; before this one has a token, anybody does."""
+"""The owner who sets everybody's limits; before this owner has a token, anybody does."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Joined:
-    """What came of a desired state: the pool's version, and what of a dataflow ran already, and what did not."""
+    """The result of a submission or removal: the pool's version, and the shared and new operators."""
 
     pool: str
     version: int
     reused: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
     queries: Annotated[tuple[int, ...], Field(min_length=2, max_length=2)] = (0, 0)
-    """Of the pool, before and after."""
+    """Number of the pool's operators, before and after."""
     how: str = ""
-    """Of the ways in which a dataflow could join, the one that was chosen."""
+    """The chosen way of joining the pool."""
     cores: Mapping[str, float] = field(default_factory=dict)
-    """What the pool is foretold to take by each of these ways; nothing while nothing is measured."""
+    """Predicted cores of the pool for each way of joining; empty while nothing is measured."""
 
 
 def submit(
@@ -65,12 +66,11 @@ def submit(
     pool: str = POOL,
     token: str | None = None,
 ) -> Joined:
-    """Run a dataflow together with what a pool runs: what is common once.
+    """Add a dataflow to a pool, so that operators in common run once.
 
-    It has its results from now on: operators that are new begin with what comes next; of those that run, with
-    state or without, it has what they give from now on. Raises Denied where the owner may not,
-    DeploymentError where the name is taken or the pool has another continuum, Busy while a change of the
-    pool is under way.
+    Its results begin now: new operators start with the next input; shared operators, with state or without, deliver
+    their results from now on. Raises Denied where the owner lacks the right, DeploymentError where the name is taken or
+    the pool runs on another continuum, Busy while a change of the pool is under way.
     """
     with closing(Store(resolved_url(store_url))) as store:
         _identify(store, owner, token)
@@ -105,9 +105,9 @@ def submit(
 
 
 def remove(name: str, owner: str, store_url: str | None = None, *, token: str | None = None) -> Joined:
-    """Take a dataflow out of its pool, with what nobody else needs; the others go on as they are.
+    """Remove a dataflow from its pool, with the operators that no other one needs; the others keep running.
 
-    Raises Missing where there is no such dataflow, Denied where it is another owner's who has not allowed it.
+    Raises Missing where there is no such dataflow, Denied where another owner has it and has not granted the right.
     """
     with closing(Store(resolved_url(store_url))) as store:
         _identify(store, owner, token)
@@ -131,7 +131,7 @@ def remove(name: str, owner: str, store_url: str | None = None, *, token: str | 
 
 
 def defragment(pool: str = POOL, store_url: str | None = None) -> Joined:
-    """Put together again what coming and going has cut up: fewer queries, all state kept."""
+    """Merge the units that submissions and removals have split: fewer queries, all state kept."""
     with closing(Store(resolved_url(store_url))) as store:
         found = store.pool(pool)
         version, running = _stands(store, pool)
@@ -146,7 +146,7 @@ def defragment(pool: str = POOL, store_url: str | None = None) -> Joined:
 
 
 def _want(pool: Pool, plan: DeploymentPlan | None, version: int, store_url: str | None) -> int:
-    """Want a pool and its plan, or that it ends, after a version of it; give the new version."""
+    """Store a pool and its plan, or its end, as the desired state after a version; return the new version."""
     if plan is None:
         with closing(Store(resolved_url(store_url))) as store:
             return store.keep_pool(pool, None, after=version)
@@ -157,7 +157,7 @@ def _want(pool: Pool, plan: DeploymentPlan | None, version: int, store_url: str 
 
 @dataclass(frozen=True, kw_only=True)
 class MemberOutline:
-    """A dataflow of a pool: operators, those that others need too, and sinks by their names in the pool."""
+    """A dataflow of a pool: operators, those shared with others, and sinks by their names in the pool."""
 
     name: str
     owner: str
@@ -168,7 +168,7 @@ class MemberOutline:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolOutline:
-    """A pool of dataflows that run as one; of what others wrote only what all may know."""
+    """A pool of dataflows that run as one; of other owners' dataflows only the public part."""
 
     pool: str
     locations: tuple[str, ...]
@@ -177,7 +177,7 @@ class PoolOutline:
 
 
 def pool_outline(pool: Pool) -> PoolOutline:
-    """Give the outline of a pool."""
+    """Return the outline of a pool."""
     return PoolOutline(
         pool=pool.name,
         locations=tuple(pool.locations),
@@ -196,13 +196,13 @@ def pool_outline(pool: Pool) -> PoolOutline:
 
 
 def pools(store_url: str | None = None) -> tuple[Pool, ...]:
-    """Give all pools with what is in them."""
+    """Return all pools with their dataflows."""
     with existing(store_url) as store:
         return store.every_pool()
 
 
 def written(name: str, owner: str, store_url: str | None = None, *, token: str | None = None) -> Dataflow:
-    """Give a dataflow as it was submitted, to its owner or whom that one lets read it."""
+    """Return a dataflow as it was submitted, to its owner or an owner with the right to read it."""
     with existing(store_url) as store:
         _identify(store, owner, token)
         _, found = store.find_submission(name)
@@ -211,7 +211,7 @@ def written(name: str, owner: str, store_url: str | None = None, *, token: str |
 
 
 def costs(store_url: str | None = None) -> Mapping[str, tuple[Account, ...]]:
-    """Give for each pool what its dataflows cost, shared and alone; none while nothing is measured."""
+    """Return the costs of each pool's dataflows, shared and alone; empty while nothing is measured."""
     with existing(store_url) as store:
         return {name: _accounts(store, name) for name in store.pools()}
 
@@ -225,7 +225,7 @@ def _accounts(store: StoreReader, name: str) -> tuple[Account, ...]:
 
 
 def _facts(store: StoreReader, name: str, running: DeploymentPlan | None) -> Facts | None:
-    """Give what is known of a pool that runs; None while nothing is measured."""
+    """Return the known data of a running pool; None while nothing is measured."""
     seen = _seen(store, name) if running is not None else None
     return facts_of(store.known(name), running, seen) if running is not None and seen is not None else None
 
@@ -238,19 +238,19 @@ def _seen(store: StoreReader, name: str) -> Window | None:
 
 
 def owners(store_url: str | None = None) -> tuple[Owner, ...]:
-    """Give all owners of whom something is known."""
+    """Return all owners that have a record."""
     with existing(store_url) as store:
         return store.owners()
 
 
 def limits_of(name: str, store_url: str | None = None) -> OwnerLimits:
-    """Give an owner's limits; none where there is no store yet."""
+    """Return an owner's limits; none where there is no store yet."""
     known = _known(name, store_url)
     return known.limits if known else OwnerLimits()
 
 
 def role_of(name: str, store_url: str | None = None) -> Role:
-    """Give an owner's role; who has none set is an owner."""
+    """Return an owner's role; ``owner`` where none is set."""
     known = _known(name, store_url)
     return known.role if known else "owner"
 
@@ -272,10 +272,9 @@ def set_owner(
     token: bool = False,
     shown: str | None = None,
 ) -> str | None:
-    """Set what an owner may run and do, or give the owner a token, which is returned this once.
+    """Set an owner's limits and role, or create a token, which is returned only this once.
 
-    ``shown``: the token of the owner, where there is one; for limits and role that of ``ADMIN``, if ``ADMIN``
-    has one.
+    ``shown``: the owner's token, where there is one; for limits and role that of ``ADMIN``, if ``ADMIN`` has one.
     """
     if name == ADMIN and role not in (None, "owner"):
         raise DeploymentError(f"{ADMIN} may do all", where=f"owner {name}", hint="give another one this role")
@@ -298,7 +297,7 @@ def grant(
     given: bool = True,
     token: str | None = None,
 ) -> None:
-    """Give a right to an owner's dataflows to another one, or take it back."""
+    """Grant a right to an owner's dataflows to another owner, or revoke it."""
     with closing(Store(resolved_url(store_url))) as store:
         _identify(store, owner, token)
         store.grant(owner, other, what, given=given)
@@ -367,7 +366,7 @@ def _check_limits(store: StoreReader, name: str, pool: Pool) -> None:
 
 
 def _stands(store: StoreReader, pool: str) -> tuple[int, DeploymentPlan | None]:
-    """Give a pool's newest version and the plan that runs; refuse while a change is under way."""
+    """Return a pool's newest version and its active plan; refuse while a change is under way."""
     record = store.find(pool)
     if record is None:
         return 0, None

@@ -1,6 +1,6 @@
-"""The use cases, as functions that the command line and other faces call.
+"""The use cases that run, plan and measure dataflows; the command line and other faces call them.
 
-They take values and paths, give values, and raise HeadwaterErrors; they print nothing.
+They take values and paths, return values, and raise HeadwaterErrors; they print nothing.
 """
 
 from __future__ import annotations
@@ -17,10 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-# Loading is one of the use cases: faces call it here.
-from headwater.app.loading import LoadedDataflow as LoadedDataflow
-from headwater.app.loading import check_trust as check_trust
-from headwater.app.loading import load_dataflow as load_dataflow
 from headwater.continuum.model import Continuum
 from headwater.core.errors import DeploymentError, PlacementError, RuntimeFailure
 from headwater.core.metrics import Observe, Progress
@@ -46,13 +42,13 @@ Delivery = Literal["exactly_once", "at_least_once"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """How to run: where state is kept, how often batches start, what the embedded Spark may use."""
+    """Settings of a run: its directory, the interval of batches, the resources of the embedded Spark."""
 
     directory: Path
     until_drained: bool = False
     fresh: bool = False
     reset_state: frozenset[str] = frozenset()
-    """Units whose state may be given up where an edited dataflow cannot go on with it."""
+    """Units whose state may be dropped where an edited dataflow cannot continue with it."""
     trigger: str = "500 milliseconds"
     cores: int | None = None
     memory_mb: int = 1024
@@ -60,31 +56,31 @@ class RunSettings:
     when_full: WhenFull = "block"
     delivery: Delivery = "exactly_once"
     every: float = 1.0
-    """Seconds between two looks at the progress."""
+    """Seconds between two reports of the progress."""
     python_path: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """How a run ended."""
+    """The end of a run."""
 
     progress: Progress
     drained: bool
     seconds: float
     found: object = field(default=None)
-    """What ``at_end`` returned."""
+    """Return value of ``at_end``."""
 
 
 # ---------------------------------------------------------------- planning
 
 
 def load_continuum(path: str | Path) -> Continuum:
-    """Read a continuum file; raise ErrorList of ContinuumErrors."""
+    """Read a continuum file; raise an ErrorList of ContinuumErrors."""
     return Continuum.from_yaml(path)
 
 
 def read_profile(path: str | Path) -> Profile:
-    """Read a profile; raise PlacementError where it cannot be read or is wrong."""
+    """Read a profile; raise PlacementError where it cannot be read or is invalid."""
     from headwater.plan.profile import Profile
 
     return Profile.from_json(_text(path, "profile"), where=str(path))
@@ -108,10 +104,10 @@ def simulate(
     text: str | None = None,
     observe: Observe = lambda what, done, of: None,
 ) -> Mapping[str, Sequence[Score]]:
-    """Replay a trace of rates: for each desired state's strategy what came of its decisions, step by step.
+    """Replay a trace of rates: return the decisions of each request's strategy, step by step.
 
-    ``trace`` is a file, or names in errors what is given as ``text``. ``observe`` is called before each
-    step. Raises PlacementError where it cannot be read or is wrong.
+    ``trace`` is a file, or the name of ``text`` in errors. ``observe`` is called before each step. Raises
+    PlacementError where it cannot be read or is invalid.
     """
     from headwater.plan.rates import read_trace, replayed_by_each
 
@@ -130,7 +126,7 @@ def profile(
     python_path: tuple[str, ...] = (),
     observe: Callable[[ProfiledOperator], None] = lambda seen: None,
 ) -> Profile:
-    """Measure what each operator costs and gives, on a Spark of its own, over samples of the sources.
+    """Measure the cost and output of each operator, on a Spark of its own, over samples of the sources.
 
     ``samples``: for each source the sample's path, by location. Raises RuntimeFailure where one is missing.
     """
@@ -156,7 +152,7 @@ def _setting(dataflow: Dataflow, continuum: Continuum, profile: Profile | None) 
 
 
 def default_directory(name: str) -> Path:
-    """Give the directory a deployment of this name is kept in."""
+    """Return the default directory of a deployment."""
     return Path(".headwater") / name
 
 
@@ -174,13 +170,12 @@ def run(
     at_end: Callable[[LocalRun, LocalEndpoint], object] = lambda deployment, endpoint: None,
     endpoint: LocalEndpoint | None = None,
 ) -> RunOutcome:
-    """Run a plan until it is drained (if asked for), ``stop`` is set or a unit fails; keep its state.
+    """Run a plan until it is drained (if requested), ``stop`` is set or a unit fails; keep its state.
 
-    ``observe`` is called about every ``settings.every`` seconds, ``show_rows`` with the newest rows
-    of a console sink, ``feed`` once to make input before
-    it is drained (in a thread; its argument is set when it is to give up), ``at_end`` once before Spark ends.
-    A given ``endpoint`` is used and left running.
-    Raises the failed unit's error, DeploymentError if the directory is in use or holds another plan.
+    ``observe`` is called about every ``settings.every`` seconds, ``show_rows`` with the newest rows of a console sink,
+    ``feed`` once in a thread to make input before the drain (its argument is set when it must end), ``at_end`` once
+    before Spark ends. A given ``endpoint`` is used and left running. Raises the failed unit's error, DeploymentError if
+    the directory is in use or holds another plan.
     """
     from headwater.app.local import LocalRun
     from headwater.connectors.jdbc import packages_for
@@ -240,7 +235,7 @@ def _watch(
     observe: Callable[[Progress], None],
     feed: Callable[[threading.Event], None],
 ) -> bool:
-    """Look at the progress again and again; return whether all input was used up."""
+    """Report the progress until the end; return whether all input was used up."""
     ended = threading.Event()
     drain = _Drain(deployment, feed, ended) if settings.until_drained else None
     if drain:
@@ -255,7 +250,7 @@ def _watch(
             for unit in progress.failed:
                 what, _, hint = (unit.error or f"unit {unit.unit} failed").partition("\n  -> ")
                 raise RuntimeFailure(
-                    what, hint=hint or "correct the cause and run again: it goes on from its last batch"
+                    what, hint=hint or "correct the cause and run again: it continues from its last batch"
                 )
             if drain and ended.is_set():
                 return True
@@ -268,7 +263,7 @@ def _watch(
 
 
 class _Consoles:
-    """Follows the console sinks: what was there before this run is not shown again."""
+    """Follows the console sinks: rows from before this run are not shown again."""
 
     def __init__(self, deployment: LocalRun, show: Callable[[str, pa.Table], None]) -> None:
         self._deployment = deployment
@@ -280,7 +275,7 @@ class _Consoles:
             self._newest(sink)
 
     def look(self) -> None:
-        """Show what came since the last look."""
+        """Show the rows since the last call."""
         for sink in self._sinks:
             rows = self._newest(sink)
             if rows is not None:
@@ -297,7 +292,7 @@ class _Consoles:
 
 
 class _Drain(threading.Thread):
-    """Waits for a deployment to use up its input, beside the loop that shows progress."""
+    """Drains a deployment in a thread, beside the loop that shows progress."""
 
     def __init__(self, deployment: LocalRun, feed: Callable[[threading.Event], None], ended: threading.Event) -> None:
         super().__init__(name="drain", daemon=True)
@@ -318,7 +313,7 @@ class _Drain(threading.Thread):
 
 
 def _wait(stop: threading.Event, ended: threading.Event, seconds: float) -> bool:
-    """Sleep until something happens; return whether it is a request to stop."""
+    """Sleep until an event; return whether it is a request to stop."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not ended.is_set():
         if stop.wait(0.1):
@@ -348,7 +343,7 @@ def _only_one(directory: Path) -> Iterator[None]:
 
 
 def _clear(directory: Path) -> None:
-    """Delete a deployment, but never a directory that is something else."""
+    """Delete a deployment's directory; refuse a directory with other content."""
     from headwater.agent.tasks import specs_in
     from headwater.channels.channelspec import drop_topics
     from headwater.disk.layout import Layout
@@ -380,7 +375,7 @@ def _clear(directory: Path) -> None:
 
 
 def end_spark(directory: Path) -> None:
-    """End the Spark of a deployment at once; the next run does the batches over that were cut off."""
+    """End a deployment's Spark at once; the next run repeats the batches that were cut off."""
     from headwater.spark.endpoint import end_stale
 
     end_stale(directory.resolve() / "spark")
@@ -390,7 +385,7 @@ def end_spark(directory: Path) -> None:
 
 
 def dead_letters(directory: Path) -> Iterator[dict[str, Any]]:
-    """Give the malformed records of a deployment, running or not."""
+    """Return the dead letters of a deployment, running or not."""
     from headwater.connectors.deadletters import read_dead_letters
     from headwater.disk.layout import Layout
 
@@ -406,7 +401,7 @@ def _is_deployment(directory: Path) -> bool:
 
 
 def only_deployment() -> Path:
-    """Give the directory of the deployment below .headwater, if there is exactly one."""
+    """Return the only deployment's directory below .headwater; raise DeploymentError unless there is exactly one."""
     root = default_directory("x").parent
     found = sorted(p for p in root.glob("*") if _is_deployment(p))
     if len(found) == 1:
@@ -423,14 +418,14 @@ def start_broker(directory: Path, *, port: int) -> dict[str, Any]:
 
 
 def stop_broker(directory: Path) -> dict[str, Any]:
-    """End a directory's broker; what is returned has no pid where none ran."""
+    """End a directory's broker; return it without pid where none ran."""
     from headwater.spark import brokerprocess
 
     return _broker(directory, brokerprocess.stop(directory))
 
 
 def broker_status(directory: Path) -> dict[str, Any]:
-    """Describe a directory's broker; there is no pid where none runs."""
+    """Return a directory's broker; without pid where none runs."""
     from headwater.spark import brokerprocess
 
     return _broker(directory, brokerprocess.status(directory))

@@ -1,4 +1,4 @@
-"""Where the store and this machine's agents are, for all use cases over a store."""
+"""Locations of the store and of this machine's agents, for all use cases over a store."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ from headwater.control.tables import resolved_url as resolved_url
 
 @contextmanager
 def existing(store_url: str | None) -> Iterator[StoreReader]:
-    """Give a store that is there, to look at."""
+    """Open an existing store to read."""
     with closing(StoreReader.open(resolved_url(store_url))) as store:
         yield store

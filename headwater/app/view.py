@@ -1,6 +1,6 @@
-"""What is seen of a store: everything at a glance, or one deployment with all that is known of it. Pure.
+"""Values read from a store: a snapshot of everything, or one deployment in full. Pure.
 
-Rates are per second, sizes in bytes, times in seconds, loads in cores; None is what nobody knows.
+Rates are per second, sizes in bytes, times in seconds, loads in cores; None means unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headwater.core.metrics import ChannelProgress, HostProgress, LinkProgress, 
 
 @dataclass(frozen=True, kw_only=True)
 class HostSeen:
-    """A host: the cores there are, and what Spark, the agent and all others take of them."""
+    """A host: its cores, and the load of Spark, the agent and other processes."""
 
     name: str
     cores: float | None = None
@@ -31,7 +31,7 @@ class HostSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitSeen:
-    """A unit. ``status``: as its zone says, or ``planned`` while it has said nothing of it."""
+    """A unit. ``status``: from its node's report, or ``planned`` before the first report."""
 
     unit: str
     deployment: str
@@ -57,7 +57,7 @@ class UnitSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class ZoneSeen:
-    """A zone: ``heartbeat`` is when it last said something, ``error`` why it says nothing now."""
+    """A zone: ``heartbeat`` is the time of its last report, ``error`` why it cannot be reached now."""
 
     name: str
     layer: str
@@ -71,7 +71,7 @@ class ZoneSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkSeen:
-    """A link: what goes over it, and what it bears, as measured or, where nobody knows, as declared."""
+    """A link: its traffic, and its capacity as measured or, where that is unknown, as declared."""
 
     link: str
     lower: str
@@ -84,7 +84,7 @@ class LinkSeen:
 
     @property
     def used(self) -> float | None:
-        """The share of what it bears that is taken."""
+        """The used share of its capacity."""
         if self.bytes_per_s is None or not self.capacity_bytes_per_s:
             return None
         return self.bytes_per_s / self.capacity_bytes_per_s
@@ -92,7 +92,7 @@ class LinkSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentSeen:
-    """A deployment. ``steps`` of its change under way, ``done`` of them; 0 where there is none."""
+    """A deployment. ``steps`` and ``done``: of its change under way; 0 where there is none."""
 
     name: str
     phase: Phase
@@ -106,23 +106,23 @@ class DeploymentSeen:
     running: int
     failed: int
     rows_per_s: float | None
-    """Read from sources."""
+    """Rows read from sources."""
     latency_p95_s: float | None
-    """Of the slowest unit."""
+    """Latency of the slowest unit."""
     lag: int | None
     dead_letters: int
     has_slo: bool
     slo_latency_s: float | None
     """The latency limit of the SLO; None without such a limit."""
     broken: tuple[str, ...]
-    """The limits that are not kept to now."""
+    """The limits that are exceeded now."""
     done: int = 0
     steps: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemberSeen:
-    """A dataflow of a pool: ``shared`` of its operators others need, too."""
+    """A dataflow of a pool: ``shared`` counts its operators that others use too."""
 
     name: str
     owner: str
@@ -132,7 +132,7 @@ class MemberSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSeen:
-    """A pool with the dataflows that are in it; ``operators`` run for all of them."""
+    """A pool with its dataflows; ``operators`` run for all of them."""
 
     name: str
     operators: int
@@ -141,7 +141,7 @@ class PoolSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionSeen:
-    """A decision of which more is to be heard."""
+    """An open decision."""
 
     id: int
     deployment: str
@@ -155,9 +155,9 @@ class DecisionSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """Everything at a moment (``at``, seconds since 1970). Zones come parents first.
+    """Everything at a moment (``at``, seconds since 1970). Zones are listed parents first.
 
-    ``controller``: who acts on the store; None when nobody does. ``error``: why there is nothing newer.
+    ``controller``: who acts on the store; None when nobody does. ``error``: why this snapshot is not newer.
     """
 
     at: float
@@ -181,7 +181,7 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeStatus(Change):
-    """A change, and how many of its steps are done."""
+    """A change, and the number of its steps that are done."""
 
     done: int
     steps: int
@@ -189,7 +189,7 @@ class ChangeStatus(Change):
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
-    """When a node was last heard of (seconds since 1970), and why it cannot be asked now."""
+    """A node's last report (seconds since 1970), and why it cannot be reached now."""
 
     zone: str
     at: float
@@ -198,12 +198,11 @@ class Heartbeat:
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """All there is to say of a deployment at one moment.
+    """A deployment in full at one moment.
 
-    ``observed_version``: the newest version that was brought to an end; ``active_plan``: the plan in force.
-    ``change``: the one under way, or the last one. ``controller``: who acts on the store. ``kept`` and
-    ``broken``: of the SLO; None where there is none, or nothing was ``measured`` lately. ``decisions``:
-    the open ones.
+    ``observed_version``: the newest version with an outcome; ``active_plan``: the active plan. ``change``: the one
+    under way, or the newest. ``controller``: who acts on the store. ``kept`` and ``broken``: of the SLO; None where
+    there is none, or nothing was ``measured`` lately. ``decisions``: the open ones.
     """
 
     name: str
@@ -227,5 +226,5 @@ class Status:
 
     @property
     def progress(self) -> Progress:
-        """What its nodes said, as one."""
+        """The joined progress of its nodes."""
         return Progress(seconds=0.0, units=self.units, links=self.links, channels=self.channels, hosts=self.hosts)

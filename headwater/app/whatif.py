@@ -1,7 +1,7 @@
-"""The use case of a supposed world: what a deployment would do in it, and what the loop would change then.
+"""The what-if use case: predict a deployment under other rates and links, and the change the loop would make.
 
-Nothing is touched: all is foretold from what was learned and what was measured last, by the same model and
-the same decision that keep SLOs.
+Nothing is changed: predictions come from learned costs and the newest measurements, by the same model and the same
+decision as for SLOs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headwater.adapt.model import Facts
 from headwater.adapt.options import Alternative, Option
 from headwater.adapt.slo import SLO
 from headwater.adapt.window import Window, window
-from headwater.app import deployments
+from headwater.app import stores
 from headwater.app.client import ChangeOutline, Client, Preview
 from headwater.control.policy import NEWEST, SEEN, WARM, given_up
 from headwater.control.store import StoreReader
@@ -37,12 +37,12 @@ from headwater.plan.place import Beside
 from headwater.plan.profile import Known
 
 Basis = Literal["measured", "learned", "profile", "assumed"]
-"""What costs are known from: samples of what runs; of what ran before; a measured sample; nothing."""
+"""Basis of the costs: samples of running units; earlier samples; a profile; assumptions."""
 Rates = Mapping[str, Mapping[str, float]]
-"""Rows/s by source and location; ``*`` stands for all."""
+"""Rows/s by source and location; ``*`` stands for all locations."""
 
 _SAMPLES = 60
-"""The newest samples that are looked at."""
+"""Number of newest samples that are used."""
 _NOTHING = Window(0.0, 0.0, {}, {}, {}, {})
 _RATE_FORMS = "write 2x (all sources), read=500 (rows/s), read=2x or read@L1=500 (at one location)"
 _LINK_FORMS = "write E1=1Mbit/s, E1=40ms or E1=1Mbit/s,40ms: the link from that zone to its parent"
@@ -50,7 +50,7 @@ _LINK_FORMS = "write E1=1Mbit/s, E1=40ms or E1=1Mbit/s,40ms: the link from that 
 
 @dataclass(frozen=True, kw_only=True)
 class RateChange:
-    """Another rate: ``value`` rows/s, or ``times`` as many. Without source or location: of all of them."""
+    """Another rate: ``value`` rows/s, or ``times`` the current rate. None: all sources, or all locations."""
 
     value: float
     times: bool
@@ -59,7 +59,7 @@ class RateChange:
 
     @property
     def words(self) -> str:
-        """Say it, as in ``read at L1: 500 rows/s``."""
+        """Describe it, as in ``read at L1: 500 rows/s``."""
         of = self.source or "all sources"
         at = f" at {self.location}" if self.location else ""
         return f"{of}{at}: {self.value:g} {'times the rows' if self.times else 'rows/s'}"
@@ -67,7 +67,7 @@ class RateChange:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkChange:
-    """Another link from a zone to its parent: bits/s and seconds; None: as it is."""
+    """Another link from a zone to its parent: bits/s and seconds; None: unchanged."""
 
     zone: str
     bandwidth: float | None = None
@@ -75,7 +75,7 @@ class LinkChange:
 
     @property
     def words(self) -> str:
-        """Say it, as in ``the link of E1: 1Mbit/s, 40ms``."""
+        """Describe it, as in ``the link of E1: 1Mbit/s, 40ms``."""
         parts = [] if self.bandwidth is None else [format_bandwidth(self.bandwidth)]
         parts += [] if self.delay is None else [format_duration(self.delay)]
         return f"the link of {self.zone}: {', '.join(parts)}"
@@ -83,14 +83,14 @@ class LinkChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Supposed:
-    """What is to be otherwise; rates are changed one after the other."""
+    """Suppositions; rates are changed in order."""
 
     rates: tuple[RateChange, ...] = ()
     links: tuple[LinkChange, ...] = ()
 
     @classmethod
     def read(cls, rates: Sequence[str] = (), links: Sequence[str] = ()) -> Supposed:
-        """Read ``2x``, ``read=500`` or ``read@L1=2x``, and ``E1=1Mbit/s,40ms``; raise QuantityError.
+        """Parse ``2x``, ``read=500`` or ``read@L1=2x``, and ``E1=1Mbit/s,40ms``; raise QuantityError.
 
         >>> [one.words for one in Supposed.read(["2x", "read@L1=500"], ["E1=1Mbit,40ms"]).rates]
         ['all sources: 2 times the rows', 'read at L1: 500 rows/s']
@@ -99,7 +99,7 @@ class Supposed:
 
     @property
     def words(self) -> list[str]:
-        """Say each."""
+        """Describe each supposition."""
         return [rate.words for rate in self.rates] + [link.words for link in self.links]
 
 
@@ -112,10 +112,10 @@ def _read_rate(text: str) -> RateChange:
     except ValueError:
         amount = math.nan
     if not 0 <= amount < math.inf or (at and not location) or (not source and "=" in text):
-        raise QuantityError(f"{text!r} is no rate", hint=_RATE_FORMS)
+        raise QuantityError(f"{text!r} is not a rate", hint=_RATE_FORMS)
     times = number != value.strip()
     if not times and not source:
-        raise QuantityError(f"{text!r} is of which source?", hint=_RATE_FORMS)
+        raise QuantityError(f"{text!r} has no source", hint=_RATE_FORMS)
     return RateChange(value=amount, times=times, source=source or None, location=location or None)
 
 
@@ -129,7 +129,7 @@ def _read_link(text: str) -> LinkChange:
             except QuantityError:
                 continue
             if name in found:
-                raise QuantityError(f"{text!r} gives its {name} twice", hint=_LINK_FORMS)
+                raise QuantityError(f"{text!r} has two values for its {name}", hint=_LINK_FORMS)
             found[name] = value
             break
         else:
@@ -141,12 +141,12 @@ def _read_link(text: str) -> LinkChange:
     return LinkChange(zone=zone, **found)
 
 
-# ---------------------------------------------------------------- what is known
+# ---------------------------------------------------------------- known costs
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkPredicted:
-    """What goes over a link, and what it can carry; None: nobody knows."""
+    """A link's traffic, and its capacity; None: unknown."""
 
     bytes_per_s: float
     capacity_bytes_per_s: float | None
@@ -154,7 +154,7 @@ class LinkPredicted:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitPredicted:
-    """What a unit takes in, its batches (s), its cores, and how late rows leave it; None: ever later."""
+    """A unit's input, batch time (s), cores and output latency; None: latency grows without bound."""
 
     unit: str
     rows_in_per_s: float
@@ -166,7 +166,7 @@ class UnitPredicted:
 
 @dataclass(frozen=True, kw_only=True)
 class OptionPredicted(Alternative):
-    """An alternative with what each link and unit would have to do."""
+    """An alternative with the load of each link and unit."""
 
     latency_p50_s: UnboundedOrNone
     links: Mapping[str, LinkPredicted]
@@ -175,7 +175,7 @@ class OptionPredicted(Alternative):
 
 @dataclass(frozen=True, kw_only=True)
 class RatesSupposed:
-    """Rows/s by source and location, as they are and as is supposed."""
+    """Rows/s by source and location, current and supposed."""
 
     before: Rates
     then: Rates
@@ -183,9 +183,9 @@ class RatesSupposed:
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIfOutline:
-    """What was predicted of a deployment as it is and as is supposed, and what would be chosen then.
+    """Predictions for a deployment now and as supposed, and the alternative that would be chosen.
 
-    ``chosen``: its place among the ``alternatives``. ``change``: what changing to it would do.
+    ``chosen``: its index in ``alternatives``. ``change``: the effect of applying it.
     """
 
     name: str
@@ -206,11 +206,11 @@ class WhatIfOutline:
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIf:
-    """What was foretold. ``now``: what runs, as things are; ``choice.current``: the same as is supposed.
+    """A prediction. ``now``: the active plan under current rates; ``choice.current``: the same as supposed.
 
-    ``measured_at``: until when (seconds since 1970) it was measured, None where it was not. ``assumed``: what
-    nobody has measured. ``before`` and ``then``: what is so, and what is supposed to be. ``preview``: what
-    changing to what is chosen would do.
+    ``measured_at``: time of the newest measurement (seconds since 1970), None without one. ``assumed``: values that
+    were not measured. ``before`` and ``then``: the current and the supposed rates and links. ``preview``: the effect of
+    applying the chosen alternative.
     """
 
     name: str
@@ -228,7 +228,7 @@ class WhatIf:
 
     @property
     def why(self) -> str:
-        """Say in a sentence why it would be changed, or not."""
+        """Return in a sentence why it would change, or not."""
         if self.choice.alarm.trigger != GAIN:
             return self.choice.why
         if self.choice.chosen is not None:
@@ -236,7 +236,7 @@ class WhatIf:
         return "no limit would be broken, and nothing else costs enough less to pay for a change"
 
     def shown(self) -> WhatIfOutline:
-        """Give it as it is shown."""
+        """Return the JSON form."""
         chosen = self.choice.chosen
         return WhatIfOutline(
             name=self.name,
@@ -256,7 +256,7 @@ class WhatIf:
         )
 
     def _predicted(self, option: Option, facts: Facts) -> OptionPredicted:
-        """Give an option with what each link and unit would have to do."""
+        """Return an option with the load of each link and unit."""
         found = option.predicted
         return OptionPredicted(
             **vars(option.shown()),
@@ -285,19 +285,19 @@ class WhatIf:
 
 
 def what_if(name: str, supposed: Supposed, store_url: str | None = None) -> WhatIf:
-    """Foretell what a deployment would do if things were otherwise, and what would be chosen in its place.
+    """Predict a deployment under supposed rates and links, and the alternative that would be chosen.
 
-    Raises DeploymentError where it is not in force yet, where what is supposed is of something that it has
-    not, and where a rate is neither known nor given.
+    Raises DeploymentError where it is not running yet, where a supposition names unknown sources, locations or zones,
+    or where a rate is neither known nor given.
     """
-    with deployments.existing(store_url) as store:
+    with stores.existing(store_url) as store:
         store.deployment(name)
         plan = store.active_plan(name)
         if plan is None:
             raise DeploymentError(
-                "it is not in force yet, and there is nothing to go by",
+                "it is not running yet, so nothing was measured",
                 where=f"deployment '{name}'",
-                hint="wait until it runs, or foretell its plan: headwater plan FLOW -c ZONES --strategy",
+                hint="wait until it runs, or predict its plan: headwater plan FLOW -c ZONES --strategy",
             )
         slo = store.slo(name)
         case, basis = _case(store, name, plan, slo or SLO(mode="off"))
@@ -305,7 +305,7 @@ def what_if(name: str, supposed: Supposed, store_url: str | None = None) -> What
     facts = _links(plan, before, supposed)
     rates = _rates(plan, before.profile.rates, supposed)
     facts = _at_rates(facts, rates)
-    # Where nobody knows how much there was, it is as much as is supposed: only the rest can be compared.
+    # Where the current rate is unknown, the supposed one stands for it: only the rest can be compared.
     before = _at_rates(before, {**rates, **before.profile.rates})
     current = case.options(facts).current
     alarm = Alarm(GAIN, f"another placement costs at least {case.slo.gain:.0%} less")
@@ -330,7 +330,7 @@ def what_if(name: str, supposed: Supposed, store_url: str | None = None) -> What
 
 
 def _case(store: StoreReader, name: str, plan: DeploymentPlan, slo: SLO) -> tuple[Case, Basis]:
-    """Put together what is known, as the policy does, but of however long ago: what has stopped may go on."""
+    """Collect the known data as the policy does, but of any age: a stopped deployment counts too."""
     began = (c.ended for c in store.changes(name) if c.goal == "run")
     begun = max((at for at in began if at is not None), default=0.0)
     samples = [s for s in store.samples(name, most=_SAMPLES) if s.at >= begun + WARM]
@@ -350,7 +350,7 @@ def _case(store: StoreReader, name: str, plan: DeploymentPlan, slo: SLO) -> tupl
 
 
 def _beside(store: StoreReader, name: str) -> Iterator[Beside]:
-    """Give the other dataflows, with what is known of their costs."""
+    """Return the other deployments, with their known costs."""
     for other in store.deployments():
         if other.name != name and other.phase != "stopped" and other.active_plan is not None:
             plan, kept = store.plan(other.active_plan), store.learned(other.name)
@@ -359,7 +359,7 @@ def _beside(store: StoreReader, name: str) -> Iterator[Beside]:
 
 
 def _assumed(plan: DeploymentPlan, facts: Facts) -> tuple[str, ...]:
-    """Name what is neither measured nor in the profile: costs of operators, and rates of locations."""
+    """Name costs of operators and rates of locations that are neither measured nor in the profile."""
     missing = [
         f"rate of '{source}' at {place}"
         for source, places in _places(plan).items()
@@ -369,7 +369,7 @@ def _assumed(plan: DeploymentPlan, facts: Facts) -> tuple[str, ...]:
     return (*Known(plan.dataflow, facts.profile).assumed, *missing)
 
 
-# ---------------------------------------------------------------- what is supposed
+# ---------------------------------------------------------------- suppositions
 
 
 def _places(plan: DeploymentPlan) -> dict[str, list[str]]:
@@ -385,7 +385,7 @@ def _places(plan: DeploymentPlan) -> dict[str, list[str]]:
 
 
 def _rates(plan: DeploymentPlan, known: Rates, supposed: Supposed) -> dict[str, dict[str, float]]:
-    """Change rates; all have to be known then."""
+    """Change rates; all rates have to be known afterwards."""
     places = _places(plan)
     found = {s: dict(own) for s, own in known.items()}
     for one in supposed.rates:
@@ -405,15 +405,15 @@ def _rates(plan: DeploymentPlan, known: Rates, supposed: Supposed) -> dict[str, 
     missing = [source for source in places if not found.get(source)]
     if missing:
         raise DeploymentError(
-            f"how many rows '{missing[0]}' gives was not measured yet, and no profile tells",
+            f"the rate of '{missing[0]}' was not measured yet, and no profile has it",
             where=f"deployment '{plan.dataflow.name}'",
-            hint=f"wait while `headwater up` measures it, or say it in rows/s: {missing[0]}=500",
+            hint=f"wait until `headwater up` has measured it, or give it in rows/s: {missing[0]}=500",
         )
     return found
 
 
 def _changed(source: str, now: Mapping[str, float], places: Sequence[str], change: RateChange) -> dict[str, float]:
-    """Give a source's rates by location; an amount for all is shared as now, evenly where that is unknown."""
+    """Return a source's rates by location; a total is divided as now, evenly where the shares are unknown."""
     own = {p: rate for p in places if (rate := now.get(p, now.get("*"))) is not None}
     here = [change.location] if change.location is not None else list(places)
     if change.times:
@@ -421,8 +421,8 @@ def _changed(source: str, now: Mapping[str, float], places: Sequence[str], chang
         if unknown:
             at = "" if unknown[0] == "*" else f" at {unknown[0]}"
             raise DeploymentError(
-                f"{change.value:g} times what? How many rows '{source}' gives{at} was not measured yet",
-                hint=f"say it in rows/s: {source}=500",
+                f"{change.value:g} times an unknown rate: that of '{source}'{at} was not measured yet",
+                hint=f"give it in rows/s: {source}=500",
             )
         return own | {p: own[p] * change.value for p in here}
     whole = sum(own.get(p, 0.0) for p in here)

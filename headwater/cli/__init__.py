@@ -1,4 +1,4 @@
-"""The command line: each module holds the commands of one concern, ``app`` puts them together."""
+"""The command line: each module holds the commands of one concern, ``app`` joins them."""
 
 from headwater.cli.app import app as app
 from headwater.cli.app import main as main

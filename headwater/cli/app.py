@@ -1,6 +1,6 @@
-"""The command line: reads arguments, calls the service, shows what comes back.
+"""The command line: parses arguments, calls use cases, shows results.
 
-Imports beyond typer wait until a command needs them, so that ``--help`` is quick.
+Imports beyond typer wait until a command needs them, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.live import Live
 
-    from headwater.app.running import LoadedDataflow, RunOutcome, RunSettings
+    from headwater.app.loading import LoadedDataflow
+    from headwater.app.running import RunOutcome, RunSettings
     from headwater.core.metrics import Progress
 
-PLAIN_EVERY = 5.0  # seconds between two lines where no terminal shows a table
+PLAIN_EVERY = 5.0  # seconds between two lines without a terminal
 
 
 class _Commands(TyperGroup):
@@ -79,23 +80,23 @@ def run(
     continuum: ContinuumFile,
     directory: Annotated[
         Path | None,
-        typer.Option("--dir", help="Where its state is kept.", show_default=".headwater/<name>"),
+        typer.Option("--dir", help="Directory of its state.", show_default=".headwater/<name>"),
     ] = None,
     until_drained: Annotated[
         bool, typer.Option("--until-drained", help="End when all bounded input is used up.")
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Delete what an earlier run left, first.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="First delete the state of earlier runs.")] = False,
     trigger: Annotated[str, typer.Option(help="Time between two batches.")] = "500 milliseconds",
     cores: Annotated[int | None, typer.Option(help="Cores for Spark.", min=1, show_default="all")] = None,
     memory: Annotated[str, typer.Option(help="Heap of Spark, such as 1g or 512m.")] = "1g",
     max_buffer: Annotated[str, typer.Option(help="Largest size of one channel on disk.")] = "1GiB",
-    when_full: Annotated[WhenFull, typer.Option(help="What to do when it is reached.")] = WhenFull.block,
+    when_full: Annotated[WhenFull, typer.Option(help="What to do when a channel is full.")] = WhenFull.block,
     delivery: Annotated[
-        Delivery, typer.Option(help="Of its channels: at least once is faster.")
+        Delivery, typer.Option(help="Delivery of its channels; at least once is faster.")
     ] = Delivery.exactly_once,
     as_json: Annotated[bool, typer.Option("--json", help="Progress as JSON, one object per line.")] = False,
     trust_code: Annotated[
-        bool, typer.Option("--trust-code", help="Run the pickled functions of a JSON dataflow.")
+        bool, typer.Option("--trust-code", help="Trust the pickled functions of a JSON dataflow.")
     ] = False,
     strategy: Strategy = None,
     profile: ProfileFiles = None,
@@ -104,16 +105,16 @@ def run(
     weights: WeightsOf = None,
     reset_state: Reset = None,
 ) -> None:
-    """Run a dataflow, or go on where it was stopped; an edited one goes on with its state."""
-    from headwater.app import running
+    """Run a dataflow, or continue where it was stopped; an edited one continues with its state."""
+    from headwater.app import loading, running
     from headwater.app.client import Client
     from headwater.app.local import STORE
     from headwater.core.quantity import parse_duration, parse_heap, parse_size
 
     parse_duration(trigger)
     memory_mb, buffer = parse_heap(memory), parse_size(max_buffer)
-    loaded = running.load_dataflow(flow)
-    running.check_trust(loaded, trust_code=trust_code)
+    loaded = loading.load_dataflow(flow)
+    loading.check_trust(loaded, trust_code=trust_code)
     place = directory or running.default_directory(loaded.dataflow.name)
     request = placing.requested(
         loaded.dataflow,
@@ -170,22 +171,22 @@ def version(as_json: Json = False) -> None:
 
 @app.command()
 def demo(
-    as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON, and nothing else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON only.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Write the summary to this file, too.", show_default=False),
+        typer.Option("--out", "-o", help="Write the summary to this file as well.", show_default=False),
     ] = None,
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Where to run it.", show_default="a temporary directory")
+        Path | None, typer.Option("--dir", help="Directory of the run.", show_default="a temporary directory")
     ] = None,
-    seconds: Annotated[float, typer.Option("--seconds", help="How long new input keeps coming.", min=0)] = 20.0,
+    seconds: Annotated[float, typer.Option("--seconds", help="How long new input is generated.", min=0)] = 20.0,
     days: Annotated[float | None, typer.Option(help="Length of the series.", min=1, show_default="60")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the generated readings.")] = 2,
     nab: Annotated[Path | None, typer.Option(help="NAB's machine-temperature CSV instead.", show_default=False)] = None,
     labels: Annotated[Path | None, typer.Option(help="NAB's combined_windows.json.", show_default=False)] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary directory.")] = False,
 ) -> None:
-    """Run the Acme example over three layers and five locations, and check it against one batch run."""
+    """Run the Acme example over three layers and five locations, and compare it with one batch run."""
     from headwater.demo.run import DemoSettings, run_demo, summary_view
 
     if (nab is None) != (labels is None):
@@ -209,18 +210,16 @@ def demo(
     if out is not None:
         out.write_text(json.dumps(summary, indent=2) + "\n")
     if summary["lost"] or summary["duplicated"] or summary["malformed_found"] != summary["malformed_written"]:
-        raise RuntimeFailure(
-            "the result differs from that of one batch run", where="demo", hint="report this, with --keep"
-        )
+        raise RuntimeFailure("the result differs from the batch run", where="demo", hint="report this, with --keep")
 
 
 # ---------------------------------------------------------------- showing and stopping
 
 
 class Screen:
-    """Shows progress: a live table on a terminal, a line now and then elsewhere, or JSON lines.
+    """Shows progress: a live table on a terminal, a line at intervals elsewhere, or JSON lines.
 
-    A ``quiet`` one prints nothing, and has a bar alone.
+    A ``quiet`` one prints nothing and shows only a bar.
     """
 
     def __init__(self, title: str, *, as_json: bool, quiet: bool = False) -> None:
@@ -246,12 +245,12 @@ class Screen:
         self._bar = self._live = None
 
     def wait(self, what: str) -> None:
-        """Show that something takes its time, until there is something else to show."""
+        """Show that something takes time, until there is progress to show."""
         self._clear()
         self._bar = Bar(what).__enter__()
 
     def show(self, progress: Progress) -> None:
-        """Show the state of now."""
+        """Show the current state."""
         if self._quiet:
             if self._bar:
                 self._bar.at(0, what=self._line(progress))
@@ -282,7 +281,7 @@ class Screen:
         return progress_line(progress)
 
     def rows(self, sink: str, rows: pa.Table) -> None:
-        """Print rows of a console sink; JSON lines have their own form of it."""
+        """Print rows of a console sink; JSON lines have their own form."""
         for row in rows.to_pylist():
             if self._json:
                 print_line({"sink": sink, "row": row})
@@ -302,7 +301,7 @@ class Screen:
 
 
 class stopping:  # noqa: N801 (reads as a statement: `with stopping(...) as stop`)
-    """Turns the first Ctrl-C (or SIGTERM) into a request, and ends everything at the second."""
+    """Turns the first Ctrl-C (or SIGTERM) into a request to stop, and ends everything at the second."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -316,7 +315,7 @@ class stopping:  # noqa: N801 (reads as a statement: `with stopping(...) as stop
         self._back()
 
     def _on_signal(self, number: int) -> None:
-        # os.write: the main thread may be in the middle of a print.
+        # os.write: the main thread may be inside a print.
         if not self._stop.is_set():
             self._stop.set()
             os.write(2, b"\nstopping at the next batch boundary (Ctrl-C again: at once)\n")
@@ -329,7 +328,7 @@ class stopping:  # noqa: N801 (reads as a statement: `with stopping(...) as stop
 
 
 class scratch:  # noqa: N801 (reads as a statement)
-    """A directory for one run: the given one, or a temporary one that is removed unless kept."""
+    """The directory of one run: the given one, or a temporary one that is removed unless kept."""
 
     def __init__(self, given: Path | None, *, keep: bool) -> None:
         self._given = given
@@ -356,7 +355,7 @@ def _tell_end(outcome: RunOutcome, loaded: LoadedDataflow, settings: RunSettings
     if outcome.drained:
         say(f"all input is used up, after {outcome.seconds:.0f} s")
         return
-    say(f"stopped at a batch boundary; run the same command again to go on (state in {settings.directory})")
+    say(f"stopped at a batch boundary; run the same command again to continue (state in {settings.directory})")
 
 
 def main() -> None:

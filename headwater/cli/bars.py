@@ -1,4 +1,4 @@
-"""How far long work is: a bar on a terminal's standard error, and nothing in pipes."""
+"""Progress bars on a terminal's standard error; nothing in pipes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Bar:
-    """Shows what is being done, and how far it is where that is known; it goes when the work ends."""
+    """Shows the current work and, where known, its progress; disappears when the work ends."""
 
     def __init__(self, what: str, *, total: float | None = None, shown: bool = True) -> None:
         self._what = what
@@ -40,18 +40,18 @@ class Bar:
         self.end()
 
     def end(self) -> None:
-        """Take the bar away; it may be gone already."""
+        """Remove the bar, if it is shown."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
 
     def at(self, done: float, *, total: float | None = None, what: str | None = None) -> None:
-        """Show how far it is; ``total`` and ``what`` where they have changed."""
+        """Show the progress; ``total`` and ``what`` where they have changed."""
         if self._progress is not None:
             self._progress.update(self._task, completed=done, total=total, description=what)
 
     def say(self, text: str) -> None:
-        """Say something, above the bar where there is one."""
+        """Print a line, above the bar where there is one."""
         if self._progress is None:
             say(text)
         else:
@@ -59,5 +59,5 @@ class Bar:
 
 
 def is_screen() -> bool:
-    """Tell whether standard error is a terminal that can draw."""
+    """Return whether standard error is a terminal that can draw."""
     return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")

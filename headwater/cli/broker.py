@@ -1,4 +1,4 @@
-"""``headwater broker``: a Kafka broker of this machine, for trials."""
+"""``headwater broker``: a Kafka broker on this machine, for tests."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import typer
 from headwater.cli.bars import Bar
 from headwater.cli.out import Json, print_json, say
 
-app = typer.Typer(help="A Kafka broker on this machine, for trials: loopback only, one node.")
+app = typer.Typer(help="A Kafka broker on this machine, for tests: loopback only, one node.")
 
-Directory = Annotated[Path, typer.Option("--dir", help="Where its data is kept.")]
+Directory = Annotated[Path, typer.Option("--dir", help="Directory of its data.")]
 DIRECTORY = Path(".headwater/broker")
 
 
@@ -22,7 +22,7 @@ def start(
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65535)] = 9092,
     as_json: Json = False,
 ) -> None:
-    """Start a broker that goes on when this command has ended."""
+    """Start a broker that keeps running after this command."""
     from headwater.app import running
 
     if not as_json:
@@ -42,7 +42,7 @@ def stop(directory: Directory = DIRECTORY, as_json: Json = False) -> None:
 
 @app.command()
 def status(directory: Directory = DIRECTORY, as_json: Json = False) -> None:
-    """Say whether the broker runs, and where."""
+    """Show whether the broker runs, and its address."""
     from headwater.app import running
 
     _show(running.broker_status(directory), as_json, "runs at")

@@ -1,4 +1,4 @@
-"""What a shell completes: names from the store, and known ones. Quick, and silent where it fails."""
+"""Shell completion: names from the store, and fixed ones. Fast, and silent on errors."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ FORECASTS: Sequence[str] = ("last", "ewma", "trend", "holt_winters")
 
 
 def _known(kind: Kind, ctx: typer.Context, incomplete: str) -> list[str]:
-    """Ask the store that the line names; with ``--of``, for one deployment's plan alone."""
+    """Return names from the store in the command line; with ``--of``, those in one deployment's plan."""
     try:
         from headwater.control.names import names
         from headwater.control.tables import resolved_url
 
         place = resolved_url(ctx.params.get("store"))
         return _beginning(names(kind, place, of=ctx.params.get("of")), incomplete)
-    except Exception:  # whatever it is: somebody is typing
+    except Exception:  # any error: the user is typing
         return []
 
 
@@ -42,7 +42,7 @@ def _beginning(names: Sequence[str], incomplete: str) -> list[str]:
 
 
 def _completing(kind: Kind) -> Callable[[typer.Context, str], list[str]]:
-    """Give what completes names of a kind."""
+    """Return the completion function for a kind of names."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         return _known(kind, ctx, incomplete)
@@ -57,10 +57,10 @@ locations = _completing("locations")
 operators = _completing("operators")
 units = _completing("units")
 decisions = _completing("decisions")
-"""Numbers of those that are proposed."""
+"""Numbers of proposed decisions."""
 pools = _completing("pools")
 submissions = _completing("submissions")
-"""Dataflows that were submitted."""
+"""Submitted dataflows."""
 owners = _completing("owners")
 
 
@@ -71,7 +71,7 @@ def deployments_and_files(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def strategies(incomplete: str) -> list[str]:
-    """Complete what chooses a placement."""
+    """Complete the name of a strategy."""
     return _beginning((*STRATEGIES, *SCHEDULERS), incomplete)
 
 
@@ -83,5 +83,5 @@ def schedulers(incomplete: str) -> list[str]:
 
 
 def forecasts(incomplete: str) -> list[str]:
-    """Complete what expects rates."""
+    """Complete the name of a forecast."""
     return _beginning(FORECASTS, incomplete)

@@ -1,4 +1,4 @@
-"""Commands that write what is wanted, or act on it: apply, stop, up, down. Thin, as ``headwater.cli`` is."""
+"""Commands that write desired states or act on them: apply, stop, up, down. Thin, as ``headwater.cli`` is."""
 
 from __future__ import annotations
 
@@ -37,28 +37,32 @@ StoreOption = Annotated[
         show_default=".headwater/headwater.db",
     ),
 ]
-Home = Annotated[Path, typer.Option("--home", help="Where agents of this machine are kept.")]
+Home = Annotated[Path, typer.Option("--home", help="Directory of this machine's agents.")]
 Name = Annotated[
     str,
     typer.Argument(help="The dataflow's name.", show_default=False, autocompletion=complete.deployments),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Follow the change to its end.")]
 Reset = Annotated[
     list[str] | None,
     typer.Option(
         "--reset-state",
-        help="A unit whose state may be given up; repeat it.",
+        help="A unit whose state may be dropped; repeatable.",
         show_default=False,
         autocompletion=complete.units,
     ),
 ]
 Canary = Annotated[
     str | None,
-    typer.Option("--canary", help="Zone by zone, and so long a look after each, such as 60s.", show_default=False),
+    typer.Option(
+        "--canary", help="Change zone by zone, and watch each for this time, such as 60s.", show_default=False
+    ),
 ]
-Factor = Annotated[float, typer.Option("--factor", help="By how much dead letters and late rows may grow.", min=0)]
-Trust = Annotated[bool, typer.Option("--trust-code", help="Run the pickled functions of a JSON dataflow.")]
+Factor = Annotated[
+    float, typer.Option("--factor", help="Allowed growth of the shares of dead letters and late rows.", min=0)
+]
+Trust = Annotated[bool, typer.Option("--trust-code", help="Trust the pickled functions of a JSON dataflow.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -84,7 +88,7 @@ def apply(
     weights: WeightsOf = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a dataflow would change, and store it as what is wanted."""
+    """Show what a dataflow would change, and store it as the desired state."""
     from headwater.app.client import Client
 
     dataflow, zones = loaded(flow, continuum, trust_code=trust_code)
@@ -104,7 +108,7 @@ def apply(
 
 
 def propose(client: Client, proposal: Proposal, yes: bool, *, wait: bool, as_json: bool) -> None:
-    """Show what a proposal would change, ask, store it as what is wanted, and perhaps follow it."""
+    """Show the changes of a proposal, ask, store it as the desired state, and follow it on request."""
     from headwater.app import deployments
 
     found, plan = proposal.change, proposal.plan
@@ -123,7 +127,7 @@ def propose(client: Client, proposal: Proposal, yes: bool, *, wait: bool, as_jso
 
 
 def agree(yes: bool, *, as_json: bool) -> None:
-    """Ask whether it is to be stored, unless that was said; end the command if not."""
+    """Ask for confirmation, unless given; end the command without it."""
     if not yes and not _agreed(as_json=as_json):
         say("nothing was stored")
         raise typer.Exit(1)
@@ -132,7 +136,7 @@ def agree(yes: bool, *, as_json: bool) -> None:
 def tell_stored(
     client: Client, plan: DeploymentPlan, found: Preview, version: int, *, wait: bool, as_json: bool
 ) -> None:
-    """Say that a version is wanted, and perhaps follow it."""
+    """Print the wanted version, and follow it on request."""
     name = plan.dataflow.name
     if as_json:
         print_json({**vars(found.shown()), "stored": True, "version": version})
@@ -145,18 +149,18 @@ def tell_stored(
 def stop(
     name: Name,
     store: StoreOption = None,
-    forget: Annotated[bool, typer.Option("--forget", help="Delete its state and channels, too.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Delete its state and channels as well.")] = False,
     finish: Annotated[bool, typer.Option("--finish", help="Use up all input and close windows first.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before deleting.")] = False,
     wait: Wait = False,
     as_json: Json = False,
 ) -> None:
-    """Stop a deployment at batch boundaries; its state stays, and `apply` goes on with it."""
+    """Stop a deployment at batch boundaries; its state stays, and `apply` continues with it."""
     from headwater.app import deployments
 
     if forget and finish:
         raise typer.BadParameter("--forget and --finish exclude each other")
-    if forget and not yes and not _agreed(as_json=as_json, what=f"delete all that {name} has stored?"):
+    if forget and not yes and not _agreed(as_json=as_json, what=f"delete all data of {name}?"):
         say("nothing was stored")
         raise typer.Exit(1)
     goal: Literal["stop", "forget", "finish"] = "forget" if forget else "finish" if finish else "stop"
@@ -172,7 +176,7 @@ def stop(
 def up(
     continuum: Annotated[
         Path | None,
-        typer.Option("--continuum", "-c", help="Zones to open at once.", show_default="as they are needed"),
+        typer.Option("--continuum", "-c", help="Zones to open at the start.", show_default="at first use"),
     ] = None,
     store: StoreOption = None,
     home: Home = Path(".headwater"),
@@ -185,21 +189,21 @@ def up(
         str | None,
         typer.Option(
             "--metrics",
-            help="[HOST:]PORT where Prometheus finds /metrics; without a host, this machine alone.",
+            help="[HOST:]PORT of /metrics for Prometheus; without a host, on this machine only.",
             show_default="nowhere",
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="What it says as JSON on standard output, one object per line.")
+        bool, typer.Option("--json", help="Print messages as JSON on standard output, one object per line.")
     ] = False,
 ) -> None:
-    """Run the controller: make the zones match what the store says is wanted, until Ctrl-C.
+    """Run the controller: reconcile zones with the store's desired state, until Ctrl-C.
 
-    Zones with `at:` are reached there, with the token in HEADWATER_TOKEN. The agents of all others
-    are started on this machine, and run on when the controller ends (`headwater down` ends them).
+    Zones with `at:` are reached at that address, with the token in HEADWATER_TOKEN. The agents of all others
+    are started on this machine, and keep running when the controller ends (`headwater down` ends them).
 
-    While nobody has a token (`headwater owner NAME --token`), REST API and dashboard are on trial: who is on
-    this machine may do all, and nobody else reaches them.
+    While nobody has a token (`headwater owner NAME --token`), REST API and dashboard are in trial mode: reachable
+    from this machine only, with all rights.
     """
     from headwater.app import deployments, running
 
@@ -224,11 +228,11 @@ def up(
         if url is not None:
             tell(f"dashboard at {url}, REST API at {url}/api/v1")
         deployments.up(store, home=home, options=options, nodes=nodes, stop=stop, say=tell)
-    tell("stopped; all units run on")
+    tell("stopped; all units keep running")
 
 
 def down(home: Home = Path(".headwater"), as_json: Json = False) -> None:
-    """End the zones' agents on this machine, with their units and Sparks; their state stays."""
+    """End the agents on this machine, with their units and Sparks; their state stays."""
     from headwater.app import deployments
 
     ended = deployments.down(home)
@@ -242,11 +246,11 @@ def down(home: Home = Path(".headwater"), as_json: Json = False) -> None:
 
 
 def loaded(flow: str, continuum: Path, *, trust_code: bool) -> tuple[Dataflow, Continuum]:
-    """Load a dataflow that may run here, and a continuum."""
-    from headwater.app import running
+    """Load a trusted dataflow and a continuum."""
+    from headwater.app import loading, running
 
-    found = running.load_dataflow(flow)
-    running.check_trust(found, trust_code=trust_code)
+    found = loading.load_dataflow(flow)
+    loading.check_trust(found, trust_code=trust_code)
     return found.dataflow, running.load_continuum(continuum)
 
 
@@ -258,7 +262,7 @@ def canary_of(text: str | None, factor: float) -> CanarySettings | None:
 
 
 def show_change(planned: DeploymentPlan, found: Preview) -> None:
-    """Show what applying a plan would change."""
+    """Show the changes of applying a plan."""
     from rich.console import Console
 
     from headwater.render.deployment import change_view
@@ -269,9 +273,9 @@ def show_change(planned: DeploymentPlan, found: Preview) -> None:
 
 
 def _agreed(*, as_json: bool, what: str = "apply this?") -> bool:
-    """Ask on a terminal; elsewhere nobody can answer."""
+    """Ask on a terminal; raise elsewhere."""
     if as_json or not _is_terminal():
-        raise typer.BadParameter("nobody can be asked here: give --yes")
+        raise typer.BadParameter("cannot ask without a terminal: give --yes")
     return typer.confirm(what, err=True)
 
 
@@ -292,4 +296,4 @@ def follow(name: str, version: int, store: str | None, *, quiet: bool) -> None:
         tell = (lambda text: None) if quiet else bar.say
         ended = deployments.follow(name, version, store, stop=stopped_by_signals(), observe=observe, say=tell)
     if ended is None:
-        say("not waited for; the controller goes on")
+        say("stopped waiting; the controller continues")

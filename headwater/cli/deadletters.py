@@ -1,4 +1,4 @@
-"""The command of dead letters: list them, replay them. Thin, as ``headwater.cli`` is."""
+"""Commands for dead letters: list them, replay them. Thin, as ``headwater.cli`` is."""
 
 from __future__ import annotations
 
@@ -14,23 +14,21 @@ from headwater.cli.out import print_line, say
 
 Replay = Annotated[
     list[str] | None,
-    typer.Option(
-        "--replay", help="A letter's id: offer its record again to its source. Repeat it.", show_default=False
-    ),
+    typer.Option("--replay", help="Id of a dead letter to replay to its source; repeatable.", show_default=False),
 ]
 From = Annotated[
     Path | None,
     typer.Option(
         "--replay-from",
-        help="Replay the letters of this file, which is an edited output of --json; - is standard input.",
+        help="Replay the dead letters of this file, an edited output of --json; - is standard input.",
         show_default=False,
     ),
 ]
 Record = Annotated[
     str | None,
-    typer.Option("--record", help="The record as it should be; for one letter.", show_default="as it is"),
+    typer.Option("--record", help="The corrected record, for one dead letter.", show_default="unchanged"),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Even if the record does not fit, or was replayed before.")]
+Force = Annotated[bool, typer.Option("--force", help="Replay even if the record does not fit, or was replayed before.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -42,14 +40,14 @@ def deadletters(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="A deployment of the store; its zones are asked.",
+            help="A deployment of the store.",
             show_default="that of --dir",
             autocompletion=complete.deployments,
         ),
     ] = None,
     directory: Annotated[
         Path | None,
-        typer.Option("--dir", help="What `run` has run.", show_default="the only one in .headwater"),
+        typer.Option("--dir", help="Directory of a deployment of `run`.", show_default="the only one in .headwater"),
     ] = None,
     replay: Replay = None,
     replay_from: From = None,
@@ -61,9 +59,9 @@ def deadletters(
 ) -> None:
     """List the records that did not fit their source's schema, or replay some of them, corrected or not.
 
-    What is replayed is checked against the schema, and offered once to the source that it came from.
+    Replayed records are checked against the schema, and go once to their source.
     """
-    from headwater.app import deployments, running
+    from headwater.app import deadletters, running
 
     if name and directory:
         raise typer.BadParameter("a name and --dir exclude each other")
@@ -73,7 +71,7 @@ def deadletters(
     if record is not None or force:
         raise typer.BadParameter("--record and --force go with --replay")
     if name:
-        letters = deployments.dead_letters(name, store, home=home, say=say)
+        letters = deadletters.dead_letters(name, store, home=home, say=say)
     else:
         letters = running.dead_letters(directory or running.only_deployment())
     count = 0
@@ -92,17 +90,17 @@ def _show(letter: dict[str, Any]) -> None:
     typer.echo(f"{letter.get('id')} {letter.get('unit')} {letter.get('operator')}: {letter.get('reason')}")
     typer.echo(f"  {letter.get('record')!r}" + (f"  ({origin})" if origin else ""))
     if replayed := letter.get("replayed"):
-        how = "replayed" if replayed.get("done") else "its replay was cut off, ask for it again; begun"
+        how = "replayed" if replayed.get("done") else "its replay was cut off, replay it again; begun"
         typer.echo(f"  {how} {replayed.get('at')}, to {replayed.get('target')}")
 
 
 def _wanted(ids: list[str] | None, file: Path | None, record: str | None) -> dict[str, str | None]:
-    """Give the letters to replay, each with its record where one is given."""
+    """Return the dead letters to replay, each with its corrected record where one is given."""
     from headwater.app import deadletters as letters
 
     if file is None:
         if record is not None and len(ids or ()) != 1:
-            raise typer.BadParameter("--record is for one letter; --replay-from takes several")
+            raise typer.BadParameter("--record is for one dead letter; --replay-from takes several")
         return dict.fromkeys(ids or (), record)
     if ids or record is not None:
         raise typer.BadParameter("--replay-from excludes --replay and --record")
@@ -122,15 +120,15 @@ def _replay(
     *,
     as_json: bool,
 ) -> None:
-    """Replay letters of a deployment; exit with 1 where not all were."""
-    from headwater.app import deployments
+    """Replay dead letters of a deployment; exit with 1 where any was not replayed."""
+    from headwater.app import deadletters
 
     if name is None:
         raise typer.BadParameter(
-            "name a deployment over zones: what `run` has run takes corrected records as new files"
+            "name a deployment over zones: a deployment of `run` takes corrected records as new files"
         )
     records = {id_: record for id_, record in wanted.items() if record is not None}
-    found = deployments.replay(name, list(wanted), store, records=records, force=force, home=home, say=say)
+    found = deadletters.replay(name, list(wanted), store, records=records, force=force, home=home, say=say)
     for one in found:
         if as_json:
             print_line(one)

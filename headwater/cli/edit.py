@@ -30,8 +30,8 @@ Layer = Annotated[
     str | None,
     typer.Option(
         "--to",
-        help="The layer it is to run in.",
-        show_default="where it is",
+        help="The layer of the new unit.",
+        show_default="unchanged",
         autocompletion=complete.layers,
     ),
 ]
@@ -52,7 +52,7 @@ def move(
         str,
         typer.Option(
             "--to",
-            help="The layer, or the host, it is to run in.",
+            help="The target layer or host.",
             show_default=False,
             autocompletion=complete.layers,
         ),
@@ -61,7 +61,7 @@ def move(
         str | None,
         typer.Option(
             "--at",
-            help="The location whose rows it is to take there.",
+            help="Move it for the rows of this location only.",
             show_default="all",
             autocompletion=complete.locations,
         ),
@@ -74,7 +74,7 @@ def move(
 ) -> None:
     """Move an operator with its state, while it runs, to another layer or host, for all locations or for one.
 
-    Upwards what comes after it goes along, downwards what comes before it.
+    On a move upwards the operators behind it move as well, on a move downwards those before it.
     """
     from headwater.plan.edit import Move
 
@@ -85,7 +85,7 @@ def fuse(
     first: Unit,
     second: Annotated[
         str,
-        typer.Argument(help="One that it feeds, or is fed by.", show_default=False, autocompletion=complete.units),
+        typer.Argument(help="A unit directly before or behind it.", show_default=False, autocompletion=complete.units),
     ],
     to: Layer = None,
     of: Of = None,
@@ -94,7 +94,7 @@ def fuse(
     wait: Wait = False,
     as_json: Json = False,
 ) -> None:
-    """Make two neighbouring units one query, without a channel between them."""
+    """Join two neighbouring units into one query, without a channel between them."""
     from headwater.plan.edit import Fuse
 
     _propose(Fuse(first=first, second=second, to=to), of, store, yes, wait=wait, as_json=as_json)
@@ -127,7 +127,7 @@ def spread(
     unit: Unit,
     over: Annotated[
         str,
-        typer.Option("--over", help="Hosts of its zone, with commas between; one: it runs there alone."),
+        typer.Option("--over", help="Hosts of its zone, separated by commas."),
     ],
     of: Of = None,
     store: StoreOption = None,
@@ -135,7 +135,7 @@ def spread(
     wait: Wait = False,
     as_json: Json = False,
 ) -> None:
-    """Run a unit on one host of its zone, or on several that share its rows out by key."""
+    """Run a unit on one host of its zone, or divide its rows by key among several."""
     from headwater.plan.edit import Spread
 
     hosts = tuple(host.strip() for host in over.split(",") if host.strip())

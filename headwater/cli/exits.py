@@ -1,4 +1,4 @@
-"""What an exit code says: the one table, shown by ``--help`` and held against the documentation."""
+"""The meaning of exit codes: the one table, shown by ``--help`` and compared with the documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that a command looks at again when they have changed."""
+"""Watch files for changes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 EVERY = 0.5
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 Stamp = tuple[int, int, int]
 
 
 def stamps(paths: Iterable[Path]) -> dict[Path, Stamp | None]:
-    """Give what changes with a file: time of the last change, size, number; None where there is none."""
+    """Return a file's modification time, size and inode; None where it is missing."""
     return {path: _stamp(path) for path in paths}
 
 
@@ -28,10 +28,10 @@ def _stamp(path: Path) -> Stamp | None:
 def changes(
     paths: Callable[[], Iterable[Path]], stop: threading.Event, *, every: float = EVERY
 ) -> Iterator[tuple[Path, ...]]:
-    """Give nothing at once, then the files that have changed, each time some have, until ``stop`` is set.
+    """Yield nothing at once, then the changed files after each change, until ``stop`` is set.
 
-    ``paths`` is asked at each look, so that files may come and go. Changes that come while the caller is
-    at work are given next. Editors that put a new file in the place of the old one are no exception.
+    ``paths`` is called at each check, so that files may come and go. Changes during the caller's work are yielded next.
+    A file that an editor replaces by a new one counts as changed.
     """
     before = stamps(paths())
     yield ()

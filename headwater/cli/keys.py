@@ -1,4 +1,4 @@
-"""Keys that are typed while a command shows something: read one by one, where a terminal is there."""
+"""Read single keys from a terminal while a command shows something."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import threading
 from collections.abc import Callable
 
 _LOOK = 0.2
-"""Seconds after which the reader sees that it is to end."""
+"""Seconds after which the reader sees a request to end."""
 
 
 class Keys:
-    """Reads keys beside the command and passes them on; the terminal is as it was when it ends."""
+    """Reads keys in a thread and passes them on; restores the terminal at the end."""
 
     def __init__(self, typed: Callable[[str], None]) -> None:
         self._typed = typed
@@ -26,7 +26,7 @@ class Keys:
 
         self._terminal = sys.stdin.fileno()
         self._before = termios.tcgetattr(self._terminal)
-        # Ctrl-C stays a signal: only lines and echo go.
+        # Ctrl-C stays a signal: only line mode and echo are off.
         tty.setcbreak(self._terminal)
         self._thread.start()
         return self

@@ -1,4 +1,4 @@
-"""Commands that look at deployments: status, history, explain. Thin, as ``headwater.cli`` is."""
+"""Commands that show deployments: status, history, explain. Thin, as ``headwater.cli`` is."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def status(
     store: StoreOption = None,
     as_json: Json = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Look again every second, until Ctrl-C; JSON is a line each.")
+        bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C; JSON: one line each.")
     ] = False,
-    model: Annotated[bool, typer.Option("--model", help="Hold what was predicted against what is measured.")] = False,
-    costs: Annotated[bool, typer.Option("--costs", help="What shared dataflows cost, shared and alone.")] = False,
+    model: Annotated[bool, typer.Option("--model", help="Compare predictions with measurements.")] = False,
+    costs: Annotated[bool, typer.Option("--costs", help="Costs of shared dataflows, shared and alone.")] = False,
 ) -> None:
-    """Show what deployments do: phase, steps of a change, units with rows and lag."""
+    """Show the state of deployments: phase, steps of a change, units with rows and lag."""
     from rich.console import Console, Group
     from rich.live import Live
 
@@ -81,7 +81,7 @@ def status(
 
 
 def _show_model(name: str | None, store: str | None, *, as_json: bool) -> None:
-    """Show for each deployment what the model says of it and how far that is off."""
+    """Show for each deployment the model's predictions and their errors."""
     from rich.console import Console
 
     from headwater.app import objectives, observe
@@ -97,7 +97,7 @@ def _show_model(name: str | None, store: str | None, *, as_json: bool) -> None:
 
 
 def _show_costs(name: str | None, store: str | None, *, as_json: bool) -> None:
-    """Show for each pool of dataflows who pays for what."""
+    """Show the costs of each pool's dataflows."""
     from rich.console import Console
 
     from headwater.app import pools
@@ -114,7 +114,7 @@ def _show_costs(name: str | None, store: str | None, *, as_json: bool) -> None:
 
 
 def history(name: Name, store: StoreOption = None, as_json: Json = False) -> None:
-    """List what was wanted of a deployment, what became of it, and what happened."""
+    """List a deployment's desired states, changes and events."""
     from headwater.app import deployments
     from headwater.render.loop import decision_line
 
@@ -154,7 +154,7 @@ def explain(
     reset_state: Reset = None,
     as_json: Json = False,
 ) -> None:
-    """Say in words what applying a dataflow would do, what the last change did, or why it was decided."""
+    """Explain in words what applying a dataflow would do, what the last change did, or why a decision was made."""
     from headwater.app import deployments
     from headwater.app.client import Client, PlanRequest
 
@@ -180,7 +180,7 @@ def explain(
     if as_json:
         print_json(change)
     elif change is None:
-        typer.echo("it is wanted, and not begun yet")
+        typer.echo("it is wanted, but has not begun yet")
     else:
         typer.echo(f"version {change.version}: {change.outcome or change.phase}")
         typer.echo(f"{change.done} of {len(change.steps)} steps done")

@@ -1,4 +1,4 @@
-"""What commands print: JSON and results on standard output, what is said beside them on standard error."""
+"""Output of commands: JSON and results on standard output, messages on standard error."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import typer
 
 from headwater.core.jsonform import dump
 
-Json = Annotated[bool, typer.Option("--json", help="JSON on standard output and nothing else.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 
 
 def print_json(data: object) -> None:
-    """Print a value as one document, for eyes, too."""
+    """Print a value as one indented document."""
     typer.echo(json.dumps(dump(data), indent=2, ensure_ascii=False))
 
 
 def print_line(data: object) -> None:
-    """Print a value as one of several documents: a line each."""
+    """Print a value as one of several documents, in a line."""
     typer.echo(json.dumps(dump(data), ensure_ascii=False))
 
 
 def say(text: str) -> None:
-    """Say something that is no result."""
+    """Print a message that is not a result."""
     typer.echo(text, err=True)

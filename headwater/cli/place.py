@@ -28,7 +28,7 @@ Strategy = Annotated[
         "--strategy",
         help="Choose layers by: optimal, local_search, aels_rp_la, aels_rp, aels, cloud_only, tcep; for each "
         "location by: tsoo_exact, atsoo_h, tsoo_h, trcs, fog_only, fc_interplay; "
-        "or annotated, as the dataflow's marks say.",
+        "or annotated, by the dataflow's annotations.",
         show_default="annotated",
         autocompletion=complete.strategies,
     ),
@@ -37,22 +37,22 @@ ProfileFiles = Annotated[
     list[Path] | None,
     typer.Option(
         "--profile",
-        help="What operators cost, as JSON; else it is assumed. Others may be of dataflows beside it.",
+        help="Operator costs, as JSON (default: assumed); repeatable for other running dataflows.",
         show_default=False,
     ),
 ]
-Compare = Annotated[bool, typer.Option("--compare", help="Show how each other strategy would do.")]
+Compare = Annotated[bool, typer.Option("--compare", help="Compare with all other strategies.")]
 MaxLatency = Annotated[
     str | None,
-    typer.Option("--max-latency", help="From source to sink at most, such as 1s.", show_default="no limit"),
+    typer.Option("--max-latency", help="Maximum time from source to sink, such as 1s.", show_default="no limit"),
 ]
 MaxBandwidth = Annotated[
     str | None,
-    typer.Option("--max-bandwidth", help="Into the top layer, such as 125MB/s.", show_default="no limit"),
+    typer.Option("--max-bandwidth", help="Maximum rate into the top layer, such as 125MB/s.", show_default="no limit"),
 ]
 WeightsOf = Annotated[
     str | None,
-    typer.Option("--weights", help="What hosts and network count in the cost.", show_default="cpu=0.5,network=0.5"),
+    typer.Option("--weights", help="Weights of hosts and network in the cost.", show_default="cpu=0.5,network=0.5"),
 ]
 
 
@@ -79,22 +79,22 @@ def profile(
             show_default="by the sample's event times",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the profile is written.")] = Path("profile.json"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="File of the profile.")] = Path("profile.json"),
     cores: Annotated[int | None, typer.Option(help="Cores for Spark.", min=1, show_default="all")] = None,
     memory: Annotated[str, typer.Option(help="Heap of Spark, such as 1g or 512m.")] = "1g",
     repeats: Annotated[int, typer.Option(help="Runs of each operator; the median counts.", min=1)] = 3,
     trust_code: Annotated[
         bool, typer.Option("--trust-code", help="Run the pickled functions of a JSON dataflow.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The profile on standard output, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the profile as well.")] = False,
 ) -> None:
-    """Measure on Spark what each operator costs, gives and keeps, over a sample; write it for --profile."""
-    from headwater.app import running
+    """Measure on Spark the cost, output and state of each operator, over a sample; write a profile for --profile."""
+    from headwater.app import loading, running
     from headwater.core.quantity import parse_heap
 
     memory_mb = parse_heap(memory)
-    loaded = running.load_dataflow(flow)
-    running.check_trust(loaded, trust_code=trust_code)
+    loaded = loading.load_dataflow(flow)
+    loading.check_trust(loaded, trust_code=trust_code)
     dataflow = loaded.dataflow
     given = {name: {"*": value} for name, value in _rates(dataflow, rate or ()).items()}
     count = 0
@@ -124,7 +124,7 @@ def profile(
 
 
 def _samples(dataflow: Dataflow, given: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Read --sample: for each source a path by location."""
+    """Parse --sample: for each source a path by location."""
     sources = {source.id: source for source in dataflow.sources}
     own = {name: getattr(source, "path", None) for name, source in sources.items()}
     found = {name: path for name, path in own.items() if isinstance(path, str)}
@@ -132,7 +132,7 @@ def _samples(dataflow: Dataflow, given: Sequence[str]) -> dict[str, dict[str, st
         name, equals, path = text.partition("=")
         if not equals:
             if len(sources) != 1:
-                raise typer.BadParameter(f"--sample {text}: say of which source, as SOURCE=PATH")
+                raise typer.BadParameter(f"--sample {text}: name the source, as SOURCE=PATH")
             name, path = next(iter(sources)), text
         if name not in sources:
             known = ", ".join(sources)
@@ -168,7 +168,7 @@ def requested(
     weights: str | None = None,
     **more: Any,
 ) -> PlanRequest:
-    """Read the options of a strategy into a request for a plan; ``more``: what else is asked of it."""
+    """Parse the options of a strategy into a plan request; ``more``: its other fields."""
     from headwater.app.client import PlanRequest
 
     given = {"--max-latency": max_latency, "--max-bandwidth": max_bandwidth, "--weights": weights}
@@ -189,7 +189,7 @@ def requested(
 
 
 def read_limits(max_latency: str | None, max_bandwidth: str | None) -> Limits:
-    """Read --max-latency and --max-bandwidth."""
+    """Parse --max-latency and --max-bandwidth."""
     from headwater.core.quantity import parse_bandwidth, parse_duration
     from headwater.placement.situation import Limits
 
@@ -218,7 +218,7 @@ def read_weights(text: str | None) -> Weights:
 
 
 def read_profiles(files: Sequence[Path] | None, name: str) -> dict[str, Profile]:
-    """Read --profile: by the dataflow it was measured for; a single one is that of dataflow ``name``."""
+    """Read --profile files, by dataflow; a single one belongs to dataflow ``name``."""
     from headwater.app import running
 
     found = [running.read_profile(file) for file in files or ()]
@@ -226,5 +226,5 @@ def read_profiles(files: Sequence[Path] | None, name: str) -> dict[str, Profile]
         return {name: found[0]}
     named = {profile.dataflow or name: profile for profile in found}
     if len(named) < len(found):
-        raise typer.BadParameter("--profile: two of them are of the same dataflow")
+        raise typer.BadParameter("--profile: two files are for the same dataflow")
     return named

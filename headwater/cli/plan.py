@@ -1,4 +1,4 @@
-"""The command that plans: once, or again whenever a file changes. Thin, as ``headwater.cli`` is."""
+"""The plan command: once, or again whenever a file changes. Thin, as ``headwater.cli`` is."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
-    """What is to be planned, and how."""
+    """Arguments of the plan."""
 
     flow: str
     continuum: Path
@@ -48,7 +48,7 @@ class _Asked:
     store: str | None
 
     def files(self) -> list[Path]:
-        """Give the files that the plan follows from; those beside a dataflow in Python may be its modules."""
+        """Return the files that the plan depends on; files beside a Python dataflow may be its modules."""
         name = Path(self.flow)
         file = name if name.is_file() else Path(self.flow.rpartition(":")[0] or self.flow)
         beside = sorted(file.parent.glob("*.py")) if file.suffix == ".py" else []
@@ -70,7 +70,7 @@ def plan(
     store: StoreOption = None,
     watch: Annotated[bool, typer.Option("--watch", help="Plan again whenever a file changes, until Ctrl-C.")] = False,
 ) -> None:
-    """Show which units run in which zones, what crosses each link, and what applying it would change."""
+    """Show the units of each zone, the traffic of each link, and the changes of applying the plan."""
     predict = strategy is not None or compare or bool(profile)
     if one_unit + unit_per_operator + predict > 1:
         raise typer.BadParameter("--one-unit, --unit-per-operator and --strategy (with its options) exclude each other")
@@ -99,10 +99,10 @@ def plan(
 
 
 def _plan(asked: _Asked) -> Proposal:
-    from headwater.app import running
+    from headwater.app import loading, running
     from headwater.app.client import Client
 
-    loaded = running.load_dataflow(asked.flow)
+    loaded = loading.load_dataflow(asked.flow)
     request = placing.requested(
         loaded.dataflow,
         running.load_continuum(asked.continuum),
@@ -145,7 +145,7 @@ def _show(found: Proposal) -> None:
 
 
 def _watch(asked: _Asked, *, as_json: bool) -> None:
-    """Plan at each change of a file; what is wrong is shown, and it goes on."""
+    """Plan at each change of a file; show errors and continue."""
     stop = stopped_by_signals()
     last: DeploymentPlan | None = None
     for changed in changes(asked.files, stop):
@@ -166,7 +166,7 @@ def _watch(asked: _Asked, *, as_json: bool) -> None:
 
 
 def _difference(last: DeploymentPlan, now: DeploymentPlan) -> PlanDiff | HeadwaterError | None:
-    """Compare with the last plan: what differs, or why it could not take its place."""
+    """Compare with the last plan: the differences, or why it cannot replace that one."""
     from headwater.plan.diff import diff
 
     if last.dataflow.name != now.dataflow.name:
@@ -192,12 +192,12 @@ def _show_again(found: Proposal, differs: PlanDiff | HeadwaterError | None, chan
     _show_heading(changed)
     _show(found)
     if isinstance(differs, HeadwaterError):
-        console.print("\nBeside the last plan: it could not take its place while that one runs", style="bold")
+        console.print("\nCompared with the last plan: it cannot replace that one while it runs", style="bold")
         print_error(differs, console)
     elif differs is not None and differs.empty:
         console.print("\nThe same as the last plan", style="bold")
     elif differs is not None:
-        console.print("\nBeside the last plan", style="bold")
+        console.print("\nCompared with the last plan", style="bold")
         notes = [f"note: {note}" for note in differs.notes]
         console.print(change_view(found.plan.dataflow.name, differs, notes))
     elif not first:

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from headwater.continuum.model import Zone
 
 LISTEN = "127.0.0.1:8470"
-"""Where they are, unless something else is said."""
+"""Default address."""
 NEEDED = ("fastapi", "uvicorn", "nicegui")
-"""What the extra installs."""
+"""Modules of the extra ``web``."""
 
 Listen = Annotated[
     str | None,
@@ -30,7 +30,7 @@ TrustHttp = Annotated[
     bool,
     typer.Option(
         "--trust-code",
-        help="Over HTTP, too, take dataflows with pickled functions, and zones at new addresses.",
+        help="Accept dataflows with pickled functions, and zones at new addresses, over HTTP as well.",
     ),
 ]
 
@@ -45,7 +45,7 @@ def served(
     trust_code: bool,
     zones: Sequence[Zone],
 ) -> Iterator[str | None]:
-    """Serve them, and give the URL; None where they are not wanted, or not installed and nobody asks."""
+    """Serve them and return the URL; None where they are off, or not installed and not requested."""
     from importlib.util import find_spec
 
     from headwater.core.errors import Unavailable

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 OwnerName = Annotated[
     str,
-    typer.Option("--owner", help="On whose behalf.", show_default=False, autocompletion=complete.owners),
+    typer.Option("--owner", help="The owner.", show_default=False, autocompletion=complete.owners),
 ]
 PoolName = Annotated[
     str,
@@ -36,14 +36,14 @@ Submitted = Annotated[
 
 
 class RightOf(StrEnum):
-    """What an owner may do with another one's dataflows."""
+    """Rights to another owner's dataflows."""
 
     read = "read"
     remove = "remove"
 
 
 class RoleOf(StrEnum):
-    """What an owner may do who comes with a token."""
+    """Roles of an owner."""
 
     viewer = "viewer"
     operator = "operator"
@@ -66,19 +66,19 @@ def submit(
     wait: Wait = False,
     as_json: Json = False,
 ) -> None:
-    """Run a dataflow together with others: what they have in common runs once.
+    """Run a dataflow together with others: operators in common run once.
 
-    An owner with a token shows it in HEADWATER_OWNER_TOKEN.
+    An owner with a token sets it in HEADWATER_OWNER_TOKEN.
     """
-    from headwater.app import pools, running
+    from headwater.app import loading, pools, running
 
-    loaded = running.load_dataflow(flow)
-    running.check_trust(loaded, trust_code=trust_code)
+    loaded = loading.load_dataflow(flow)
+    loading.check_trust(loaded, trust_code=trust_code)
     zones = running.load_continuum(continuum)
     found = pools.submit(loaded.dataflow, zones, owner, store, pool=pool)
     if found.cores and not as_json:
         for how, cores in found.cores.items():
-            say(f"{'->' if how == found.how else '  '} {how}: {cores:.2f} cores foretold")
+            say(f"{'->' if how == found.how else '  '} {how}: {cores:.2f} cores predicted")
     _told(
         found,
         f"{loaded.dataflow.name}: {len(found.reused)} operators run already, {len(found.new)} are new",
@@ -91,7 +91,7 @@ def submit(
 def remove(
     name: Submitted, owner: OwnerName, store: StoreOption = None, wait: Wait = False, as_json: Json = False
 ) -> None:
-    """Take a dataflow out that was submitted, with what nobody else needs; the others go on."""
+    """Remove a submitted dataflow, with the operators that no other one needs; the others keep running."""
     from headwater.app import pools
 
     found = pools.remove(name, owner, store)
@@ -105,11 +105,11 @@ def defragment(
     wait: Wait = False,
     as_json: Json = False,
 ) -> None:
-    """Put together again what coming and going has cut up: fewer queries, and all state is kept."""
+    """Merge the units that submissions and removals have split: fewer queries, all state kept."""
     from headwater.app import pools
 
     found = pools.defragment(pool, store)
-    _told(found, f"{pool} is put together", store, wait=wait, as_json=as_json)
+    _told(found, f"{pool} is defragmented", store, wait=wait, as_json=as_json)
 
 
 def _told(found: Joined, words: str, store: str | None, *, wait: bool, as_json: bool) -> None:
@@ -124,7 +124,7 @@ def _told(found: Joined, words: str, store: str | None, *, wait: bool, as_json: 
 
 
 def shared(store: StoreOption = None, as_json: Json = False) -> None:
-    """List what was submitted: whose it is, what it shares, and where its results are."""
+    """List the submitted dataflows: owner, shared operators, and locations of results."""
     from rich.console import Console
 
     from headwater.app import pools
@@ -145,24 +145,28 @@ def owner(
         str | None,
         typer.Argument(help="The owner.", show_default="all", autocompletion=complete.owners),
     ] = None,
-    max_dataflows: Annotated[int | None, typer.Option(min=0, help="Dataflows at most.")] = None,
-    max_operators: Annotated[int | None, typer.Option(min=0, help="Operators at most, shared or not.")] = None,
-    max_cores: Annotated[float | None, typer.Option(min=0, help="Cores at which no more dataflows are taken.")] = None,
-    no_limits: Annotated[bool, typer.Option("--no-limits", help="Take all limits away.")] = False,
+    max_dataflows: Annotated[int | None, typer.Option(min=0, help="Maximum number of dataflows.")] = None,
+    max_operators: Annotated[
+        int | None, typer.Option(min=0, help="Maximum number of operators, shared or not.")
+    ] = None,
+    max_cores: Annotated[
+        float | None, typer.Option(min=0, help="Load in cores from which no more dataflows are accepted.")
+    ] = None,
+    no_limits: Annotated[bool, typer.Option("--no-limits", help="Remove all limits.")] = False,
     role: Annotated[
         RoleOf | None,
-        typer.Option("--role", help="viewer: looks; operator: changes deployments, too; owner: submits, too."),
+        typer.Option("--role", help="viewer: reads; operator: also changes deployments; owner: also submits."),
     ] = None,
-    token: Annotated[bool, typer.Option("--token", help="Make a token, and ask for it from now on.")] = False,
-    grant: Annotated[RightOf | None, typer.Option("--grant", help="Let --to do this.")] = None,
-    revoke: Annotated[RightOf | None, typer.Option("--revoke", help="Let --to do this no longer.")] = None,
+    token: Annotated[bool, typer.Option("--token", help="Create a token, which is required from now on.")] = False,
+    grant: Annotated[RightOf | None, typer.Option("--grant", help="Grant this right to --to.")] = None,
+    revoke: Annotated[RightOf | None, typer.Option("--revoke", help="Revoke this right of --to.")] = None,
     to: Annotated[str | None, typer.Option("--to", help="Another owner.", autocompletion=complete.owners)] = None,
     store: StoreOption = None,
     as_json: Json = False,
 ) -> None:
-    """Show owners, or set what one may run and do, and whom one lets read or remove one's dataflows.
+    """Show owners, or set an owner's role, limits and rights of others.
 
-    Where the owner "admin" has a token, limits and roles are set with that.
+    Where the owner "admin" has a token, limits and roles need that token.
     """
     from dataclasses import asdict, replace
 
@@ -179,7 +183,7 @@ def owner(
             typer.echo(f"{one.name}: {one.role}, {guarded}, {', '.join(words) or 'no limits'}")
         return
     if (grant or revoke) and not to:
-        raise typer.BadParameter("to whom? give --to OWNER")
+        raise typer.BadParameter("--grant and --revoke need --to OWNER")
     if grant:
         pools.grant(name, str(to), grant.value, store)
     if revoke:

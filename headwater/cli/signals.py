@@ -1,4 +1,4 @@
-"""Ctrl-C and other signals, as something to wait for."""
+"""Ctrl-C and other signals as events."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def stopped_by_signals() -> threading.Event:
-    """Give an event that Ctrl-C and SIGTERM set."""
+    """Return an event that Ctrl-C and SIGTERM set."""
     stop = threading.Event()
     on_signals(STOPS, lambda number: stop.set())
     return stop
 
 
 def on_signals(numbers: Iterable[signal.Signals], do: Callable[[int], None]) -> Callable[[], None]:
-    """Do something at each signal, in a thread of its own; give what puts the former handlers back.
+    """Call a function at each signal, in a thread of its own; return a function that restores the handlers.
 
-    A handler runs in the main thread between any two of its steps. An event that it set there, while
-    that thread is about to wait for the same one, would be waited for by both for ever. What a handler
-    may do is put something into a ``SimpleQueue``.
+    A handler runs in the main thread between any two of its steps. If it set an event that this thread is about to wait
+    for, both would wait forever. A handler may only put something into a ``SimpleQueue``.
     """
     came: queue.SimpleQueue[int] = queue.SimpleQueue()
 

@@ -33,7 +33,7 @@ def simulate(
         str,
         typer.Option(
             "--strategy",
-            help="Schedulers to compare; annotated: what the marks say.",
+            help="Schedulers to compare; annotated: by the dataflow's annotations.",
             autocompletion=complete.schedulers,
         ),
     ] = "tsoo_exact,atsoo_h,annotated",
@@ -45,24 +45,24 @@ def simulate(
         str | None,
         typer.Option(
             "--forecast",
-            help="Decide on what is expected of the rates before: last, ewma, trend or holt_winters.",
-            show_default="on the rates that come",
+            help="Decide on predicted rates: last, ewma, trend or holt_winters.",
+            show_default="the actual rates",
             autocompletion=complete.forecasts,
         ),
     ] = None,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw it as PNG, too.", show_default=False)] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw a PNG as well.", show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
-    """Replay a trace of rates: how would schedulers keep to limits, at what cost, with how many changes?"""
+    """Replay a trace of rates through schedulers: limits kept, cost, and number of changes."""
     from rich.console import Console
 
-    from headwater.app import running
+    from headwater.app import loading, running
     from headwater.plan.place import PlacementRequest
 
     names = list(dict.fromkeys(name.strip() for name in strategy.split(",")))
     limits, counted = placing.read_limits(max_latency, max_bandwidth), placing.read_weights(weights)
     desired_states = [PlacementRequest(strategy=name, limits=limits, weights=counted) for name in names]
-    loaded = running.load_dataflow(flow)
+    loaded = loading.load_dataflow(flow)
     name = loaded.dataflow.name
     with Bar("simulating") as bar:
         found = running.simulate(

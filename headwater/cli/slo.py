@@ -46,30 +46,33 @@ def register(app: typer.Typer) -> None:
 def slo(
     name: Name,
     max_latency: Annotated[
-        str | None, _given("--max-latency", "For 95 of 100 at every sink, such as 3s; or none.")
+        str | None, _given("--max-latency", "Maximum p95 latency at every sink, such as 3s; or none.")
     ] = None,
     max_bandwidth: Annotated[
-        str | None, _given("--max-bandwidth", "Into the top layer, such as 200kB/s; or none.")
+        str | None, _given("--max-bandwidth", "Maximum rate into the top layer, such as 200kB/s; or none.")
     ] = None,
-    max_cost: Annotated[str | None, _given("--max-cost", "Resource usage, a number; or none.")] = None,
+    max_cost: Annotated[str | None, _given("--max-cost", "Maximum resource usage, a number; or none.")] = None,
     headroom: Annotated[
-        str | None, _given("--headroom", "The share of each host's cores that stays free, such as 20%.")
+        str | None, _given("--headroom", "Share of each host's cores to keep free, such as 20%.")
     ] = None,
-    gain: Annotated[str | None, _given("--gain", "By how much the cost has to fall where no limit is broken.")] = None,
+    gain: Annotated[
+        str | None, _given("--gain", "Minimum cost reduction for a change while no limit is broken.")
+    ] = None,
     cool_down: Annotated[
-        str | None, _given("--cool-down", "Time between changes that no limit calls for, such as 60s.")
+        str | None, _given("--cool-down", "Minimum time between changes while no limit is broken, such as 60s.")
     ] = None,
     settle: Annotated[str | None, _given("--settle", "Time after which a change is judged, such as 20s.")] = None,
     mode: Annotated[
-        ModeOf | None, _given("--mode", "off: nothing is decided; advise: you are asked; auto: it is done.")
+        ModeOf | None,
+        _given("--mode", "off: no decisions; advise: decisions wait for approval; auto: decisions are applied."),
     ] = None,
     store: StoreOption = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a deployment is to keep to while it runs, and who changes it for that; or show it.
+    """Set or show a deployment's SLO: its limits, and who decides on changes.
 
-    What is not given stays as it is. The controller (`headwater up`) holds it against what is measured, and
-    proposes changes or makes them; `headwater status` tells whether it is kept.
+    Omitted options keep their values. The controller (`headwater up`) compares the SLO with measurements and
+    proposes or makes changes; `headwater status` shows whether it is kept.
     """
     from headwater.app import objectives
     from headwater.control.memory import in_words
@@ -108,7 +111,7 @@ def _changed(before: SLO | None, given: dict[str, Any]) -> SLO:
 def approve(
     number: Number, store: StoreOption = None, yes: Yes = False, wait: Wait = False, as_json: Json = False
 ) -> None:
-    """Show what a decision proposes would change, and store it as what is wanted."""
+    """Show what a decision's plan would change, and store it as the desired state."""
     from headwater.app import objectives
     from headwater.app.client import Client
 
@@ -122,7 +125,7 @@ def approve(
 
 
 def reject(number: Number, store: StoreOption = None, as_json: Json = False) -> None:
-    """Turn down what a decision proposes."""
+    """Reject the proposal of a decision."""
     from headwater.app import objectives
 
     objectives.reject(number, store)
@@ -134,12 +137,12 @@ def reject(number: Number, store: StoreOption = None, as_json: Json = False) -> 
 
 def metrics(
     name: Name,
-    since: Annotated[str, typer.Option("--since", help="How far to look back, up to 24h.")] = "10min",
-    follow: Annotated[bool, typer.Option("--follow", help="Look again every second, until Ctrl-C.")] = False,
+    since: Annotated[str, typer.Option("--since", help="Period to show, up to 24h.")] = "10min",
+    follow: Annotated[bool, typer.Option("--follow", help="Refresh every second, until Ctrl-C.")] = False,
     store: StoreOption = None,
     as_json: Json = False,
 ) -> None:
-    """Show what units and operators take, give and cost, how busy hosts and links are, and how it went."""
+    """Show rates and costs of units and operators, loads of hosts and links, and their course."""
     from rich.console import Console
     from rich.live import Live
 
@@ -174,7 +177,7 @@ def metrics(
 
 
 def _limit(read: Callable[[str], float]) -> Callable[[str], float]:
-    """Read a limit, or that there is none."""
+    """Parse a limit; ``none`` is no limit."""
     return lambda text: math.inf if text.strip() == "none" else read(text)
 
 
@@ -186,7 +189,7 @@ def _number(text: str, option: str) -> float:
 
 
 def _share(text: str, option: str) -> float:
-    """Read a share, written 20% or 0.2."""
+    """Parse a share, written 20% or 0.2."""
     number, percent, rest = text.strip().partition("%")
     try:
         found = float(number) / (100.0 if percent else 1.0)

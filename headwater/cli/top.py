@@ -1,4 +1,4 @@
-"""The command that shows everything at once, again and again. Thin, as ``headwater.cli`` is."""
+"""The command that shows everything, refreshed. Thin, as ``headwater.cli`` is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class By(StrEnum):
-    """What deployments are sorted by; zones and links go by load then, by name with ``name``."""
+    """Orders of deployments; zones and links are ordered by load then, by name with ``name``."""
 
     name = "name"
     rate = "rate"
@@ -36,21 +36,19 @@ def register(app: typer.Typer) -> None:
 
 
 def top(
-    sort: Annotated[
-        By, typer.Option("--sort", help="By what deployments are sorted; zones and links by load, then.")
-    ] = By.name,
+    sort: Annotated[By, typer.Option("--sort", help="Order of deployments; zones and links by load then.")] = By.name,
     rows: Annotated[
         int | None,
-        typer.Option("--rows", min=1, help="Rows of each table at most.", show_default="what fits"),
+        typer.Option("--rows", min=1, help="Maximum rows per table.", show_default="as many as fit"),
     ] = None,
-    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two looks.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once.")] = False,
+    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between refreshes.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Show it once.")] = False,
     store: StoreOption = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="JSON alone: one document with --once, else a line for each look.")
+        bool, typer.Option("--json", help="Print JSON only: one document with --once, else a line per refresh.")
     ] = False,
 ) -> None:
-    """Show deployments, zones and links, and how busy they are: live, until q or Ctrl-C."""
+    """Show deployments, zones and links, and their load: live, until q or Ctrl-C."""
     from headwater.app import observe
 
     if once:
@@ -81,7 +79,7 @@ def _print(view: View, order: Order, rows: int | None) -> None:
 
 
 def _screen(views: Iterable[View], order: Order, rows: int | None, stop: threading.Event) -> None:
-    """Show each view in the place of the one before; keys sort it otherwise, or end it."""
+    """Show each view in place of the former one; keys change the order, or end it."""
     from rich.console import Console
     from rich.live import Live
 

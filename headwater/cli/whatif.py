@@ -1,4 +1,4 @@
-"""The command that supposes other rates and links. Thin, as ``headwater.cli`` is."""
+"""The what-if command. Thin, as ``headwater.cli`` is."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Rates = Annotated[
     list[str] | None,
     typer.Option(
         "--rate",
-        help="2x: all sources; read=500: rows/s of one; read=2x, read@L1=500: at one location. Repeat it.",
-        show_default="as they are",
+        help="2x: all sources; read=500: rows/s of one; read=2x, read@L1=500: at one location. Repeatable.",
+        show_default="unchanged",
     ),
 ]
 Links = Annotated[
     list[str] | None,
     typer.Option(
         "--link",
-        help="E1=1Mbit/s,40ms: bandwidth, delay or both from that zone to its parent. Repeat it.",
-        show_default="as they are",
+        help="E1=1Mbit/s,40ms: bandwidth, delay or both from that zone to its parent. Repeatable.",
+        show_default="unchanged",
     ),
 ]
 
@@ -36,9 +36,9 @@ def register(app: typer.Typer) -> None:
 def what_if(
     name: Name, rate: Rates = None, link: Links = None, store: StoreOption = None, as_json: Json = False
 ) -> None:
-    """Foretell what a deployment would do at other rates or links, and what would be changed then.
+    """Predict a deployment under other rates or links, and the change that would follow.
 
-    Nothing is touched. It is foretold from what was measured last, by the model that SLOs are kept by.
+    Nothing is changed. Predictions come from the newest measurements, by the model behind SLOs.
     """
     from rich.console import Console
 

@@ -25,7 +25,7 @@ _CLOSE_SECONDS = 5.0
 
 
 class WhenFull(StrEnum):
-    """What a unit does whose output buffer is full."""
+    """Action of a unit whose output buffer is full."""
 
     block = "block"
     drop_oldest = "drop_oldest"
@@ -34,7 +34,7 @@ class WhenFull(StrEnum):
 
 
 class Delivery(StrEnum):
-    """How often a row may come out of a channel whose writer failed in mid-batch."""
+    """Delivery of a channel whose writer failed in mid-batch."""
 
     exactly_once = "exactly_once"
     at_least_once = "at_least_once"
@@ -44,12 +44,12 @@ def zone(
     name: Annotated[
         str,
         typer.Argument(
-            help="The zone, as the continuum names it.",
+            help="The zone's name in the continuum.",
             show_default=False,
             autocompletion=complete.zones,
         ),
     ],
-    directory: Annotated[Path, typer.Option("--dir", help="Where it keeps everything.", show_default=False)],
+    directory: Annotated[Path, typer.Option("--dir", help="Directory of all its data.", show_default=False)],
     listen: Annotated[str, typer.Option(help="host:port; port 0 takes a free one.")] = "127.0.0.1:7070",
     tls_cert: Annotated[
         Path | None, typer.Option(help="Certificate (PEM); with it all traffic is TLS.", show_default=False)
@@ -57,21 +57,21 @@ def zone(
     tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).", show_default=False)] = None,
     cores: Annotated[int | None, typer.Option(help="Cores for Spark.", min=1, show_default="the host's n_cpu")] = None,
     memory: Annotated[str | None, typer.Option(help="Heap of Spark.", show_default="half the host's memory")] = None,
-    packages: Annotated[str, typer.Option(help="Maven coordinates that its Spark needs, separated by commas.")] = "",
+    packages: Annotated[str, typer.Option(help="Maven coordinates for its Spark, separated by commas.")] = "",
     quick: Annotated[
-        bool, typer.Option("--quick", help="Less processor time to start Spark, less throughput later.")
+        bool, typer.Option("--quick", help="Start Spark with less processor time; lower throughput later.")
     ] = False,
     trigger: Annotated[str, typer.Option(help="Time between two batches.")] = "500 milliseconds",
     max_buffer: Annotated[str, typer.Option(help="Largest size of one channel on disk.")] = "1GiB",
-    when_full: Annotated[WhenFull, typer.Option(help="What to do when it is reached.")] = WhenFull.block,
+    when_full: Annotated[WhenFull, typer.Option(help="What to do when a channel is full.")] = WhenFull.block,
     delivery: Annotated[
-        Delivery, typer.Option(help="Of the channels it writes: at least once is faster.")
+        Delivery, typer.Option(help="Delivery of the channels it writes; at least once is faster.")
     ] = Delivery.exactly_once,
     state_store: Annotated[
         str | None,
         typer.Option(
             envvar="HEADWATER_STATE_STORE",
-            help="Where units leave state for others: a directory or URI, the same for all zones.",
+            help="Store for state transfers: a directory or URI, the same for all zones.",
             show_default=False,
         ),
     ] = None,
@@ -79,23 +79,21 @@ def zone(
         list[str] | None,
         typer.Option(
             "--offer",
-            help="A capability of its host, such as gpu=true; cores and memory are measured. Repeat it.",
+            help="A capability of its host, such as gpu=true; cores and memory are measured. Repeatable.",
             show_default=False,
         ),
     ] = None,
     stand_in: Annotated[
         bool,
-        typer.Option("--stand-in", help="Offer whatever the plan counts on: this machine stands in for others."),
+        typer.Option("--stand-in", help="Accept every requirement of the plan, for tests."),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Where it listens as JSON on standard output, in a line.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print its address as a line of JSON.")] = False,
 ) -> None:
     """Run the agent of a zone, or of a host that has an address of its own: its Spark, units and links.
 
-    The token that callers must show is in the environment variable HEADWATER_TOKEN. What runs when
-    the agent is killed runs on, and is adopted when it comes back; SIGTERM ends units and Spark,
-    SIGINT (Ctrl-C) and SIGHUP the agent alone.
+    The token that callers must show is in the environment variable HEADWATER_TOKEN. Units keep running when
+    the agent is killed, and the next agent adopts them; SIGTERM ends units and Spark, SIGINT (Ctrl-C) and
+    SIGHUP the agent only.
     """
     import logging
 
@@ -150,18 +148,18 @@ def zone(
         done.wait()
         units = signal.SIGTERM in how
         if not as_json:
-            typer.echo("ending with its units" if units else "ending; its units run on")
+            typer.echo("ending with its units" if units else "ending; its units keep running")
         agent.end(units=units)
         closing = threading.Thread(target=server.shutdown, daemon=True)
         closing.start()
         closing.join(_CLOSE_SECONDS)
         (directory / "agent.json").unlink(missing_ok=True)
-    # Requests that still wait for something must not keep the process.
+    # Requests that still wait must not keep the process alive.
     os._exit(0)
 
 
 def offers_of(given: Sequence[str]) -> Capabilities:
-    """Give what this host offers: its cores and memory as measured, and what is said."""
+    """Return the host's capabilities: cores and memory as measured, and those of --offer."""
     import psutil
 
     from headwater.core.requirement import Capabilities, Requirement

@@ -1,5 +1,5 @@
-"""Makes the world match the wanted plan: the store of what is wanted and done, and the controller that acts.
+"""Reconcile nodes with the desired state: the store, and the controller that acts on it.
 
-Here lives what talks to the store and to zones through ``ZonePort``; decisions are taken in
-``headwater.plan``. Nothing here knows Spark, nor how a zone is reached.
+This package reads and writes the store and calls nodes through ``NodePort``; ``headwater.plan`` computes the steps.
+Nothing here imports Spark or knows how a node is reached.
 """

@@ -1,4 +1,4 @@
-"""Calls to nodes side by side: those that answer do not wait for those that do not."""
+"""Concurrent calls to nodes: a slow node does not delay the others."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 SLOW = 0.5
-"""Seconds after which a call no longer counts among those that are made at a time."""
+"""Seconds after which a call no longer counts towards the number of concurrent calls."""
 
 
 class Calls:
-    """Threads for calls that may take long: each has one of its own while it lasts, and is used again after.
+    """A pool of threads for calls that may take long.
 
-    A node that hangs holds up a thread, and nothing else. ``most``: threads there are at most.
+    A node that hangs blocks one thread only. ``most``: maximum number of threads.
     """
 
     def __init__(self, name: str, *, most: int = 2000) -> None:
@@ -30,7 +30,7 @@ class Calls:
         self._threads = 0
 
     def begin(self, call: Callable[[], T]) -> Future[T]:
-        """Make a call in a thread; give what it comes to."""
+        """Run a call in a thread; return its future."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -58,22 +58,22 @@ class Calls:
 
 
 class Round(Generic[T]):
-    """Many calls of one kind, so many at a time; one that was not answered goes on, and is not made again.
+    """Repeated rounds of calls of one kind; a call without an answer stays open and is not repeated.
 
-    ``width``: calls made at a time, slow ones apart.
+    ``width``: maximum number of concurrent calls; slow calls do not count.
     """
 
     def __init__(self, calls: Calls, *, width: int = 16) -> None:
         self._calls = calls
         self._width = width
         self._out: dict[str, float] = {}
-        """Calls that were made and not answered, by name, and when they were made."""
+        """Start time (monotonic seconds) of each open call, by name."""
         self._answers: queue.SimpleQueue[tuple[str, T | Exception]] = queue.SimpleQueue()
         self._lock = threading.Lock()
 
     @property
     def unanswered(self) -> dict[str, float]:
-        """Give the calls that are out, and for how many seconds."""
+        """Return the age in seconds of each open call, by name."""
         now = time.monotonic()
         with self._lock:
             return {name: now - since for name, since in self._out.items()}
@@ -81,9 +81,9 @@ class Round(Generic[T]):
     def make(
         self, wanted: Iterable[tuple[str, Callable[[], T]]], *, seconds: float
     ) -> Iterator[tuple[str, T | Exception]]:
-        """Make calls, by name, and give their answers as they come, for at most so many seconds.
+        """Make calls by name and yield their answers as they arrive, for at most ``seconds``.
 
-        Those that are still out from before are not waited for, and their late answers are given, too.
+        Open calls of earlier rounds are not waited for; their late answers are yielded too.
         """
         todo = [(name, call) for name, call in wanted if name not in self._out]
         todo.reverse()

@@ -1,9 +1,9 @@
-"""The controller: looks at the store, carries out what is wanted step by step, journals each.
+"""The controller: reads the desired state, computes steps, runs them one by one and journals each.
 
-Whatever it knows is in the store. After a kill at any moment the next one goes on at the first step
-that is not marked done; checks, rehearsals and starts of several nodes are carried out at once. A newer
-desired state is taken up between two steps, wherever units stand then; so no change that is stuck keeps a later
-one waiting. Deployments go on side by side: a node that does not answer delays what needs it.
+All its knowledge is in the store: after a kill at any moment the next controller continues at the first step that is
+not done. Checks, warm-ups and starts on several nodes run concurrently. A newer desired state is adopted between two
+steps, so a change that is stuck does not block the next one. Deployments progress independently: a node that does not
+answer delays only the changes that need it.
 """
 
 from __future__ import annotations
@@ -51,36 +51,36 @@ from headwater.plan.steps import (
 )
 
 TRY_SECONDS = 120.0
-"""After which a rehearsal ahead is given up."""
-IDLE = 1.0  # seconds between two looks at a store where nothing is to do
-WATCHED = 1.0  # seconds between two looks at the progress of what decisions are made on
-_BRIEF = 0.2  # seconds of waiting for which a deployment is not put aside
+"""Seconds after which a warm-up ahead of a decision is abandoned."""
+IDLE = 1.0  # seconds between two reads of a store without work
+WATCHED = 1.0  # seconds between two polls of deployments that have an SLO or an open decision
+_BRIEF = 0.2  # seconds: a shorter wait does not hand the deployment's thread back
 POLLING = 0.02
-"""The share of a core that asking nodes may take."""
+"""Share of a core that polling may use."""
 
 
 def holder_label() -> str:
-    """Name this controller, so that a person can find it."""
+    """Return the host and process of this controller, for people."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 @dataclass
 class _Acting:
-    """Which deployments are being acted on, and when each is to be looked at again."""
+    """Deployments that a thread works on now, and when the others are due."""
 
     names: set[str] = field(default_factory=set)
     due: dict[str, float] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
-    """The newest desired state that was looked at."""
+    """The newest version that was read, by deployment."""
     woken: threading.Condition = field(default_factory=threading.Condition)
 
 
 class Controller:
-    """Makes nodes match what a store says is wanted.
+    """Reconcile nodes with the desired state in a store.
 
-    ``lease``: seconds after which another controller may take over from one that is not heard of.
-    ``poll``: seconds between two looks at the nodes' progress. ``patience``: for how long a node
-    that cannot be reached is waited for before a change, while nothing has been touched yet.
+    ``lease``: seconds without a heartbeat after which another controller may take over. ``poll``: seconds between two
+    polls of the nodes' progress. ``patience``: seconds to wait for an unreachable node before the first step that
+    changes anything.
     """
 
     def __init__(
@@ -110,11 +110,11 @@ class Controller:
         self._policy = Policy(store, self._holder, try_out=self._try_out)
         self._trying: threading.Thread | None = None
         self._gone: set[tuple[str, Incarnation]] = set()
-        """Units that their nodes do not know any more, as was told."""
+        """Units that their nodes no longer know, already reported as events."""
         self._all_due = 0.0
-        """When all nodes are to be asked again."""
+        """When all nodes are polled next."""
         self._just_ended: set[str] = set()
-        """Deployments of which a change has ended since their nodes were asked."""
+        """Deployments of which a change has ended since the last poll."""
         self._changed = threading.Event()
 
     def _stamp(self) -> Stamp:
@@ -178,7 +178,7 @@ class Controller:
         return True
 
     def release(self) -> None:
-        """Give the lease back."""
+        """Release the lease."""
         self._store.release(self._holder)
 
     def _keep_lease(self, stop: threading.Event) -> None:
@@ -212,7 +212,7 @@ class Controller:
         return IDLE
 
     def _try_out(self, name: str, plan: DeploymentPlan) -> bool:
-        """Begin to rehearse a plan beside what runs, one at a time."""
+        """Start to warm up a plan beside the running units, one plan at a time; False while another one is tried."""
         if self._trying is not None and self._trying.is_alive():
             return False
         self._trying = threading.Thread(target=self.try_out, args=(name, plan), name="ahead", daemon=True)
@@ -220,9 +220,9 @@ class Controller:
         return True
 
     def try_out(self, name: str, plan: DeploymentPlan) -> bool:
-        """Let zones check and rehearse what a plan would start; nothing that runs is changed.
+        """Check and warm up the units that a plan would start; running units are not changed.
 
-        False where that was given up: something is wanted by now, or a zone cannot do it.
+        Return False where the trial was abandoned: the desired state changed, or a node cannot run the plan.
         """
         try:
             record = self._store.deployment(name)
@@ -239,12 +239,12 @@ class Controller:
                 if self._store.deployment(name).version != record.version:
                     return False
         except HeadwaterError as error:
-            self._store.tell(name, f"rehearsed ahead in vain: {str(error).splitlines()[0]}")
+            self._store.tell(name, f"warm-up ahead failed: {str(error).splitlines()[0]}")
             return False
         return True
 
     def _guarded(self, act: Callable[[], float], say: Callable[[str], None]) -> float:
-        """Outlive a database that is away for a while."""
+        """Run an action; tolerate a database that is temporarily unavailable."""
         try:
             return act()
         except Unavailable as error:
@@ -257,7 +257,7 @@ class Controller:
     # ------------------------------------------------------------ acting
 
     def _hand_out(self) -> float:
-        """Take every deployment that is due a step on, side by side; give the seconds until one is."""
+        """Hand every due deployment to a thread; return the seconds until the next one is due."""
         acting, now = self._acting, time.monotonic()
         pending, waits = self._store.pending(), [IDLE]
         for name, version in pending.items():
@@ -276,7 +276,7 @@ class Controller:
         return min(waits)
 
     def _act(self, name: str) -> None:
-        """Take a deployment on until it has to wait for something."""
+        """Advance a deployment until it has to wait."""
         wait = 0.0
         try:
             while not wait and not self._lost.is_set():
@@ -291,7 +291,7 @@ class Controller:
                 self._acting.woken.notify_all()
 
     def _rest(self, seconds: float, stop: threading.Event) -> None:
-        """Wait, until something is due or has come to rest."""
+        """Wait until a deployment is due or a thread ends."""
         deadline = time.monotonic() + seconds
         with self._acting.woken:
             while (left := deadline - time.monotonic()) > 0 and not stop.is_set():
@@ -299,18 +299,18 @@ class Controller:
                     return
 
     def _come_to_rest(self) -> None:
-        """Let what is being done come to the end of its step, for a while."""
+        """Wait for running steps to end, at most as long as the lease lasts."""
         deadline = time.monotonic() + self._lease
         with self._acting.woken:
             while self._acting.names and (left := deadline - time.monotonic()) > 0:
                 self._acting.woken.wait(left)
 
     def look(self) -> float:
-        """Take every deployment with work left one step on; give the seconds until there is more to do."""
+        """Advance every pending deployment by one step; return the seconds until the next step."""
         return min([IDLE, *(self.advance(name) for name in self._store.pending())])
 
     def advance(self, name: str) -> float:
-        """Take one deployment one step on; give the seconds until it wants to be seen again."""
+        """Advance a deployment by one step; return the seconds until its next step."""
         try:
             return self._advance(name)
         finally:
@@ -335,7 +335,7 @@ class Controller:
         return self._executors[name]
 
     def _take_up(self, record: DeploymentRecord) -> None:
-        """Decide what a desired state means from where units stand, and journal it."""
+        """Compute the steps from the unit statuses to a desired state, and journal them."""
         desired = self._store.desired(record.name)
         plan = self._store.plan(desired.plan) if desired.plan else None
         try:
@@ -392,7 +392,7 @@ class Controller:
     def _attempts(
         self, change: Change, entries: Sequence[JournalEntry], plans: Plans
     ) -> Iterator[tuple[JournalEntry, Attempt | HeadwaterError]]:
-        """Try steps at once; give how each went, as it ends."""
+        """Run steps concurrently; yield each attempt as it ends."""
 
         def attempt(entry: JournalEntry) -> Attempt | HeadwaterError:
             try:
@@ -431,9 +431,9 @@ class Controller:
         return attempt
 
     def _phase(self, change: Change, step: Step) -> Phase:
-        """Give the phase of a change while one of its steps is carried out.
+        """Return the phase of a change while one of its steps runs.
 
-        Until the switch of a hand-over the plan of before counts: a newer desired state starts from it.
+        Until the switch of a state transfer the former plan is the active plan: a newer desired state starts from it.
         """
         if change.goal != "run":
             return "stopping"
@@ -488,25 +488,25 @@ class Controller:
         self._changed.set()
 
     def _fail(self, change: Change, step: Step, error: HeadwaterError) -> None:
-        """A step cannot be done: leave all running, go back, or say where things stand."""
+        """Handle a failed step: leave all running, roll back, or record the unit statuses."""
         self._executor(change.deployment).give_up()
         if change.phase == "checking":
             self._end_failed(change, f"nothing was stopped or started: {error}")
         elif change.phase == "handing_over":
-            self._turn_back(change, str(error))
+            self._roll_back(change, str(error))
         elif change.phase != "changing" or self._store.desired(change.deployment, change.version).canary is None:
             self._end_failed(change, str(error))
         else:
-            self._turn_back(change, str(error))
+            self._roll_back(change, str(error))
 
     def _end_failed(self, change: Change, message: str) -> None:
         self._store.end_change(self._holder, change, "failed", phase="failed", message=message)
 
-    def _turn_back(self, change: Change, why: str) -> None:
-        """Journal the steps back to what ran, where there is a way back that loses nothing."""
+    def _roll_back(self, change: Change, why: str) -> None:
+        """Journal the steps of a rollback, where one exists that loses no rows."""
         ran = {c.plan for c in self._store.changes(change.deployment) if c.outcome in ("done", "rolled back")}
         if change.before is None or change.before not in ran:
-            self._end_failed(change, f"{why}\nthere is no plan to go back to that ran in full")
+            self._end_failed(change, f"{why}\nthere is no complete former plan to roll back to")
             return
         assert change.plan is not None
         before, failed = self._store.plan(change.before), self._store.plan(change.plan)
@@ -522,15 +522,15 @@ class Controller:
         back = way_back(before, failed, unit_statuses)
         plans = {**self._store.plans_of(unit_statuses), plan_id(failed): failed}
         steps = [s for s in steps_to(back, unit_statuses, plans) if not isinstance(s, Check | WarmUp)]
-        self._store.turn_back(self._holder, change, back.wanted, steps, why)
+        self._store.roll_back(self._holder, change, back.wanted, steps, why)
 
     # ------------------------------------------------------------ looking
 
     def poll(self) -> float:
-        """Ask the nodes how far they are, and keep it; give the seconds until they are to be asked again.
+        """Poll the nodes and store their reports; return the seconds until the next poll.
 
-        Those of deployments that decisions are made on are asked more often. The more nodes there are, the
-        less often all of them are asked.
+        Deployments with an SLO or an open decision are polled more often. The more nodes there are, the less often all
+        of them are polled.
         """
         self._changed.clear()
         now, ended = time.monotonic(), set(self._just_ended)
@@ -545,12 +545,12 @@ class Controller:
         return min(WATCHED, self._poll, left) if watched else left
 
     def _watched(self) -> set[str]:
-        """Name the deployments that decisions are made on."""
+        """Name the deployments that have an SLO or an open decision."""
         has_slo = {name for name, slo in self._store.slos().items() if slo.mode != "off"}
-        return has_slo & self._store.unit_status(running=True)
+        return has_slo & self._store.with_units(running=True)
 
     def _drifted(self, drift: Drift) -> None:
-        """Begin to put right what a node has otherwise than it stands, unless the deployment is acted on."""
+        """Start to repair drift, unless a thread works on the deployment."""
         name = drift.deployment
         with self._acting.woken:
             if name in self._acting.names:
@@ -568,14 +568,14 @@ class Controller:
         self._calls.begin(act)
 
     def reconcile(self, drift: Drift) -> float:
-        """End what runs on a node and should not, and start again what it has stopped by itself.
+        """Stop units that should not run on a node, and restart units that have stopped by themselves.
 
-        A unit that the node does not know any more is told of, and left: its state is not there either.
+        A unit that the node no longer knows is reported and not restarted: its state is gone as well.
         """
         name, key = drift.deployment, drift.key
         record = self._store.deployment(name)
         if record.version > record.observed_version:
-            return IDLE  # a change is under way, which leads from wherever units stand
+            return IDLE  # the change under way starts from the unit statuses anyway
         unit_statuses = self._store.unit_statuses(name)
         plans = self._store.plans_of(unit_statuses)
         port = self._ports.to(key[0], self._described(plans, key))
@@ -584,7 +584,9 @@ class Controller:
             stood = unit_statuses.get(which)
             if wanted == "running" and (stood is None or not stood.runs):
                 port.end(name, which[0])
-                self._store.tell(name, f"drift: {which[0]} ran on {key[1]} although it is stopped; ended")
+                self._store.tell(
+                    name, f"drift: {which[0]} ran on {key[1]} although it was to be stopped; stopped again"
+                )
         for which, stood in unit_statuses.items():
             plan = plans[stood.plan]
             if not stood.runs or plan.unit(which[0]).node != key[1] or told.get(which) == "running":
@@ -594,7 +596,7 @@ class Controller:
                 self._store.tell(name, f"drift: {which[0]} did not run on {key[1]}; started")
             elif which not in told and (name, which) not in self._gone:
                 self._gone.add((name, which))
-                self._store.tell(name, f"drift: {which[0]} is not known on {key[1]} any more")
+                self._store.tell(name, f"drift: {which[0]} is no longer known on {key[1]}")
         return IDLE
 
     @staticmethod

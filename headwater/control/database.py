@@ -1,4 +1,4 @@
-"""A store's database: opened to look at or to write to, and the lease of the one who acts on it."""
+"""A store's database: open it to read or to write, and hold its lease."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ CONTROLLER = "controller"
 
 
 class LeaseLost(DeploymentError):
-    """Another controller acts on the store."""
+    """Another controller holds the lease of the store."""
 
 
 class DatabaseReader:
-    """A store to look at. Made by ``open``, which refuses a place where there is none."""
+    """A store opened to read. ``open`` refuses a URL without a store."""
 
     def __init__(self, store_url: str | Path) -> None:
         self._url = t.url_of(store_url)
@@ -32,10 +32,10 @@ class DatabaseReader:
 
     @classmethod
     def open(cls, store_url: str | Path) -> Self:
-        """Open a store that is there; one of an older version gets the tables it lacks."""
+        """Open an existing store; migrate one of an older version."""
         url = t.url_of(store_url)
         if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
-            raise t.NoStore("no store here", where=t.shown(url), hint="`headwater apply` makes one")
+            raise t.NoStore("no store here", where=t.shown(url), hint="`headwater apply` creates one")
         store = cls(store_url)
         with store._reading() as connection:
             older = t.is_older(connection, where=store.where)
@@ -46,11 +46,11 @@ class DatabaseReader:
 
     @property
     def where(self) -> str:
-        """The store as messages name it, without a password."""
+        """The store's URL for messages, without the password."""
         return t.shown(self._url)
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._engine.dispose()
 
     @contextmanager
@@ -67,11 +67,11 @@ class DatabaseReader:
 
     @cached_property
     def id(self) -> str:
-        """Name the store; each has a name of its own from the moment it is made."""
+        """Return the store's unique id, fixed at its creation."""
         return str(self._one(select(t.meta.c.id)).id)
 
     def lease(self) -> Lease | None:
-        """Give who acts on the store now, as far as the clock of who asks can tell."""
+        """Return the current lease by this process's clock; None where it has expired or was released."""
         row = self._one(select(t.leases).where(t.leases.c.name == CONTROLLER))
         if row is None or not row.holder or time.time() - row.at > row.seconds:
             return None
@@ -79,12 +79,12 @@ class DatabaseReader:
 
 
 class DatabaseWriter(DatabaseReader):
-    """A store to write to; made where there is none."""
+    """A store opened to write; created where there is none."""
 
     def __init__(self, store_url: str | Path) -> None:
         super().__init__(store_url)
         self._heartbeat: tuple[tuple[int, int], float] | None = None
-        """The heartbeat of another's lease that was seen last, and when it was seen first."""
+        """Term and beat of another holder's lease, and when they were first seen (monotonic seconds)."""
         if self._url.get_backend_name() == "sqlite" and self._url.database:
             Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
         with self._writing() as connection:
@@ -94,10 +94,10 @@ class DatabaseWriter(DatabaseReader):
         return t.writing(self._engine, where=self.where)
 
     def hold(self, holder: str, seconds: float, *, label: str | None = None) -> int | None:
-        """Take or renew the lease and give its term; None while another holds it.
+        """Take or renew the lease and return its term; None while another holder has it.
 
-        Another one loses it when this store object has seen no heartbeat for that one's seconds, by a clock
-        that only goes forward: no clock is compared with that of another machine.
+        Another holder loses the lease when this object has seen no heartbeat for that lease's seconds, by a monotonic
+        clock: clocks of two machines are never compared.
         """
         mine = {"seconds": seconds, "at": time.time()}
         with self._writing() as connection:
@@ -117,21 +117,21 @@ class DatabaseWriter(DatabaseReader):
             return int(row.term) + 1
 
     def _is_silent(self, row: Any) -> bool:
-        """Tell whether a lease has had no heartbeat for its seconds, since it was first seen as it is."""
+        """Return whether a lease had no heartbeat for its seconds since this object first saw its current beat."""
         beat, now = (row.term, row.beat), time.monotonic()
         if self._heartbeat is None or self._heartbeat[0] != beat:
             self._heartbeat = (beat, now)
         return bool(now - self._heartbeat[1] >= row.seconds)
 
     def release(self, holder: str) -> None:
-        """Give the lease back, so that the next controller need not wait; its term stays used."""
+        """Release the lease, so that the next controller need not wait; its term is not reused."""
         with self._writing() as connection:
             mine = and_(t.leases.c.name == CONTROLLER, t.leases.c.holder == holder)
             connection.execute(update(t.leases).where(mine).values(holder=""))
 
     @contextmanager
     def _acting(self, holder: str) -> Iterator[Connection]:
-        """A transaction of the controller that holds the lease."""
+        """Open a transaction; raise LeaseLost where ``holder`` does not hold the lease."""
         with self._writing() as connection:
             query = select(t.leases.c.holder).where(t.leases.c.name == CONTROLLER)
             found = connection.execute(query).scalar()

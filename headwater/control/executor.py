@@ -1,4 +1,4 @@
-"""Carry out one step: a call to one node, made again where it may succeed later."""
+"""Execute one step: a call to one node, repeated while it may still succeed."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from headwater.plan.steps import (
 )
 
 _SOON = 0.1  # seconds
-_ANSWER = 0.5  # seconds for which an answer is waited for before something else is looked at
-_SILENT = 5.0  # seconds after which it is worth a word that a node does not answer
+_ANSWER = 0.5  # seconds to wait for an answer before the caller continues
+_SILENT = 5.0  # seconds after which a silent node is worth a message
 
 
 class GateFailed(HeadwaterError):
-    """Changed units do worse than before the change."""
+    """The changed units do worse than before the change."""
 
     exit_code = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """How one attempt at a step went: done, or to be made again in ``wait`` seconds because of ``note``."""
+    """Result of one attempt at a step: done, or to be repeated in ``wait`` seconds because of ``note``."""
 
     done: bool
     note: str = ""
@@ -56,22 +56,21 @@ class Attempt:
 
 @dataclass
 class _Trying:
-    """What is remembered of a step between two attempts."""
+    """Memory of a step between two attempts."""
 
     since: float
     failures: int = 0
     first: Progress | None = None
     call: Future[Attempt] | None = None
-    """The attempt that goes on."""
+    """The call that is still open."""
     asked: float = 0.0
 
 
 class Executor:
-    """Makes attempts at steps. An attempt may be repeated at any time: a step done twice is done once.
+    """Attempts steps. An attempt may be repeated at any time: every step is idempotent.
 
-    Errors that may go away are waited for, ``shortest`` to ``longest`` seconds between two attempts;
-    all others are raised. With ``calls`` a node that does not answer is not waited for: the attempt goes on
-    by itself, and is asked for again.
+    Transient errors are retried after ``shortest`` to ``longest`` seconds; all others are raised. With ``calls`` a
+    silent node does not block: the call stays open, and a later attempt asks for its result.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class Executor:
         self._trying: dict[Step, _Trying] = {}
 
     def attempt(self, step: Step, plan: DeploymentPlan, *, baseline: Progress | None = None) -> Attempt:
-        """Try a step of ``plan`` once; ``baseline`` is what a gate compares with."""
+        """Try a step of ``plan`` once; ``baseline`` is the progress that a gate compares with."""
         trying = self._trying.setdefault(step, _Trying(since=self._clock()))
         try:
             attempt = self._tried(step, plan, trying, baseline)
@@ -112,9 +111,9 @@ class Executor:
         return attempt
 
     def _tried(self, step: Step, plan: DeploymentPlan, trying: _Trying, baseline: Progress | None) -> Attempt | None:
-        """Give what came of an attempt; None while the node has not answered."""
+        """Return the result of an open call; None while the node has not answered."""
         if isinstance(step, Switch):
-            return Attempt(done=True)  # the store's affair
+            return Attempt(done=True)  # an error of the store, not of the node
         if self._calls is None:
             return self._attempt(step, plan, trying, baseline)
         if trying.call is None:
@@ -135,12 +134,12 @@ class Executor:
         return Attempt(done=False, wait=_SOON, note=f"{step.node} does not answer" if silent else "")
 
     def tried_for(self, step: Step) -> float:
-        """Give the seconds since the first attempt at a step that is not done."""
+        """Return the seconds since the first attempt at a step that is not done."""
         trying = self._trying.get(step)
         return self._clock() - trying.since if trying else 0.0
 
     def give_up(self) -> None:
-        """Forget the steps that were being tried: others take their place, and what comes late is refused."""
+        """Forget all open attempts: other steps follow, and late orders are fenced."""
         self._trying.clear()
 
     def _attempt(self, step: Step, plan: DeploymentPlan, trying: _Trying, baseline: Progress | None) -> Attempt:
@@ -174,7 +173,7 @@ class Executor:
                     return self._later(f"{step.unit} has input left")
             case Forget():
                 if not port.forget(spec):
-                    return self._later(f"what {step.unit} has written is still being read")
+                    return self._later(f"the output of {step.unit} is still being read")
         return Attempt(done=True)
 
     def _later(self, note: str) -> Attempt:
@@ -187,9 +186,9 @@ class Executor:
         except HeadwaterError as error:
             if error.retryable or step.must:
                 raise
-            return Attempt(done=True, note=f"{step.unit} goes with rows it had not read: {error.what}")
-        note = f"{step.unit} has still to read what was written for it"
-        return Attempt(done=False, wait=min(self._look, _SOON), note=note)  # others stand still meanwhile
+            return Attempt(done=True, note=f"{step.unit} is removed with unread rows: {error.what}")
+        note = f"{step.unit} has still to read its inputs"
+        return Attempt(done=False, wait=min(self._look, _SOON), note=note)  # other units stand still meanwhile
 
     def _watch(
         self,

@@ -1,4 +1,4 @@
-"""Whether units do worse after a change than before: the gate of a canary. Pure."""
+"""Compare units after a change with their state before: the gate of a canary. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from headwater.core.metrics import Progress, UnitProgress
 from headwater.plan.steps import Watch
 
 TOLERATED = 0.001
-"""A share of dead letters or late rows that is no reason to go back, whatever it was before."""
+"""Share of dead letters or late rows that never causes a rollback."""
 
 
 def broken(watch: Watch, now: Progress) -> str | None:
-    """Say which unit does not run; None when all do. Asked again and again while a gate is open."""
+    """Return why a unit does not run; None when all run. Called repeatedly while a gate is open."""
     units = by_id(now)
     for id_ in watch.units:
         unit = units.get(id_)
@@ -26,9 +26,9 @@ def broken(watch: Watch, now: Progress) -> str | None:
 
 
 def worse(watch: Watch, baseline: Progress | None, first: Progress, now: Progress) -> str | None:
-    """Say how a unit does worse than before; None when none does. Asked when a gate's time is over.
+    """Return how a unit does worse than before; None when none does. Called when a gate's time is over.
 
-    ``baseline`` is from before the change, ``first`` from when the gate was opened.
+    ``baseline`` is the progress before the change, ``first`` the progress when the gate opened.
     """
     before, opened, units = by_id(baseline), by_id(first), by_id(now)
     for id_ in watch.units:
@@ -38,7 +38,7 @@ def worse(watch: Watch, baseline: Progress | None, first: Progress, now: Progres
         if start is None:
             continue
         if unit.lag and unit.status == "running" and unit.batch <= start.batch:
-            return f"{id_} makes no batches while {unit.lag} rows wait"
+            return f"{id_} makes no batches, with a lag of {unit.lag} rows"
         for name, field in (("dead letters", "dead_letters"), ("late rows", "late_rows")):
             allowed = max(TOLERATED, watch.factor * _share(before.get(id_), None, field))
             found = _share(unit, start, field)
@@ -48,16 +48,16 @@ def worse(watch: Watch, baseline: Progress | None, first: Progress, now: Progres
 
 
 def by_id(progress: Progress | None) -> Mapping[str, UnitProgress]:
-    """Give the units of a progress by id."""
+    """Return the units of a progress by id."""
     return {u.unit: u for u in progress.units} if progress else {}
 
 
 def _share(unit: UnitProgress | None, since: UnitProgress | None, field: str) -> float:
-    """Give the share of some rows among all that were read since a moment, or ever."""
+    """Return the share of some rows among all rows read since a moment, or since the start."""
     if unit is None:
         return 0.0
     some, rows = getattr(unit, field), unit.rows_in
     if since is not None:
         some, rows = some - getattr(since, field), rows - since.rows_in
-    # Malformed records are no rows read, so a batch may hold nothing but dead letters.
+    # Malformed records do not count as rows read, so a batch may hold dead letters only.
     return float(max(0, some) / max(1, rows, some))

@@ -1,4 +1,4 @@
-"""The phases of a deployment and the ways between them, as data. Pure."""
+"""The phases of a deployment and the transitions between them, as data. Pure."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ Phase = Literal[
     "stopped",
 ]
 Goal = Literal["run", "stop", "forget", "finish"]
-"""What is wanted of a deployment: run a plan; stop, keeping state; stop and delete it; use up all input."""
+"""Goal of a desired state: run a plan; stop and keep state; stop and delete state; use up all input."""
 
 WAYS: Mapping[Phase, frozenset[Phase]] = {
-    # Stored by an entrance; the controller has not looked yet.
+    # A desired state is stored; the controller has not read it.
     "wanted": frozenset({"checking", "handing_over", "changing", "running", "stopping", "stopped", "failed"}),
-    # Units are compiled in their zones; nothing has changed there.
+    # Units are compiled on their nodes; nothing has changed there.
     "checking": frozenset({"handing_over", "changing", "running", "failed", "wanted"}),
-    # State goes from units to others; until it is all there, the former ones can go on.
+    # State is transferred; until it is complete, the former units can continue.
     "handing_over": frozenset({"changing", "rolling_back", "failed", "wanted"}),
-    # Units start, stop, are replaced and fed.
+    # Units start, stop, are replaced and get other inputs.
     "changing": frozenset({"running", "rolling_back", "failed", "wanted"}),
     "running": frozenset({"wanted"}),
-    # A canary did worse than before, or state could not be handed over: back to the plan that ran.
+    # A canary did worse than before, or state could not be transferred: return to the former plan.
     "rolling_back": frozenset({"running", "failed", "wanted"}),
-    # Something cannot be done; whatever runs goes on running, and a newer desired state is waited for.
+    # A step failed; running units keep running until a newer desired state arrives.
     "failed": frozenset({"wanted"}),
     "stopping": frozenset({"stopped", "failed", "wanted"}),
     "stopped": frozenset({"wanted"}),
 }
-"""From each phase to those that may follow. A newer desired state leads from anywhere to ``wanted``."""
+"""Phases that may follow each phase. A newer desired state leads from any phase to ``wanted``."""
 
 BUSY: frozenset[Phase] = frozenset({"wanted", "checking", "handing_over", "changing", "rolling_back", "stopping"})
-"""Phases in which the controller has something to do."""
+"""Phases in which the controller has work."""
 
 
 def move(now: Phase, to: Phase, *, where: str) -> Phase:
-    """Give the new phase, or raise DeploymentError where no way leads there."""
+    """Return the new phase; raise DeploymentError where no transition leads there."""
     if to != now and to not in WAYS[now]:
         raise DeploymentError(
             f"cannot go from {now} to {to}",

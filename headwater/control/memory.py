@@ -1,7 +1,7 @@
-"""What the store keeps for decisions on deployments: samples, SLOs, profiles, and what was decided.
+"""Stored knowledge for decisions: samples, SLOs, profiles and decisions.
 
-Samples are bounded: all of the last quarter of an hour, one a minute of the day before, none older. Of
-decisions the newest thousand of a deployment are kept, also when it is forgotten; all else goes with it.
+Samples are bounded: all of the last 15 minutes, one per minute of the last day, none older. The newest thousand
+decisions of a deployment are kept, even when it is forgotten; all else is deleted with it.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from headwater.plan.profile import Profile
 DENSE = 15 * 60.0
 """Seconds for which all samples are kept."""
 APART = 60
-"""Seconds between older ones."""
+"""Seconds between older samples."""
 LASTING = 24 * 3600.0
-"""Seconds after which none is kept."""
+"""Seconds after which no sample is kept."""
 DECISIONS = 1000
-"""Decisions that are kept of a deployment."""
+"""Number of decisions kept per deployment."""
 
 
 class MemoryReader(DatabaseReader):
-    """What is kept of deployments, to look at."""
+    """Stored knowledge of deployments, to read."""
 
     def samples(
         self, name: str, *, since: float = 0.0, until: float = math.inf, most: int = 3000
     ) -> tuple[Sample, ...]:
-        """Give the newest ``most`` samples of a time (seconds since 1970), the oldest first."""
+        """Return the newest ``most`` samples of a period (seconds since 1970), the oldest first."""
         column = t.samples.c
         mine = [column.deployment == name, column.at >= since]
         if math.isfinite(until):
@@ -53,27 +53,27 @@ class MemoryReader(DatabaseReader):
         return tuple(Sample(at=at, progress=_progress(text)) for at, text in reversed(self._all(query)))
 
     def slos(self) -> dict[str, SLO]:
-        """Give the SLOs by deployment."""
+        """Return the SLOs by deployment."""
         own = select(t.memory.c.deployment, t.memory.c.document).where(t.memory.c.what == "slo")
         return {name: load_json(SLO, text, what="an SLO") for name, text in self._all(own)}
 
     def slo(self, name: str) -> SLO | None:
-        """Give the SLO of a deployment."""
+        """Return the SLO of a deployment."""
         found = self._document(name, "slo")
         return None if found is None else load(SLO, found, what="an SLO")
 
     def profile(self, name: str) -> Profile | None:
-        """Give the profile that its newest plan was applied with."""
+        """Return the profile that the newest plan was applied with."""
         found = self._document(name, "profile")
         return None if found is None else Profile.model_validate(found)
 
     def learned(self, name: str) -> Learned | None:
-        """Give what was learned of a deployment while it ran."""
+        """Return what the controller has learned of a running deployment; None before that."""
         found = self._document(name, "learned")
-        return None if found is None else load(Learned, found, what="what was learned")
+        return None if found is None else load(Learned, found, what="learned costs")
 
     def known(self, name: str) -> Learned:
-        """Give what was learned of a deployment, or what its profile says before that."""
+        """Return what the controller has learned of a deployment, or its profile before that."""
         return self.learned(name) or Learned(profile=self.profile(name) or Profile(dataflow=name))
 
     def decisions(
@@ -83,7 +83,7 @@ class MemoryReader(DatabaseReader):
         limit: int = 100,
         states: Collection[DecisionState] | None = None,
     ) -> tuple[Decision, ...]:
-        """Give the newest decisions of a deployment or of all, the oldest first."""
+        """Return the newest decisions of a deployment or of all, the oldest first."""
         query = select(t.decisions).order_by(t.decisions.c.id.desc()).limit(limit)
         if name is not None:
             query = query.where(t.decisions.c.deployment == name)
@@ -92,12 +92,12 @@ class MemoryReader(DatabaseReader):
         return tuple(rows.decision_of(row) for row in reversed(self._all(query)))
 
     def decision(self, id_: int) -> Decision:
-        """Give a decision, or raise Missing."""
+        """Return a decision; raise Missing where there is none."""
         with self._reading() as connection:
             return _find(connection, id_, self.where)
 
     def proposed(self, id_: int) -> str:
-        """Give the plan of a decision that can be wanted now, or raise DeploymentError."""
+        """Return the plan of a decision that can be applied now; raise DeploymentError where it cannot."""
         with self._reading() as connection:
             return _proposed(connection, _find(connection, id_, self.where))
 
@@ -114,21 +114,21 @@ class MemoryReader(DatabaseReader):
 
 
 class Memory(MemoryReader, DatabaseWriter):
-    """What is kept of deployments, to write to."""
+    """Stored knowledge of deployments, to write."""
 
     def set_slo(self, name: str, slo: SLO) -> None:
-        """Keep the SLO of a deployment, which has to be there."""
+        """Store the SLO of a deployment; raise Missing where there is no such deployment."""
         with self._writing() as connection:
             _put(connection, name, "slo", dump(slo), where=self.where)
             rows.tell(connection, name, f"SLO: {in_words(slo)}")
 
     def keep_profile(self, name: str, profile: Profile) -> None:
-        """Keep what its operators were measured to cost before it ran."""
+        """Store the profile of a deployment: the costs of its operators, measured before it ran."""
         with self._writing() as connection:
             _put(connection, name, "profile", profile.model_dump(exclude_none=True), where=self.where)
 
     def keep_learned(self, holder: str, name: str, learned: Learned) -> None:
-        """Keep what was learned while it ran."""
+        """Store what the controller has learned of a deployment."""
         with self._acting(holder) as connection:
             _put(connection, name, "learned", dump(learned), where=self.where)
 
@@ -145,7 +145,7 @@ class Memory(MemoryReader, DatabaseWriter):
         before: str | None,
         data: Mapping[str, Any],
     ) -> int:
-        """Keep a decision and give its number; the oldest beyond the thousandth are dropped."""
+        """Store a decision and return its number; decisions beyond the newest thousand are deleted."""
         now, column = time.time(), t.decisions.c
         with self._acting(holder) as connection:
             made = connection.execute(
@@ -166,9 +166,10 @@ class Memory(MemoryReader, DatabaseWriter):
         return number
 
     def want_decided(self, holder: str | None, decision_id: int) -> int:
-        """Store the desired state for a proposed decision's plan, and give its version; without holder, a person's.
+        """Store the plan of a proposed decision as the desired state and return its version.
 
-        Raises DeploymentError where it is not proposed, or where something else runs or is wanted by now.
+        ``holder``: of the lease; None for a decision of a person. Raises DeploymentError where the decision is not
+        proposed, or another plan is active or wanted by now.
         """
         with self._writing_as(holder) as connection:
             decision = _find(connection, decision_id, self.where)
@@ -185,9 +186,10 @@ class Memory(MemoryReader, DatabaseWriter):
         state: DecisionState,
         after: Mapping[str, Any] | None = None,
     ) -> None:
-        """Say what became of a decision; without holder, by a person.
+        """Record the outcome of a decision.
 
-        Raises DeploymentError where it has come to another end, or is rejected and was not proposed.
+        ``holder``: of the lease; None for a decision of a person. Raises DeploymentError where it already has another
+        outcome, or is rejected and was not proposed.
         """
         with self._writing_as(holder) as connection:
             decision = _find(connection, decision_id, self.where)
@@ -201,7 +203,7 @@ class Memory(MemoryReader, DatabaseWriter):
 
 
 def keep_sample(connection: Connection, deployment: str, at: float, progress: Progress) -> None:
-    """Keep what all nodes said at a time; once a minute older samples are thinned out."""
+    """Store a sample of all nodes; thin out older samples once a minute."""
     column = t.samples.c
     last = connection.execute(select(func.max(column.at)).where(column.deployment == deployment)).scalar()
     key = and_(column.deployment == deployment, column.at == at)
@@ -213,7 +215,7 @@ def keep_sample(connection: Connection, deployment: str, at: float, progress: Pr
 
 
 def drop_memory(connection: Connection, name: str) -> None:
-    """Drop what is kept of a deployment that is forgotten; its decisions stay, and none is open any more."""
+    """Delete the stored knowledge of a deployment that is forgotten; its decisions stay, and open ones expire."""
     connection.execute(delete(t.samples).where(t.samples.c.deployment == name))
     connection.execute(delete(t.memory).where(t.memory.c.deployment == name))
     still = and_(t.decisions.c.deployment == name, t.decisions.c.state.in_(OPEN))
@@ -221,7 +223,7 @@ def drop_memory(connection: Connection, name: str) -> None:
 
 
 def in_words(slo: SLO) -> str:
-    """Say the SLO, in a line.
+    """Describe the SLO in a line.
 
     >>> in_words(SLO(mode="auto", max_latency=3.0))
     'latency up to 3s, headroom 20%; mode auto, gain 10%, cool-down 60s, settle 20s'
@@ -243,7 +245,7 @@ def _progress(text: str) -> Progress:
 
 
 def _put(connection: Connection, name: str, what: str, data: Mapping[str, Any], *, where: str) -> None:
-    """Keep a document in the place of the one before."""
+    """Store a document in place of the former one."""
     there = select(t.deployments.c.name).where(t.deployments.c.name == name)
     if connection.execute(there).first() is None:
         raise Missing(f"no deployment '{name}'", where=where, hint="apply it first")
@@ -255,7 +257,7 @@ def _put(connection: Connection, name: str, what: str, data: Mapping[str, Any], 
 
 
 def _thin(connection: Connection, deployment: str, now: float) -> None:
-    """Drop old samples, and all but the first of each minute of those that are not quite new."""
+    """Delete expired samples, and all but the first of each minute of the older ones."""
     column = t.samples.c
     older = and_(column.deployment == deployment, column.at < now - DENSE)
     minute = cast(column.at, BigInteger) // APART
@@ -265,7 +267,7 @@ def _thin(connection: Connection, deployment: str, now: float) -> None:
 
 
 def _proposed(connection: Connection, decision: Decision) -> str:
-    """Give the plan of a decision, if it can be wanted now."""
+    """Return the plan of a decision; raise DeploymentError where it cannot be applied now."""
     if decision.state != "proposed" or decision.plan is None:
         raise _unfit(decision, "approved")
     record = rows.record_of(connection, decision.deployment)
@@ -273,7 +275,7 @@ def _proposed(connection: Connection, decision: Decision) -> str:
     goal = connection.execute(select(t.desired_states.c.goal).where(desired)).scalar()
     if record.active_plan != decision.before or record.version != record.observed_version or goal != "run":
         raise DeploymentError(
-            "what it was decided on is not in force any more",
+            "it was decided on a plan that is no longer active",
             where=f"decision {decision.id}",
             hint=f"wait for another one: headwater history {decision.deployment}",
         )
@@ -289,9 +291,9 @@ def _find(connection: Connection, id_: int, where: str) -> Decision:
 
 def _unfit(decision: Decision, what: str) -> DeploymentError:
     return DeploymentError(
-        f"it is {decision.state} and cannot be {what}" if decision.plan else "there is nothing to change",
+        f"it is {decision.state} and cannot be {what}" if decision.plan else "it changes nothing",
         where=f"decision {decision.id}",
-        hint=f"headwater explain {decision.id} tells what became of it",
+        hint=f"headwater explain {decision.id} shows its outcome",
     )
 
 

@@ -1,8 +1,7 @@
-"""A store of an older version, brought up to date: tables, columns, and the documents of plans.
+"""Migrate a store of an older version: tables, columns and plan documents.
 
-A plan's document of an older format gets another name with its new form; whatever refers to it is changed
-along. One that cannot be brought up to date stays as it is where nothing needs it any more, else the store
-is refused as a whole, unchanged.
+A plan document of an older format is upgraded and gets another id; all references to it are changed with it. A document
+that cannot be upgraded stays as it is where nothing needs it; otherwise the store is refused, unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _REFERENCES: tuple[tuple[Table, str], ...] = (
 
 
 def bring_up_to_date(connection: Connection, *, where: str) -> None:
-    """Make tables where there are none, and bring a store of an older version up to date."""
+    """Create missing tables, and migrate a store of an older version."""
     older = inspect(connection).has_table(t.meta.name) and t.is_older(connection, where=where)
     t.create_tables(connection, where=where)
     if older:
@@ -50,7 +49,7 @@ def _upgrade_plans(connection: Connection) -> None:
             if id_ not in needed:
                 continue
             raise DeploymentError(
-                f"it holds a plan in force that this version cannot take over: {error.what}",
+                f"it holds an active plan that this version cannot read: {error.what}",
                 where=f"the store, {error.where or needed[id_]}",
                 hint=error.hint,
             ) from error
@@ -59,7 +58,7 @@ def _upgrade_plans(connection: Connection) -> None:
 
 
 def _needed(connection: Connection) -> dict[str, str]:
-    """Give the plans that something stands by or is to come to, each with the deployment."""
+    """Return the plans that are active or wanted, each with its deployment."""
     found: dict[str, str] = {}
     for query in (
         select(t.deployments.c.active_plan, t.deployments.c.name),
@@ -83,7 +82,7 @@ def _rename(connection: Connection, old: str, new: str) -> None:
 
 
 def keep_document(connection: Connection, document: dict[str, Any] | Any) -> str:
-    """Store a plan's document, if it is not there, and give its id; continua are kept once each."""
+    """Store a plan's document if it is missing and return its id; each continuum is stored once."""
     continuum, rest = stored_parts(document)
     _keep(connection, t.continua, rest["continuum"], continuum)
     id_ = digest(rest)

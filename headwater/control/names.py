@@ -1,7 +1,6 @@
-"""Names that a store knows, read from its tables alone: quick enough to be asked for while somebody types.
+"""Names known to a store, read from its tables alone: fast enough for shell completion.
 
-Plans are not built: their documents are looked through. Nothing here raises: what cannot be read has no
-names.
+Plans are not loaded: their documents are searched. Nothing here raises; unreadable data has no names.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ _IN_TABLES: Mapping[str, Select[Any]] = {
 }
 _WAIT_MS = 300
 _MOST = 50
-"""Plans that are looked through at most."""
+"""Maximum number of plans that are searched."""
 
 
 def names(kind: Kind, store_url: str | Path, *, of: str | None = None) -> list[str]:
-    """Give the names of a kind, sorted; those in plans of one deployment alone where ``of`` names it."""
+    """Return the names of a kind, sorted; ``of``: only those in plans of this deployment."""
     with contextlib.suppress(Exception):
         url = t.url_of(store_url)
         if url.get_backend_name() != "sqlite":
@@ -81,7 +80,7 @@ def _found(connection: Connection, kind: Kind, of: str | None) -> Iterable[str]:
 
 
 def _unit(document: Mapping[str, Any]) -> str:
-    """Give the id of a unit as its plan has it, without the time that it takes to import plans."""
+    """Return a unit's id as its plan has it, without the cost of importing plans."""
     part = document["part"]
     share = "" if part is None else f".{part['index'] + 1}of{part['count']}"
     return f"{document['name']}{share}@{document['node']}"

@@ -1,4 +1,4 @@
-"""Whether anybody has written to a store of late, without reading what."""
+"""Detect writes to a store without reading it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from headwater.core.errors import HeadwaterError
 
 
 class ChangeNotifier:
-    """Feels whether a store in a file is written to; asked by one thread, which closes it.
+    """Detects writes to a store in a file; used and closed by one thread.
 
-    Of other stores, or while a file is not there, it feels nothing: look at those from time to time.
+    It detects nothing for other stores, or while the file is missing: poll those.
     """
 
     def __init__(self, store_url: str | Path) -> None:
@@ -27,23 +27,23 @@ class ChangeNotifier:
         self._last: int | None = None
 
     def beats(self) -> bool:
-        """Tell whether somebody has written since the last question; False at the first."""
+        """Return whether the store was written since the last call; False at the first."""
         if self._file is None:
             return False
         try:
             inode = self._file.stat().st_ino
-            if inode != self._inode or self._connection is None:  # the first, or one in the place of another
+            if inode != self._inode or self._connection is None:  # the first call, or another file in its place
                 self.close()
                 self._connection = sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True, timeout=0)
                 self._inode, self._last = inode, None
             ((now,),) = self._connection.execute("PRAGMA data_version").fetchall()
-        except (OSError, sqlite3.Error):  # it is being written right now, or is no store: the next one tells
+        except (OSError, sqlite3.Error):  # it is being written now, or is not a store: the next call tells
             return False
         last, self._last = self._last, now
         return last is not None and now != last
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

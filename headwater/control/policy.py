@@ -1,7 +1,7 @@
-"""The closed loop: looks at what is measured, decides, writes what is wanted, and judges what became of it.
+"""The closed loop: read measurements, decide, store desired states, and judge the results.
 
-It only reads and writes the store, as a person would: what it wants the controller carries out like any other
-desired state. What it has learned and decided is in the store, so the next one goes on where it was.
+It only reads and writes the store, as a person would; the controller executes its desired states like any other. What
+it has learned and decided is in the store, so the next controller continues there.
 """
 
 from __future__ import annotations
@@ -42,56 +42,56 @@ from headwater.plan.model import DeploymentPlan
 from headwater.plan.place import Beside
 
 SEEN = 12.0
-"""Seconds of samples that loads and latency are taken from."""
+"""Seconds of samples from which loads and latency are computed."""
 NEWEST = 2.5
-"""Seconds of samples that rates are taken from."""
+"""Seconds of samples from which rates are computed."""
 STEP = 10.0
-"""Seconds of each value that forecasts are made from."""
+"""Seconds per value of a forecast's input."""
 PAST = 30
-"""How many of these there are at most."""
+"""Maximum number of these values."""
 WARM = 3.0
-"""Seconds after a change that are not looked at: all begins anew."""
+"""Seconds after a change whose samples are ignored: units start up."""
 LEARN = 5.0
-"""Seconds between two windows that are learned from."""
+"""Seconds between two windows that the policy learns from."""
 SAVE = 15.0
-"""Seconds between two notes of what was learned."""
+"""Seconds between two writes of the learned values."""
 AHEAD = 20.0
-"""Seconds between two looks at what is likely to come."""
+"""Seconds between two trials of likely plans."""
 ROOM = 0.4
-"""Cores that every host must have idle for that: on a small one, what is tried makes wait what runs."""
+"""Cores that must be idle on every host for a trial: on a small host a trial would slow down running units."""
 CALM = 0.6
-"""The share of a limit that may be used then, loads apart."""
+"""Share of a limit, loads excepted, up to which a trial may start."""
 TryOut = Callable[[str, DeploymentPlan], bool]
-"""Lets zones rehearse a plan of a deployment, by name, beside what runs; False where it cannot begin now."""
+"""Starts to warm up a plan of a named deployment beside the running units; False where it cannot start now."""
 REMEMBERED = 3600.0
-"""Seconds for which a placement is not gone back to that was left for a limit."""
+"""Seconds for which a placement is not chosen again that was left because it broke a limit."""
 _STALE = 60.0
-"""Seconds after which a proposal expires whose reason is gone."""
+"""Seconds after which a proposal expires that has lost its reason."""
 
 
 @dataclass
 class _Watched:
-    """What is remembered of a deployment between two looks."""
+    """Memory of a deployment between two looks."""
 
     timing: Timing = field(default_factory=Timing)
     learned: Learned | None = None
     knows: bool = False
-    """Whether anything of it was learned from what was measured."""
+    """Whether anything was learned from measurements."""
     learned_at: float = 0.0
     saved_at: float = 0.0
     tried: set[Work] = field(default_factory=set)
-    """What zones have rehearsed ahead."""
+    """Plans that were warmed up ahead."""
     ahead_at: float = 0.0
     samples: deque[Sample] = field(default_factory=deque)
-    """Those of the last ``SEEN`` seconds."""
+    """Samples of the last ``SEEN`` seconds."""
     rates: deque[tuple[float, Rates]] = field(default_factory=lambda: deque(maxlen=PAST))
-    """Those of the last minutes, a value for each ``STEP``, and when that was."""
+    """One value per ``STEP`` of the last minutes, and the time of the last one."""
 
 
 class Policy:
-    """Learns from all deployments, and decides on those that have an SLO.
+    """Learns from all deployments, and decides for those that have an SLO.
 
-    ``expect``: foretells rates from those before. ``clock``: seconds since 1970. ``try_out``: see ``TryOut``.
+    ``expect``: predicts rates from earlier rates. ``clock``: seconds since 1970. ``try_out``: see ``TryOut``.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Policy:
         self._learn(record.name, watched, case, now)
         case = replace(case, learned=watched.learned or case.learned)
         if slo.mode == "off" or not watched.knows:
-            return  # what nobody has measured is no ground for a decision
+            return  # without measurements there is no ground for a decision
         found = alarms(case)
         if any(d.state == "watched" for d in open_ones):
             self._judge(open_ones, case, ended, now, found)
@@ -145,10 +145,10 @@ class Policy:
         if slo.mode == "auto" and not found and now - ended > slo.settle + SEEN:
             self._look_ahead(record.name, watched, case, now)
 
-    # ------------------------------------------------------------ what is known
+    # ------------------------------------------------------------ measurements
 
     def _case(self, record: DeploymentRecord, slo: SLO, watched: _Watched, ended: float) -> Case | None:
-        """Put together what a decision is made on; None while too little was seen since the last change."""
+        """Collect the input of a decision; None while too little was measured since the last change."""
         assert record.active_plan is not None
         now = self._clock()
         samples = self._samples(record.name, watched, now)
@@ -173,7 +173,7 @@ class Policy:
         )
 
     def _samples(self, name: str, watched: _Watched, now: float) -> Sequence[Sample]:
-        """Give the samples of the last minutes; only new ones are read."""
+        """Return the samples of the last minutes; read only new ones."""
         kept = watched.samples
         last = kept[-1].at if kept else now - SEEN
         kept.extend(s for s in self._store.samples(name, since=last) if s.at > last)
@@ -182,7 +182,7 @@ class Policy:
         return tuple(kept)
 
     def _expected(self, plan: DeploymentPlan, watched: _Watched, samples: Sequence[Sample], now: float) -> Rates | None:
-        """Foretell the rates of the next seconds from those of the last minutes."""
+        """Predict the rates of the next seconds from those of the last minutes."""
         last = watched.rates[-1][0] if watched.rates else -math.inf
         if now - last >= STEP:
             part = window(samples, STEP)
@@ -210,7 +210,7 @@ class Policy:
         return tuple(found)
 
     def _learn(self, name: str, watched: _Watched, case: Case, now: float) -> None:
-        """Take in what was measured, now and then; the first time even if rates are not steady."""
+        """Learn from new measurements at intervals; the first time even if rates are not steady."""
         fits = case.steady or not watched.knows
         if now - watched.learned_at < LEARN or case.seen.seconds < SEEN * 0.7 or not fits:
             return
@@ -220,10 +220,10 @@ class Policy:
             self._store.keep_learned(self._holder, name, watched.learned)
             watched.saved_at = now
 
-    # ------------------------------------------------------------ what was decided
+    # ------------------------------------------------------------ outcomes
 
     def _follow(self, decisions: Sequence[Decision], changes: Sequence[Change]) -> tuple[Decision, ...]:
-        """See what became of the desired states that decisions led to; give those of which more is to be heard."""
+        """Update decisions by the outcome of their desired states; return the open ones."""
         by_version = {c.version: c for c in changes}
         still: list[Decision] = []
         for one in decisions:
@@ -251,7 +251,7 @@ class Policy:
         now: float,
         found: Sequence[Alarm],
     ) -> None:
-        """Say of a change that has settled whether it was good, and undo it where it was not."""
+        """Judge changes that have settled, and undo those that made it worse."""
         for one in decisions:
             if one.state != "watched":
                 continue
@@ -268,7 +268,7 @@ class Policy:
             self._undo(one, case, outcome.text)
 
     def _undo(self, one: Decision, case: Case, text: str) -> None:
-        """Want what ran before."""
+        """Store the former plan as the desired state."""
         assert one.before is not None
         data = {"slo": dump(case.slo), "measured": dump(case.shown()), "undoes": one.id}
         record = self._store.deployment(one.deployment)
@@ -277,7 +277,7 @@ class Policy:
             one.deployment,
             mode=case.slo.mode,
             trigger=UNDO,
-            why=f"decision {one.id} made it worse ({text}); what ran before comes back",
+            why=f"decision {one.id} made it worse ({text}); the former plan is restored",
             state="proposed",
             plan=self._store.plan(one.before),
             before=record.active_plan,
@@ -289,18 +289,18 @@ class Policy:
     def _keep_or_drop(
         self, decisions: Sequence[Decision], record: DeploymentRecord, found: Sequence[Alarm], now: float
     ) -> None:
-        """Let proposals expire whose ground is gone."""
+        """Expire proposals that have lost their reason."""
         reasons = {GAIN, UNDO, *(a.limit for a in found)}
         for one in decisions:
             if one.state != "proposed":
                 continue
             gone = limit_of(one.trigger) not in reasons
             if one.before != record.active_plan:
-                self._expire(one, "something else runs now")
+                self._expire(one, "another plan is active now")
             elif gone and now - one.at > _STALE:
                 self._expire(one, "its reason is gone")
 
-    # ------------------------------------------------------------ what is to be decided
+    # ------------------------------------------------------------ decide
 
     def _decide(
         self,
@@ -326,7 +326,7 @@ class Policy:
             self._want(number)
 
     def _look_ahead(self, name: str, watched: _Watched, case: Case, now: float) -> None:
-        """Let zones try, in calm, what is likely to be wanted in a hurry: each once."""
+        """Warm up, while load is low, plans that are likely to be needed in a hurry, each once."""
         idle = min((h.cores * (1 - h.load) for h in case.seen.hosts.values()), default=0.0)
         used = strain(case.slo, replace(case.measured(), load={}))
         if now - watched.ahead_at < AHEAD or idle < ROOM or used > CALM:
@@ -358,7 +358,7 @@ class Policy:
 
 
 def given_up(store: StoreReader, name: str, now: float) -> tuple[Left, ...]:
-    """Read from a deployment's former decisions what is not to be gone back to."""
+    """Return placements that earlier decisions gave up, so that they are not chosen again."""
     found = []
     for one in store.decisions(name):
         if now - one.at > REMEMBERED or one.trigger == GAIN:
@@ -373,7 +373,7 @@ def given_up(store: StoreReader, name: str, now: float) -> tuple[Left, ...]:
 
 
 def _left(one: Decision, option: Mapping[str, object] | None, why: str) -> Left | None:
-    """Read from a decision a placement that was given up."""
+    """Return the placement that a decision gave up; None where its data names none."""
     if not option:
         return None
     measured = one.data.get("measured") or {}

@@ -1,7 +1,7 @@
-"""What nodes say of deployments, asked for side by side, and what they run that nobody wants.
+"""Poll the reports of nodes concurrently, and detect drift.
 
-Each node is asked for all deployments at once. Its report is stored when it has changed: a node without news
-costs a call, and no write.
+Each node is polled once for all deployments. Its report is stored only when it has changed: a node without news costs a
+call and no write.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ from headwater.plan.port import NodeReport
 from headwater.plan.steps import UnitStatuses
 
 ROUND_SECONDS = 8.0
-"""After which a round is over; nodes that have not answered are not asked again until they do."""
+"""Seconds after which a round ends; nodes that have not answered are not polled again until they do."""
 SILENT = 5.0
-"""Seconds after which a node that does not answer is told as one that cannot be reached."""
+"""Seconds after which a silent node is reported as unreachable."""
 STALE = 60.0
-"""Seconds after which what has not changed is stored all the same."""
-SHARE = 0.02
-"""The share of a core that asking may take: with many nodes they are asked less often."""
+"""Seconds after which an unchanged report is stored all the same."""
 
 Key = tuple[str, str]
 """A continuum and a node of it, by name."""
@@ -37,7 +35,7 @@ Key = tuple[str, str]
 
 @dataclass
 class _Deployed:
-    """A deployment as it stands: its nodes, and what they said last."""
+    """A deployment's unit statuses and nodes, and their last reports."""
 
     unit_statuses: UnitStatuses
     plans: Mapping[str, DeploymentPlan]
@@ -49,7 +47,7 @@ class _Deployed:
 
 @dataclass(frozen=True)
 class Drift:
-    """A node's units differ from the store's; ``holds`` tells whether the store has not changed since."""
+    """A node's units differ from the store's; ``holds`` tells whether the store is still unchanged."""
 
     deployment: str
     key: Key
@@ -58,9 +56,9 @@ class Drift:
 
 
 class Poller:
-    """Asks nodes how far they are.
+    """Polls the progress of nodes.
 
-    ``drifted`` is called where a node has units otherwise than they stand.
+    ``drifted`` is called when a node's units differ from the unit statuses in the store.
     """
 
     def __init__(
@@ -73,21 +71,21 @@ class Poller:
         self._errors: dict[tuple[str, str], str] = {}
         self._silent: dict[Key, str] = {}
         self.seconds = 0.0
-        """Of a core that the last round took."""
+        """Seconds of a core that the last round used."""
 
-    # ------------------------------------------------------------ what is asked
+    # ------------------------------------------------------------ poll
 
     def moved(self, name: str) -> None:
-        """Note that a deployment's units stand otherwise now."""
+        """Note that a deployment's unit statuses have changed."""
         self._deployed.pop(name, None)
 
     def fresh(self, seconds: float) -> set[str]:
-        """Name the deployments of which something was stored in the last seconds."""
+        """Name the deployments with a report stored in the last ``seconds``."""
         since = time.monotonic() - seconds
         return {name for name, one in list(self._deployed.items()) if one.stored >= since}
 
     def _known(self) -> Mapping[str, _Deployed]:
-        names = self._store.unit_status()
+        names = self._store.with_units()
         for gone in self._deployed.keys() - names:
             del self._deployed[gone]
         for name in names - self._deployed.keys():
@@ -102,7 +100,7 @@ class Poller:
         return dict(self._deployed)
 
     def poll(self, only: Collection[str] | None = None) -> None:
-        """Ask the nodes of all deployments once, or of some, and keep what is news."""
+        """Poll the nodes of all deployments once, or of some, and store changed reports."""
         worked = time.thread_time()
         known = self._known()
         wanted = {
@@ -135,7 +133,7 @@ class Poller:
         self._store_news(known)
         self.seconds = time.thread_time() - worked + cost
 
-    # ------------------------------------------------------------ what is answered
+    # ------------------------------------------------------------ reports
 
     def _take(
         self,
@@ -182,7 +180,7 @@ class Poller:
 
     @staticmethod
     def _differs(one: _Deployed, key: Key, report: NodeReport, name: str) -> bool:
-        """Tell whether a node has units of a deployment otherwise than they stand."""
+        """Return whether a node's units differ from the unit statuses."""
         node = one.nodes[key].name
         here = {
             which: s.runs for which, s in one.unit_statuses.items() if one.plans[s.plan].unit(which[0]).node == node
@@ -217,5 +215,5 @@ class Poller:
 
 
 def _lasting(progress: Progress | None) -> Progress | None:
-    """Give a progress without the time, which passes anyway."""
+    """Return a progress without its time, which changes anyway."""
     return None if progress is None else replace(progress, seconds=0.0)

@@ -1,4 +1,4 @@
-"""The open ports of nodes, shared by all that one controller does."""
+"""The open ports of nodes, shared by all work of one controller."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headwater.plan.port import NodePort, OpenNode, TakeStamp
 
 
 class Ports:
-    """Opens the port of a node when it is first asked for, and anew when the node is described otherwise."""
+    """Opens a node's port at its first use, and again when the node's description changes."""
 
     def __init__(self, open_node: OpenNode, stamps: TakeStamp) -> None:
         self._open = open_node
@@ -19,11 +19,11 @@ class Ports:
         self._opening: dict[tuple[str, str], threading.Lock] = {}
 
     def of(self, plan: DeploymentPlan, node: str) -> NodePort:
-        """Give the port of a plan's node."""
+        """Return the port of a plan's node."""
         return self.to(plan.continuum.name, plan.continuum.node(node))
 
     def to(self, continuum: str, node: Node) -> NodePort:
-        """Give the port of a node; raise Unavailable where it cannot be reached."""
+        """Return the port of a node; raise Unavailable where it cannot be reached."""
         key = (continuum, node.name)
         found = self._ports.get(key)
         if found is None or found[0] != node:

@@ -1,4 +1,4 @@
-"""What the store gives: rows as values."""
+"""Rows of the store as values."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from headwater.plan.steps import CanarySettings, Step
 StepState = Literal["todo", "begun", "done", "dropped"]
 Outcome = Literal["done", "rolled back", "failed", "refused", "superseded"]
 DecisionState = Literal["nothing", "proposed", "rejected", "expired", "wanted", "watched", "kept", "undone", "failed"]
-"""There was nothing better; a person is asked; said no; is not wanted any more; the plan is wanted; it is in
-force and judged; it was good; it was worse and undone; it could not be carried out."""
+"""In order: no better plan found; waits for a person; a person said no; no longer wanted; stored as desired state;
+active and being judged; judged good; judged worse and undone; could not be executed."""
 OPEN: frozenset[DecisionState] = frozenset({"proposed", "wanted", "watched"})
-"""States of decisions of which more is to be heard."""
+"""States of decisions without an outcome yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DesiredState:
-    """One desired state of an entrance: a version of what is wanted of a deployment."""
+    """One version of a deployment's desired state."""
 
     deployment: Annotated[str, Hidden]
     version: int
@@ -35,19 +35,19 @@ class DesiredState:
 
     @property
     def generation(self) -> int:
-        """Number this plan among all of the deployment; a roll-back may take the number behind it."""
+        """Return the number of this plan in the deployment's history; its rollback may use the next number."""
         return 2 * self.version - 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentRecord:
-    """Where a deployment stands. ``active_plan`` is the plan whose names and epochs hold."""
+    """State of a deployment. ``active_plan`` is the plan whose names and epochs hold."""
 
     name: str
     version: int
-    """Of the newest desired state."""
+    """Version of the newest desired state."""
     observed_version: int
-    """The newest version that was brought to an end, good or bad."""
+    """The newest version with an outcome, good or bad."""
     phase: Phase
     active_plan: str | None
     message: str
@@ -64,7 +64,7 @@ class Change:
     goal: Goal
     plan: str | None
     before: Annotated[str | None, Hidden]
-    """The plan that ran when it began."""
+    """The active plan when the change began."""
     phase: Phase
     outcome: Outcome | None
     message: str
@@ -75,7 +75,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class JournalEntry:
-    """A step of a change, and how far it is."""
+    """A step of a change and its state."""
 
     number: int
     step: Step
@@ -83,12 +83,12 @@ class JournalEntry:
     note: str = ""
     begun: float | None = None
     ended: float | None = None
-    """When it was first tried and when it was done, in seconds since 1970."""
+    """First attempt and end of the step, in seconds since 1970."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something worth telling, in the order in which it happened."""
+    """Something that happened to a deployment; ids are in order of time."""
 
     id: int
     deployment: str
@@ -98,7 +98,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportRecord:
-    """What a node last said of a deployment, and why it cannot be asked now."""
+    """A node's last report of a deployment, and the error of the last poll."""
 
     node: str
     at: float
@@ -107,7 +107,7 @@ class ReportRecord:
 
 
 def whole(reports: Iterable[ReportRecord]) -> Progress:
-    """Put together what nodes said."""
+    """Join the progress of several nodes."""
     found = Progress(seconds=0.0)
     for zone in reports:
         found = found.joined(zone.progress) if zone.progress else found
@@ -116,7 +116,7 @@ def whole(reports: Iterable[ReportRecord]) -> Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """What all zones said of a deployment at a time (seconds since 1970)."""
+    """Progress of a deployment on all nodes at a time (seconds since 1970)."""
 
     at: float
     progress: Progress
@@ -124,12 +124,12 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """A decision on a deployment that was made on what was measured.
+    """A decision on a deployment, based on measurements.
 
-    ``trigger``: the limit, ``forecast ...``, ``gain`` or ``undo``; ``why``: in a sentence. ``plan``: what it
-    is for, ``before``: what was in force; ``version``: of the desired state that it led to. ``data``: the SLO, the
-    measurements, the alternatives with what was predicted of each. ``after``: what was measured when it was
-    judged, with the verdict. Both are JSON-able.
+    ``trigger``: the limit, ``forecast ...``, ``gain`` or ``undo``; ``why``: the reason, as a sentence. ``plan``: the
+    decided plan, ``before``: the plan active at that time; ``version``: the desired state it led to. ``data``: the SLO,
+    the measurements, the alternatives with their predictions. ``after``: the measurements when it was judged, and the
+    verdict. Both are JSON-able.
     """
 
     id: int
@@ -149,9 +149,9 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """Who acts on the store: ``holder`` is unique, ``label`` is for people; ``term`` counts the takings.
+    """The right to act on the store: ``holder`` is unique, ``label`` is for people; ``term`` counts acquisitions.
 
-    ``seconds``: after which another may take it that has seen no heartbeat meanwhile.
+    ``seconds``: time without a heartbeat after which another controller may take it.
     """
 
     holder: str

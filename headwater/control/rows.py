@@ -1,4 +1,4 @@
-"""Rows of the store: read into values, and written within a transaction that the caller holds."""
+"""Rows of the store: read into values, or written within the caller's transaction."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def change_of(row: Any) -> Change:
     """Read a change."""
     values = dict(row._mapping)
     baseline = values.pop("baseline")
-    measured = load_json(Progress, baseline, what="what was measured") if baseline else None
+    measured = load_json(Progress, baseline, what="measurements") if baseline else None
     return Change(**values, baseline=measured)
 
 
@@ -59,12 +59,12 @@ def decision_of(row: Any) -> Decision:
 
 
 def record_of(connection: Connection, name: str) -> Any:
-    """Give a deployment's row."""
+    """Return a deployment's row."""
     return connection.execute(select(t.deployments).where(t.deployments.c.name == name)).one()
 
 
 def keep_plan(connection: Connection, plan: DeploymentPlan) -> str:
-    """Store a plan, if it is not there, and give its id."""
+    """Store a plan if it is missing and return its id."""
     id_, continuum = plan_id(plan), continuum_id(plan.continuum)
     if connection.execute(select(t.plans.c.id).where(t.plans.c.id == id_)).first() is None:
         connection.execute(insert(t.plans).values(id=id_, document=json.dumps(stored_form(plan))))
@@ -84,7 +84,7 @@ def add_desired_state(
     *,
     after: int | None = None,
 ) -> int:
-    """Store a desired state and give its version; raise DeploymentError where the newest one is not ``after``."""
+    """Store a desired state and return its version; raise DeploymentError where the newest one is not ``after``."""
     now = time.time()
     record = connection.execute(select(t.deployments).where(t.deployments.c.name == name)).first()
     version = record.version + 1 if record else 1
@@ -92,7 +92,7 @@ def add_desired_state(
         raise DeploymentError(
             f"version {version - 1} was stored meanwhile",
             where=f"deployment '{name}'",
-            hint="look at what it changes, and apply again",
+            hint="look at its changes, and apply again",
         )
     if record is None:
         values = {"name": name, "version": 1, "observed_version": 0, "phase": "wanted", "message": ""}
@@ -114,15 +114,15 @@ def add_desired_state(
 
 
 def baseline_of(connection: Connection, name: str) -> str | None:
-    """Join what the zones last said into what a canary is held against."""
+    """Join the nodes' last reports into the baseline of a canary."""
     query = select(t.reports.c.progress).where(t.reports.c.deployment == name)
-    found = [load_json(Progress, p, what="what was measured") for (p,) in connection.execute(query) if p]
+    found = [load_json(Progress, p, what="measurements") for (p,) in connection.execute(query) if p]
     whole = Progress(seconds=0.0, units=tuple(u for p in found for u in p.units))
     return dump_json(whole).decode() if found else None
 
 
 def add_steps(connection: Connection, change: int, steps: Sequence[Step], *, first: int) -> None:
-    """Journal steps from a number on."""
+    """Append steps to the journal, numbered from ``first``."""
     rows = [
         {"change": change, "number": n, "step": dump_json(s).decode(), "state": "todo", "note": ""}
         for n, s in enumerate(steps, start=first)
@@ -132,7 +132,7 @@ def add_steps(connection: Connection, change: int, steps: Sequence[Step], *, fir
 
 
 def set_step(connection: Connection, change: int, number: int, state: StepState, note: str = "") -> None:
-    """Say how far a step is, and since when."""
+    """Set the state of a step, and its time."""
     where = and_(t.journal.c.change == change, t.journal.c.number == number)
     since = {"begun": "begun", "done": "ended"}.get(state)
     moment = {since: time.time()} if since else {}
@@ -140,7 +140,7 @@ def set_step(connection: Connection, change: int, number: int, state: StepState,
 
 
 def set_phase(connection: Connection, name: str, phase: Phase, message: str | None, **values: Any) -> None:
-    """Move a deployment to a phase, along a declared way."""
+    """Move a deployment to a phase; raise DeploymentError where no transition leads there."""
     now = record_of(connection, name).phase
     move(now, phase, where=f"deployment '{name}'")
     if message is not None:
@@ -151,7 +151,7 @@ def set_phase(connection: Connection, name: str, phase: Phase, message: str | No
 
 
 def set_unit_statuses(connection: Connection, name: str, unit_statuses: Mapping[Incarnation, UnitStatus]) -> None:
-    """Say where all units of a deployment stand."""
+    """Replace all unit statuses of a deployment."""
     connection.execute(delete(t.units).where(t.units.c.deployment == name))
     rows = [
         {

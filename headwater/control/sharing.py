@@ -1,8 +1,7 @@
-"""What the store keeps of shared dataflows: who submitted what to which pool, and what owners may do.
+"""Shared dataflows in the store: pools, submissions, owners and their rights.
 
-A submission takes effect with the version of its pool that brought it in, and ends with the one that takes it
-out: where such a version was refused or rolled back, it is as if nobody had asked. Of an owner's token only a
-hash is kept.
+A submission takes effect with the pool's version that added it, and ends with the version that removes it; a version
+that was refused or rolled back has no effect. Only a hash of an owner's token is stored.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from headwater.plan.model import DeploymentPlan
 from headwater.reuse.pool import Pool, Submission
 
 Right = Literal["read", "remove"]
-"""What one owner may do with the dataflows of another one."""
+"""A right of one owner to another owner's dataflows."""
 Role = Literal["viewer", "operator", "owner"]
-"""What somebody may do who comes with a token: look; act on deployments, too; submit dataflows, too."""
+"""Rights of a token's owner: read; act on deployments as well; submit dataflows as well."""
 ROLES: tuple[Role, ...] = ("viewer", "operator", "owner")
-"""Each may do what those before it may."""
+"""Each role includes the ones before it."""
 UNDONE = ("refused", "rolled back", "failed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnerLimits:
-    """What an owner may run at most; None: as much as there is room for.
+    """An owner's limits; None: no limit.
 
-    ``dataflows`` and ``operators`` are counted, ``cores`` is the owner's fair share of what is measured.
+    ``dataflows`` and ``operators`` are counted, ``cores`` is the owner's fair share of the measured load.
     """
 
     dataflows: int | None = None
@@ -49,7 +48,7 @@ class OwnerLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """Somebody who submits dataflows, or only looks. ``guarded``: whether a token has to be shown."""
+    """A person or program that submits dataflows, or only reads. ``guarded``: whether it has a token."""
 
     name: str
     guarded: bool
@@ -57,12 +56,12 @@ class Owner:
     role: Role = "owner"
 
     def may_act_as(self, role: Role) -> bool:
-        """Tell whether this one's role is at least another one."""
+        """Return whether the owner's role includes another role."""
         return ROLES.index(self.role) >= ROLES.index(role)
 
 
 class SharingReader(DatabaseReader):
-    """Pools, owners and rights, to look at."""
+    """Pools, owners and rights, to read."""
 
     def pools(self) -> tuple[str, ...]:
         """Name the pools that have ever held a dataflow."""
@@ -70,11 +69,11 @@ class SharingReader(DatabaseReader):
         return tuple(row.pool for row in found)
 
     def every_pool(self) -> tuple[Pool, ...]:
-        """Give all pools with the dataflows that are in them now."""
+        """Return all pools with their current dataflows."""
         return tuple(p for name in self.pools() if (p := self.pool(name)) is not None)
 
     def pool(self, name: str) -> Pool | None:
-        """Give a pool with the dataflows that are in it now; None where there never was one."""
+        """Return a pool with its current dataflows; None where there never was one."""
         own = t.submissions.c.pool == name
         found = self._all(select(t.submissions).where(own).order_by(t.submissions.c.id))
         if not found:
@@ -86,12 +85,12 @@ class SharingReader(DatabaseReader):
         return Pool(name, locations, tuple(_submission(row) for row in there))
 
     def names_used(self, pool: str) -> frozenset[str]:
-        """Give all names that operators of a pool's dataflow ever had."""
+        """Return all names that operators of a pool's dataflow ever had."""
         found = self._all(select(t.submissions.c.ids).where(t.submissions.c.pool == pool))
         return frozenset(shared for row in found for shared in json.loads(row.ids).values())
 
     def find_submission(self, name: str) -> tuple[Pool, Submission]:
-        """Give a dataflow that was submitted, and its pool; raise Missing where there is none."""
+        """Return a submitted dataflow and its pool; raise Missing where there is none."""
         names: list[str] = []
         for pool in self.every_pool():
             if name in pool:
@@ -104,23 +103,23 @@ class SharingReader(DatabaseReader):
         )
 
     def owner(self, name: str) -> Owner | None:
-        """Give what is known of an owner; None of one who needs no token and has no limits."""
+        """Return an owner's record; None for an owner without token and limits."""
         row = self._one(select(t.owners).where(t.owners.c.name == name))
         return None if row is None else _owner(row)
 
     def owners(self) -> tuple[Owner, ...]:
-        """Give all owners of whom something is known."""
+        """Return all owners that have a record."""
         return tuple(_owner(row) for row in self._all(select(t.owners).order_by(t.owners.c.name)))
 
     def is_owner(self, name: str, token: str | None) -> bool:
-        """Tell whether somebody may act for an owner: whoever shows the token, or anybody without one."""
+        """Return whether ``token`` is the owner's; True for any token where the owner has none."""
         row = self._one(select(t.owners.c.secret).where(t.owners.c.name == name))
         if row is None or row.secret is None:
             return True
         return token is not None and hmac.compare_digest(row.secret, _hashed(name, token))
 
     def owner_by(self, token: str) -> Owner | None:
-        """Give whose token it is; None where it is nobody's. It takes as long for any token."""
+        """Return the owner of a token; None for an unknown token. It takes equally long for any token."""
         found = None
         for row in self._all(select(t.owners).where(t.owners.c.secret.is_not(None))):
             if hmac.compare_digest(row.secret, _hashed(row.name, token)):
@@ -128,28 +127,28 @@ class SharingReader(DatabaseReader):
         return found
 
     def is_guarded(self) -> bool:
-        """Tell whether anybody has a token."""
+        """Return whether any owner has a token."""
         return self._one(select(t.owners.c.name).where(t.owners.c.secret.is_not(None)).limit(1)) is not None
 
     def may(self, who: str, what: Right, owner: str) -> bool:
-        """Tell whether one owner has a right to another one's dataflows."""
+        """Return whether one owner has a right to another owner's dataflows."""
         given = and_(t.rights.c.owner == owner, t.rights.c.other == who, t.rights.c.what == what)
         return who == owner or self._one(select(t.rights).where(given)) is not None
 
     def rights(self, owner: str) -> tuple[tuple[str, Right], ...]:
-        """Give who has which rights to an owner's dataflows."""
+        """Return the rights to an owner's dataflows, with their holders."""
         query = select(t.rights).where(t.rights.c.owner == owner).order_by(t.rights.c.other, t.rights.c.what)
         return tuple((row.other, row.what) for row in self._all(query))
 
 
 class Sharing(SharingReader, DatabaseWriter):
-    """Pools, owners and rights, to write to."""
+    """Pools, owners and rights, to write."""
 
     def keep_pool(self, pool: Pool, plan: DeploymentPlan | None, *, after: int) -> int:
-        """Store a pool as it is to be, and its plan as the wanted one; give the version.
+        """Store a pool's dataflows, and its plan as the desired state; return the version.
 
-        ``plan``: None where nothing is left to run. Raises DeploymentError where the newest version of the
-        deployment is not ``after``: somebody was quicker.
+        ``plan``: None where no dataflow is left. Raises DeploymentError where the newest version of the deployment is
+        not ``after``: another change came first.
         """
         with self._writing() as connection:
             plan_id = rows.keep_plan(connection, plan) if plan is not None else None
@@ -167,7 +166,7 @@ class Sharing(SharingReader, DatabaseWriter):
         return version
 
     def set_owner(self, name: str, limits: OwnerLimits, *, role: Role | None = None, token: bool = False) -> str | None:
-        """Set an owner's limits, and a role where one is given; with ``token`` make one, told this once."""
+        """Set an owner's limits, and the role where one is given; with ``token`` create and return a token."""
         given = secrets.token_urlsafe(24) if token else None
         values: dict[str, Any] = {"limits": dump_json(limits).decode()}
         if role is not None:
@@ -181,7 +180,7 @@ class Sharing(SharingReader, DatabaseWriter):
         return given
 
     def grant(self, owner: str, other: str, what: Right, *, given: bool = True) -> None:
-        """Give a right to an owner's dataflows to another one, or take it back."""
+        """Grant a right to an owner's dataflows to another owner, or revoke it."""
         mine = and_(t.rights.c.owner == owner, t.rights.c.other == other, t.rights.c.what == what)
         with self._writing() as connection:
             connection.execute(delete(t.rights).where(mine))

@@ -1,6 +1,6 @@
-"""A store read as a whole: few queries for all deployments, and only what is new.
+"""Read a whole store: few queries for all deployments, and only new rows.
 
-The caller remembers what it has read; here nothing is kept but the open store.
+The caller keeps the rows; this module keeps only the open store.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Key = tuple[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """A dataflow that is in a pool now: ``operators`` are their names in the shared dataflow."""
+    """A dataflow of a pool: ``operators`` are their names in the shared dataflow."""
 
     pool: str
     name: str
@@ -34,17 +34,17 @@ class Member:
 
 
 class Snapshot(StoreReader):
-    """A store to look at as a whole."""
+    """A store to read as a whole."""
 
     def sampled(self, since: float) -> tuple[Key, ...]:
-        """Name the samples of all deployments after a time, the oldest first."""
+        """Name the samples of all deployments since a time, the oldest first."""
         mine = and_(t.samples.c.deployment == t.deployments.c.name, t.samples.c.at >= since)
-        # From the deployments: their samples are found by key, where a search by time reads all there are.
+        # Join from the deployments: samples are found by key; a search by time would scan all of them.
         query = select(t.deployments.c.name, t.samples.c.at).select_from(t.deployments.join(t.samples, mine))
         return tuple(sorted(((name, at) for name, at in self._all(query)), key=lambda key: key[1]))
 
     def samples_at(self, keys: Collection[Key]) -> dict[Key, Sample]:
-        """Read some samples."""
+        """Return the samples with these keys."""
         if not keys:
             return {}
         least = min(at for _, at in keys)
@@ -58,13 +58,13 @@ class Snapshot(StoreReader):
         return found
 
     def heartbeat(self) -> tuple[tuple[str, str, float, str | None], ...]:
-        """Give deployment, zone, time and error of what every zone last said."""
+        """Return deployment, node, time and error of every node's last report."""
         column = t.reports.c
         query = select(column.deployment, column.zone, column.at, column.error)
         return tuple((name, zone, at, error) for name, zone, at, error in self._all(query))
 
     def report_of(self, name: str, zone: str) -> ReportRecord | None:
-        """Give what a zone last said of a deployment."""
+        """Return a node's last report of a deployment."""
         own = and_(t.reports.c.deployment == name, t.reports.c.zone == zone)
         row = self._one(select(t.reports).where(own))
         if row is None:
@@ -73,13 +73,13 @@ class Snapshot(StoreReader):
         return ReportRecord(node=zone, at=row.at, progress=progress, error=row.error)
 
     def last_changes(self) -> dict[str, Change]:
-        """Give the newest change of each deployment."""
+        """Return the newest change of each deployment."""
         newest = select(func.max(t.changes.c.id)).group_by(t.changes.c.deployment)
         found = self._all(select(t.changes).where(t.changes.c.id.in_(newest)))
         return {row.deployment: change_of(row) for row in found}
 
     def steps(self, changes: Collection[int]) -> dict[int, tuple[int, int]]:
-        """Count the steps of changes: those done, and all."""
+        """Count the steps of changes: done, and all."""
         if not changes:
             return {}
         own = and_(t.journal.c.change.in_(changes), t.journal.c.state != "dropped")
@@ -100,7 +100,7 @@ class Snapshot(StoreReader):
         return found
 
     def members(self) -> tuple[Member, ...]:
-        """Give the dataflows that are in pools now, in the order in which they came."""
+        """Return the dataflows of all pools, in order of submission."""
         column = t.submissions.c
         names = (column.pool, column.name, column.owner, column.ids, column.added, column.removed)
         found = self._all(select(*names).order_by(column.id))

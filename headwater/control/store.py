@@ -1,7 +1,7 @@
-"""The store: what is wanted, what was done, what was seen. Reading below, writing above.
+"""The store: desired states, the journal, and reports. Readers come first, writers below.
 
-Entrances only read, and write desired states. What the controller writes it writes under its lease, checked
-in the same transaction: of two controllers, one at most acts on a store.
+Faces only read, and write desired states. The controller writes under its lease, checked in the same transaction: at
+most one controller acts on a store.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from headwater.plan.steps import (
 
 NoStore = t.NoStore
 PLANS = 5000
-"""Plans that are remembered."""
+"""Number of plans in the cache."""
 __all__ = ["LeaseLost", "NoStore", "Store", "StoreReader"]
 
 
 class StoreReader(MemoryReader, SharingReader):
-    """A store to look at. Made by ``open``, which refuses a place where there is none."""
+    """A store opened to read. ``open`` refuses a URL without a store."""
 
     def __init__(self, store_url: str | Path) -> None:
         super().__init__(store_url)
@@ -63,12 +63,12 @@ class StoreReader(MemoryReader, SharingReader):
     # ------------------------------------------------------------ deployments
 
     def deployments(self) -> tuple[DeploymentRecord, ...]:
-        """Give all deployments, by name."""
+        """Return all deployments, by name."""
         found = self._all(select(t.deployments).order_by(t.deployments.c.name))
         return tuple(DeploymentRecord(**row._mapping) for row in found)
 
     def deployment(self, name: str) -> DeploymentRecord:
-        """Give one deployment, or raise Missing with the names there are."""
+        """Return a deployment; raise Missing with the known names where there is none."""
         found = self.find(name)
         if found is None:
             names = ", ".join(d.name for d in self.deployments()) or "none"
@@ -76,12 +76,12 @@ class StoreReader(MemoryReader, SharingReader):
         return found
 
     def find(self, name: str) -> DeploymentRecord | None:
-        """Give one deployment if it is there."""
+        """Return a deployment; None where there is none."""
         row = self._one(select(t.deployments).where(t.deployments.c.name == name))
         return None if row is None else DeploymentRecord(**row._mapping)
 
     def plan(self, id_: str) -> DeploymentPlan:
-        """Give a stored plan."""
+        """Return a stored plan."""
         found = self._plans.get(id_)
         if found is None:
             row = self._one(select(t.plans.c.document).where(t.plans.c.id == id_))
@@ -105,12 +105,12 @@ class StoreReader(MemoryReader, SharingReader):
         return found
 
     def active_plan(self, name: str) -> DeploymentPlan | None:
-        """Give the plan whose names and epochs hold; None before the first and after all is forgotten."""
+        """Return the active plan; None before the first change and after all is forgotten."""
         record = self.find(name)
         return self.plan(record.active_plan) if record and record.active_plan else None
 
     def desired(self, name: str, version: int | None = None) -> DesiredState:
-        """Give what is wanted of a deployment, now or in an older version."""
+        """Return the newest desired state of a deployment, or that of an older version."""
         version = self.deployment(name).version if version is None else version
         row = self._one(
             select(t.desired_states).where(
@@ -122,47 +122,47 @@ class StoreReader(MemoryReader, SharingReader):
         return rows.desired_state_of(row)
 
     def desired_states(self, name: str) -> tuple[DesiredState, ...]:
-        """Give all desired states for a deployment, the oldest first."""
+        """Return all desired states for a deployment, the oldest first."""
         query = (
             select(t.desired_states).where(t.desired_states.c.deployment == name).order_by(t.desired_states.c.version)
         )
         return tuple(rows.desired_state_of(row) for row in self._all(query))
 
     def unit_statuses(self, name: str) -> dict[Incarnation, UnitStatus]:
-        """Give where the units stand."""
+        """Return the unit statuses of a deployment."""
         found = self._all(select(t.units).where(t.units.c.deployment == name))
         return {(r.unit, r.tag, r.epoch): UnitStatus(plan=r.plan, runs=r.runs, sure=r.sure) for r in found}
 
     def plans_of(self, unit_statuses: UnitStatuses) -> dict[str, DeploymentPlan]:
-        """Give the plans that units stand by."""
+        """Return the plans that unit statuses refer to, by id."""
         return {s.plan: self.plan(s.plan) for s in unit_statuses.values()}
 
     # ------------------------------------------------------------ changes
 
     def change(self, name: str) -> Change | None:
-        """Give the change under way."""
+        """Return the change under way; None where there is none."""
         query = select(t.changes).where(and_(t.changes.c.deployment == name, t.changes.c.ended.is_(None)))
         row = self._one(query)
         return None if row is None else rows.change_of(row)
 
     def changes(self, name: str) -> tuple[Change, ...]:
-        """Give all changes, the oldest first."""
+        """Return all changes, the oldest first."""
         query = select(t.changes).where(t.changes.c.deployment == name).order_by(t.changes.c.id)
         return tuple(rows.change_of(row) for row in self._all(query))
 
     def journal(self, change: int) -> tuple[JournalEntry, ...]:
-        """Give the steps of a change, in order."""
+        """Return the steps of a change, in order."""
         found = self._all(select(t.journal).where(t.journal.c.change == change).order_by(t.journal.c.number))
         return tuple(rows.entry_of(row) for row in found)
 
     def next_steps(self, change: int, most: int = 16) -> tuple[JournalEntry, ...]:
-        """Give the first steps of a change that are not done."""
+        """Return the first steps of a change that are not done."""
         left = and_(t.journal.c.change == change, t.journal.c.state.in_(("todo", "begun")))
         found = self._all(select(t.journal).where(left).order_by(t.journal.c.number).limit(most))
         return tuple(rows.entry_of(row) for row in found)
 
     def events(self, name: str, *, after: int = 0, limit: int = 1000) -> tuple[Event, ...]:
-        """Give the newest events after a number, the oldest first."""
+        """Return the newest events after a number, the oldest first."""
         query = (
             select(t.events)
             .where(and_(t.events.c.deployment == name, t.events.c.id > after))
@@ -172,29 +172,29 @@ class StoreReader(MemoryReader, SharingReader):
         return tuple(Event(**row._mapping) for row in reversed(self._all(query)))
 
     def told(self, *, after: int, name: str | None = None, limit: int = 100) -> tuple[Event, ...]:
-        """Give the first events after a number, of one deployment or of all, in their order."""
+        """Return the first events after a number, of one deployment or of all, in order."""
         own = t.events.c.id > after if name is None else and_(t.events.c.id > after, t.events.c.deployment == name)
         found = self._all(select(t.events).where(own).order_by(t.events.c.id).limit(limit))
         return tuple(Event(**row._mapping) for row in found)
 
     def last_told(self) -> int:
-        """Give the number of the newest event; 0 before the first."""
+        """Return the number of the newest event; 0 before the first."""
         row = self._one(select(func.max(t.events.c.id).label("last")))
         return int(row.last or 0)
 
-    def unit_status(self, *, running: bool = False) -> set[str]:
-        """Name the deployments that have units on nodes, or those of them with units that run."""
+    def with_units(self, *, running: bool = False) -> set[str]:
+        """Name the deployments that have units on nodes; ``running``: only those with running units."""
         query = select(t.units.c.deployment).distinct()
         return {name for (name,) in self._all(query.where(t.units.c.runs) if running else query)}
 
     def pending(self) -> dict[str, int]:
-        """Give the deployments of which something is wanted that was not brought to an end, by version."""
+        """Return the newest version of each deployment whose newest desired state has no outcome yet."""
         column = t.deployments.c
         query = select(column.name, column.version).where(column.version > column.observed_version)
         return {name: version for name, version in self._all(query)}
 
     def reports(self, name: str) -> tuple[ReportRecord, ...]:
-        """Give what each node last said."""
+        """Return the nodes' last reports."""
         found = self._all(select(t.reports).where(t.reports.c.deployment == name).order_by(t.reports.c.zone))
         return tuple(
             ReportRecord(
@@ -208,7 +208,7 @@ class StoreReader(MemoryReader, SharingReader):
 
 
 class Store(StoreReader, Memory, Sharing):
-    """A store to write to; made where there is none."""
+    """A store opened to write; created where there is none."""
 
     # ------------------------------------------------------------ entrances
 
@@ -222,9 +222,9 @@ class Store(StoreReader, Memory, Sharing):
         canary: CanarySettings | None = None,
         after: int | None = None,
     ) -> int:
-        """Store a desired state and give its version. The controller does the rest.
+        """Store a desired state and return its version; the controller does the rest.
 
-        Raises DeploymentError where the newest version is not ``after``: somebody was quicker.
+        Raises DeploymentError where the newest version is not ``after``: another change came first.
         """
         options = {"reset_state": sorted(reset_state), "canary": vars(canary) if canary else None}
         with self._writing() as connection:
@@ -232,7 +232,7 @@ class Store(StoreReader, Memory, Sharing):
             return rows.add_desired_state(connection, name, goal, plan_id, options, after=after)
 
     def adopt(self, plan: DeploymentPlan, *, finished: bool) -> None:
-        """Take in a deployment that another version ran: as stopped, under the names of its plan."""
+        """Import a deployment that an older version of Headwater ran: as stopped, with the names of its plan."""
         name = plan.dataflow.name
         version = self.want(name, "finish" if finished else "stop")
         with self._writing() as connection:
@@ -254,7 +254,7 @@ class Store(StoreReader, Memory, Sharing):
         *,
         phase: Phase,
     ) -> int:
-        """Journal a change and its steps, and give its number."""
+        """Journal a change and its steps, and return its number."""
         now = time.time()
         with self._acting(holder) as connection:
             plan_id = rows.keep_plan(connection, plan) if plan is not None else None
@@ -273,7 +273,7 @@ class Store(StoreReader, Memory, Sharing):
         return number
 
     def refuse(self, holder: str, desired: DesiredState, plan: DeploymentPlan | None, message: str) -> None:
-        """Bring a desired state to its end that cannot be carried out; nothing was touched."""
+        """End a desired state that cannot be executed; nothing was changed."""
         number = self.begin_change(holder, desired, plan, (), phase="checking")
         change = next(c for c in self.changes(desired.deployment) if c.id == number)
         self.end_change(holder, change, "refused", phase="failed", message=message)
@@ -281,7 +281,7 @@ class Store(StoreReader, Memory, Sharing):
     def step_begun(
         self, holder: str, change: Change, number: int, unit_statuses: UnitStatuses, *, phase: Phase
     ) -> None:
-        """Note, before a step is carried out, that it may have been."""
+        """Record, before a step is executed, that it may have been."""
         with self._acting(holder) as connection:
             rows.set_step(connection, change.id, number, "begun")
             rows.set_unit_statuses(connection, change.deployment, unit_statuses)
@@ -292,14 +292,14 @@ class Store(StoreReader, Memory, Sharing):
     def step_done(
         self, holder: str, change: Change, number: int, unit_statuses: UnitStatuses, *, note: str = ""
     ) -> None:
-        """Note that a step is carried out."""
+        """Record that a step is done."""
         with self._acting(holder) as connection:
             rows.set_step(connection, change.id, number, "done", note)
             rows.set_unit_statuses(connection, change.deployment, unit_statuses)
             rows.set_phase(connection, change.deployment, change.phase, "")
 
     def step_waits(self, holder: str, change: Change, number: int, note: str) -> None:
-        """Note why a step is not carried out yet; tell it once."""
+        """Record why a step is not done yet, and add an event once."""
         with self._acting(holder) as connection:
             where = and_(t.journal.c.change == change.id, t.journal.c.number == number)
             if connection.execute(select(t.journal.c.note).where(where)).scalar() != note:
@@ -307,8 +307,8 @@ class Store(StoreReader, Memory, Sharing):
                 rows.set_phase(connection, change.deployment, change.phase, note)
                 rows.tell(connection, change.deployment, note)
 
-    def turn_back(self, holder: str, change: Change, plan: DeploymentPlan, steps: Sequence[Step], why: str) -> None:
-        """Drop the steps left of a change and journal those of its roll-back."""
+    def roll_back(self, holder: str, change: Change, plan: DeploymentPlan, steps: Sequence[Step], why: str) -> None:
+        """Drop the remaining steps of a change and journal those of its rollback."""
         with self._acting(holder) as connection:
             left = and_(t.journal.c.change == change.id, t.journal.c.state.in_(("todo", "begun")))
             connection.execute(update(t.journal).where(left).values(state="dropped"))
@@ -323,7 +323,7 @@ class Store(StoreReader, Memory, Sharing):
                 .values(plan=plan_id, phase="rolling_back", message=why)
             )
             rows.set_phase(connection, change.deployment, "rolling_back", why, active_plan=plan_id)
-            rows.tell(connection, change.deployment, f"going back to what ran: {why}")
+            rows.tell(connection, change.deployment, f"rolling back: {why}")
 
     def end_change(
         self,
@@ -336,7 +336,7 @@ class Store(StoreReader, Memory, Sharing):
         unit_statuses: UnitStatuses | None = None,
         active_plan: str | None = None,
     ) -> None:
-        """Bring a change to its end. ``active_plan`` is the plan that holds from now on."""
+        """End a change. ``active_plan`` is the plan that is active from now on."""
         with self._acting(holder) as connection:
             left = and_(t.journal.c.change == change.id, t.journal.c.state.in_(("todo", "begun")))
             connection.execute(update(t.journal).where(left).values(state="dropped"))
@@ -368,8 +368,7 @@ class Store(StoreReader, Memory, Sharing):
         reports: Mapping[str, Sequence[ReportRecord]] = MappingProxyType({}),
         samples: Mapping[str, Progress] = MappingProxyType({}),
     ) -> None:
-        """Keep reports of nodes, and a sample of each deployment; a node that cannot be asked keeps its last
-        progress."""
+        """Store reports of nodes and a sample per deployment; an unreachable node keeps its last progress."""
         with self._acting(holder) as connection:
             for deployment, found in reports.items():
                 for report in found:
@@ -378,7 +377,7 @@ class Store(StoreReader, Memory, Sharing):
                 keep_sample(connection, deployment, at, progress)
 
     def clear_reports(self, holder: str, deployment: str, keep: frozenset[str]) -> None:
-        """Drop what nodes said that have no part in the deployment any more."""
+        """Delete reports of nodes that no longer take part in the deployment."""
         with self._acting(holder) as connection:
             gone = and_(t.reports.c.deployment == deployment, t.reports.c.zone.not_in(keep))
             connection.execute(delete(t.reports).where(gone))

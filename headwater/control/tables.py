@@ -1,4 +1,4 @@
-"""The store's tables, and how a database is opened: SQLite by default, PostgreSQL by URL."""
+"""The store's tables, and how to open a database: SQLite by default, PostgreSQL by URL."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ from sqlalchemy.schema import CreateColumn
 from headwater.core.errors import DeploymentError, Missing, Unavailable
 
 STORE = "HEADWATER_STORE"
-"""The environment variable that names the store."""
+"""The environment variable with the store's URL."""
 STANDSTILL_SECONDS = 15
-"""After which PostgreSQL ends a transaction in which nothing happens; SQLite has no such limit."""
+"""Seconds after which PostgreSQL ends an idle transaction; SQLite has no such limit."""
 HOME = Path(".headwater")
-"""Where agents of this machine are kept, and the store where no other is named."""
+"""Directory of this machine's agents, and of the store where no other is named."""
 
 SCHEMA = 7
 UPGRADED = frozenset({2, 3, 4, 5, 6})
-"""Versions that are brought up to date: see ``headwater.control.migrate``."""
+"""Versions that can be migrated: see ``headwater.control.migrate``."""
 SYNCHRONOUS = "FULL"
-"""SQLite's word for how sure a commit is: this one outlives a power cut."""
+"""SQLite's durability of a commit: this level survives a power cut."""
 WRITES = "headwater_writes"
-"""The option of connections that write: in SQLite they wait for each other from the start."""
+"""Option of connections that write: in SQLite they wait for each other from the start."""
 
 LOCK = 4856170231
-"""The advisory lock by which writers wait for each other in PostgreSQL, as they do in SQLite."""
+"""The advisory lock that serializes writers in PostgreSQL, as in SQLite."""
 
 metadata = MetaData()
 
@@ -223,16 +223,16 @@ nodes = Table(
 
 
 class NoStore(Missing):
-    """There is no store where one was looked for."""
+    """The store does not exist."""
 
 
 def resolved_url(given: str | None) -> str:
-    """Give the path or URL of the store: as given, from the environment, or the usual one."""
+    """Return the store URL or path: the given one, the environment's, or the default."""
     return given or os.environ.get(STORE) or str(HOME / "headwater.db")
 
 
 def url_of(store_url: str | Path) -> URL:
-    """Read a path or a database URL."""
+    """Parse a path or a database URL."""
     given = str(store_url)
     if "://" not in given:
         return URL.create("sqlite", database=given)
@@ -254,14 +254,14 @@ def url_of(store_url: str | Path) -> URL:
 
 
 def shown(url: URL) -> str:
-    """Name a database for messages: a path or a URL, never with its password."""
+    """Return a database's path or URL for messages, without its password."""
     if url.get_backend_name() == "sqlite":
         return url.database or "memory"
     return url.set(query={}).render_as_string(hide_password=True)
 
 
 def open_engine(url: URL) -> Engine:
-    """Make the engine; nothing is connected yet."""
+    """Create the engine; nothing is connected yet."""
     try:
         engine = create_engine(url, pool_pre_ping=True, hide_parameters=True)
     except (ImportError, NoSuchModuleError) as error:
@@ -279,7 +279,7 @@ def open_engine(url: URL) -> Engine:
 
 
 def _limit_transactions(connection: Any, record: object) -> None:
-    """Let the database end a transaction whose process stands still: it would hold up every other writer."""
+    """Make the database end idle transactions: they would block every other writer."""
     with connection.cursor() as cursor:
         cursor.execute(f"SET idle_in_transaction_session_timeout = '{STANDSTILL_SECONDS}s'")
     connection.commit()
@@ -300,7 +300,7 @@ def _on_begin(connection: Connection) -> None:
 
 @contextlib.contextmanager
 def writing(engine: Engine, *, where: str) -> Iterator[Connection]:
-    """A transaction that waits for others to end before it begins."""
+    """Open a transaction that waits for other writers before it begins."""
     with reachable(where), engine.execution_options(**{WRITES: True}).begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text(f"SELECT pg_advisory_xact_lock({LOCK})"))
@@ -308,7 +308,7 @@ def writing(engine: Engine, *, where: str) -> Iterator[Connection]:
 
 
 def create_tables(connection: Connection, *, where: str) -> None:
-    """Make the tables where there are none, and what an older version lacks; refuse other versions."""
+    """Create missing tables, and migrate an older version; refuse other versions."""
     if not inspect(connection).has_table(meta.name):
         metadata.create_all(connection)
         connection.execute(insert(meta).values(schema=SCHEMA, id=str(uuid.uuid4())))
@@ -316,7 +316,7 @@ def create_tables(connection: Connection, *, where: str) -> None:
         if inspect(connection).has_table(leases.name):
             _refuse_while_held(connection, where=where)
             if not _has(connection, leases, "term"):
-                leases.drop(connection)  # its next holder begins with a term
+                leases.drop(connection)  # its next holder starts a new term
         _rename(connection)
         metadata.create_all(connection)
         for table, column in ((owners, owners.c.role), (meta, meta.c.id)):
@@ -344,7 +344,7 @@ def _refuse_while_held(connection: Connection, *, where: str) -> None:
 
 
 def _rename(connection: Connection) -> None:
-    """Give tables and columns of older versions their names of today."""
+    """Rename tables and columns of older versions."""
     if inspect(connection).has_table("headwater_wishes"):
         connection.exec_driver_sql(f"ALTER TABLE headwater_wishes RENAME TO {desired_states.name}")
     for former, now in (("dealt", "observed_version"), ("base", "active_plan")):
@@ -357,25 +357,25 @@ def _has(connection: Connection, table: Table, column: str) -> bool:
 
 
 def is_older(connection: Connection, *, where: str) -> bool:
-    """Tell whether a store wants tables; refuse a database that is none, or one of another version."""
+    """Return whether a store needs a migration; refuse a database that is not a store, or has another version."""
     if not inspect(connection).has_table(meta.name):
-        raise NoStore("no store here", where=where, hint="`headwater apply` makes one")
+        raise NoStore("no store here", where=where, hint="`headwater apply` creates one")
     found = connection.execute(select(meta.c.schema)).scalar()
     if found != SCHEMA and found not in UPGRADED:
         raise DeploymentError(
             f"a store of version {found}",
             where=where,
-            hint=f"this version of Headwater reads version {SCHEMA}: use the one that made it",
+            hint=f"this version of Headwater reads version {SCHEMA}: use the version that created the store",
         )
     return found in UPGRADED
 
 
 @contextlib.contextmanager
 def reachable(where: str) -> Iterator[None]:
-    """Turn errors of the database into ours, without what they may tell of the connection."""
+    """Turn database errors into HeadwaterErrors, without the details of the connection."""
     try:
         yield
-    except (OperationalError, InternalError) as error:  # PostgreSQL ends transactions that stand still
+    except (OperationalError, InternalError) as error:  # PostgreSQL ends idle transactions
         raise Unavailable(
             f"the store cannot be used: {_short(error)}",
             where=where,
@@ -383,7 +383,7 @@ def reachable(where: str) -> Iterator[None]:
         ) from None
     except DatabaseError as error:
         raise DeploymentError(
-            f"the store refuses: {_short(error)}", where=where, hint="give the --store of Headwater"
+            f"the store rejects the query: {_short(error)}", where=where, hint="give the --store of Headwater"
         ) from None
 
 

@@ -1,1 +1,1 @@
-"""What a terminal shows: values in, rich's renderables out; each module is of one concern."""
+"""Terminal output: values in, rich renderables out; one concern per module."""

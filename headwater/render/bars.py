@@ -9,7 +9,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def bar(share: float) -> str:
-    """Draw a share of the whole as a bar; what is more than all of it is full.
+    """Draw a share as a bar; more than the whole is a full bar.
 
     >>> "".join(map(bar, (0.0, 0.5, 1.0, float("inf"))))
     '▁▄██'
@@ -18,7 +18,7 @@ def bar(share: float) -> str:
 
 
 def course(values: Iterable[float | None]) -> str:
-    """Draw values over time, by the highest; a gap for what is not known.
+    """Draw values over time, scaled to the highest; a gap for unknown values.
 
     >>> course([1.0, None, 2.0])
     '▄ █'
@@ -29,7 +29,7 @@ def course(values: Iterable[float | None]) -> str:
 
 
 def stretches(values: Sequence[float], most: int) -> list[float]:
-    """Give the highest of each of at most so many stretches of many values.
+    """Return the highest value of each of at most ``most`` stretches of the values.
 
     >>> stretches([1.0, 5.0, 2.0], 2)
     [5.0, 2.0]

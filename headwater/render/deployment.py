@@ -1,4 +1,4 @@
-"""Plans, progress and errors as a terminal shows them; computes nothing and knows no Spark."""
+"""Terminal output of plans, progress and errors; computes nothing and does not import Spark."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STATUS_STYLE: Mapping[str, str] = {
 
 
 def plan_view(plan: DeploymentPlan) -> RenderableType:
-    """Show a plan: the tree of zones with their units, then what crosses each link, then warnings."""
+    """Show a plan: the tree of zones with their units, the channels over each link, and warnings."""
     parts: list[RenderableType] = [_zone_tree(plan), Text(""), *_crossings(plan)]
     inside = [c for c in plan.channels if any(not links for links in c.routes.values())]
     if inside:
@@ -131,7 +131,7 @@ _ACTION_STYLE: Mapping[str, str] = {
 
 
 def change_view(name: str, diff: PlanDiff, words: Iterable[str]) -> RenderableType:
-    """Show what applying a plan would change: a table of units, then the steps in words."""
+    """Show the changes of applying a plan: a table of units, then the steps in words."""
     changed = diff.changed
     same = len(diff.units) - len(changed)
     parts: list[RenderableType] = [Text(f"{name}: {len(changed)} units change, {same} stay as they are", style="bold")]
@@ -148,7 +148,7 @@ def change_view(name: str, diff: PlanDiff, words: Iterable[str]) -> RenderableTy
 
 
 def status_view(status: Status) -> RenderableType:
-    """Show a stored deployment: its phase, a change under way, its units, zones that do not answer."""
+    """Show a stored deployment: its phase, a change under way, its units, and silent zones."""
     change = status.change
     parts: list[RenderableType] = [
         Text.assemble((status.name, "bold"), f"  version {status.version}  ", (status.phase, PHASE_STYLE[status.phase]))
@@ -158,7 +158,7 @@ def status_view(status: Status) -> RenderableType:
     if status.message:
         parts.append(Text(f"  {status.message}", style="yellow"))
     if status.controller is None:
-        parts.append(Text("  nobody acts on the store: `headwater up` does", style="yellow"))
+        parts.append(Text("  no controller acts on the store: start one with `headwater up`", style="yellow"))
     parts += _slo_lines(status)
     if status.units:
         parts.append(_unit_table(status.units))
@@ -171,7 +171,7 @@ def status_view(status: Status) -> RenderableType:
 
 
 def _slo_lines(status: Status) -> Iterator[Text]:
-    """Say whether the SLO is kept, who decides, and which decisions are open."""
+    """Show whether the SLO is kept, its mode, and the open decisions."""
     if status.slo is None:
         return
     measured, most = status.measured, status.slo.max_latency
@@ -244,20 +244,20 @@ def _unit_table(units: Iterable[UnitProgress]) -> Table:
 
 
 def _buffers(progress: Progress) -> Iterator[Text]:
-    """Say of channels that fill up, or that nobody can read now, how long there is room."""
+    """Describe channels that fill up or cannot be read now, and how long there is room."""
     down = {link.link.rpartition("-")[0] for link in progress.links if link.up is False}
     for channel in progress.channels:
         zone = channel.channel.rpartition("@")[2]
         lasts = channel.lasts_s if channel.lasts_s is not None else channel.would_last()
         if lasts is None or (zone not in down and channel.lasts_s is None):
             continue
-        room = f"{format_size(channel.unread_bytes)} of {format_size(channel.limit_bytes or 0)} wait"
+        room = f"{format_size(channel.unread_bytes)} of {format_size(channel.limit_bytes or 0)} unread"
         cut = ", its link is down" if zone in down else ""
         yield Text(f"{channel.channel}: {room}{cut}; lasts {span(lasts)} at this rate", style="yellow")
 
 
 def span(seconds: float) -> str:
-    """Write how long something lasts, as people say it.
+    """Format a duration for people.
 
     >>> span(11520.0), span(45.0)
     ('3.2 h', '45 s')
@@ -284,7 +284,7 @@ def _link_table(links: Iterable[LinkProgress]) -> Table:
 
 
 def progress_line(progress: Progress) -> str:
-    """Sum a deployment up in one plain line, for logs."""
+    """Return a deployment's totals in one plain line, for logs."""
     states: dict[str, int] = {}
     for unit in progress.units:
         states[unit.status] = states.get(unit.status, 0) + 1
@@ -312,7 +312,7 @@ def _number(value: float | None) -> str:
 
 
 def print_error(error: HeadwaterError, console: Console) -> None:
-    """Print what is wrong, where, and what to do; each member of a list for itself."""
+    """Print what is wrong, where, and what to do; each member of an error list separately."""
     if isinstance(error, ErrorList):
         for member in error.errors:
             print_error(member, console)

@@ -1,4 +1,4 @@
-"""Metrics and decisions as a terminal shows them; computes nothing."""
+"""Terminal output of metrics and decisions; computes nothing."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from headwater.control.records import Decision
 from headwater.core.errors import HeadwaterError
 from headwater.core.jsonform import load
 from headwater.core.quantity import format_duration, format_size
+from headwater.render import figures
 from headwater.render.bars import course
 
 # ---------------------------------------------------------------- metrics
@@ -26,7 +27,7 @@ from headwater.render.bars import course
 def metrics_view(name: str, found: Metrics) -> RenderableType:
     """Show units and their operators, hosts, links, and the course of rate and latency."""
     if found.since is None or found.until is None:
-        return Text(f"{name}: nothing was measured yet; `headwater up` does")
+        return Text(f"{name}: nothing was measured yet; start `headwater up`")
     over = format_duration(round(found.until - found.since, 1))
     title = Text(f"{name}, over the last {over}", style="bold")
     parts: list[RenderableType] = [title, _rows(found.units), Text(""), _times(found.units)]
@@ -46,7 +47,7 @@ def _rows(units: Sequence[UnitMetrics]) -> Table:
             Text(unit.unit),
             Text(unit.status),
             *_flow(unit),
-            _time(unit.cpu_s_per_row),
+            figures.duration(unit.cpu_s_per_row),
             "-" if unit.lag is None else f"{unit.lag:,}",
         )
         for operator in unit.operators:
@@ -56,7 +57,7 @@ def _rows(units: Sequence[UnitMetrics]) -> Table:
 
 
 def _flow(one: UnitMetrics | OperatorMetrics) -> tuple[str, str, str]:
-    return _rate(one.rows_in_per_s), _rate(one.rows_out_per_s), _plain(one.selectivity)
+    return figures.rate(one.rows_in_per_s), figures.rate(one.rows_out_per_s), _plain(one.selectivity)
 
 
 def _times(units: Sequence[UnitMetrics]) -> Table:
@@ -66,9 +67,9 @@ def _times(units: Sequence[UnitMetrics]) -> Table:
     for unit in units:
         table.add_row(
             Text(unit.unit),
-            _time(unit.batch_s),
+            figures.duration(unit.batch_s),
             _percent(unit.busy),
-            *map(_time, (unit.latency_p50_s, unit.latency_p95_s, unit.oldest_s)),
+            *map(figures.duration, (unit.latency_p50_s, unit.latency_p95_s, unit.oldest_s)),
             f"{unit.state_rows:,} rows, {format_size(unit.state_bytes)}" if unit.state_rows else "-",
         )
     return table
@@ -93,16 +94,19 @@ def _links(links: Sequence[LinkMetrics]) -> Table:
         up = {True: Text("up", style="green"), False: Text("down", style="bold red"), None: Text("-")}
         table.add_row(
             Text(link.link),
-            *map(_size, (link.bytes_per_s, link.came_bytes_per_s, link.capacity_bytes_per_s)),
-            _time(link.delay_s),
+            *map(figures.size, (link.bytes_per_s, link.came_bytes_per_s, link.capacity_bytes_per_s)),
+            figures.duration(link.delay_s),
             up[link.up],
         )
     return table
 
 
 def _courses(moments: Sequence[Moment]) -> Iterator[Text]:
-    """Draw the course of rate and latency, with the least, the most and the last of each."""
-    for label, key, write in (("Rows/s read", "rows_per_s", _rate), ("Latency p95", "latency_s", _time)):
+    """Draw the course of rate and latency, with the lowest, highest and newest value of each."""
+    for label, key, write in (
+        ("Rows/s read", "rows_per_s", figures.rate),
+        ("Latency p95", "latency_s", figures.duration),
+    ):
         values = [getattr(m, key) for m in moments]
         known = [v for v in values if v is not None]
         if known:
@@ -114,8 +118,12 @@ def _courses(moments: Sequence[Moment]) -> Iterator[Text]:
 
 
 def model_view(name: str, kinds: Mapping[str, Sequence[Compared]]) -> RenderableType:
-    """Hold what was predicted of a deployment against what is measured."""
-    shown: Mapping[str, Callable[[float | None], str]] = {"latency": _time, "load": _percent, "bytes": _size}
+    """Show predictions beside measurements of a deployment."""
+    shown: Mapping[str, Callable[[float | None], str]] = {
+        "latency": figures.duration,
+        "load": _percent,
+        "bytes": figures.size,
+    }
     table = _table("", "Predicted", "Measured", "Error")
     for kind, pairs in kinds.items():
         for pair in pairs:
@@ -129,13 +137,13 @@ def model_view(name: str, kinds: Mapping[str, Sequence[Compared]]) -> Renderable
 
 
 def decision_line(decision: Decision) -> str:
-    """Say in a line what was decided and what became of it."""
+    """Describe a decision and its outcome in a line."""
     version = f", version {decision.version}" if decision.version is not None else ""
     return f"decision {decision.id}: {decision.why}: {decision.state}{version}"
 
 
 def decision_view(decision: Decision) -> RenderableType:
-    """Show a decision: the SLO and measured, what could have been done, and what happened after."""
+    """Show a decision: the SLO, the measurements, the alternatives, and the outcome."""
     data = decision.data
     parts: list[RenderableType] = [
         Text(f"decision {decision.id} on {decision.deployment}: {decision.state}", style="bold"),
@@ -143,7 +151,7 @@ def decision_view(decision: Decision) -> RenderableType:
         Text(decision.why),
         Text(""),
     ]
-    if words := _slo(data.get("slo") or data.get("promise")):  # as older versions stored it
+    if words := _slo(data.get("slo") or data.get("promise")):  # the form of older versions
         parts.append(Text(f"SLO: {words}"))
     parts += [Text(f"{label}: {text}") for label, text in _measured(_mapping(data.get("measured")))]
     if rates := _rates(_mapping(_mapping(data.get("forecast")).get("rates"))):
@@ -167,12 +175,12 @@ def _measured(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     said = []
     if (p95 := _number(found.get("latency_s"))) is not None:
         p50 = _number(found.get("latency_p50_s"))
-        half = "" if p50 is None else f", p50 {_time(p50)}"
-        said.append(f"latency p95 {_time(p95)}{half}")
+        half = "" if p50 is None else f", p50 {figures.duration(p50)}"
+        said.append(f"latency p95 {figures.duration(p95)}{half}")
     if oldest := _number(found.get("oldest_s")):
-        said.append(f"the oldest row waits for {_time(oldest)}")
+        said.append(f"the oldest row waits for {figures.duration(oldest)}")
     if (bandwidth := _number(found.get("bandwidth_bytes_per_s"))) is not None:
-        said.append(f"{_size(bandwidth)}/s into the top layer")
+        said.append(f"{figures.size(bandwidth)}/s into the top layer")
     if cost := _number(found.get("cost")):
         said.append(f"cost {_plain(cost)}")
     if said:
@@ -182,12 +190,12 @@ def _measured(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if rates := _rates(_mapping(found.get("rates"))):
         yield "rates", rates
     links = {name: _number(v) for name, v in _mapping(found.get("capacity")).items()}
-    if known := [f"{name} {_size(v)}/s" for name, v in links.items() if v is not None]:
+    if known := [f"{name} {figures.size(v)}/s" for name, v in links.items() if v is not None]:
         yield "links bear", ", ".join(known)
 
 
 def options_view(data: Mapping[str, Any], *, unchosen: str) -> list[RenderableType]:
-    """Tabulate what runs and what could run instead; the chosen one is marked."""
+    """Tabulate the active plan and its alternatives; the chosen one is marked."""
     others = data.get("alternatives")
     current, chosen = _mapping(data.get("current")), data.get("chosen")
     rows = [("as it is", current)] if current else []
@@ -205,9 +213,9 @@ def options_view(data: Mapping[str, Any], *, unchosen: str) -> list[RenderableTy
         table.add_row(
             "->" if taken else "",
             Text(name, style="bold" if taken else ""),
-            _time(_number(option.get("latency_s")), "without end" if "latency_s" in option else "-"),
+            figures.duration(_number(option.get("latency_s")), "without end" if "latency_s" in option else "-"),
             _percent(max((v for v in loads if v is not None), default=None)),
-            "-" if bandwidth is None else f"{_size(bandwidth)}/s",
+            "-" if bandwidth is None else f"{figures.size(bandwidth)}/s",
             _plain(_number(option.get("cost"))),
             "-" if moved is None else f"{moved:.0f}",
         )
@@ -229,7 +237,7 @@ def _after(decision: Decision) -> Iterator[Text]:
     yield Text(f"{clock(decision.updated)}, {decision.state}" + (f": {said}" if said else ""), style=style)
     yield from (Text(f"{label} after it: {found}") for label, found in _measured(after))
     if (out := _number(after.get("seconds_out"))) is not None:
-        yield Text(f"limits were broken for {_time(out)}")
+        yield Text(f"limits were broken for {figures.duration(out)}")
 
 
 # ---------------------------------------------------------------- figures
@@ -250,10 +258,6 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _rate(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
-
-
 def _plain(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
 
@@ -262,23 +266,15 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
 
 
-def _time(value: float | None, otherwise: str = "-") -> str:
-    return otherwise if value is None else format_duration(value)
-
-
-def _size(value: float | None) -> str:
-    return "-" if value is None else format_size(round(value))
-
-
 def _shares(loads: Any) -> str:
     known = {host: _number(share) for host, share in _mapping(loads).items()}
     return ", ".join(f"{host} {share:.0%}" for host, share in known.items() if share is not None)
 
 
 def _rates(rates: Mapping[str, Any]) -> str:
-    """Write rows/s by source and location."""
+    """Format rows/s by source and location."""
     found = [
-        f"{source}{'' if place == '*' else f' at {place}'} {_rate(rate)} rows/s"
+        f"{source}{'' if place == '*' else f' at {place}'} {figures.rate(rate)} rows/s"
         for source, own in rates.items()
         for place, rate in ((x, _number(y)) for x, y in _mapping(own).items())
         if rate is not None

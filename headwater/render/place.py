@@ -1,4 +1,4 @@
-"""Predictions of placements as a terminal shows them; computes nothing."""
+"""Terminal output of predictions for placements; computes nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headwater.plan.place import LimitCheck, Prediction
 
 
 def prediction_view(found: Prediction) -> RenderableType:
-    """Show where operators are, and what the model says of latency, load and links."""
+    """Show the places of operators, and the predicted latency, load and links."""
     layers: dict[str, list[str]] = {}
     for operator, layer in found.layers.items():
         layers.setdefault(layer, []).append(operator)
@@ -46,7 +46,7 @@ def prediction_view(found: Prediction) -> RenderableType:
 
 
 def limit_lines(check: LimitCheck) -> list[RenderableType]:
-    """Show what a scheduler's choice comes to beside its limits."""
+    """Show a scheduler's choice beside its limits."""
     limits = check.limits
     rows = (
         ("response time", _time(check.response), limits.max_latency, format_duration(limits.max_latency)),
@@ -75,7 +75,7 @@ def _summary(found: Prediction) -> str:
 
 
 def comparison_view(found: Mapping[str, Prediction | HeadwaterError], chosen: Mapping[str, str]) -> RenderableType:
-    """Show how each strategy would do, and which operators it puts elsewhere than those chosen."""
+    """Show each strategy's predictions, and the operators it places differently."""
     table = _table("Strategy", "Latency", "Most loaded host", "Bytes/s over links", "Elsewhere")
     for strategy, outcome in found.items():
         if isinstance(outcome, HeadwaterError):
@@ -95,7 +95,7 @@ def comparison_view(found: Mapping[str, Prediction | HeadwaterError], chosen: Ma
 
 
 def _time(seconds: float) -> str:
-    return format_duration(seconds) if math.isfinite(seconds) else "grows for ever"
+    return format_duration(seconds) if math.isfinite(seconds) else "grows without bound"
 
 
 def _some(names: Sequence[str], most: int = 4) -> str:

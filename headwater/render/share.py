@@ -1,4 +1,4 @@
-"""Views of what is shared: pools and their dataflows, and who pays for what."""
+"""Terminal output of pools and the costs of their dataflows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pool_view(pool: PoolOutline) -> Table:
 
 
 def costs_view(pool: str, accounts: Sequence[Account]) -> Table:
-    """Draw who pays for what in a pool, dataflow by dataflow and owner by owner."""
+    """Draw the costs of a pool, dataflow by dataflow and owner by owner."""
     table = Table(title=f"{pool}: cores", title_justify="left", box=None)
     for name in ("dataflow", "owner", "fair share", "alone", "saved"):
         table.add_column(name, justify="left" if name in ("dataflow", "owner") else "right")
@@ -40,7 +40,7 @@ def costs_view(pool: str, accounts: Sequence[Account]) -> Table:
 
 
 def by_owner(accounts: Sequence[Account]) -> Mapping[str, tuple[float, float]]:
-    """Add up fair shares and what it would cost alone, by owner."""
+    """Sum fair shares and the costs without sharing, by owner."""
     found: dict[str, tuple[float, float]] = {}
     for one in accounts:
         shared, alone = found.get(one.owner, (0.0, 0.0))

@@ -1,4 +1,4 @@
-"""Replays of rates as a terminal, a file or a machine sees them."""
+"""Replays of rates for a terminal, a file or a program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WIDEST = 60
 
 
 def simulation_view(found: Mapping[str, Sequence[Score]], limits: Limits) -> RenderableType:
-    """Show what came of each strategy's decisions, and its response times as they went."""
+    """Show the results of each strategy's decisions, and its response times over time."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("Strategy", no_wrap=True)
     for name in ("Success", "RU", "Late", "Wide", "Full", "Moved", "Decision", "At most"):
@@ -50,7 +50,7 @@ def _most(limits: Limits) -> str:
 
 
 def _course(scores: Sequence[Score], limits: Limits) -> Text:
-    """Draw response times; of many steps, the worst of each stretch."""
+    """Draw response times; of many steps, the highest of each stretch."""
     worst = stretches([s.latency for s in scores], _WIDEST)
     finite = [w for w in worst if math.isfinite(w)]
     top = limits.max_latency if math.isfinite(limits.max_latency) else max(finite, default=1.0)

@@ -1,4 +1,4 @@
-"""One look at everything as a terminal shows it: deployments, zones and links, the busiest first."""
+"""Terminal view of everything: deployments, zones and links, the busiest first."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from rich.table import Table
 from rich.text import Text
 
 from headwater.app.view import DeploymentSeen, HostSeen, LinkSeen, View, ZoneSeen
-from headwater.core.quantity import format_duration, format_size
+from headwater.core.quantity import format_duration
+from headwater.render import figures
 from headwater.render.deployment import PHASE_STYLE, span
 
 Order = Literal["name", "rate", "lag", "latency", "cores"]
 KEYS: Mapping[str, Order] = {"n": "name", "r": "rate", "l": "lag", "p": "latency", "c": "cores"}
-"""What is typed to sort otherwise."""
+"""Keys that change the order."""
 
 _FULL = 0.8
-"""From this share on, a host or a link is shown as nearly full."""
+"""Share from which a host or link is shown as nearly full."""
 _SILENT = 15.0
-"""Seconds after which it is said how long a zone has said nothing."""
+"""Seconds of silence after which a zone's age is shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Top:
-    """A view, sorted, with as many rows as fit: ``rows`` of each table at most, or a screen's ``height``."""
+    """A sorted view with as many rows as fit: ``rows`` per table at most, or a screen's ``height``."""
 
     view: View
     order: Order = "name"
     rows: int | None = None
     height: int | None = None
     typed: bool = False
-    """Whether keys are read, so that it is worth while to name them."""
+    """Whether keys are read, so that they are shown."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         head = list(_head(self.view, self.order, typed=self.typed))
@@ -42,7 +43,7 @@ class Top:
         most = [len(t.rows) if self.rows is None else min(self.rows, len(t.rows)) for t in tables]
         if self.height is not None:
             lines = sum(len(console.render_lines(line, options, pad=False)) for line in head)
-            # Each table has an empty line, its columns' names, and a line that says what is left out.
+            # Each table has an empty line, a header, and a line that counts the omitted rows.
             most = shares(self.height - lines - 3 * len(tables), most)
         yield from head
         for part, count in zip(tables, most, strict=True):
@@ -65,7 +66,7 @@ class Top:
             _Part(
                 what="zones",
                 columns=("Zone", "Layer"),
-                figures=("Units", "Rows/s", "Lag", "Cores", "Of", "Load", "Heard"),
+                figures=("Units", "Rows/s", "Lag", "Cores", "Of", "Load", "Report"),
                 rows=[_zone(z, view.at) for z in _zones(view, self.order)],
             ),
             _Part(
@@ -78,7 +79,7 @@ class Top:
 
 
 def shares(room: int, wanted: Sequence[int]) -> list[int]:
-    """Share out lines: nobody gets more than is wanted, and what one leaves goes to the others.
+    """Divide lines among tables: none gets more than it needs, and spare lines go to the others.
 
     >>> shares(10, [2, 20, 20]), shares(100, [2, 20]), shares(0, [2, 20])
     ([2, 4, 4], [2, 20], [0, 0])
@@ -96,7 +97,7 @@ def shares(room: int, wanted: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """One of the tables: columns of words, then of figures."""
+    """A table: columns of words, then of figures."""
 
     what: str
     columns: Sequence[str]
@@ -128,12 +129,12 @@ def _head(view: View, order: Order, *, typed: bool) -> Iterator[Text]:
     if view.error is not None:
         yield Text(view.error, style="red")
         if view.deployments:
-            yield Text(f"what follows was seen at {clock}", style="yellow")
+            yield Text(f"last read at {clock}", style="yellow")
         return
     if not view.deployments:
-        yield Text("no deployments: `headwater apply` makes one", style="yellow")
+        yield Text("no deployments: create one with `headwater apply`", style="yellow")
     if view.controller is None:
-        yield Text("nobody acts on the store: `headwater up` does", style="yellow")
+        yield Text("no controller acts on the store: start one with `headwater up`", style="yellow")
     for deployment in view.deployments:
         for text in deployment.broken:
             yield Text(f"{deployment.name}: SLO broken: {text}", style="red")
@@ -147,7 +148,7 @@ def _head(view: View, order: Order, *, typed: bool) -> Iterator[Text]:
 
 
 def sorted_deployments(view: View, order: Order) -> list[DeploymentSeen]:
-    """Sort deployments by name, or by a figure: the highest first, those where it is not known last."""
+    """Sort deployments by name, or by a figure: the highest first, unknown ones last."""
     cores = _cores(view)
     figure: Mapping[Order, Callable[[DeploymentSeen], float | None]] = {
         "rate": lambda d: d.rows_per_s,
@@ -162,7 +163,7 @@ def sorted_deployments(view: View, order: Order) -> list[DeploymentSeen]:
 
 def _zones(view: View, order: Order) -> list[ZoneSeen]:
     if order == "name":
-        return list(view.zones)  # as they are in the tree
+        return list(view.zones)  # in the order of the tree
     return sorted(view.zones, key=lambda z: (*_falling(_load(z.hosts)), z.name))
 
 
@@ -189,9 +190,9 @@ def _deployment(one: DeploymentSeen, cores: float | None) -> list[RenderableType
         Text(phase, style=PHASE_STYLE[one.phase]),
         str(one.version),
         units,
-        _figure(one.rows_per_s),
+        figures.rate(one.rows_per_s),
         "-" if one.lag is None else f"{one.lag:,}",
-        Text(_time(one.latency_p95_s), style="red" if late else ""),
+        Text(figures.duration(one.latency_p95_s), style="red" if late else ""),
         Text(has_slo, style="red" if one.broken else "green" if one.has_slo else ""),
         "-" if cores is None else f"{cores:.2f}",
         f"{one.dead_letters:,}",
@@ -215,7 +216,7 @@ def _zone(one: ZoneSeen, now: float) -> list[RenderableType]:
         Text(one.name, style="bold"),
         one.layer,
         str(len(one.units)),
-        _figure(sum(rates) if rates else None),
+        figures.rate(sum(rates) if rates else None),
         f"{sum(lags):,}" if lags else "-",
         f"{sum(used):.2f}" if used else "-",
         f"{sum(cores):g}" if cores else "-",
@@ -228,16 +229,16 @@ def _link(one: LinkSeen) -> list[RenderableType]:
     up = {True: Text("up", style="green"), False: Text("down", style="bold red"), None: Text("-")}
     return [
         Text(one.link, style="bold"),
-        _size(one.bytes_per_s),
-        _size(one.capacity_bytes_per_s),
+        figures.size(one.bytes_per_s),
+        figures.size(one.capacity_bytes_per_s),
         _share(one.used),
-        _time(one.delay_s),
+        figures.duration(one.delay_s),
         up[one.up],
     ]
 
 
 def _cores(view: View) -> dict[str, float]:
-    """Give the cores that each deployment's units take, as far as they are known."""
+    """Return the cores used by each deployment's units, where known."""
     found: dict[str, float] = {}
     for unit in view.units:
         if unit.cpu is not None:
@@ -246,20 +247,8 @@ def _cores(view: View) -> dict[str, float]:
 
 
 def _load(hosts: Sequence[HostSeen]) -> float | None:
-    """Give the load of a zone's busiest host."""
+    """Return the load of a zone's busiest host."""
     return max((h.load for h in hosts if h.load is not None), default=None)
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def _time(value: float | None) -> str:
-    return "-" if value is None else format_duration(value)
-
-
-def _size(value: float | None) -> str:
-    return "-" if value is None else format_size(round(value))
 
 
 def _share(value: float | None) -> Text:

@@ -1,4 +1,4 @@
-"""A supposed world as a terminal shows it; computes nothing."""
+"""Terminal output of a what-if prediction; computes nothing."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from headwater.core.quantity import format_duration, format_size
 from headwater.render.loop import options_view
 
 _BASIS: Mapping[str, str] = {
-    "learned": "foretold by what was learned while it ran; nothing was measured lately",
-    "profile": "foretold by its profile; nothing was measured while it ran",
-    "assumed": "foretold by assumed costs: nothing was measured, and it has no profile",
+    "learned": "predicted from learned costs; nothing was measured lately",
+    "profile": "predicted from its profile; nothing was measured while it ran",
+    "assumed": "predicted from assumed costs: nothing was measured, and it has no profile",
 }
 _MOST_ASSUMED = 5
 
 
 def what_if_view(data: Mapping[str, Any]) -> RenderableType:
-    """Show the JSON of a ``WhatIfOutline``: figures now, supposed and after the change, and the change."""
-    supposed = data["supposed"] or ["nothing is otherwise"]
-    basis = _BASIS.get(data["basis"]) or f"foretold by what was measured until {clock(data['measured_at'])}"
+    """Show the JSON of a ``WhatIfOutline``: figures now, as supposed and after the change, and the change."""
+    supposed = data["supposed"] or ["nothing changes"]
+    basis = _BASIS.get(data["basis"]) or f"predicted from measurements until {clock(data['measured_at'])}"
     parts: list[RenderableType] = [
         Text.assemble((data["name"], "bold"), f", if {'; '.join(supposed)}"),
         Text(basis, style="dim"),
@@ -42,7 +42,7 @@ def what_if_view(data: Mapping[str, Any]) -> RenderableType:
 
 
 def _figures(data: Mapping[str, Any]) -> Table:
-    """Hold what runs now, the same as is supposed, and what would be chosen beside each other."""
+    """Show the active plan, the same as supposed, and the chosen plan beside each other."""
     wanted = data["wanted"]
     cases = [data["now"], data["current"], *([wanted] if wanted else [])]
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -73,9 +73,9 @@ def _verdict(data: Mapping[str, Any]) -> Iterator[Text]:
     yield Text(data["why"], style="red" if data["current"]["breaks"] else "green")
     mode = (data["slo"] or {}).get("mode")
     if mode is None:
-        yield Text("it has no SLO: only room on hosts counts, and nobody would change it")
+        yield Text("it has no SLO: only free cores count, and no change would be made")
     elif mode == "off":
-        yield Text("its mode is off: nobody would change it")
+        yield Text("its mode is off: no change would be made")
 
 
 def _rate(value: float | None) -> str:

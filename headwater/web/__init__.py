@@ -1,4 +1,4 @@
-"""What is reached by HTTP: who asks (``access``), the API, the dashboard. Faces of use cases, without logic.
+"""HTTP faces without logic: access control (``access``), the REST API, the dashboard.
 
 Nothing here imports Spark. All but ``access`` needs the extra ``web``.
 """

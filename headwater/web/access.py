@@ -1,35 +1,35 @@
-"""Who asks: a bearer token tells whose request it is, and that owner's role what may be asked.
+"""Authentication and roles: a bearer token identifies an owner, whose role decides what is allowed.
 
-Tokens are made by ``headwater owner NAME --token``; the store keeps hashes of them. While nobody has one, a
-server is in *trial mode*: who reaches it may do everything, so it may be reached from its own machine only.
+Tokens are created by ``headwater owner NAME --token``; the store keeps hashes of them. While no owner has one, a server
+is in *trial mode*: every caller may do everything, so it listens on its own machine only.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headwater.app.deployments import existing
+from headwater.app.stores import existing
 from headwater.control.sharing import ROLES, Role
 from headwater.control.store import NoStore
 from headwater.core.errors import Denied, DeploymentError, HeadwaterError
 
 MOST = 200
-"""Characters of a token at most: longer ones are nobody's."""
+"""Maximum length of a token; longer ones are refused."""
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-"""Hosts to listen on that nobody reaches from another machine."""
+"""Listening hosts that other machines cannot reach."""
 
 
 class NotKnown(HeadwaterError):
-    """Nobody can tell who asks: there is no token, or it is nobody's."""
+    """The caller is unknown: there is no token, or no owner has it."""
 
 
 class NotAllowed(Denied):
-    """Who asks may not do this."""
+    """The caller lacks the role for this."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asker:
-    """Somebody who asks. In trial mode it is anybody, without a name."""
+    """A caller. In trial mode anybody, without a name."""
 
     name: str | None
     role: Role
@@ -40,11 +40,11 @@ class Asker:
         return self.name is None
 
     def may_act_as(self, role: Role) -> bool:
-        """Tell whether this one's role is at least another one."""
+        """Return whether the caller's role includes another role."""
         return ROLES.index(self.role) >= ROLES.index(role)
 
     def check(self, role: Role) -> None:
-        """Raise NotAllowed where this one's role is less than another one."""
+        """Raise NotAllowed where the caller's role does not include another role."""
         if not self.may_act_as(role):
             raise NotAllowed(
                 f"{self.name} is {_a(self.role)}; this is for {_a(role)}",
@@ -54,7 +54,7 @@ class Asker:
 
 
 class Access:
-    """Who may ask a server over a store; ``loopback``: whether it is reached from its own machine only."""
+    """Access to a server over a store; ``loopback``: whether it is reachable from its own machine only."""
 
     def __init__(self, store_url: str | None, *, loopback: bool = True) -> None:
         self._place = store_url
@@ -62,7 +62,7 @@ class Access:
 
     @property
     def on_trial(self) -> bool:
-        """Whether nobody has a token, so that nobody is asked for one."""
+        """Whether no owner has a token, so that none is required."""
         try:
             with existing(self._place) as store:
                 return not store.is_guarded()
@@ -70,16 +70,16 @@ class Access:
             return True
 
     def check(self) -> None:
-        """Raise DeploymentError where a server must not be started: on trial, and reached from elsewhere."""
+        """Raise DeploymentError where a server must not start: in trial mode, and reachable from other machines."""
         if not self._loopback and self.on_trial:
             raise DeploymentError(
-                "nobody has a token, so whoever reaches it might do everything",
+                "no owner has a token, so every caller could do everything",
                 where="--listen",
                 hint="make a token first (headwater owner admin --token), or listen on 127.0.0.1",
             )
 
     def asker(self, token: str | None) -> Asker:
-        """Give whose token it is; raise NotKnown where it is nobody's, or none where one is needed."""
+        """Return the owner of a token; raise NotKnown where no owner has it, or none is given and one is required."""
         try:
             with existing(self._place) as store:
                 found = store.owner_by(token) if token and len(token) <= MOST else None
@@ -91,8 +91,8 @@ class Access:
         if on_trial and self._loopback:
             return Asker(name=None, role="owner")
         raise NotKnown(
-            "this token is nobody's" if token else "a token is needed",
-            hint="send it as `Authorization: Bearer TOKEN`; `headwater owner NAME --token` makes one",
+            "unknown token" if token else "a token is needed",
+            hint="send it as `Authorization: Bearer TOKEN`; `headwater owner NAME --token` creates one",
         )
 
 

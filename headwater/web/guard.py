@@ -1,6 +1,6 @@
-"""What stands before every request: whose it is, whether it comes from a strange page, how large it may be.
+"""Checks before every request: authentication, cross-site requests, size of the body.
 
-All of it is decided before a body is read. It is ASGI, so that streams pass through as they come.
+All checks come before the body is read. It is ASGI middleware, so that streams pass through unbuffered.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from headwater.web.access import LOOPBACK, Access, Asker
 
 API = "/api/"
 OPEN = frozenset({"/api/v1/health", "/api/v1/version", "/api/v1/openapi.json"})
-"""What anybody may ask for: it tells nothing of what runs."""
+"""Addresses that need no token: they reveal nothing about deployments."""
 MAX_BODY = 32 * 2**20
-"""Bytes of a request's body at most."""
+"""Maximum bytes of a request's body."""
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _OF_ALL = {
     "X-Content-Type-Options": "nosniff",
@@ -37,7 +37,7 @@ _OF_API = {
     "Referrer-Policy": "no-referrer",
 }
 _OF_PAGES = {
-    # Without a referrer browsers name no origin of a form, and it would seem to come from elsewhere.
+    # Without a referrer browsers send no origin with a form, and it would look like a cross-site request.
     "Referrer-Policy": "same-origin",
     "Content-Security-Policy": "object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'",
 }
@@ -45,7 +45,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Guard:
-    """Lets pass what may, and says whose it is in ``scope["state"]``; answers the rest with a problem."""
+    """Passes allowed requests on, with the caller in ``scope["state"]``; answers all others with a problem."""
 
     def __init__(self, app: ASGIApp, *, access: Access, most: int = MAX_BODY) -> None:
         self._app = app
@@ -53,7 +53,7 @@ class Guard:
         self._most = most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have it answered."""
+        """Answer a request, or pass it on."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
@@ -78,7 +78,7 @@ class Guard:
                 if begun or scope["type"] != "http":
                     raise
                 _LOG.exception("%s %s", scope["method"], path)
-                refused = problems.plain(HTTPStatus.INTERNAL_SERVER_ERROR, "something went wrong that should not")
+                refused = problems.plain(HTTPStatus.INTERNAL_SERVER_ERROR, "an unexpected error occurred")
         if scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008, "reason": refused.title})
@@ -86,26 +86,26 @@ class Guard:
         await problems.response(refused)(scope, receive, sending)
 
     async def _refused(self, scope: Scope, headers: Headers, path: str) -> problems.ProblemDetails | None:
-        """Give why a request is not to be answered; None where it is."""
+        """Return the reason for refusing a request; None where it is allowed."""
         try:
             strange = _is_strange(headers.get("host", "")) and await self._on_trial()
             if strange:
-                # Whoever has a page open may have had its name point to this machine meanwhile.
+                # DNS rebinding: another site's name may point to this machine.
                 return problems.plain(
                     HTTPStatus.MISDIRECTED_REQUEST,
-                    "on trial, this server answers to 127.0.0.1 and localhost only",
+                    "in trial mode, this server answers to 127.0.0.1 and localhost only",
                     "make a token (headwater owner admin --token), or ask it at 127.0.0.1",
                 )
             acts = scope["type"] == "websocket" or scope["method"] not in SAFE
             if acts and _is_from_elsewhere(headers):
                 return problems.plain(
-                    HTTPStatus.FORBIDDEN, "it comes from another site's page", "ask from this server's pages"
+                    HTTPStatus.FORBIDDEN, "it comes from another site's page", "send it from this server's pages"
                 )
             if path.startswith(API) and path not in OPEN:
                 scope.setdefault("state", {})["asker"] = await self._asker(headers)
             length = headers.get("content-length", "0")
             if not length.isdecimal():
-                return problems.plain(HTTPStatus.BAD_REQUEST, "Content-Length is no number")
+                return problems.plain(HTTPStatus.BAD_REQUEST, "Content-Length is not a number")
             if int(length) > self._most:
                 return self._too_large()
         except HeadwaterError as error:
@@ -121,7 +121,7 @@ class Guard:
         return await anyio.to_thread.run_sync(self._access.asker, given)
 
     def _measured(self, receive: Receive) -> Receive:
-        """Count what comes: who sends in pieces tells no length before."""
+        """Count the bytes of the body: chunked requests do not tell their length in advance."""
         came = 0
 
         async def counting() -> Message:
@@ -136,18 +136,16 @@ class Guard:
         return counting
 
     def _too_large(self) -> problems.ProblemDetails:
-        return problems.plain(
-            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {self._most:,} bytes: the most that is taken"
-        )
+        return problems.plain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"larger than {self._most:,} bytes, the maximum")
 
 
 def _is_strange(host: str) -> bool:
-    """Tell whether a Host is another one than those of a machine's own loopback."""
+    """Return whether a Host header is not one of the machine's loopback names."""
     return _name_of(f"//{host}") not in LOOPBACK
 
 
 def _is_from_elsewhere(headers: Headers) -> bool:
-    """Tell whether a browser sends it for a page of another site; without a browser it is never so."""
+    """Return whether a browser sends the request for a page of another site; False without a browser."""
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         return True
     origin = headers.get("origin")

@@ -1,4 +1,4 @@
-"""What went wrong, as problem details (RFC 9457): what it is, where, and what to do next."""
+"""Errors as problem details (RFC 9457): what is wrong, where, and what to do next."""
 
 from __future__ import annotations
 
@@ -33,40 +33,40 @@ MEDIA_TYPE = "application/problem+json"
 _LOG = logging.getLogger(__name__)
 
 KINDS: tuple[tuple[type[HeadwaterError], int, str, str], ...] = (
-    (NotKnown, 401, "not-known", "Nobody can tell who asks"),
-    (Denied, 403, "denied", "Who asks may not do this"),
-    (Missing, 404, "missing", "What was named is not there"),
+    (NotKnown, 401, "not-known", "The caller is unknown"),
+    (Denied, 403, "denied", "The caller may not do this"),
+    (Missing, 404, "missing", "Not found"),
     (Busy, 409, "busy", "A change is under way"),
-    (DeploymentError, 409, "conflict", "What is stored does not allow this"),
+    (DeploymentError, 409, "conflict", "The stored state does not allow this"),
     (DataflowError, 422, "dataflow", "The dataflow is wrong"),
     (ContinuumError, 422, "continuum", "The continuum is wrong"),
     (QuantityError, 422, "quantity", "A size, rate or duration is wrong"),
     (PlacementError, 422, "placement", "It cannot be placed"),
-    (Unavailable, 503, "unavailable", "Something is not there now"),
-    (HeadwaterError, 500, "failure", "It failed"),
+    (Unavailable, 503, "unavailable", "A service is unavailable"),
+    (HeadwaterError, 500, "failure", "Internal error"),
 )
-"""The status, name and title of each kind of error; the first that fits counts."""
+"""Status, name and title of each kind of error; the first match counts."""
 _TITLES = {
     400: "The request cannot be read",
-    403: "Who asks may not do this",
-    404: "There is nothing at this address",
-    405: "This cannot be done here",
+    403: "The caller may not do this",
+    404: "Unknown address",
+    405: "Method not allowed here",
     413: "The request is too large",
-    415: "The request is of another kind",
-    421: "This server has another name",
+    415: "Unsupported type of request",
+    421: "Wrong host name",
     422: "The request is wrong",
-    500: "It failed",
+    500: "Internal error",
 }
 _HINTS = {
     404: "GET /api/v1/openapi.json lists all addresses",
-    405: "see Allow for what can be done",
+    405: "see the Allow header for the methods",
     413: "send less at a time",
     500: "see the server's log, and report this",
 }
 
 
 class Detail(BaseModel):
-    """One of several things that are wrong."""
+    """One of several errors."""
 
     model_config = ConfigDict(extra="forbid")
     detail: str
@@ -75,7 +75,7 @@ class Detail(BaseModel):
 
 
 class ProblemDetails(BaseModel):
-    """What went wrong, as RFC 9457 has it."""
+    """A problem, in the form of RFC 9457."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -83,7 +83,7 @@ class ProblemDetails(BaseModel):
             "examples": [
                 {
                     "type": "urn:headwater:problem:missing",
-                    "title": "What was named is not there",
+                    "title": "Not found",
                     "status": 404,
                     "detail": "no deployment 'plan'",
                     "where": ".headwater/headwater.db",
@@ -93,17 +93,17 @@ class ProblemDetails(BaseModel):
             ]
         },
     )
-    type: str = Field(description="Names the kind of problem; does not change.")
-    title: str = Field(description="The kind in words.")
+    type: str = Field(description="Stable name of the kind of problem.")
+    title: str = Field(description="Title of the kind.")
     status: int
-    detail: str = Field(description="What is wrong here.")
+    detail: str = Field(description="What is wrong.")
     where: str | None = Field(default=None, description="The file and line, operator or field.")
     hint: str | None = Field(default=None, description="What to do next.")
-    errors: list[Detail] = Field(default=[], description="Each of several things that are wrong.")
+    errors: list[Detail] = Field(default=[], description="The errors, where there are several.")
 
 
 def problem_of(error: HeadwaterError) -> ProblemDetails:
-    """Give an error as a problem."""
+    """Return an error as a problem."""
     several = list(_single(error))
     first = several[0] if several else error
     _, status, name, title = next(kind for kind in KINDS if isinstance(first, kind[0]))
@@ -121,7 +121,7 @@ def problem_of(error: HeadwaterError) -> ProblemDetails:
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Describe for OpenAPI the problems that a route may answer with, besides those of all routes."""
+    """Describe for OpenAPI the problems of a route, besides those of all routes."""
     described: dict[int | str, dict[str, Any]] = {
         status: {
             "description": _TITLES.get(status) or next(t for _, s, _, t in KINDS if s == status),
@@ -133,7 +133,7 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def describe(document: dict[str, Any]) -> dict[str, Any]:
-    """Add what a problem looks like to an OpenAPI document."""
+    """Add the schema of problems to an OpenAPI document."""
     template = "#/components/schemas/{model}"
     _, found = models_json_schema([(ProblemDetails, "serialization")], ref_template=template)
     document["components"].setdefault("schemas", {}).update(found["$defs"])
@@ -141,7 +141,7 @@ def describe(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def response(problem: ProblemDetails, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Give the answer that tells a problem."""
+    """Return the response for a problem."""
     own = dict(headers or {})
     if problem.status == HTTPStatus.UNAUTHORIZED:
         own["WWW-Authenticate"] = 'Bearer realm="headwater"'
@@ -151,7 +151,7 @@ def response(problem: ProblemDetails, headers: Mapping[str, str] | None = None) 
 
 
 def plain(status: int, detail: str | None = None, hint: str | None = None) -> ProblemDetails:
-    """Give the problem of a request that no use case has seen."""
+    """Return the problem of a request that failed before any use case."""
     phrase = HTTPStatus(status).phrase
     return ProblemDetails(
         type=_type(phrase.lower().replace(" ", "-")),
@@ -163,7 +163,7 @@ def plain(status: int, detail: str | None = None, hint: str | None = None) -> Pr
 
 
 def install(app: FastAPI) -> None:
-    """Have an app answer with problems whatever goes wrong."""
+    """Make an app answer all errors with problems."""
 
     @app.exception_handler(HeadwaterError)
     async def ours(request: Request, error: HeadwaterError) -> JSONResponse:
@@ -174,7 +174,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        # The values themselves are not repeated: there may be secrets among them.
+        # Omit the values: they may contain secrets.
         details = [Detail(detail=str(e["msg"]), where=".".join(map(str, e["loc"]))) for e in error.errors()[:100]]
         found = plain(HTTPStatus.UNPROCESSABLE_ENTITY, hint="correct it; GET /api/v1/openapi.json tells how")
         whole = "; ".join(f"{d.where}: {d.detail}" for d in details)

@@ -1,7 +1,7 @@
-"""What is seen of deployments in Prometheus' form: read from the store's newest reports at each scrape.
+"""Metrics of deployments for Prometheus, read from the store's newest reports at each scrape.
 
-Names follow https://prometheus.io/docs/practices/naming: base units, counters end in ``_total``. Counters of
-a unit's run, an operator or a host begin anew with it, as Prometheus expects of counters.
+Names follow https://prometheus.io/docs/practices/naming: base units, counters end in ``_total``. Counters of a unit's
+run, an operator or a host restart at zero with it, as Prometheus expects.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ LOOPBACK = "127.0.0.1"
 
 
 def address(text: str, *, option: str = "--metrics") -> tuple[str, int]:
-    """Read [HOST:]PORT of an option; raise DeploymentError for what is none.
+    """Parse the [HOST:]PORT of an option; raise DeploymentError where it is invalid.
 
     >>> address("9095"), address("0.0.0.0:9095"), address("[::1]:9095")
     (('127.0.0.1', 9095), ('0.0.0.0', 9095), ('::1', 9095))
     """
     host, colon, port = text.rpartition(":")
     if (colon and not host) or not port.isdecimal() or int(port) > 65535:
-        raise DeploymentError(f"'{text}' is no [HOST:]PORT", where=option, hint="write 9095, for example")
+        raise DeploymentError(f"'{text}' is not a [HOST:]PORT", where=option, hint="write 9095, for example")
     return host.strip("[]") or LOOPBACK, int(port)
 
 
 @contextmanager
 def serving(store_url: str | None, host: str, port: int) -> Iterator[str]:
-    """Serve /metrics of a store in the background, and give its address; port 0 takes a free one."""
+    """Serve /metrics of a store in the background, and return its address; port 0 takes a free one."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(StoreCollector(store_url))
     try:
@@ -60,13 +60,13 @@ def serving(store_url: str | None, host: str, port: int) -> Iterator[str]:
 
 
 class StoreCollector(Collector):
-    """Gives what the store holds at a scrape; while it is away, nothing but that (``headwater_store_up``)."""
+    """Collects the metrics of a store; while it is unreachable, only ``headwater_store_up``."""
 
     def __init__(self, store_url: str | None) -> None:
         self._place = store_url
 
     def collect(self) -> Iterator[Metric]:
-        """Give all families."""
+        """Return all metric families."""
         families, up = _Families(), True
         try:
             for one, decided in counted(self._place):
@@ -78,18 +78,18 @@ class StoreCollector(Collector):
 
 
 class _Families:
-    """Families of samples by name. What is not known is left out; of two samples alike the last one stays."""
+    """Metric families by name. Unknown values are omitted; of equal samples the last one counts."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, tuple[type[CounterMetricFamily | GaugeMetricFamily], str]] = {}
         self._samples: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
 
     def gauge(self, name: str, text: str, value: float | None, **labels: str) -> None:
-        """Add a value that goes up and down."""
+        """Add a gauge."""
         self._add(GaugeMetricFamily, name, text, value, labels)
 
     def counter(self, name: str, text: str, value: float | None, **labels: str) -> None:
-        """Add a value that only grows; ``_total`` is put behind its name."""
+        """Add a counter; ``_total`` is appended to its name."""
         self._add(CounterMetricFamily, name, text, value, labels)
 
     def _add(
@@ -134,7 +134,7 @@ def _deployment(to: _Families, status: Status, decided: Mapping[str, int]) -> No
             value = getattr(limits, of)
             to.gauge(
                 "slo_limit",
-                "What was SLO: seconds, bytes per second, resource usage, a share of cores.",
+                "Limits of the SLO: seconds, bytes per second, resource usage, a share of cores.",
                 value if math.isfinite(value) else None,
                 deployment=name,
                 of=of,
@@ -146,15 +146,15 @@ def _deployment(to: _Families, status: Status, decided: Mapping[str, int]) -> No
 
 def _zone(to: _Families, name: str, zone: Heartbeat, now: float) -> None:
     about = {"deployment": name, "zone": zone.zone}
-    to.gauge("zone_report_age_seconds", "Age of what a zone last said.", max(0.0, now - zone.at), **about)
-    to.gauge("zone_up", "Whether the zone could be asked.", zone.error is None, **about)
+    to.gauge("zone_report_age_seconds", "Age of a zone's last report.", max(0.0, now - zone.at), **about)
+    to.gauge("zone_up", "Whether the zone is reachable.", zone.error is None, **about)
 
 
 def _unit(to: _Families, name: str, unit: UnitProgress) -> None:
     about = {"deployment": name, "zone": unit.zone, "unit": unit.unit}
     to.gauge("unit_up", "Whether the unit runs.", unit.status == "running", **about)
-    to.counter("unit_rows_in", "Rows that the unit took.", unit.rows_in, **about)
-    to.counter("unit_rows_out", "Rows that the unit gave.", unit.rows_out, **about)
+    to.counter("unit_rows_in", "Rows that the unit read.", unit.rows_in, **about)
+    to.counter("unit_rows_out", "Rows that the unit wrote.", unit.rows_out, **about)
     to.counter("dead_letters", "Malformed rows.", unit.dead_letters, **about)
     to.counter("unit_late_rows", "Rows that came too late for their window.", unit.late_rows, **about)
     to.counter("unit_batches", "Batches that were executed, in this run.", unit.batches, **about)
@@ -165,21 +165,21 @@ def _unit(to: _Families, name: str, unit: UnitProgress) -> None:
     to.gauge("unit_state_rows", "Rows that it keeps as state.", unit.state_rows, **about)
     to.gauge("unit_state_bytes", "Bytes that it keeps as state.", unit.state_bytes, **about)
     to.gauge("unit_lag_rows", "Rows in its input channels that it has not read.", unit.lag, **about)
-    to.gauge("unit_oldest_seconds", "Age of the oldest row that waits.", unit.oldest_s, **about)
+    to.gauge("unit_oldest_seconds", "Age of the oldest unread row.", unit.oldest_s, **about)
     if unit.latency is not None:
         for quantile, value in (("0.5", unit.latency.p50), ("0.95", unit.latency.p95)):
-            text = "From an event's arrival at its source to the commit of what it led to, of late."
+            text = "Recent time from ingestion to the commit at a sink."
             to.gauge("unit_latency_seconds", text, value, **about, quantile=quantile)
     for one in unit.operators:
         own = {**about, "operator": one.operator, "location": one.location or ""}
-        to.counter("operator_rows_in", "Rows that the operator took, in this run.", one.rows_in, **own)
-        to.counter("operator_rows_out", "Rows that the operator gave, in this run.", one.rows_out, **own)
+        to.counter("operator_rows_in", "Rows that the operator read, in this run.", one.rows_in, **own)
+        to.counter("operator_rows_out", "Rows that the operator wrote, in this run.", one.rows_out, **own)
 
 
 def _host(to: _Families, name: str, host: HostProgress) -> None:
     about = {"deployment": name, "host": host.host, "zone": host.zone}
     for of, value in (("spark", host.cpu_s), ("agent", host.agent_s), ("others", host.others_s)):
-        text = "Seconds of a core that were taken, since the zone's agent was started."
+        text = "Seconds of a core that were used, since the zone's agent was started."
         to.counter("host_cpu_seconds", text, value, **about, of=of)
     to.gauge("host_cores", "Cores that may be used.", host.cores, **about)
     to.gauge("host_memory_bytes", "Memory.", host.memory or None, **about)
@@ -192,7 +192,7 @@ def _link(to: _Families, name: str, link: LinkProgress) -> None:
     to.counter("link_bytes", "Bytes that were written to cross the link upwards.", link.bytes, **about)
     to.gauge("link_up", "Whether the link's upper end reaches the lower one.", link.up, **about)
     to.gauge("link_delay_seconds", "One way: half of what a small request takes.", link.delay_s, **about)
-    text = "Bytes per second at which data came while more was waiting."
+    text = "Bytes per second received while more data was waiting."
     to.gauge("link_capacity_bytes_per_second", text, link.capacity, **about)
 
 
@@ -200,7 +200,7 @@ def _channel(to: _Families, name: str, channel: ChannelProgress) -> None:
     about = {"deployment": name, "channel": channel.channel}
     to.counter("channel_rows", "Rows that were written.", channel.rows, **about)
     to.counter("channel_bytes", "Bytes that were written.", channel.bytes, **about)
-    to.gauge("channel_unread_rows", "Rows that wait.", channel.unread, **about)
-    to.gauge("channel_unread_bytes", "Bytes that wait.", channel.unread_bytes, **about)
+    to.gauge("channel_unread_rows", "Rows that are unread.", channel.unread, **about)
+    to.gauge("channel_unread_bytes", "Bytes that are unread.", channel.unread_bytes, **about)
     to.counter("channel_dropped_rows", "Rows that were dropped when it was full.", channel.dropped, **about)
     to.counter("channel_lost_rows", "Rows that were lost to damage.", channel.lost, **about)

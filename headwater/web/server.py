@@ -1,4 +1,4 @@
-"""The server: the API, and the dashboard where it is there, in a thread beside the controller."""
+"""The HTTP server of API and dashboard, in a thread beside the controller."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import headwater
-from headwater.app.deployments import HOME
+from headwater.app.stores import HOME
 from headwater.continuum.model import Zone
 from headwater.core.errors import DeploymentError
 from headwater.web import problems
@@ -28,34 +28,34 @@ from headwater.web.api.dependencies import Served, known_query
 from headwater.web.guard import MAX_BODY, Guard
 
 TRIES = 10
-"""Ports that are tried, one after the other, where the first is taken."""
+"""Number of ports that are tried, in order, where the first is taken."""
 STARTS = 30.0
-"""Seconds in which it has to be up."""
+"""Seconds in which the server has to start."""
 ENDS = 5.0
-"""Seconds that open requests have when it ends."""
+"""Seconds for open requests when it ends."""
 DASHBOARD = "headwater.web.dashboard"
 _ABOUT = """
-What the command line can do, over HTTP. Look with a token of any role; change deployments as `operator`;
-submit and remove shared dataflows as `owner`, in one's own name. Desired states are stored and answered with 202: the
-controller carries them out, and `/events` tells how.
+The functions of the command line, over HTTP. Read with a token of any role; change deployments as `operator`;
+submit and remove shared dataflows as `owner`. Desired states are stored and answered with 202: the
+controller executes them, and `/events` reports its progress.
 
-Whatever goes wrong is answered as `application/problem+json` (RFC 9457), with what to do next in `hint`.
+Errors are answered as `application/problem+json` (RFC 9457), with what to do next in `hint`.
 """
 
 
 def make_app(served: Served, *, most: int = MAX_BODY) -> FastAPI:
-    """Make the app over a store. ``most``: bytes of a request's body."""
+    """Create the app over a store. ``most``: maximum bytes of a request's body."""
     app = _App(
         title="Headwater",
         summary="One dataflow over edge, site and cloud: Spark inside a zone, Headwater between zones.",
         description=_ABOUT,
         version=headwater.__version__,
         openapi_url="/api/v1/openapi.json",
-        # Their pages would load scripts from elsewhere.
+        # Their pages would load scripts from other sites.
         docs_url=None,
         redoc_url=None,
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
-        # A slash too many is a mistake, not another address.
+        # A redundant slash is a mistake, not another address.
         redirect_slashes=False,
     )
     app.state.served = served
@@ -72,27 +72,27 @@ class _App(FastAPI):
     """Describes the API with its problems."""
 
     def openapi(self) -> dict[str, Any]:
-        """Give the OpenAPI document."""
+        """Return the OpenAPI document."""
         if self.openapi_schema is None:
             self.openapi_schema = problems.describe(super().openapi())
         return self.openapi_schema
 
 
 class WithPages:
-    """The API below ``/api``, and pages elsewhere: each has its own answer to what is not there."""
+    """The API below ``/api``, and pages elsewhere: each answers unknown addresses in its own way."""
 
     def __init__(self, api: ASGIApp, pages: ASGIApp) -> None:
         self._api = api
         self.app = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request, or the beginning and end of the server, which pages have to know of."""
+        """Pass on a request, or the server's start and end, which the pages need."""
         own = scope["type"] != "lifespan" and f"{scope['path']}/".startswith("/api/")
         await (self._api if own else self.app)(scope, receive, send)
 
 
 _has_pages = False
-"""Whether this process has a dashboard: what it is made with can do that once."""
+"""Whether this process has a dashboard: NiceGUI supports one per process."""
 
 
 def with_dashboard(api: FastAPI, served: Served) -> ASGIApp:
@@ -118,10 +118,10 @@ def serving(
     trust_code: bool = False,
     zones: Iterable[Zone] = (),
 ) -> Iterator[str]:
-    """Serve a store's API and dashboard in the background, and give the URL; port 0 takes a free one.
+    """Serve a store's API and dashboard in the background, and return the URL; port 0 takes a free one.
 
-    Where the port is taken, the next ones are tried. Raises DeploymentError where none is free, or where
-    anybody could do anything from another machine.
+    Where the port is taken, the next ones are tried. Raises DeploymentError where none is free, or where other machines
+    could reach a server in trial mode.
     """
     access = Access(store_url, loopback=host in LOOPBACK)
     access.check()
@@ -188,8 +188,6 @@ def _wait(server: uvicorn.Server, thread: threading.Thread) -> None:
     ends = time.monotonic() + STARTS
     while not server.started:
         if not thread.is_alive() or time.monotonic() > ends:
-            raise DeploymentError(
-                "the server did not start", where="--listen", hint="see what it has written before this"
-            )
+            raise DeploymentError("the server did not start", where="--listen", hint="read its messages above")
         with contextlib.suppress(TimeoutError):
             thread.join(0.02)

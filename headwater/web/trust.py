@@ -1,14 +1,14 @@
-"""What is not taken from whoever asks by HTTP: code, and addresses that nobody here has named.
+"""Checks of untrusted requests: code, and unknown addresses.
 
-A dataflow with pickled functions, or with a sink that can load code, would run it in the zones; a continuum
-with an address of its own would have the controller send its token there.
+A dataflow with pickled functions, or with a sink that can load code, would run that code in the zones; a continuum with
+an unknown address would make the controller send its token there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from headwater.app import deployments, running
+from headwater.app import deployments, loading
 from headwater.app.loading import LoadedDataflow
 from headwater.continuum.model import Continuum, Zone
 from headwater.core.errors import DataflowError, Denied
@@ -16,18 +16,18 @@ from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sinks import JdbcSink, KafkaSink
 
 _PLAIN = ("jdbc:postgresql://", "jdbc:mysql://", "jdbc:mariadb://")
-"""Databases whose drivers do nothing but write where an address says nothing else."""
+"""Databases whose drivers only write, unless the URL says otherwise."""
 _LOADING = ("plugin.", "ssl.engine", "ssl.provider")
 """Settings of Kafka's client that name libraries to load."""
 _HINT = "apply it with `headwater apply` there, or start the server with `headwater up --trust-code`"
 
 
 def check_dataflow(dataflow: Dataflow, *, trusted: bool) -> None:
-    """Raise Denied where a dataflow brings code, or names some to load."""
+    """Raise Denied where a dataflow contains code, or names libraries to load."""
     if trusted:
         return
     try:
-        running.check_trust(LoadedDataflow(dataflow, "the request", is_code=False), trust_code=False)
+        loading.check_trust(LoadedDataflow(dataflow, "the request", is_code=False), trust_code=False)
     except DataflowError as error:
         raise Denied(error.what, where=error.where, hint=_HINT) from error
     for operator in dataflow.operators:
@@ -47,7 +47,7 @@ def _is_plain(sink: JdbcSink) -> bool:
 
 
 def check_continuum(continuum: Continuum, store_url: str | None, *, known: Iterable[Zone] = (), trusted: bool) -> None:
-    """Raise Denied where a continuum names addresses that are neither known nor in a plan in force."""
+    """Raise Denied where a continuum names addresses that are neither known nor in an active plan."""
     if trusted or not (named := {a: zone.name for zone in continuum.zones for a in _addresses(zone)}):
         return
     there = {a for zone in known for a in _addresses(zone)}
@@ -56,7 +56,7 @@ def check_continuum(continuum: Continuum, store_url: str | None, *, known: Itera
     for address, zone in named.items():
         if address not in there:
             raise Denied(
-                f"'{address}' is an address that nobody has named here",
+                f"'{address}' is an unknown address",
                 where=f"the request, zone {zone}",
                 hint="start the server with `headwater up -c` and the continuum, or apply it there first",
             )

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from headwater.agent.agents import Agents
-from headwater.app import deployments
+from headwater.app import deployments, observe
 from headwater.app.client import Client, PlanRequest
 from headwater.control.records import Change
 from headwater.control.store import StoreReader
@@ -107,7 +107,7 @@ class Controller:
         begun, before = time.monotonic(), self.kills
         due = begun + self._chance.uniform(0.3, 3.0)
         while True:
-            (now,) = deployments.status(self.name, str(self.place / "store.db"))
+            (now,) = observe.status(self.name, str(self.place / "store.db"))
             if now.observed_version >= version:
                 assert now.change is not None
                 return now.change

@@ -116,7 +116,7 @@ def test_interrupt_resume_and_drain(tmp_path: Path) -> None:
         _, said = first.communicate(timeout=90)
     assert first.returncode == 0, said
     assert "stopping at the next batch boundary" in said
-    assert "run the same command again to go on" in said
+    assert "run the same command again to continue" in said
 
     feed(tmp_path, "b.csv", ["1,2026-01-01 00:00:03", "2,2026-01-01 00:00:04"])
     with headwater(tmp_path, "--until-drained", "--json") as third:

@@ -14,7 +14,7 @@ import pytest
 
 import headwater as hw
 from headwater.agent.agents import Agents
-from headwater.app import deployments
+from headwater.app import deadletters, deployments
 from headwater.continuum.model import Continuum
 from headwater.plan import edit
 from headwater.plan.build import annotated, build, in_layers, marked_layers
@@ -84,7 +84,7 @@ def written(out: Path) -> pa.Table:
 
 def malformed(place: Path, name: str = NAME) -> list[str]:
     """Give the values that a deployment's dead letters tell of."""
-    letters = deployments.dead_letters(name, str(place / "store.db"), home=place)
+    letters = deadletters.dead_letters(name, str(place / "store.db"), home=place)
     return sorted(str(json.loads(letter["record"])["v"]) for letter in letters)
 
 

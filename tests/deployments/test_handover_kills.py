@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.app import deployments
+from headwater.app import deployments, observe
 from headwater.app.client import Client
 from headwater.plan.document import plan_id
 from headwater.plan.model import DeploymentPlan
@@ -58,7 +58,7 @@ class KilledController:
         """Wait until a version is dealt with; give its outcome."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            (now,) = deployments.status(NAME, str(self._place / "store.db"))
+            (now,) = observe.status(NAME, str(self._place / "store.db"))
             if now.observed_version >= version:
                 assert now.change is not None
                 return str(now.change.outcome)
@@ -121,7 +121,7 @@ def test_a_kill_at_any_step_loses_nothing(
             begun = time.monotonic()
             outcome = controller.carry_out(apply(after, store))
             assert not killing.is_ordered(tmp_path), (kind, step, target)
-            (now,) = deployments.status(NAME, store)
+            (now,) = observe.status(NAME, store)
             assert outcome in ("done", "rolled back", "failed"), now
             where = f"{step.kind} {getattr(step, 'unit', '')}"
             table.append((kind, where, target, outcome, time.monotonic() - begun))
@@ -136,7 +136,7 @@ def test_a_kill_at_any_step_loses_nothing(
 
 def go_to(controller: KilledController, plan: DeploymentPlan, store: str) -> None:
     """Bring the deployment into a plan, whatever became of the change before."""
-    (now,) = deployments.status(NAME, store)
+    (now,) = observe.status(NAME, store)
     shown = Client(store).preview(plan)
     if now.active_plan == plan_id(shown.diff.wanted) and not shown.steps:
         return

@@ -10,7 +10,7 @@ import pytest
 
 import headwater as hw
 from headwater.agent.agents import Agents
-from headwater.app import deployments
+from headwater.app import deadletters, deployments
 from headwater.app.client import Client
 from headwater.continuum.model import Continuum
 from headwater.plan.build import build
@@ -118,7 +118,7 @@ def test_changes_by_a_controller_that_is_killed(
     expected = batch_result(endpoint.session(), plan("L1", "L2").dataflow, CONTINUUM)["out"]
     assert not compare(expected, got)
     assert got.num_rows > 20
-    letters = list(deployments.dead_letters(NAME, str(tmp_path / "store.db"), home=tmp_path))
+    letters = list(deadletters.dead_letters(NAME, str(tmp_path / "store.db"), home=tmp_path))
     assert [(x["unit"], x["operator"]) for x in letters] == [("clean@E1", "files")]
 
 

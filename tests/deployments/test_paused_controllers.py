@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from headwater.agent.agents import Agents
-from headwater.app import deployments
+from headwater.app import deployments, observe
 from headwater.app.client import Client
 from headwater.control.store import StoreReader
 from headwater.plan.model import DeploymentPlan
@@ -64,11 +64,11 @@ class Two:
         """Wait until a version is dealt with; give its outcome."""
 
         def observed_version() -> bool:
-            (now,) = deployments.status(NAME, str(self._place / "store.db"))
+            (now,) = observe.status(NAME, str(self._place / "store.db"))
             return now.observed_version >= version
 
         self._until(observed_version, f"version {version}")
-        (now,) = deployments.status(NAME, str(self._place / "store.db"))
+        (now,) = observe.status(NAME, str(self._place / "store.db"))
         assert now.change is not None
         return str(now.change.outcome)
 
@@ -164,7 +164,7 @@ def test_a_paused_controller_changes_nothing_any_more(endpoint: LocalEndpoint, t
             begun, version = time.monotonic(), apply(after, store)
             two.wait_for_pause()
             outcome = two.carry_out(version)
-            assert outcome in ("done", "rolled back"), deployments.status(NAME, store)
+            assert outcome in ("done", "rolled back"), observe.status(NAME, store)
             assert running(tmp_path) == known(tmp_path)
             two.go_on()
             assert running(tmp_path) == known(tmp_path), "the first one has done something"

@@ -15,7 +15,7 @@ import pytest
 
 import headwater as hw
 from headwater.agent.agents import running_agent
-from headwater.app import deployments
+from headwater.app import deadletters, deployments
 from headwater.channels.wire import TOKEN_ENV
 from headwater.continuum.model import Continuum
 from headwater.plan.build import build
@@ -81,14 +81,14 @@ def test_a_corrected_record_is_in_the_sink_once(
     plan = build(builder.build(), CONTINUUM)
 
     def replay(id_: str, record: str) -> Any:
-        (found,) = deployments.replay(NAME, [id_], store, records={id_: record}, home=place)
+        (found,) = deadletters.replay(NAME, [id_], store, records={id_: record}, home=place)
         return found
 
     with agent_to_kill(place, order), running(NAME, place, seed=1) as controller:
         controller.carry_out(apply(plan, store), kill=False)
         letters = {
             x["record"]: x["id"]
-            for x in until(lambda: list(deployments.dead_letters(NAME, store, home=place)), "the dead letters")
+            for x in until(lambda: list(deadletters.dead_letters(NAME, store, home=place)), "the dead letters")
         }
         assert letters.keys() == {"100,warm", "101,cold"}
         assert replay(letters["100,warm"], "100,hot").outcome == "refused"
@@ -107,7 +107,7 @@ def test_a_corrected_record_is_in_the_sink_once(
         assert replay(letters["100,warm"], "100,21.5").outcome == "refused"
         assert replay(letters["101,cold"], "101,-3.5").outcome == "replayed"
         assert len(list(files.glob("*replayed*"))) == 2
-        known = {x["record"]: x["replayed"] for x in deployments.dead_letters(NAME, store, home=place)}
+        known = {x["record"]: x["replayed"] for x in deadletters.dead_letters(NAME, store, home=place)}
         assert known["100,warm"]["done"] and known["101,cold"]["done"]
         controller.carry_out(deployments.stop(NAME, store, how="finish"), kill=False)
         late = replay(letters["101,cold"], "101,-3.5")

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headwater.app import deployments, observe, pools, running
+from headwater.app import loading, observe, pools, stores
 from headwater.control import tables
 from headwater.control.sharing import Role
 from headwater.testing.nodes import SimulatedNodes
@@ -64,7 +64,7 @@ def until(true: Callable[[], bool]) -> None:
 
 def flow(*places: str, **options: Any) -> dict[str, Any]:
     """Give the dataflow `tiny` as a document."""
-    return running.load_dataflow(tiny(*places, **options)[0]).dataflow.to_data()
+    return loading.load_dataflow(tiny(*places, **options)[0]).dataflow.to_data()
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def place(directory: Path) -> Iterator[None]:
         patch.chdir(directory)
         patch.setattr(tables, "SYNCHRONOUS", "OFF")
         patch.setattr(observe, "RECENT", 600.0)
-        for name in (deployments.STORE, pools.TOKEN):
+        for name in (stores.STORE, pools.TOKEN):
             patch.delenv(name, raising=False)
         yield
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.app import deployments, running
+from headwater.app import loading, running, stores
 from headwater.app.client import Client, PlanRequest
 from headwater.cli.app import Screen
 from headwater.cli.bars import Bar
@@ -36,7 +36,7 @@ STEPS = 6
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.delenv(deployments.STORE, raising=False)
+    monkeypatch.delenv(stores.STORE, raising=False)
     (tmp_path / "flow.py").write_text(FLOW)
     rates = [f"{step},rows,L1,{100 + step}" for step in range(STEPS)]
     (tmp_path / "rates.csv").write_text("\n".join(["time,source,location,rate", *rates]) + "\n")
@@ -87,7 +87,7 @@ def test_nothing_is_drawn_without_a_terminal(capfd: pytest.CaptureFixture[str]) 
 
 
 def test_long_work_tells_how_far_it_is(files: list[str]) -> None:
-    dataflow, zones = running.load_dataflow("flow.py").dataflow, running.load_continuum(CONTINUUM)
+    dataflow, zones = loading.load_dataflow("flow.py").dataflow, running.load_continuum(CONTINUUM)
     seen: list[tuple[str, int, int]] = []
 
     def observe(what: str, done: int, of: int) -> None:

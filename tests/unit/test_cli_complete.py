@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headwater.app import deployments, running
+from headwater.app import loading, running, stores
 from headwater.cli import complete
 from headwater.cli.app import app
 from headwater.control import tables
@@ -35,13 +35,13 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A store with two deployments whose plans are in force."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.delenv(deployments.STORE, raising=False)
-    place = deployments.resolved_url(None)
+    monkeypatch.delenv(stores.STORE, raising=False)
+    place = stores.resolved_url(None)
     opened = Store(place)
     assert opened.hold("test", 60)
     for name in ("tiny", "tall"):
         (tmp_path / f"{name}.py").write_text(FLOW.format(name=name))
-        loaded = running.load_dataflow(f"{name}.py").dataflow
+        loaded = loading.load_dataflow(f"{name}.py").dataflow
         opened.want(name, "run", build(loaded, running.load_continuum(ROOT / "tests/unit/acme.yaml")))
         begin(opened, name)
     opened.close()
@@ -93,7 +93,7 @@ def test_the_store_that_the_line_names_is_asked(store: str, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert completed("headwater status t") == []
     assert completed(f"headwater status --store {tmp_path / store} ti") == ["tiny"]
-    monkeypatch.setenv(deployments.STORE, str(tmp_path / store))
+    monkeypatch.setenv(stores.STORE, str(tmp_path / store))
     assert completed("headwater status ta") == ["tall"]
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from headwater import cli
 from headwater.agent.agents import Agents
-from headwater.app import deployments, running
+from headwater.app import deployments, loading, observe, running, stores
 from headwater.app.client import Client, PlanRequest
 from headwater.cli import control
 from headwater.continuum.model import Node
@@ -38,7 +38,7 @@ window.to_layer("cloud").write.memory("out")
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.delenv(deployments.STORE, raising=False)
+    monkeypatch.delenv(stores.STORE, raising=False)
     monkeypatch.setenv("COLUMNS", "200")
     return tmp_path
 
@@ -80,7 +80,7 @@ def test_apply_shows_stores_and_waits() -> None:
         assert [u["action"] for u in data["units"]] == ["replace", "replace"]
         code, out, _ = invoke("apply", *tiny(above=2))
         assert code == 0 and "nothing to do" in out  # and nobody is asked
-        store = deployments.Store(deployments.resolved_url(None))
+        store = deployments.Store(stores.resolved_url(None))
         assert zones.differences(store.active_plan("tiny"), "tiny") == [] and store.deployment("tiny").version == 2
         store.close()
 
@@ -159,7 +159,7 @@ def test_a_unit_is_spread_over_hosts_with_agents_of_their_own() -> None:
         now = zones.kept("tiny")
         assert {now[id_]["high"] for id_ in ("high.1of2@s1a", "high.2of2@s1b")} == {joined}
         assert now["high@S2"]["high"] == begun["high@S2"]
-        store = deployments.Store(deployments.resolved_url(None))
+        store = deployments.Store(stores.resolved_url(None))
         assert zones.differences(store.active_plan("tiny"), "tiny") == []
         store.close()
         code, _, err = invoke("spread", "high@S2", "--over", "s1a", "--yes")
@@ -239,11 +239,11 @@ def test_status_stop_and_go_on() -> None:
     code, out, _ = invoke("status")
     assert code == 0 and "tiny  version 1  wanted" in out and "`headwater up` does" in out
     code, out, _ = invoke("explain", "tiny")
-    assert "not begun yet" in out
+    assert "has not begun yet" in out
     assert json.loads(invoke("explain", "tiny", "--json")[1]) is None
     with controller() as zones:
         deployments.follow("tiny", 1, every=0.05)
-        _until(lambda: len(deployments.status("tiny")[0].units) == 5)
+        _until(lambda: len(observe.status("tiny")[0].units) == 5)
         data = json.loads(invoke("status", "tiny", "--json")[1])
         assert data["phase"] == "running" and {u["unit"] for u in data["units"]} >= {"low@E1", "out@C1"}
         assert data["change"]["done"] == data["change"]["steps"] > 10 and data["controller"]
@@ -254,9 +254,9 @@ def test_status_stop_and_go_on() -> None:
         invoke("move", "low", "--to", "cloud", "--yes", "--wait")
         assert "s from the first stop to the last start" in invoke("explain", "tiny")[1]
         assert invoke("stop", "tiny", "--wait")[0] == 0
-        assert deployments.status("tiny")[0].phase == "stopped"
+        assert observe.status("tiny")[0].phase == "stopped"
         assert invoke("apply", *tiny(), "--yes", "--wait")[0] == 0  # the same plan, which does not run
-        assert deployments.status("tiny")[0].phase == "running"
+        assert observe.status("tiny")[0].phase == "running"
         assert invoke("stop", "tiny", "--forget")[0] == 2
         assert invoke("stop", "tiny", "--forget", "--yes", "--wait")[0] == 0
         assert zones.differences(None, "tiny") == []
@@ -278,16 +278,16 @@ def test_explain_a_file() -> None:
 
 
 def test_the_store_comes_from_option_environment_or_habit(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert deployments.resolved_url(None) == str(Path(".headwater") / "headwater.db")
-    monkeypatch.setenv(deployments.STORE, "other.db")
-    assert deployments.resolved_url(None) == "other.db" and deployments.resolved_url("x") == "x"
+    assert stores.resolved_url(None) == str(Path(".headwater") / "headwater.db")
+    monkeypatch.setenv(stores.STORE, "other.db")
+    assert stores.resolved_url(None) == "other.db" and stores.resolved_url("x") == "x"
     invoke("apply", *tiny(), "--yes")
     assert Path("other.db").exists()
 
 
 def test_what_was_shown_is_what_is_stored() -> None:
     flow, _, continuum = tiny()
-    asked = PlanRequest(dataflow=running.load_dataflow(flow).dataflow, continuum=running.load_continuum(continuum))
+    asked = PlanRequest(dataflow=loading.load_dataflow(flow).dataflow, continuum=running.load_continuum(continuum))
     shown = Client().propose(asked)
     assert shown.change.version == 0 and Client().apply(shown) == 1
     for after in (None, 0):  # as it was shown for, by default

@@ -18,7 +18,7 @@ import typer
 from typer.testing import CliRunner
 
 import headwater
-from headwater.app import deployments
+from headwater.app import stores
 from headwater.cli.app import app
 from headwater.control import tables
 from headwater.control.store import NoStore
@@ -33,7 +33,7 @@ WITHOUT_JSON: dict[str, str] = {}
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.delenv(deployments.STORE, raising=False)
+    monkeypatch.delenv(stores.STORE, raising=False)
     return tmp_path
 
 
@@ -106,7 +106,7 @@ def test_status_as_a_line_for_each_look() -> None:
 def test_up_says_what_it_says_as_json() -> None:
     def led() -> bool:
         try:
-            with deployments.existing(None) as store:
+            with stores.existing(None) as store:
                 return store.lease() is not None
         except NoStore:
             return False
@@ -116,5 +116,5 @@ def test_up_says_what_it_says_as_json() -> None:
         up.send_signal(signal.SIGINT)
         out, said = up.communicate(timeout=60)
     lines = [json.loads(line) for line in out.splitlines()]
-    assert lines[-1]["text"] == "stopped; all units run on" and lines[-1]["at"] > 0
+    assert lines[-1]["text"] == "stopped; all units keep running" and lines[-1]["at"] > 0
     assert (up.returncode, said) == (0, "")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.app import deployments
+from headwater.app import deployments, stores
 from headwater.app.pools import TOKEN
 from headwater.control import tables
 from tests.unit.test_cli_control import CONTINUUM, controller, invoke
@@ -26,7 +26,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
     monkeypatch.setenv("COLUMNS", "200")
-    for name in (deployments.STORE, TOKEN):
+    for name in (stores.STORE, TOKEN):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -54,7 +54,7 @@ def test_dataflows_come_are_seen_and_go() -> None:
         code, _, err = invoke("remove", "one", "--owner", "team-a", "--wait")
         assert code == 0 and "run on for others" in err, err
         code, _, err = invoke("defragment", "--wait")
-        assert code == 0 and "commons is put together" in err, err
+        assert code == 0 and "commons is defragmented" in err, err
         code, _, err = invoke("remove", "two", "--owner", "team-b", "--wait")
         assert code == 0, err
     code, _, err = invoke("shared")
@@ -62,7 +62,7 @@ def test_dataflows_come_are_seen_and_go() -> None:
 
 
 def test_owners_are_set_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    deployments.Store(deployments.resolved_url(None)).close()
+    deployments.Store(stores.resolved_url(None)).close()
     code, token, err = invoke("owner", "team-a", "--max-dataflows", "0", "--token")
     assert code == 0 and "shown this once" in err
     code, _, err = submit("one", "team-a")

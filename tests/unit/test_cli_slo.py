@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headwater.adapt.slo import SLO
-from headwater.app import deployments, objectives, observe
+from headwater.app import deployments, objectives, observe, stores
 from headwater.app.client import Client, PlanRequest
 from headwater.control import tables
 from headwater.control.records import ReportRecord
@@ -46,8 +46,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
     monkeypatch.setenv("COLUMNS", "240")
     monkeypatch.setattr(observe, "RECENT", 600.0)  # a slow machine is no reason to fail
-    monkeypatch.delenv(deployments.STORE, raising=False)
-    made = Store(deployments.resolved_url(None))
+    monkeypatch.delenv(stores.STORE, raising=False)
+    made = Store(stores.resolved_url(None))
     yield made
     made.close()
 
@@ -340,7 +340,7 @@ def test_what_nobody_may_approve_any_more(store: Store) -> None:
     number = decided(store, base)
     store.want("f", "stop")
     code, _, err = invoke("approve", str(number), "--yes")
-    assert code == 6 and "not in force any more" in err and "headwater history f" in err
+    assert code == 6 and "no longer active" in err and "headwater history f" in err
     assert store.deployment("f").version == 2
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from headwater.adapt.slo import SLO
-from headwater.app import deployments, observe
+from headwater.app import observe, stores
 from headwater.app.view import View, ZoneSeen
 from headwater.cli.app import app
 from headwater.control import tables
@@ -31,8 +31,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """A store with 5 deployments over 20 zones, of which nobody says more."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.delenv(deployments.STORE, raising=False)
-    opened = Store(deployments.resolved_url(None))
+    monkeypatch.delenv(stores.STORE, raising=False)
+    opened = Store(stores.resolved_url(None))
     fill(opened, 20, 5)
     yield opened
     opened.close()
@@ -58,7 +58,7 @@ def test_once_shows_everything(store: Store) -> None:
     lines = result.stdout.splitlines()
     assert first_words(lines, "Deployment") == [f"d{n}" for n in range(5)]
     assert len(first_words(lines, "Zone")) == 20 and len(first_words(lines, "Link")) == 19
-    assert "nobody acts on the store: `headwater up` does" in result.stdout
+    assert "no controller acts on the store: start one with `headwater up`" in result.stdout
     view = observe.look()
     one = next(d for d in view.deployments if d.name == "d0")
     row = next(line for line in lines if line.startswith("d0 ")).split()
@@ -167,19 +167,19 @@ def test_one_document_or_a_line_for_each_look(store: Store, tmp_path: Path) -> N
 
 def test_without_a_store_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(deployments.STORE, raising=False)
+    monkeypatch.delenv(stores.STORE, raising=False)
     result = CliRunner().invoke(app, ["top", "--once"])
     assert result.exit_code == 6 and "no store here" in result.stderr and result.stdout == ""
     lines = shown(Top(view=View(at=time.time(), store="s.db", error="no store here\n  -> make one")))
     assert "no store here" in lines and not any("no deployments" in line for line in lines)
     empty = shown(Top(view=View(at=time.time(), store="s.db", controller="me")))
-    assert any("no deployments: `headwater apply` makes one" in line for line in empty)
+    assert any("no deployments: create one with `headwater apply`" in line for line in empty)
 
 
 def test_what_was_seen_stays_when_the_store_is_gone(store: Store) -> None:
     view = replace(observe.look(), error="the store cannot be used")
     lines = shown(Top(view=view))
-    assert "the store cannot be used" in lines and any("was seen at" in line for line in lines)
+    assert "the store cannot be used" in lines and any("last read at" in line for line in lines)
     assert "d0" in first_words(lines, "Deployment")
     assert not any("nobody acts" in line for line in lines)
 

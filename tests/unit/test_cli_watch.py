@@ -123,7 +123,9 @@ def test_on_a_terminal_plan_difference_and_errors_are_shown(files: Path) -> None
         terminal.until(lambda text: "waiting for files to change" in text and "low@E4 on" in text)
         flow(files, "L1")
         since = len(terminal.text)
-        text = terminal.until(lambda text: "Beside the last plan" in text and "units change" in text, since=since)
+        text = terminal.until(
+            lambda text: "Compared with the last plan" in text and "units change" in text, since=since
+        )
         assert "flow.py changed" in text and "low@E1 on" in text
         assert "tiny: 2 units change, 2 stay as they are" in text
         flow(files, "L9")

@@ -268,7 +268,7 @@ def test_a_canary_goes_zone_by_zone_and_takes_its_time(site: Site) -> None:
         ({"status": "failed", "error": "division by zero"}, "FP@E2 failed: division by zero"),
         ({"status": "stopped"}, "FP@E2 has stopped"),
         ({"status": "starting"}, "FP@E2 is still starting after 10 s"),
-        ({"lag": 9, "batch": 4}, "FP@E2 makes no batches while 9 rows wait"),
+        ({"lag": 9, "batch": 4}, "FP@E2 makes no batches, with a lag of 9 rows"),
     ],
 )
 def test_a_canary_that_does_badly_is_rolled_back(site: Site, changes: dict[str, Any], why: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.app import deployments
+from headwater.app import deployments, stores
 from headwater.control import tables
 from headwater.core import errors
 from headwater.testing.nodes import SimulatedNodes
@@ -33,7 +33,7 @@ def named(page: Path) -> str:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.delenv(deployments.STORE, raising=False)
+    monkeypatch.delenv(stores.STORE, raising=False)
     return tmp_path
 
 

@@ -93,7 +93,7 @@ def test_what_was_stopped_and_runs_is_ended(site: Site) -> None:
     assert running(site) == {"AD@S1"}
     look(site)
     assert running(site) == set()
-    assert told(site) == ["drift: AD@S1 ran on S1 although it is stopped; ended"]
+    assert told(site) == ["drift: AD@S1 ran on S1 although it was to be stopped; stopped again"]
 
 
 def test_what_a_former_plan_had_and_runs_is_ended(site: Site) -> None:
@@ -110,7 +110,7 @@ def test_what_a_former_plan_had_and_runs_is_ended(site: Site) -> None:
         world["nodes"]["S1"][key] = True
     assert "f/" + former.unit.checkpoint + " was left" in site.zones.differences(site.running(), "f")
     look(site)
-    assert told(site)[0] == "drift: AD@S1 ran on S1 although it is stopped; ended"
+    assert told(site)[0] == "drift: AD@S1 ran on S1 although it was to be stopped; stopped again"
     look(site)  # the one of now has the same id, and was ended with it
     with site.zones.world() as world:
         assert not world["units"][key]["runs"]
@@ -129,7 +129,7 @@ def test_what_a_node_does_not_know_any_more_is_told_once(site: Site) -> None:
     before = site.zones.calls
     look(site)
     look(site)
-    assert told(site) == ["drift: AD@S1 is not known on S1 any more"] and site.zones.calls == before
+    assert told(site) == ["drift: AD@S1 is no longer known on S1"] and site.zones.calls == before
 
 
 def test_a_change_under_way_is_not_disturbed(site: Site) -> None:

@@ -61,7 +61,7 @@ def test_a_proposal_is_shown_beside_what_runs(store: Store) -> None:
     assert found.preview.shown().units
     store.want("d0", "run", plan)  # something else is wanted meanwhile
     gone = details.examine(number, store.where)
-    assert gone.preview is None and "not in force any more" in (gone.gone or "")
+    assert gone.preview is None and "no longer active" in (gone.gone or "")
     store.settle_decision(None, number, "rejected")
     assert details.examine(number, store.where).gone is None
 

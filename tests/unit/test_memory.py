@@ -146,7 +146,7 @@ def test_a_decision_is_wanted_watched_and_kept(store: Store) -> None:
     assert (store.decision(number).state, store.decision(number).version) == ("wanted", 2)
     with pytest.raises(DeploymentError, match="it is wanted and cannot be approved"):
         store.want_decided(None, number)
-    with pytest.raises(DeploymentError, match="not in force any more"):  # another one is wanted now
+    with pytest.raises(DeploymentError, match="no longer active"):  # another one is wanted now
         store.want_decided(None, first)
     store.settle_decision(None, first, "rejected")
     store.settle_decision("me", number, "watched")
@@ -173,16 +173,16 @@ def test_a_decision_whose_ground_is_gone_is_refused(store: Store) -> None:
         "me", "f", mode="advise", trigger="gain", why="all is well", state="proposed", plan=None,
         before=base, data={},
     )  # fmt: skip
-    with pytest.raises(DeploymentError, match="there is nothing to change"):
+    with pytest.raises(DeploymentError, match="it changes nothing"):
         store.want_decided("me", nothing)
     assert running(store, replace(FIRST, above=5).plan()) != base
     for holder in ("me", None):
-        with pytest.raises(DeploymentError, match="not in force any more"):
+        with pytest.raises(DeploymentError, match="no longer active"):
             store.want_decided(holder, stale)
     assert store.decision(stale).state == "proposed" and store.deployment("f").version == 2
     fresh = propose(store, store.deployment("f").active_plan)
     store.want("f", "stop")
-    with pytest.raises(DeploymentError, match="not in force any more"):
+    with pytest.raises(DeploymentError, match="no longer active"):
         store.want_decided("me", fresh)
     with pytest.raises(LeaseLost):
         store.settle_decision("two", fresh, "expired")

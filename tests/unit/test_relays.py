@@ -40,7 +40,7 @@ def test_a_copy_is_whole_when_it_has_what_there_was(tmp_path: Path, monkeypatch:
     plan = cast(DeploymentPlan, None)
     copied, own = (cast(Channel, SimpleNamespace(id=id_)) for id_ in ("clean-1@E1", "own-1@C1"))
     relays.check_whole(plan, [own])  # nothing of it comes over a link
-    with pytest.raises(Unavailable, match=r"2 entries of clean-1@E1 have still to come over link E1-C1"):
+    with pytest.raises(Unavailable, match=r"2 entries of clean-1@E1 are still to arrive over link E1-C1"):
         relays.check_whole(plan, [copied, own])
     assert elsewhere.closed == 1
     # What is written meanwhile is not waited for: it could go on for ever.

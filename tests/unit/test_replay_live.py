@@ -14,7 +14,7 @@ import headwater as hw
 from headwater.agent.agent import Agent
 from headwater.agent.agents import Agents
 from headwater.agent.tasks import Task
-from headwater.app import deployments
+from headwater.app import deadletters, stores
 from headwater.channels.logserver import LogServer
 from headwater.channels.wire import TOKEN_ENV, Credentials
 from headwater.connectors.deadletters import read_dead_letters
@@ -106,9 +106,9 @@ def zones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Zones]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
     monkeypatch.setenv(TOKEN_ENV, TOKEN)
-    monkeypatch.delenv(deployments.STORE, raising=False)
+    monkeypatch.delenv(stores.STORE, raising=False)
     made = Zones(tmp_path)
-    store = Store(deployments.resolved_url(None))
+    store = Store(stores.resolved_url(None))
     running(store, made.plan)
     made.start("E1")
     made.start("E2")
@@ -120,7 +120,7 @@ def zones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Zones]:
 def test_letters_of_two_zones_are_replayed_where_they_are(zones: Zones) -> None:
     (first,), (second,) = zones.malformed("E1", "L1", BAD), zones.malformed("E2", "L2", BAD)
     said: list[str] = []
-    found = deployments.replay("f", [second, first], records={first: GOOD, second: GOOD}, say=said.append)
+    found = deadletters.replay("f", [second, first], records={first: GOOD, second: GOOD}, say=said.append)
     assert said == []  # the cloud, which reads no source and has no agent, was not asked
     assert [(x.id, x.zone, x.outcome) for x in found] == [
         (second, "E2", "replayed"), (first, "E1", "replayed"),
@@ -128,19 +128,19 @@ def test_letters_of_two_zones_are_replayed_where_they_are(zones: Zones) -> None:
     assert zones.new() == {
         f"L1/a-replayed-{first}.csv": f"{GOOD}\n", f"L2/a-replayed-{second}.csv": f"{GOOD}\n",
     }  # fmt: skip
-    assert all(x["replayed"]["done"] for x in deployments.dead_letters("f"))
-    (again,) = deployments.replay("f", [first], records={first: GOOD})
+    assert all(x["replayed"]["done"] for x in deadletters.dead_letters("f"))
+    (again,) = deadletters.replay("f", [first], records={first: GOOD})
     assert again.outcome == "refused" and "it was replayed at" in str(again.reason)
-    (forced,) = deployments.replay("f", [first], records={first: GOOD}, force=True)
+    (forced,) = deadletters.replay("f", [first], records={first: GOOD}, force=True)
     assert forced.outcome == "replayed" and len(zones.new()) == 3
 
 
 def test_after_a_new_start_an_agent_still_knows_what_was_replayed(zones: Zones) -> None:
     (id_,) = zones.malformed("E1", "L1", BAD)
-    deployments.replay("f", [id_], records={id_: GOOD})
+    deadletters.replay("f", [id_], records={id_: GOOD})
     zones.stop("E1")
     zones.start("E1")
-    assert deployments.replay("f", [id_], records={id_: GOOD})[0].outcome == "refused"
+    assert deadletters.replay("f", [id_], records={id_: GOOD})[0].outcome == "refused"
     assert len(zones.new()) == 1
 
 
@@ -148,14 +148,14 @@ def test_a_zone_that_does_not_answer_is_named(zones: Zones) -> None:
     (first,), (second,) = zones.malformed("E1", "L1", BAD), zones.malformed("E2", "L2", BAD)
     zones.stop("E1")
     said: list[str] = []
-    found = deployments.replay("f", [first, second], records={first: GOOD, second: GOOD}, say=said.append)
+    found = deadletters.replay("f", [first, second], records={first: GOOD, second: GOOD}, say=said.append)
     assert [x.outcome for x in found] == ["unknown", "replayed"]
     assert "E1, C1 did not" in str(found[0].reason) and any(s.startswith("E1: ") for s in said)
 
 
 def test_what_a_zone_does_not_read_any_more_is_not_put_there(zones: Zones) -> None:
     elsewhere = zones.malformed("E1", "L2", BAD)
-    (found,) = deployments.replay("f", elsewhere, records={elsewhere[0]: GOOD})
+    (found,) = deadletters.replay("f", elsewhere, records={elsewhere[0]: GOOD})
     assert found.outcome == "refused" and "source 'files_1' at L2 is not read here" in str(found.reason)
     assert zones.new() == {}
 
@@ -165,7 +165,7 @@ def test_a_finished_unit_takes_no_more(zones: Zones) -> None:
     unit = next(u for u in zones.plan.units if u.zone == "E1")
     state = zones.place / "E1/deployments/f/units" / unit.checkpoint / "unit.json"
     write_atomically(state, json.dumps({"finished": True}))
-    (found,) = deployments.replay("f", [id_], records={id_: GOOD})
+    (found,) = deadletters.replay("f", [id_], records={id_: GOOD})
     assert found.outcome == "refused" and "has used up its input" in str(found.reason)
     assert zones.new() == {}
 
@@ -175,14 +175,14 @@ def test_mistakes_of_the_caller(zones: Zones) -> None:
     for ids, records, says in (
         ([], {}, "not a list of 1 to"),
         (["x"], {}, "not a dead letter's id: .*'x'"),
-        ([id_], {"0" * 16: GOOD}, "which is not to be replayed"),
+        ([id_], {"0" * 16: GOOD}, "which is not replayed"),
     ):
         with pytest.raises(DeploymentError, match=says):
-            deployments.replay("f", ids, records=records)
+            deadletters.replay("f", ids, records=records)
     with pytest.raises(DeploymentError, match="no deployment 'g'"):
-        deployments.replay("g", [id_])
-    (found,) = deployments.replay("f", ["0" * 16])
-    assert found.outcome == "unknown" and str(found.reason).startswith("no such letter")
+        deadletters.replay("g", [id_])
+    (found,) = deadletters.replay("f", ["0" * 16])
+    assert found.outcome == "unknown" and str(found.reason).startswith("no such dead letter")
 
 
 def test_more_letters_than_one_request_takes(zones: Zones, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_more_letters_than_one_request_takes(zones: Zones, monkeypatch: pytest.M
 
     ids = zones.malformed("E1", "L1", *(f"{n},x,2024-01-01" for n in range(5)))
     monkeypatch.setattr(replaying, "MOST", 2)
-    found = deployments.replay("f", ids, records=dict.fromkeys(ids, GOOD))
+    found = deadletters.replay("f", ids, records=dict.fromkeys(ids, GOOD))
     assert [x.outcome for x in found] == ["replayed"] * 5 and len(zones.new()) == 5
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.app import running
+from headwater.app import loading, running
 from headwater.app.client import Client, PlanRequest, Shape
 from headwater.core.errors import DataflowError, DeploymentError, ErrorList, HeadwaterError
 from headwater.dataflow.graph import Dataflow
@@ -36,30 +36,30 @@ def written(directory: Path, text: str, name: str = "flow.py") -> str:
 
 
 def test_loads_the_only_builder(tmp_path: Path) -> None:
-    loaded = running.load_dataflow(written(tmp_path, TINY))
+    loaded = loading.load_dataflow(written(tmp_path, TINY))
     assert loaded.dataflow.name == "tiny"
     assert loaded.directory == tmp_path.resolve()
     assert loaded.is_code
 
 
 def test_an_alias_is_not_a_second_dataflow(tmp_path: Path) -> None:
-    assert running.load_dataflow(written(tmp_path, TINY + "same = f\n")).dataflow.name == "tiny"
+    assert loading.load_dataflow(written(tmp_path, TINY + "same = f\n")).dataflow.name == "tiny"
 
 
 def test_loads_a_built_dataflow_and_what_build_returns(tmp_path: Path) -> None:
-    built = running.load_dataflow(written(tmp_path, TINY + "g = f.build()\ndel f\n"))
+    built = loading.load_dataflow(written(tmp_path, TINY + "g = f.build()\ndel f\n"))
     text = TINY.replace("\nf", "\n    f").replace("\n    f = ", "\ndef build():\n    f = ") + "    return f\n"
-    assert running.load_dataflow(written(tmp_path, text, "b.py")).dataflow == built.dataflow
+    assert loading.load_dataflow(written(tmp_path, text, "b.py")).dataflow == built.dataflow
 
 
 def test_two_dataflows_need_a_name(tmp_path: Path) -> None:
     file = written(tmp_path, TINY + "g = hw.flow('other')\n")
     with pytest.raises(DataflowError, match="2 dataflows: f, g") as caught:
-        running.load_dataflow(file)
+        loading.load_dataflow(file)
     assert caught.value.hint == f"name one: {file}:f"
-    assert running.load_dataflow(f"{file}:f").dataflow.name == "tiny"
+    assert loading.load_dataflow(f"{file}:f").dataflow.name == "tiny"
     with pytest.raises(DataflowError, match="there is no 'h'"):
-        running.load_dataflow(f"{file}:h")
+        loading.load_dataflow(f"{file}:h")
 
 
 def test_neighbours_are_importable_and_forgotten(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_neighbours_are_importable_and_forgotten(tmp_path: Path) -> None:
         written(directory, STEP.replace("+ 1", f"+ {number}"), "words.py")
         written(directory, SCAN)
     before = list(sys.path)
-    first, second = (running.load_dataflow(str(tmp_path / n / "flow.py")).dataflow for n in "12")
+    first, second = (loading.load_dataflow(str(tmp_path / n / "flow.py")).dataflow for n in "12")
     assert first.keys["out"] != second.keys["out"]
     assert sys.path == before
     assert "words" not in sys.modules
@@ -88,7 +88,7 @@ def test_neighbours_are_importable_and_forgotten(tmp_path: Path) -> None:
 def test_errors_in_the_file_name_its_line(tmp_path: Path, text: str, line: int, what: str) -> None:
     file = written(tmp_path, text)
     with pytest.raises(HeadwaterError) as caught:
-        running.load_dataflow(file)
+        loading.load_dataflow(file)
     assert what in caught.value.what
     assert f"{file}:{line}" in str(caught.value.where)
     assert caught.value.hint
@@ -96,53 +96,53 @@ def test_errors_in_the_file_name_its_line(tmp_path: Path, text: str, line: int, 
 
 def test_an_error_in_build_is_a_list_with_hints(tmp_path: Path) -> None:
     with pytest.raises(ErrorList):
-        running.load_dataflow(written(tmp_path, TINY.replace('"out"', '"not a name!"')))
+        loading.load_dataflow(written(tmp_path, TINY.replace('"out"', '"not a name!"')))
 
 
 @pytest.mark.parametrize("reference", ["nowhere.py", "nowhere.json", "nowhere.py:f"])
 def test_no_such_file(reference: str) -> None:
     with pytest.raises(DataflowError, match="no such file"):
-        running.load_dataflow(reference)
+        loading.load_dataflow(reference)
 
 
 def test_a_file_without_dataflow(tmp_path: Path) -> None:
     with pytest.raises(DataflowError, match="no dataflow in the file"):
-        running.load_dataflow(written(tmp_path, "x = 1\n"))
-    with pytest.raises(DataflowError, match="gives int, not a dataflow"):
-        running.load_dataflow(written(tmp_path, "def build():\n    return 1\n"))
+        loading.load_dataflow(written(tmp_path, "x = 1\n"))
+    with pytest.raises(DataflowError, match="returns int, not a dataflow"):
+        loading.load_dataflow(written(tmp_path, "def build():\n    return 1\n"))
     with pytest.raises(DataflowError, match="neither Python nor JSON"):
-        running.load_dataflow(written(tmp_path, "", "flow.txt"))
+        loading.load_dataflow(written(tmp_path, "", "flow.txt"))
 
 
 def test_json_is_the_same_dataflow(tmp_path: Path) -> None:
-    dataflow = running.load_dataflow(written(tmp_path, TINY)).dataflow
-    loaded = running.load_dataflow(written(tmp_path, dataflow.to_json(), "flow.json"))
+    dataflow = loading.load_dataflow(written(tmp_path, TINY)).dataflow
+    loaded = loading.load_dataflow(written(tmp_path, dataflow.to_json(), "flow.json"))
     assert loaded.dataflow == dataflow
     assert not loaded.is_code
-    running.check_trust(loaded, trust_code=False)
+    loading.check_trust(loaded, trust_code=False)
 
 
 def test_pickled_code_needs_trust(tmp_path: Path) -> None:
     written(tmp_path, STEP, "words.py")
-    own = running.load_dataflow(written(tmp_path, SCAN))
-    running.check_trust(own, trust_code=False)
-    foreign = running.load_dataflow(written(tmp_path, own.dataflow.to_json(), "flow.json"))
+    own = loading.load_dataflow(written(tmp_path, SCAN))
+    loading.check_trust(own, trust_code=False)
+    foreign = loading.load_dataflow(written(tmp_path, own.dataflow.to_json(), "flow.json"))
     with pytest.raises(DataflowError, match="pickled Python code") as caught:
-        running.check_trust(foreign, trust_code=False)
+        loading.check_trust(foreign, trust_code=False)
     assert "--trust-code" in str(caught.value.hint)
-    running.check_trust(foreign, trust_code=True)
+    loading.check_trust(foreign, trust_code=True)
 
 
 def test_bad_json_names_the_file(tmp_path: Path) -> None:
     file = written(tmp_path, "{", "flow.json")
     with pytest.raises(DataflowError) as caught:
-        running.load_dataflow(file)
+        loading.load_dataflow(file)
     assert file in str(caught.value.where)
 
 
 def test_shapes_of_a_plan(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
-    dataflow = running.load_dataflow(str(root / "examples/acme/flow.py")).dataflow
+    dataflow = loading.load_dataflow(str(root / "examples/acme/flow.py")).dataflow
     continuum = running.load_continuum(root / "examples/acme/continuum.yaml")
     shapes: tuple[Shape, ...] = ("annotated", "one-unit", "unit-per-operator")
     marked, one, every = (
@@ -164,7 +164,7 @@ def test_the_demo_has_the_continuum_of_the_example() -> None:
 @pytest.mark.parametrize("name", ["frequent", "profitable"])
 def test_the_taxi_example_plans(name: str) -> None:
     taxi = Path(__file__).parents[2] / "examples/taxi"
-    dataflow = running.load_dataflow(f"{taxi / 'flow.py'}:{name}").dataflow
+    dataflow = loading.load_dataflow(f"{taxi / 'flow.py'}:{name}").dataflow
     assert isinstance(dataflow, Dataflow)
     assert len(build(dataflow, running.load_continuum(taxi / "continuum.yaml")).units) == 2
 
@@ -214,5 +214,5 @@ def test_an_edit_of_the_same_size_in_the_same_second_is_seen(tmp_path: Path) -> 
         beside.write_text(f"LEAST = {other}\n")
         for path in (file, beside):
             os.utime(path, (1_700_000_000, 1_700_000_000))
-        keys.add(running.load_dataflow(str(file)).dataflow.keys["out"])
+        keys.add(loading.load_dataflow(str(file)).dataflow.keys["out"])
         assert len(keys) == number + 1

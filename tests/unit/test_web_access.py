@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.app import deployments, pools
+from headwater.app import pools, stores
 from headwater.app.pools import ADMIN, TOKEN
 from headwater.control import sharing, tables
 from headwater.control.sharing import ROLES, Role
@@ -22,7 +22,7 @@ from tests.unit.test_cli_control import invoke
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    for name in (deployments.STORE, TOKEN):
+    for name in (stores.STORE, TOKEN):
         monkeypatch.delenv(name, raising=False)
     return str(tmp_path / "store.db")
 
@@ -51,7 +51,7 @@ def test_a_token_that_is_nobodys_is_refused(place: str) -> None:
     mine = token(place, "a")
     access = Access(place)
     for wrong in (mine + "x", mine[:-1], "x" * 10_000, "ä", "\0"):
-        with pytest.raises(NotKnown, match="this token is nobody's"):
+        with pytest.raises(NotKnown, match="unknown token"):
             access.asker(wrong)
     for none in (None, ""):
         with pytest.raises(NotKnown, match="a token is needed"):
@@ -79,7 +79,7 @@ def test_without_any_token_everybody_on_this_machine_is_an_owner(place: str) -> 
         assert access.on_trial
         access.check()
         assert access.asker(None) == access.asker("any") == Asker(name=None, role="owner")
-        with pytest.raises(DeploymentError, match="nobody has a token") as refused:
+        with pytest.raises(DeploymentError, match="no owner has a token") as refused:
             Access(place, loopback=False).check()
         assert "headwater owner admin --token" in str(refused.value)
         with pytest.raises(NotKnown):
@@ -130,7 +130,7 @@ def test_roles_are_the_admins_to_set(place: str) -> None:
 
 
 def test_the_role_is_set_and_shown_by_the_command(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(deployments.STORE, place)
+    monkeypatch.setenv(stores.STORE, place)
     code, made, err = invoke("owner", "eve", "--role", "viewer", "--token")
     assert code == 0, err
     assert Access(place).asker(made.strip()).role == "viewer"

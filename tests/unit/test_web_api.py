@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater.app import deployments, objectives, observe
+from headwater.app import objectives, observe, stores
 from headwater.app.client import Client as StoreClient
 from headwater.continuum.model import Continuum
 from headwater.control.store import Store
@@ -191,7 +191,7 @@ def test_decisions_are_listed_shown_and_answered(client: Client, tiny: dict[str,
     wanted = client.ask(f"/decisions/{first}/approve")
     client.settled(name, wanted["wanted"])
     late = client.ask(f"/decisions/{gone}/approve", None, 409)
-    assert "not in force any more" in late["detail"]
+    assert "no longer active" in late["detail"]
     assert client.ask(f"/decisions/{second}/approve", None, 409)
     assert client.see("/decisions", params={"state": "rejected"})[-1]["id"] == second
     assert client.see(f"/decisions/{gone + 1}", 404)["type"] == "urn:headwater:problem:missing"
@@ -199,7 +199,7 @@ def test_decisions_are_listed_shown_and_answered(client: Client, tiny: dict[str,
 
 def propose(above: int) -> int:
     """Record a decision as the controller does, under its lease."""
-    store = Store(deployments.resolved_url(None))
+    store = Store(stores.resolved_url(None))
     base = store.active_plan("tiny")
     assert base is not None
     plan = build(Dataflow.from_data(flow(above=above)), base.continuum)
@@ -317,7 +317,7 @@ def test_what_happens_is_told_as_it_happens(client: Client) -> None:
 
 def test_a_stream_says_when_the_store_is_gone(tmp_path: Path) -> None:
     with place(tmp_path), serving(None, "127.0.0.1", 0) as url, Client(url) as client:
-        store = Path(deployments.resolved_url(None))
+        store = Path(stores.resolved_url(None))
         Store(str(store)).close()
         assert objectives.told(None) == (0, ())
         store.rename("elsewhere.db")

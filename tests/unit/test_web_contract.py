@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
 from headwater.adapt.slo import SLO
-from headwater.app import deployments, pools
+from headwater.app import pools, stores
 from headwater.control.store import Store
 from headwater.web.server import serving
 from tests.unit.changes import ACME, FIRST
@@ -70,7 +70,7 @@ PLACES: list[dict[str, Any]] = [
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """Give the URL of a server and an owner's token."""
     with place(tmp_path_factory.mktemp("contract")):
-        store = Store(deployments.resolved_url(None))
+        store = Store(stores.resolved_url(None))
         base = running(store)
         for number in range(30):
             propose(store, base, f"reason {number}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.app import deployments
+from headwater.app import stores
 from headwater.control.store import Store
 from headwater.core import errors
 from headwater.core.quantity import QuantityError
@@ -22,7 +22,7 @@ from tests.unit.served import V1, ZONES, Client, fetch, flow, place
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with place(tmp_path_factory.mktemp("problems")), serving(None, "127.0.0.1", 0) as found:
-        Store(deployments.resolved_url(None)).close()
+        Store(stores.resolved_url(None)).close()
         yield found
 
 

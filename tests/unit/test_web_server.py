@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headwater.app import deployments
+from headwater.app import deployments, stores
 from headwater.cli import serve
 from headwater.control.store import Store
 from headwater.core.errors import DeploymentError
@@ -26,7 +26,7 @@ from tests.unit.test_cli_control import invoke
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in (deployments.STORE, "HEADWATER_LISTEN"):
+    for name in (stores.STORE, "HEADWATER_LISTEN"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -60,7 +60,7 @@ def test_where_all_are_taken_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_on_trial_it_listens_on_this_machine_only() -> None:
-    with pytest.raises(DeploymentError, match="nobody has a token"), serving(None, "0.0.0.0", 0):
+    with pytest.raises(DeploymentError, match="no owner has a token"), serving(None, "0.0.0.0", 0):
         pass
     mine = token("a")
     with serving(None, "0.0.0.0", 0) as url:
@@ -73,13 +73,13 @@ def test_on_trial_it_listens_on_this_machine_only() -> None:
 def test_a_store_that_loses_its_tokens_is_closed_to_others() -> None:
     token("a")
     with serving(None, "0.0.0.0", 0) as url:
-        Path(deployments.resolved_url(None)).unlink()
-        Store(deployments.resolved_url(None)).close()
+        Path(stores.resolved_url(None)).unlink()
+        Store(stores.resolved_url(None)).close()
         assert ask(url.replace("0.0.0.0", "127.0.0.1")) == 401
 
 
 def test_it_ends_while_streams_are_followed() -> None:
-    Store(deployments.resolved_url(None)).close()
+    Store(stores.resolved_url(None)).close()
     begun, ended = threading.Event(), threading.Event()
 
     def follow(url: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 from headwater.adapt.calibrate import Learned
 from headwater.adapt.model import Costs
 from headwater.adapt.slo import SLO
-from headwater.app import deployments
+from headwater.app import stores
 from headwater.app.whatif import Supposed, WhatIf, what_if
 from headwater.control import tables
 from headwater.control.store import Store
@@ -34,7 +34,7 @@ Begin = Callable[..., Loop]
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.setenv(deployments.STORE, str(tmp_path / "store.db"))
+    monkeypatch.setenv(stores.STORE, str(tmp_path / "store.db"))
     monkeypatch.setenv("COLUMNS", "200")
 
     def make(slo: SLO = CALM, **more: object) -> Loop:
@@ -119,10 +119,10 @@ def test_what_was_left_for_a_limit_may_come_back_where_that_is_gone(begin: Begin
 
 def test_without_samples_it_goes_by_the_profile_and_says_so(begin: Begin) -> None:
     loop = begin()
-    with pytest.raises(DeploymentError, match="'trips' gives was not measured yet") as refused:
+    with pytest.raises(DeploymentError, match="the rate of 'trips' was not measured yet") as refused:
         suppose()
     assert "trips=500" in str(refused.value.hint)
-    with pytest.raises(DeploymentError, match="2 times what"):
+    with pytest.raises(DeploymentError, match="2 times an unknown rate"):
         suppose("2x")
     found = suppose("trips=2000")
     assert (found.basis, found.measured_at) == ("profile", None)
@@ -158,7 +158,7 @@ def test_a_deployment_that_never_ran_or_is_not_there_is_refused(begin: Begin) ->
     with pytest.raises(DeploymentError, match="no deployment 'three'"):
         suppose(name="three")
     loop.store.want("three", "run", loop.world.plan)
-    with pytest.raises(DeploymentError, match="not in force yet"):
+    with pytest.raises(DeploymentError, match="not running yet"):
         suppose(name="three")
 
 
@@ -175,7 +175,7 @@ def test_without_an_slo_only_room_on_hosts_counts(begin: Begin) -> None:
 @pytest.fixture
 def located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.setenv(deployments.STORE, str(tmp_path / "store.db"))
+    monkeypatch.setenv(stores.STORE, str(tmp_path / "store.db"))
     store = Store(tmp_path / "store.db")
     running(store, FIRST.plan())
     return store
@@ -250,7 +250,7 @@ def test_it_is_shown(begin: Begin) -> None:
     code, out, err = invoke("what-if", "two", "--rate", "20x")
     assert code == 0, err
     for text in (
-        "two, if all sources: 20 times the rows", "foretold by what was measured until", "Then, changed",
+        "two, if all sources: 20 times the rows", "predicted from measurements until", "Then, changed",
         "rows/s of trips at nyc", "2,000", "load of pi (kerb)", "over kerb-cloud", "light to cloud: chosen",
         "light to cloud keeps to all limits", "light to cloud would be:", "start result@cloud: 'light' added",
     ):  # fmt: skip
@@ -266,5 +266,5 @@ def test_it_is_shown(begin: Begin) -> None:
 def test_what_is_not_measured_is_said(begin: Begin) -> None:
     loop = begin(SLO(mode="off"))
     out = invoke("what-if", "two", "--rate", "trips=10")[1]
-    assert "foretold by its profile" in out and "assumed: cost of 'result'" in out
+    assert "predicted from its profile" in out and "assumed: cost of 'result'" in out
     assert "no limit would be broken" in out and loop.decisions() == ()

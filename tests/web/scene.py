@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.adapt.slo import SLO
-from headwater.app import deployments, running
+from headwater.app import deployments, loading, observe, running
 from headwater.control.store import Store
 from headwater.plan import edit
 from headwater.plan.deployment import Deployment
@@ -37,7 +37,7 @@ def apply(place: str, directory: Path) -> int:
     """Want the dataflow, and give its version."""
     flow = directory / "flow.py"
     flow.write_text(FLOW)
-    loaded = running.load_dataflow(str(flow)).dataflow
+    loaded = loading.load_dataflow(str(flow)).dataflow
     plan = running.plan(loaded, running.load_continuum(str(ROOT / "tests/unit/acme.yaml")))
     return deployments.apply(plan, place)
 
@@ -46,7 +46,7 @@ def until_runs(place: str, version: int, seconds: float = 90.0) -> None:
     """Wait until a version is in force, and measured."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        (status,) = deployments.status("machines", place)
+        (status,) = observe.status("machines", place)
         if status.observed_version >= version and status.units and status.measured:
             return
         time.sleep(0.2)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headwater.app import deployments, pools
+from headwater.app import observe, pools, stores
 from headwater.control import tables
 from headwater.control.store import Store
 from tests import crowd
@@ -64,7 +64,7 @@ def test_from_nothing_to_a_fission_that_was_approved(serve: Serve, browser: Open
     expect(page.get_by_text("Nothing runs yet")).to_be_hidden()
     assert unit(page, "warm@E5").count() == 1
     scene.until_runs(server.store_url, version)
-    expect(unit(page, "means@S1")).to_have_attribute("aria-label", re.compile(r"/s, \d+ rows wait"))
+    expect(unit(page, "means@S1")).to_have_attribute("aria-label", re.compile(r"/s, lag \d+ rows"))
     shot(page, "dashboard-map")
 
     # A unit tells of its operators, schema, state and lag.
@@ -98,8 +98,8 @@ def test_from_nothing_to_a_fission_that_was_approved(serve: Serve, browser: Open
     expect(unit(watching, "watermark@E5")).to_have_attribute("aria-label", re.compile("running"))
     expect(watching.get_by_role("status").filter(has_text=re.compile("new", re.I))).to_have_count(1)
     scene.until_runs(server.store_url, version + 1)
-    assert deployments.status("machines", server.store_url)[0].version == 2
-    with deployments.existing(server.store_url) as store:
+    assert observe.status("machines", server.store_url)[0].version == 2
+    with stores.existing(server.store_url) as store:
         assert store.decision(number).version == 2
 
     # The course of it has the change on it.
@@ -116,9 +116,9 @@ def test_a_proposal_is_rejected(serve: Serve, browser: Open) -> None:
     number = scene.propose_fission(server.store_url)
     page = browser(f"{server.url}/proposals/{number}")
     page.get_by_role("button", name="Reject").click()
-    expect(page.get_by_text("Rejected: all stays as it is.")).to_be_visible()
+    expect(page.get_by_text("Rejected: nothing changes.")).to_be_visible()
     expect(page.get_by_role("button", name="Reject")).to_be_hidden()
-    with deployments.existing(server.store_url) as store:
+    with stores.existing(server.store_url) as store:
         assert store.decision(number).state == "rejected" and store.deployment("machines").version == 1
 
 
@@ -155,7 +155,7 @@ def test_who_may_what(serve: Serve, browser: Open) -> None:
     pools.set_owner("olga", server.store_url, role="viewer", shown=admin)
     page.get_by_role("button", name="Approve").click()
     expect(page.get_by_text(re.compile("olga is a viewer"))).to_be_visible()
-    assert deployments.status("machines", server.store_url)[0].version == 1
+    assert observe.status("machines", server.store_url)[0].version == 1
 
 
 def test_a_server_is_lost_and_comes_back(serve: Serve, browser: Open) -> None:

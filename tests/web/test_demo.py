@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headwater.app import deployments, running
+from headwater.app import deployments, loading, running
 from headwater.continuum.model import Continuum
 from tests.web import scene
 from tests.web.test_dashboard import expect, unit
@@ -77,7 +77,7 @@ def look(real: Server, browser: Open, shot: Callable[[Page, str], None]) -> None
     flow = real.directory / "flow.py"
     text = scene.FLOW.replace('"in/{location}"', f'"{real.directory}/in/{{location}}"')
     flow.write_text(text.replace('["L1", "L2", "L3", "L4", "L5"]', '["L1"]'))
-    version = deployments.apply(running.plan(running.load_dataflow(str(flow)).dataflow, SMALL), real.place)
+    version = deployments.apply(running.plan(loading.load_dataflow(str(flow)).dataflow, SMALL), real.place)
 
     page = browser(real.url)
     expect(unit(page, "warm@E1")).to_have_attribute("aria-label", re.compile("running"), timeout=STARTS)
@@ -93,7 +93,7 @@ def look(real: Server, browser: Open, shot: Callable[[Page, str], None]) -> None
         page.wait_for_timeout(3000)
     shot(page, "dashboard-letters")
     row.get_by_role("button", name="Replay…").click()
-    page.get_by_label("The record as it should be").fill("7,2026-01-01T08:00:00Z,55.0")
+    page.get_by_label("The corrected record").fill("7,2026-01-01T08:00:00Z,55.0")
     page.get_by_role("button", name="Replay", exact=True).click()
     expect(page.get_by_text("replayed", exact=True)).to_be_visible()
 
@@ -106,7 +106,7 @@ def look(real: Server, browser: Open, shot: Callable[[Page, str], None]) -> None
     page.get_by_label("Rates").fill("3x")
     told = page.get_by_role("heading", name=re.compile("Supposed: .*3 times"))
     for _ in range(20):  # rates are known some seconds after a change
-        page.get_by_role("button", name="Foretell").click()
+        page.get_by_role("button", name="Predict").click()
         page.wait_for_timeout(3000)
         if told.is_visible():
             break

@@ -1,12 +1,12 @@
-"""Routes about the server itself: whether it is well, its version, who asks; and one look at everything."""
+"""Routes about the server itself: health, version, caller; and a snapshot of everything."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
 import headwater
-from headwater.app.deployments import existing
 from headwater.app.observe import look
+from headwater.app.stores import existing
 from headwater.app.view import View
 from headwater.control.store import NoStore
 from headwater.web.api.dependencies import Here, Viewer
@@ -18,7 +18,7 @@ router = APIRouter(tags=["about"])
 
 @router.get("/health", response_model=Health, responses=responses())
 def health(served: Here) -> Response:
-    """Tell whether the store can be read, and whether a controller acts on it. Anybody may ask."""
+    """Report whether the store can be read, and whether a controller acts on it. Needs no token."""
     try:
         with existing(served.store_url) as store:
             return answered(Health(status="ok", store=True, controller=store.lease() is not None))
@@ -28,17 +28,17 @@ def health(served: Here) -> Response:
 
 @router.get("/version", response_model=Version, responses=responses())
 def version() -> Response:
-    """Tell what answers. Anybody may ask."""
+    """Return name and version of the server. Needs no token."""
     return answered(Version(name="headwater", version=headwater.__version__, api="v1"))
 
 
 @router.get("/me", response_model=Me, responses=responses())
 def me(asker: Viewer) -> Response:
-    """Tell whose token it is, and what may be done with it."""
+    """Return the token's owner and role."""
     return answered(Me(name=asker.name, role=asker.role, on_trial=asker.on_trial))
 
 
 @router.get("/view", response_model=View, responses=responses())
 def view(served: Here, asker: Viewer) -> Response:
-    """Look at everything at once: zones with hosts and units, links, deployments, pools, open decisions."""
+    """Return a snapshot of everything: zones with hosts and units, links, deployments, pools, open decisions."""
     return answered(look(served.store_url))

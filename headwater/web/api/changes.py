@@ -1,4 +1,4 @@
-"""Routes that plan and change deployments: show first, then store as what is wanted. The controller acts."""
+"""Routes that plan and change deployments: show a plan, then store it as the desired state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from headwater.adapt.slo import SLO
-from headwater.app import deployments, objectives
+from headwater.app import deadletters, deployments, objectives
 from headwater.app.client import Client, PlanRequest, Proposal, ProposalOutline
 from headwater.plan.edit import Edit, Fuse, Move, Split, Spread
 from headwater.web.api.dependencies import Here, Operator, Served, Viewer, asked
@@ -35,16 +35,16 @@ _STORES: dict[str, Any] = {
     "status_code": 202,
     "response_model": Stored,
     "responses": {
-        200: {"model": Stored, "description": "Nothing is stored: it is in force already, or only shown"},
+        200: {"model": Stored, "description": "Nothing is stored: the plan is active already, or only shown"},
         **responses(409, 413),
     },
 }
-"""What routes answer that show a change and, if it is one, store it."""
+"""Responses of routes that show a change and, if it changes anything, store it."""
 
 
 @router.post("/plans", response_model=ProposalOutline, responses=responses(409, 413))
 def plan(form: PlanForm, served: Here, asker: Viewer) -> Response:
-    """Plan a dataflow: its units, what applying it would change, in which steps, and what is foretold."""
+    """Plan a dataflow: its units, the changes and steps of applying it, and its predictions."""
     with served.turn():
         found = Client(served.store_url).propose(asked(served, form))
         _ = found.change
@@ -53,7 +53,7 @@ def plan(form: PlanForm, served: Here, asker: Viewer) -> Response:
 
 @router.post("/deployments", **_STORES)
 def apply(form: ApplyForm, served: Here, asker: Operator) -> Response:
-    """Store a dataflow's plan as what is wanted; 200 where it is in force already, and nothing is stored."""
+    """Store a dataflow's plan as the desired state; 200 where it is active already, and nothing is stored."""
     with served.turn():
         found = Client(served.store_url).propose(asked(served, form))
     return _store(found, served, preview=False, after=form.after)
@@ -61,7 +61,7 @@ def apply(form: ApplyForm, served: Here, asker: Operator) -> Response:
 
 @router.post("/deployments/{name}/move", **_STORES)
 def move(name: NamePath, form: MoveForm, served: Here, asker: Operator) -> Response:
-    """Put an operator into another layer while it runs, with its state."""
+    """Move a running operator to another layer or host, with its state."""
     return _edit(name, Move(operator=form.operator, to=form.to, at=form.at), form, served)
 
 
@@ -73,13 +73,13 @@ def split(name: NamePath, form: SplitForm, served: Here, asker: Operator) -> Res
 
 @router.post("/deployments/{name}/fuse", **_STORES)
 def fuse(name: NamePath, form: FuseForm, served: Here, asker: Operator) -> Response:
-    """Make two neighbouring units one query, without a channel between them."""
+    """Join two neighbouring units into one query, without a channel between them."""
     return _edit(name, Fuse(first=form.first, second=form.second, to=form.to), form, served)
 
 
 @router.post("/deployments/{name}/spread", **_STORES)
 def spread(name: NamePath, form: SpreadForm, served: Here, asker: Operator) -> Response:
-    """Run a unit on one host of its zone, or on several that share its rows out by key."""
+    """Run a unit on one host of its zone, or divide its rows by key among several."""
     return _edit(name, Spread(unit=form.unit, over=tuple(form.over)), form, served)
 
 
@@ -93,7 +93,7 @@ def stop(name: NamePath, served: Here, asker: Operator, form: StopForm | None = 
 @router.patch("/deployments/{name}/slo", response_model=SLO, responses=responses(413))
 @router.patch("/deployments/{name}/promise", include_in_schema=False)
 def slo(name: NamePath, form: SloForm, served: Here, asker: Operator) -> Response:
-    """Say what a deployment is to keep to while it runs, and who changes it for that."""
+    """Set a deployment's SLO: its limits, and who decides on changes."""
     given = form.model_dump(exclude_unset=True)
     values: dict[str, Any] = {k: math.inf if v is None else v for k, v in given.items()}
     found = replace(objectives.slo(name, served.store_url) or SLO(), **values)
@@ -103,11 +103,11 @@ def slo(name: NamePath, form: SloForm, served: Here, asker: Operator) -> Respons
 
 @router.post("/deployments/{name}/dead-letters/replay", response_model=ReplayAnswer, responses=responses(409, 413))
 def replay(name: NamePath, form: ReplayForm, served: Here, asker: Operator) -> Response:
-    """Offer dead letters again to the sources they came from, corrected or not; each is taken once."""
+    """Replay dead letters to their sources, corrected or not; each is accepted once."""
     unreached: list[str] = []
     records = {one.id: one.record for one in form.letters if one.record is not None}
     with served.turn():
-        found = deployments.replay(
+        found = deadletters.replay(
             name,
             [one.id for one in form.letters],
             served.store_url,

@@ -1,4 +1,4 @@
-"""Routes about decisions: what was proposed or done by itself, why, and what a person says to it."""
+"""Routes about decisions: proposals, reasons, outcomes, approval and rejection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/decisions", tags=["decisions"])
 def every(
     served: Here,
     asker: Viewer,
-    deployment: Annotated[str | None, Query(pattern=NAME, description="Only on this one.")] = None,
+    deployment: Annotated[str | None, Query(pattern=NAME, description="Only of this deployment.")] = None,
     state: Annotated[list[DecisionState] | None, Query(description="Only in these states.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
@@ -32,7 +32,7 @@ def every(
 
 @router.get("/{number}", response_model=Decision, responses=responses())
 def one(number: NumberPath, served: Here, asker: Viewer) -> Response:
-    """Tell why it was decided so, what the alternatives were, and what became of it."""
+    """Return a decision's reason, its alternatives, and its outcome."""
     return answered(objectives.decision(number, served.store_url))
 
 
@@ -48,7 +48,7 @@ def plan(number: NumberPath, served: Here, asker: Viewer) -> Response:
 
 @router.post("/{number}/approve", status_code=202, response_model=WantedVersion, responses=responses(409))
 def approve(number: NumberPath, served: Here, asker: Operator) -> Response:
-    """Store what a decision proposes as what is wanted."""
+    """Store the plan of a decision as the desired state."""
     version = objectives.approve(number, served.store_url)
     name = objectives.decision(number, served.store_url).deployment
     return answered(WantedVersion(deployment=name, wanted=version), 202)
@@ -56,6 +56,6 @@ def approve(number: NumberPath, served: Here, asker: Operator) -> Response:
 
 @router.post("/{number}/reject", response_model=Decision, responses=responses(409))
 def reject(number: NumberPath, served: Here, asker: Operator) -> Response:
-    """Turn down what a decision proposes."""
+    """Reject the proposal of a decision."""
     objectives.reject(number, served.store_url)
     return answered(objectives.decision(number, served.store_url))

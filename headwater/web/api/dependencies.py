@@ -1,4 +1,4 @@
-"""What every route needs: the server's own settings, who asks, and dataflows and zones as they are named."""
+"""Dependencies of routes: server settings, caller, and the dataflows and zones of requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from headwater.app.client import Client, PlanRequest
-from headwater.app.deployments import HOME
+from headwater.app.stores import HOME
 from headwater.continuum.model import Continuum, Zone
 from headwater.control.sharing import Role
 from headwater.core.errors import ContinuumError, Denied, Missing, Unavailable, suggestion
@@ -24,30 +24,30 @@ from headwater.web.access import Access, Asker
 from headwater.web.api.requests import PlanForm
 
 AT_ONCE = 2
-"""Plans and simulations that are computed at a time."""
+"""Number of plans and simulations computed at a time."""
 PATIENCE = 20.0
-"""Seconds that the next one waits for its turn."""
+"""Seconds that another one waits for its turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """What a server serves: a store's ``store_url``, and this machine's agents below ``home``."""
+    """Settings of a server: its ``store_url``, and this machine's agents below ``home``."""
 
     store_url: str | None
     access: Access
     home: Path = HOME
     trust_code: bool = False
-    """Whether dataflows with code, and zones at addresses of their own, are taken from whoever may apply."""
+    """Whether dataflows with code, and zones at unknown addresses, are accepted."""
     zones: tuple[Zone, ...] = ()
-    """Those whose addresses are known from the start."""
+    """Addresses known from the start."""
     ends: threading.Event = field(default_factory=threading.Event)
     change_summary: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(AT_ONCE))
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Wait for one's turn to compute what takes long; raise Unavailable where it does not come."""
+        """Wait for a turn to compute; raise Unavailable where none comes in time."""
         if not self.change_summary.acquire(timeout=PATIENCE):
-            raise Unavailable("many plans are being made already", hint="ask again in a while")
+            raise Unavailable("too many plans are being computed", hint="try again later")
         try:
             yield
         finally:
@@ -55,7 +55,7 @@ class Served:
 
 
 def known_query(request: Request) -> None:
-    """Refuse what is no parameter of the route: a name that is spelled wrong would do nothing."""
+    """Refuse unknown query parameters: a misspelled name would have no effect."""
     known = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
     wrong = []
     for name in request.query_params:
@@ -73,7 +73,7 @@ def known_query(request: Request) -> None:
 
 _BEARER = HTTPBearer(
     auto_error=False,
-    description="A token of `headwater owner NAME --token`. On trial, while nobody has one, none is needed.",
+    description="A token of `headwater owner NAME --token`. None is needed in trial mode, while no owner has one.",
 )
 
 
@@ -83,7 +83,7 @@ def _served(request: Request) -> Served:
 
 
 class AtLeast:
-    """Gives who asks, where that one's role is at least this one."""
+    """Returns the caller, if the role includes this one."""
 
     def __init__(self, role: Role) -> None:
         self._role = role
@@ -93,7 +93,7 @@ class AtLeast:
         request: Request,
         shown: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
     ) -> Asker:
-        # The guard has found out already who asks; the token is declared for OpenAPI alone.
+        # The guard has already authenticated the caller; the token is declared for OpenAPI only.
         asker: Asker = request.state.asker
         asker.check(self._role)
         return asker
@@ -106,10 +106,10 @@ Owner = Annotated[Asker, Depends(AtLeast("owner"))]
 
 
 def as_owner(asker: Asker, named: str | None) -> str:
-    """Give the owner that is asked for: the asker, or on trial whoever is named."""
+    """Return the requested owner: the caller, or in trial mode the one named."""
     if asker.name is None:
         if named is None:
-            raise HTTPException(422, "owner: nobody has a token yet, so it must be said whose it is")
+            raise HTTPException(422, "owner: no owner has a token yet, so the owner must be given")
         return named
     if named not in (None, asker.name):
         raise Denied(
@@ -121,7 +121,7 @@ def as_owner(asker: Asker, named: str | None) -> str:
 
 
 def read_continuum(given: dict[str, Any] | str) -> Continuum:
-    """Read zones from a request."""
+    """Parse the zones of a request."""
     if isinstance(given, str):
         return Continuum.from_text(given, source="continuum")
     return Continuum.from_data(given, source="continuum")
@@ -134,9 +134,9 @@ def named(
     *,
     of: str | None = None,
 ) -> tuple[Dataflow, Continuum]:
-    """Give the dataflow and the zones that a request brings or names; raise Denied for what nobody trusts.
+    """Return the dataflow and the zones of a request, sent or named; raise Denied for untrusted ones.
 
-    Where it brings no zones, they are those of deployment ``of``, by default of the dataflow's own.
+    Without zones in the request, they are those of deployment ``of``, by default the dataflow's own.
     """
     if isinstance(dataflow, str):
         known = Client(served.store_url).stored(dataflow)
@@ -161,7 +161,7 @@ def named(
 
 
 def asked(served: Served, form: PlanForm) -> PlanRequest:
-    """Give a request for a plan as the use case takes it."""
+    """Return a request for a plan as the use case takes it."""
     flow, zones = named(served, form.dataflow, form.continuum)
     return PlanRequest(
         dataflow=flow,

@@ -1,4 +1,4 @@
-"""Routes that look at deployments: what runs, how it does, how it came to be."""
+"""Routes that show deployments: state, metrics, history."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 
 from headwater.adapt.calibrate import Compared
 from headwater.adapt.slo import SLO
-from headwater.app import deployments, objectives
+from headwater.app import deadletters, deployments, objectives, stores
 from headwater.app.client import Client
 from headwater.app.deployments import Explained, History
 from headwater.app.objectives import Metrics
@@ -26,8 +26,8 @@ router = APIRouter(prefix="/deployments", tags=["deployments"])
 
 @router.get("", response_model=list[DeploymentSummary], responses=responses())
 def every(served: Here, asker: Viewer) -> Response:
-    """List all deployments, and where each stands."""
-    with deployments.existing(served.store_url) as store:
+    """List all deployments with their phases."""
+    with stores.existing(served.store_url) as store:
         found = [
             DeploymentSummary(
                 name=r.name, phase=r.phase, version=r.version, observed_version=r.observed_version, plan=r.active_plan,
@@ -40,31 +40,31 @@ def every(served: Here, asker: Viewer) -> Response:
 
 @router.get("/{name}", response_model=Status, responses=responses())
 def one(name: NamePath, served: Here, asker: Viewer) -> Response:
-    """Tell all there is to say of a deployment now."""
+    """Return the full status of a deployment."""
     return answered(status(name, served.store_url)[0])
 
 
 @router.get("/{name}/plan", response_model=PlanOutline, responses=responses())
 def plan(name: NamePath, served: Here, asker: Viewer) -> Response:
-    """Give the plan that is in force."""
+    """Return the active plan."""
     return answered(outline(Client(served.store_url).in_force(name)))
 
 
 @router.get("/{name}/continuum", response_model=ContinuumAnswer, responses=responses())
 def continuum(name: NamePath, served: Here, asker: Viewer) -> Response:
-    """Give the zones that a deployment was planned for."""
+    """Return the continuum of a deployment's plan."""
     return answered(zones_data(Client(served.store_url).stored(name).continuum))
 
 
 @router.get("/{name}/history", response_model=History, responses=responses())
 def history(name: NamePath, served: Here, asker: Viewer) -> Response:
-    """Tell what was wanted of a deployment, what became of it, and what happened."""
+    """Return a deployment's desired states, changes and events."""
     return answered(deployments.history(name, served.store_url))
 
 
 @router.get("/{name}/explain", response_model=Explained | None, responses=responses())
 def explain(name: NamePath, served: Here, asker: Viewer) -> Response:
-    """Say in words what the change under way does, or the last one did; null before the first."""
+    """Explain in words the change under way, or the last one; null before the first."""
     return answered(deployments.explain(name, served.store_url))
 
 
@@ -73,22 +73,22 @@ def metrics(
     name: NamePath,
     served: Here,
     asker: Viewer,
-    since_s: Annotated[float, Query(gt=0, le=86400, description="How far to look back.")] = 600.0,
+    since_s: Annotated[float, Query(gt=0, le=86400, description="Seconds to cover.")] = 600.0,
 ) -> Response:
-    """Tell what units and operators take, give and cost, how busy hosts and links are, and how it went."""
+    """Return rates and costs of units and operators, loads of hosts and links, and their course."""
     return answered(objectives.metrics(name, since_s, served.store_url))
 
 
 @router.get("/{name}/model", response_model=dict[str, tuple[Compared, ...]], responses=responses())
 def model(name: NamePath, served: Here, asker: Viewer) -> Response:
-    """Hold what the model says of a deployment against what is measured."""
+    """Compare the model's predictions for a deployment with measurements."""
     return answered(objectives.compared(name, served.store_url))
 
 
 @router.get("/{name}/slo", response_model=SLO | None, responses=responses())
 @router.get("/{name}/promise", include_in_schema=False)
 def slo(name: NamePath, served: Here, asker: Viewer) -> Response:
-    """Tell the SLO of a deployment; null where nothing is."""
+    """Return the SLO of a deployment; null where none is set."""
     return answered(objectives.slo(name, served.store_url))
 
 
@@ -97,13 +97,13 @@ def dead_letters(
     name: NamePath,
     served: Here,
     asker: Viewer,
-    limit: Annotated[int, Query(ge=1, le=10_000, description="Letters at most.")] = 1000,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="Maximum number of dead letters.")] = 1000,
 ) -> Response:
-    """List the records that did not fit their source's schema, as the zones keep them."""
+    """List the dead letters that the zones keep."""
     unreached: list[str] = []
     letters = []
     with served.turn():
-        for letter in deployments.dead_letters(name, served.store_url, home=served.home, say=unreached.append):
+        for letter in deadletters.dead_letters(name, served.store_url, home=served.home, say=unreached.append):
             letters.append(letter)
             if len(letters) >= limit:
                 break

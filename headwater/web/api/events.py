@@ -1,7 +1,7 @@
-"""The stream of what happens, as server-sent events: what is told of deployments, as it is told.
+"""The stream of events, as server-sent events.
 
-Each event's id is its number in the store, so that who was away goes on with ``Last-Event-ID``. Comments keep
-the connection alive; while the store cannot be read, ``problem`` events say so.
+Each event's id is its number in the store, so that a client resumes with ``Last-Event-ID``. Comments keep the
+connection alive; while the store cannot be read, ``problem`` events say so.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from headwater.web.api.requests import MOST, NAME
 from headwater.web.problems import problem_of, responses
 
 EVERY = 0.5
-"""Seconds between two looks into the store."""
+"""Seconds between two reads of the store."""
 LOOKS = 1.0
 """Seconds between two views."""
 BEAT = 15.0
-"""Seconds after which something is sent in any case, and the token is looked at again."""
+"""Seconds after which something is sent in any case, and the token is checked again."""
 STREAMS = 64
-"""Streams at most at a time."""
+"""Maximum number of concurrent streams."""
 
 _ITEM: dict[str, Any] = {
     "type": "object",
@@ -47,7 +47,7 @@ _ITEM: dict[str, Any] = {
         "data": {"type": "string", "contentMediaType": "application/json"},
     },
 }
-"""What OpenAPI says of each event of the stream."""
+"""OpenAPI description of each event of the stream."""
 
 router = APIRouter(tags=["events"])
 _streams = threading.BoundedSemaphore(STREAMS)
@@ -73,17 +73,17 @@ _streams = threading.BoundedSemaphore(STREAMS)
 async def events(
     served: Here,
     asker: Viewer,
-    deployment: Annotated[str | None, Query(pattern=NAME, description="Only of this one.")] = None,
-    after: Annotated[int | None, Query(ge=0, le=MOST, description="The number to go on behind.")] = None,
+    deployment: Annotated[str | None, Query(pattern=NAME, description="Only of this deployment.")] = None,
+    after: Annotated[int | None, Query(ge=0, le=MOST, description="Number of the last known event.")] = None,
     seconds: Annotated[
-        float | None, Query(gt=0, le=86400, description="End the stream after that; null: never.")
+        float | None, Query(gt=0, le=86400, description="End the stream after so many seconds; null: never.")
     ] = None,
-    views: Annotated[bool, Query(description="Send `view` events, too, as /view has them.")] = False,
-    last_event_id: Annotated[int | None, Header(ge=0, le=MOST, description="As `after`; it counts.")] = None,
+    views: Annotated[bool, Query(description="Send `view` events as well, in the form of /view.")] = False,
+    last_event_id: Annotated[int | None, Header(ge=0, le=MOST, description="As `after`, and takes precedence.")] = None,
 ) -> StreamingResponse:
-    """Follow what happens, from now on or behind a number that was seen before."""
+    """Follow events, from now on or after a known number."""
     if not _streams.acquire(blocking=False):
-        raise HTTPException(503, f"{STREAMS} streams are followed already")
+        raise HTTPException(503, f"{STREAMS} streams are open already")
     since = after if last_event_id is None else last_event_id
     until = None if seconds is None else time.monotonic() + seconds
     stream = _stream(served, asker, deployment, since, until=until, views=views)
@@ -130,7 +130,7 @@ async def _stream(
 
 
 def _is_known(served: Served, asker: Asker) -> bool:
-    """Tell whether who follows may still look: tokens are renewed, and the first one ends the trial."""
+    """Return whether the caller may still read: tokens are renewed, and the first one ends trial mode."""
     try:
         served.access.asker(asker.token or None).check("viewer")
     except HeadwaterError as error:
@@ -139,7 +139,7 @@ def _is_known(served: Served, asker: Asker) -> bool:
 
 
 def _view(served: Served) -> bytes:
-    """Look at everything; the moment is 0, so that nothing is sent while nothing is new."""
+    """Return a snapshot with the time 0, so that equal snapshots are not sent again."""
     return dump_json(replace(look(served.store_url), at=0.0))
 
 

@@ -1,4 +1,4 @@
-"""Routes about sharing: pools of dataflows that run as one, who pays for what, owners and their rights."""
+"""Routes of sharing: pools of dataflows that run as one, their costs, owners and their rights."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from headwater.web.api.responses import answered
 from headwater.web.problems import responses
 
 router = APIRouter(tags=["pools"])
-OwnerQuery = Annotated[str | None, Query(pattern=NAME, description="On whose behalf; by default the token's owner's.")]
+OwnerQuery = Annotated[str | None, Query(pattern=NAME, description="The owner; by default the token's owner.")]
 
 
 @router.get("/pools", response_model=list[PoolOutline], responses=responses())
 def every(served: Here, asker: Viewer) -> Response:
-    """List what was submitted: whose it is, what it shares, where its results are."""
+    """List the submitted dataflows: owner, shared operators, locations of results."""
     return answered([pool_outline(pool) for pool in pools.pools(served.store_url)])
 
 
 @router.get("/pools/{pool}", response_model=PoolOutline, responses=responses())
 def one(pool: PoolPath, served: Here, asker: Viewer) -> Response:
-    """Tell what is in a pool."""
+    """Return the dataflows of a pool."""
     return answered(pool_outline(_pool(pool, served)))
 
 
 @router.get("/pools/{pool}/costs", response_model=list[Account], responses=responses())
 def costs(pool: PoolPath, served: Here, asker: Viewer) -> Response:
-    """Tell what a pool's dataflows cost, shared and alone; nothing while nothing is measured."""
+    """Return the costs of a pool's dataflows, shared and alone; empty while nothing is measured."""
     _pool(pool, served)
     return answered(pools.costs(served.store_url).get(pool, ()))
 
 
 @router.post("/pools/{pool}/dataflows", status_code=202, response_model=Joined, responses=responses(409, 413))
 def submit(pool: PoolPath, form: SubmitForm, served: Here, asker: Owner) -> Response:
-    """Run a dataflow together with what a pool runs: what is common runs once."""
+    """Add a dataflow to a pool: operators in common run once."""
     owner = as_owner(asker, form.owner)
     continuum = form.continuum
     with served.turn():
@@ -55,7 +55,7 @@ def submit(pool: PoolPath, form: SubmitForm, served: Here, asker: Owner) -> Resp
 
 @router.get("/pools/{pool}/dataflows/{name}", response_model=dict[str, Any], responses=responses())
 def written(pool: PoolPath, name: NamePath, served: Here, asker: Owner, owner: OwnerQuery = None) -> Response:
-    """Give a dataflow as it was submitted, to its owner or whom that one lets read it."""
+    """Return a dataflow as it was submitted, to its owner or an owner with the right to read it."""
     _member(pool, name, served)
     who = as_owner(asker, owner)
     return answered(pools.written(name, who, served.store_url, token=asker.token).to_data())
@@ -68,7 +68,7 @@ def written(pool: PoolPath, name: NamePath, served: Here, asker: Owner, owner: O
     responses=responses(409),
 )
 def remove(pool: PoolPath, name: NamePath, served: Here, asker: Owner, owner: OwnerQuery = None) -> Response:
-    """Take a dataflow out of its pool, with what nobody else needs; the others go on."""
+    """Remove a dataflow from its pool, with the operators that no other one needs; the others keep running."""
     _member(pool, name, served)
     who = as_owner(asker, owner)
     with served.turn():
@@ -77,22 +77,22 @@ def remove(pool: PoolPath, name: NamePath, served: Here, asker: Owner, owner: Ow
 
 @router.post("/pools/{pool}/defragment", status_code=202, response_model=Joined, responses=responses(409))
 def defragment(pool: PoolPath, served: Here, asker: Operator) -> Response:
-    """Put together again what coming and going has cut up: fewer queries, and all state is kept."""
+    """Merge the units that submissions and removals have split: fewer queries, all state kept."""
     with served.turn():
         return answered(pools.defragment(pool, served.store_url), 202)
 
 
 @router.get("/owners", response_model=list[OwnerRecord], responses=responses())
 def owners(served: Here, asker: Viewer) -> Response:
-    """List owners of whom something is known: role, limits, and whether a token is needed."""
+    """List owners: role, limits, and whether a token is required."""
     return answered(pools.owners(served.store_url))
 
 
 @router.patch("/owners/{name}", response_model=OwnerRecord, responses=responses(409, 413))
 def set_owner(name: OwnerPath, form: OwnerForm, served: Here, asker: Owner) -> Response:
-    """Set what an owner may do and run; with the token of `admin`, where that one has one.
+    """Set an owner's role and limits; needs the token of `admin`, where `admin` has one.
 
-    Tokens are made by `headwater owner NAME --token` alone, so that none goes over the network.
+    Only `headwater owner NAME --token` creates tokens, so that none is sent over the network.
     """
     given = form.model_dump(exclude_unset=True)
     role = given.pop("role", None)
@@ -103,13 +103,13 @@ def set_owner(name: OwnerPath, form: OwnerForm, served: Here, asker: Owner) -> R
 
 @router.put("/rights", status_code=204, responses=responses(413))
 def grant(form: RightForm, served: Here, asker: Owner) -> None:
-    """Let another owner read or remove one's dataflows."""
+    """Grant another owner the right to read or remove one's dataflows."""
     _set_right(form, served, asker, given=True)
 
 
 @router.delete("/rights", status_code=204, responses=responses(413))
 def revoke(form: RightForm, served: Here, asker: Owner) -> None:
-    """Let another owner do so no longer."""
+    """Revoke a right of another owner."""
     _set_right(form, served, asker, given=False)
 
 

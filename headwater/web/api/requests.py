@@ -1,4 +1,4 @@
-"""What is asked for, as it comes in: every field is checked before a use case sees it."""
+"""Bodies of requests: every field is checked before a use case sees it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from headwater.plan.profile import Profile
 from headwater.plan.steps import CanarySettings
 
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$"
-PRINTED = r"^[^\x00-\x1f\x7f\ud800-\udfff]+$"
 MOST = 2**31 - 1
-"""Versions and numbers at most: the store has no greater ones."""
+"""Highest version or number that the store can hold."""
 
 Name = Annotated[str, Field(pattern=NAME, examples=["plant"])]
 NamePath = Annotated[str, Path(pattern=NAME, description="A deployment's name.", examples=["plant"])]
@@ -58,19 +57,19 @@ ZONES: dict[str, Any] = {
 
 
 class Form(BaseModel):
-    """What comes in; fields that nobody knows are refused, as mistakes are, and so are wrong types."""
+    """A request's body; unknown fields and wrong types are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class LimitsForm(Form):
-    """What a scheduler must keep to; null: no limit."""
+    """Limits of a scheduler; null: no limit."""
 
     max_latency_s: Positive | None = Field(default=None, examples=[1.0])
     max_bandwidth_bytes_per_s: Positive | None = Field(default=None, examples=[125e6])
 
     def limits(self) -> Limits:
-        """Give them as strategies know them."""
+        """Return them as strategies take them."""
         latency, width = self.max_latency_s, self.max_bandwidth_bytes_per_s
         return Limits(
             max_latency=math.inf if latency is None else latency,
@@ -79,31 +78,31 @@ class LimitsForm(Form):
 
 
 class WeightsForm(Form):
-    """How much hosts and network count in the cost."""
+    """Weights of hosts and network in the cost."""
 
     cpu: Annotated[Finite, Field(ge=0)] = 0.5
     network: Annotated[Finite, Field(ge=0)] = 0.5
 
     def weights(self) -> Weights:
-        """Give them as strategies know them."""
+        """Return them as strategies take them."""
         return Weights(self.cpu, self.network)
 
 
 class CanaryForm(Form):
-    """Zone by zone, with a look after each."""
+    """Change zone by zone, and watch each."""
 
     seconds: Positive = 60.0
     factor: Annotated[Finite, Field(ge=0)] = 2.0
 
     def settings(self) -> CanarySettings:
-        """Give it as plans know it."""
+        """Return it as plans take it."""
         return CanarySettings(seconds=self.seconds, factor=self.factor)
 
 
 DataflowField = Annotated[
     dict[str, Any] | Text,
     Field(
-        description="The document that Dataflow.to_json() gives; or the name of a deployment, or the id of a "
+        description="The document of Dataflow.to_json(); or the name of a deployment, or the id of a "
         "plan, that the store has.",
         examples=[FLOW, "plant"],
     ),
@@ -118,42 +117,42 @@ ContinuumField = Annotated[
 
 
 class PlanForm(Form):
-    """A dataflow that is to be planned, and how."""
+    """The request to plan a dataflow."""
 
     dataflow: DataflowField
     continuum: ContinuumField = None
     strategy: Text | None = Field(
-        default=None, description="Chooses layers; null: the dataflow's marks do.", examples=["optimal"]
+        default=None, description="Chooses layers; null: the dataflow's annotations do.", examples=["optimal"]
     )
     limits: LimitsForm = LimitsForm()
     weights: WeightsForm = WeightsForm()
-    profile: Profile | None = Field(default=None, description="What operators cost; else it is assumed.")
-    compare: bool = Field(default=False, description="Foretell what each other strategy would cost, too.")
+    profile: Profile | None = Field(default=None, description="Operator costs; default: assumed.")
+    compare: bool = Field(default=False, description="Compare with all other strategies.")
     reset_state: list[Text] = Field(
-        default=[], max_length=1000, description="Units whose state may be given up.", examples=[[]]
+        default=[], max_length=1000, description="Units whose state may be dropped.", examples=[[]]
     )
     canary: CanaryForm | None = None
 
 
 class ApplyForm(PlanForm):
-    """A dataflow that is to run. With ``after`` it is refused where something else was stored meanwhile."""
+    """The request to run a dataflow. With ``after`` it is refused where another change came first."""
 
     after: int | None = Field(
-        default=None, ge=0, le=MOST, description="The version that the plan was shown for.", examples=[None]
+        default=None, ge=0, le=MOST, description="The version that the shown plan is based on.", examples=[None]
     )
 
 
 class EditForm(Form):
-    """An edit of a deployment that runs."""
+    """An edit of a running deployment."""
 
-    preview: bool = Field(default=False, description="Only show what it would change.")
+    preview: bool = Field(default=False, description="Only show the changes.")
     after: int | None = Field(
-        default=None, ge=0, le=MOST, description="The version that it was shown for.", examples=[None]
+        default=None, ge=0, le=MOST, description="The version that the shown change is based on.", examples=[None]
     )
 
 
 class MoveForm(EditForm):
-    """Put an operator into another layer or onto a host, for all locations or one."""
+    """Move an operator to another layer or host, for all locations or one."""
 
     operator: Text = Field(examples=["means"])
     to: Text = Field(description="The layer, or the host.", examples=["edge"])
@@ -175,25 +174,25 @@ class SpreadForm(EditForm):
 
 
 class FuseForm(EditForm):
-    """Make two neighbouring units one query."""
+    """Join two neighbouring units into one query."""
 
     first: Text = Field(description="With or without its zone.", examples=["readings"])
     second: Text = Field(examples=["means"])
-    to: Text | None = Field(default=None, description="The layer; null: where it is.")
+    to: Text | None = Field(default=None, description="The layer; null: unchanged.")
 
 
 class StopForm(Form):
-    """How a deployment is to stop: keeping its state, without it, or when its input is used up."""
+    """The way a deployment stops: keep its state, delete it, or use up all input first."""
 
     how: Literal["stop", "forget", "finish"] = "stop"
 
 
 class SloForm(Form):
-    """The SLO from now on. What is left out stays as it is; null takes a limit away."""
+    """The SLO to set. Omitted fields keep their values; null removes a limit."""
 
     mode: Literal["off", "advise", "auto"] = "advise"
-    max_latency: Positive | None = Field(default=None, description="Seconds, for 95 of 100 at every sink.")
-    max_bandwidth: Positive | None = Field(default=None, description="Bytes per second into the top layer.")
+    max_latency: Positive | None = Field(default=None, description="Maximum p95 latency at every sink, in seconds.")
+    max_bandwidth: Positive | None = Field(default=None, description="Maximum bytes per second into the top layer.")
     max_cost: Positive | None = None
     headroom: Share = Field(default=0.2, description="The share of each host's cores that stays free.")
     gain: Share = 0.1
@@ -202,15 +201,15 @@ class SloForm(Form):
 
 
 class SubmitForm(Form):
-    """A dataflow that is to run together with others in a pool."""
+    """A dataflow to add to a pool."""
 
     dataflow: DataflowField
     continuum: ContinuumField = None
-    owner: OwnerName | None = Field(default=None, description="Whose it is; by default the token's owner's.")
+    owner: OwnerName | None = Field(default=None, description="The owner; by default the token's owner.")
 
 
 class OwnerForm(Form):
-    """What an owner may do and run. What is left out stays as it is; null takes a limit away."""
+    """An owner's role and limits. Omitted fields keep their values; null removes a limit."""
 
     role: Role = "owner"
     dataflows: Annotated[int, Field(ge=0, le=MOST)] | None = None
@@ -219,15 +218,15 @@ class OwnerForm(Form):
 
 
 class RightForm(Form):
-    """A right to one's dataflows that another owner is to have."""
+    """A right to grant to another owner."""
 
     other: OwnerName
     what: Literal["read", "remove"]
-    owner: OwnerName | None = Field(default=None, description="Whose; by default the token's owner's.")
+    owner: OwnerName | None = Field(default=None, description="The owner; by default the token's owner.")
 
 
 class SimulationForm(Form):
-    """A trace of rates that is to be replayed through schedulers."""
+    """A trace of rates to replay through schedulers."""
 
     dataflow: DataflowField
     continuum: ContinuumField = None
@@ -244,25 +243,25 @@ class SimulationForm(Form):
 
 
 class DeadLetterForm(Form):
-    """A dead letter that is to be offered again to its source."""
+    """A dead letter to replay."""
 
     id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$", examples=["0123456789abcdef"])]
     record: Annotated[str, Field(max_length=4 * 2**20)] | None = Field(
         default=None,
-        description="As it should be; null: as it is.",
+        description="The corrected record; null: unchanged.",
         examples=["press,2026-01-01T08:10:00Z,61.5"],
     )
 
 
 class ReplayForm(Form):
-    """Dead letters that are to be offered again."""
+    """Dead letters to replay."""
 
     letters: list[DeadLetterForm] = Field(min_length=1, max_length=1000)
-    force: bool = Field(default=False, description="Even if it does not fit, or was replayed before.")
+    force: bool = Field(default=False, description="Replay even if it does not fit, or was replayed before.")
 
 
 class WhatIfForm(Form):
-    """What is to be otherwise, written as for `headwater what-if`."""
+    """Suppositions, written as for `headwater what-if`."""
 
     rates: list[Text] = Field(
         default=[],
@@ -279,6 +278,6 @@ class WhatIfForm(Form):
 
 
 class ContinuumForm(Form):
-    """Zones that are to be checked."""
+    """Zones to check."""
 
     continuum: dict[str, Any] | str = Field(description="As YAML text, or the same as JSON.", examples=[ZONES])

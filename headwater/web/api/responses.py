@@ -1,6 +1,6 @@
-"""What routes answer: values in the JSON form that ``--json`` has, too.
+"""Responses of routes: values in the JSON form of ``--json``.
 
-The type of a value describes it for OpenAPI; here are those that only REST has.
+A value's type describes it for OpenAPI; this module holds those that only REST has.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headwater.plan.port import Replayed
 
 
 def answered(value: object, status: int = 200, *, headers: Mapping[str, str] | None = None) -> Response:
-    """Answer a value; it comes from ourselves, and is not checked once more."""
+    """Return a response with a value; its own type guarantees the schema, so it is not validated again."""
     return Response(dump_json(value), status, headers, media_type="application/json")
 
 
@@ -34,7 +34,7 @@ class Health:
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """What answers."""
+    """Name and version of the server."""
 
     name: str
     version: str
@@ -43,7 +43,7 @@ class Version:
 
 @dataclass(frozen=True, kw_only=True)
 class Me:
-    """Whose token it is, and what may be done with it; on trial nobody's, and all."""
+    """The token's owner and role; in trial mode nobody and all rights."""
 
     name: str | None
     role: Role
@@ -52,7 +52,7 @@ class Me:
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentSummary:
-    """Where a deployment stands."""
+    """A deployment's phase and version."""
 
     name: str
     phase: Phase
@@ -65,7 +65,7 @@ class DeploymentSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Stored(ChangeOutline):
-    """What a desired state changes. ``wanted``: the version to follow; null where nothing was stored."""
+    """The changes of a desired state. ``wanted``: the version to follow; null where nothing was stored."""
 
     deployment: str
     stored: bool
@@ -82,7 +82,7 @@ class WantedVersion:
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetters:
-    """Records that did not fit, at most a thousand of each zone; and zones that could not be asked."""
+    """Dead letters, at most a thousand of each zone; and the unreachable zones."""
 
     letters: tuple[Mapping[str, Any], ...]
     unreached: tuple[str, ...]
@@ -90,7 +90,7 @@ class DeadLetters:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayAnswer:
-    """What came of each letter, in the order asked for; and zones that could not be asked."""
+    """The outcome of each dead letter, in the order of the request; and the unreachable zones."""
 
     letters: tuple[Replayed, ...]
     unreached: tuple[str, ...]

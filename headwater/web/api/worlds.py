@@ -1,4 +1,4 @@
-"""Routes that try things out: rates replayed through schedulers, a supposed world. Nothing is changed."""
+"""Routes for trials: replay rates through schedulers, predict other rates and links. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ router = APIRouter(tags=["simulation"])
 
 @router.post("/simulations", response_model=ReplayResult, responses=responses(409, 413))
 def simulate(form: SimulationForm, served: Here, asker: Viewer) -> Response:
-    """Replay rates: how would schedulers keep to limits, at what cost, with how many changes?"""
+    """Replay rates through schedulers: limits kept, cost, and number of changes."""
     with served.turn():
         flow, zones = named(served, form.dataflow, form.continuum)
         limits, weights = form.limits.limits(), form.weights.weights()
@@ -39,7 +39,7 @@ def simulate(form: SimulationForm, served: Here, asker: Viewer) -> Response:
 
 @router.post("/deployments/{name}/what-if", response_model=WhatIfOutline, responses=responses(409, 413))
 def suppose(name: NamePath, form: WhatIfForm, served: Here, asker: Viewer) -> Response:
-    """Foretell what a deployment would do at other rates and links, and what would be changed then."""
+    """Predict a deployment under other rates and links, and the change that would follow."""
     with served.turn():
         found = what_if(name, Supposed.read(form.rates, form.links), served.store_url)
     return answered(found.shown())

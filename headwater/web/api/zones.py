@@ -19,12 +19,12 @@ _CONNECT = re.compile(r"(sc://[^/]+)/.*")
 
 @router.post("/check", response_model=ContinuumAnswer, responses=responses(413))
 def check(form: ContinuumForm, asker: Viewer) -> Response:
-    """Read zones, and give them as they were understood; every mistake is told with its line."""
+    """Parse zones and return them in normal form; every error has its line."""
     return answered(zones_data(read_continuum(form.continuum)))
 
 
 def zones_data(continuum: Continuum) -> dict[str, Any]:
-    """Give zones as JSON-able data, without what a Spark's address may hold: tokens."""
+    """Return zones as JSON-able data, without secrets in Spark's address."""
     data: dict[str, Any] = continuum.to_data()
     for zone in data["zones"].values():
         if "spark" in zone:

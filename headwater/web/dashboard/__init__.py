@@ -1,7 +1,7 @@
-"""The dashboard: pages for a browser over the use cases, kept up to date while they are open.
+"""The dashboard: browser pages over the use cases, updated while they are open.
 
-``feed`` looks at the store once for all pages; a page takes what it has not had yet. ``frame`` is what all
-pages have, ``rich`` how they show text and figures, ``zonemap`` the map. Nothing is loaded from elsewhere.
+``feed`` reads the store once for all pages; each page takes its missing changes. ``frame`` is the common part of pages,
+``rich`` shows text and figures, ``zonemap`` the map. Nothing is loaded from other sites.
 """
 
 from headwater.web.dashboard.pages import attach

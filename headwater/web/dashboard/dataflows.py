@@ -1,4 +1,4 @@
-"""The page that lists all dataflows: what runs by itself, and what many owners share in pools."""
+"""The page of all dataflows: single ones, and those shared in pools."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from headwater.web.dashboard.frame import Frame, address, nothing_yet, phase_tag
 from headwater.web.dashboard.rich import Node, Rich, link, node, table, tag
 
 SHARED = 10.0
-"""Seconds after which what pools share is read anew."""
+"""Seconds after which pools are read again."""
 SHOWN = 12
-"""Operators of a dataflow that are named."""
+"""Maximum number of operators named per dataflow."""
 
 
 class DataflowsPage:
-    """All dataflows, narrowed down by what is typed."""
+    """The table of dataflows, filtered by the search field."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
@@ -45,7 +45,7 @@ class DataflowsPage:
     async def _show(self, view: View) -> None:
         if view.pools and time.monotonic() - self._read_at > SHARED:
             self._read_at = time.monotonic()
-            with suppress(HeadwaterError):  # the banner says it; what was read last stays
+            with suppress(HeadwaterError):  # the banner shows the error; the last result stays
                 self._members = await run_in_threadpool(details.shared, self._frame.place.store)
         if not view.deployments:
             self._rich.show(nothing_yet(view))
@@ -54,7 +54,7 @@ class DataflowsPage:
 
 
 def nodes(view: View, members: Sequence[MemberDetail], wanted: str) -> list[Node]:
-    """Tell of all dataflows whose name, or whose owner's name, has what is wanted in it."""
+    """Render the dataflows whose name or owner's name contains the search text."""
     own = [d for d in view.deployments if wanted in d.name.lower()]
     head = [
         "Name",
@@ -69,7 +69,7 @@ def nodes(view: View, members: Sequence[MemberDetail], wanted: str) -> list[Node
     found: list[Node] = [
         table(head, (_row(d) for d in own), caption="Deployments")
         if own
-        else node("p", "No deployment is called so.", cls="hw-soft"),
+        else node("p", "No deployment matches.", cls="hw-soft"),
     ]
     for pool in view.pools:
         mine = [m for m in members if m.pool == pool.name and (wanted in m.name.lower() or wanted in m.owner.lower())]
@@ -80,7 +80,7 @@ def nodes(view: View, members: Sequence[MemberDetail], wanted: str) -> list[Node
                 "p",
                 f"{len(pool.dataflows)} dataflows, {owners} owners, {total} operators; ",
                 node("strong", f"{pool.operators} run", cls="hw-shared"),
-                ", for all that need them. What is shared is marked.",
+                ", for all dataflows. Shared operators are marked.",
                 cls="hw-lead",
             ),
             table(

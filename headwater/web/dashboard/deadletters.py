@@ -1,4 +1,4 @@
-"""The page of dead letters: records that did not fit, and a way to offer them again, corrected or not."""
+"""The page of dead letters: list them, and replay them, corrected or not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from fastapi.concurrency import run_in_threadpool
 from nicegui import ui
 
-from headwater.app import deployments
+from headwater.app import deadletters
 from headwater.app.view import View
 from headwater.core.errors import HeadwaterError
 from headwater.web.dashboard import words
@@ -24,7 +24,7 @@ READ = 1000
 
 
 class LettersPage:
-    """The dead letters of the deployment that is chosen."""
+    """The dead letters of the chosen deployment."""
 
     def __init__(self, frame: Frame, of: str | None) -> None:
         self._frame = frame
@@ -34,7 +34,7 @@ class LettersPage:
         self._may = frame.may("operator")
         with frame.build("letters"), ui.element("div").classes("hw-page"):
             ui.html("<h1>Dead letters</h1>", sanitize=False)
-            lead = "Records that did not fit their schema, kept in their zones; nothing waits for them."
+            lead = "Records that did not fit their schema, kept in their zones."
             Rich(node("p", lead, cls="hw-lead"))
             with ui.element("div").classes("hw-form") as self._form:
                 self._of = ui.select([], label="Dataflow", on_change=self._read).props("dense outlined")
@@ -44,7 +44,7 @@ class LettersPage:
         with ui.dialog() as self._dialog, ui.card().classes("hw-dialog"):
             ui.html("<h2>Replay a dead letter</h2>", sanitize=False)
             self._about = Rich()
-            self._record = ui.textarea("The record as it should be").props("outlined autogrow")
+            self._record = ui.textarea("The corrected record").props("outlined autogrow")
             self._force = ui.checkbox("Even if it does not fit, or was replayed before")
             with ui.element("div").classes("hw-actions"):
                 ui.button("Replay", on_click=self._replay).props("unelevated color=primary")
@@ -93,7 +93,7 @@ class LettersPage:
         place, silent = self._frame.place, list[str]()
         found = await self._frame.act(
             "operator",
-            lambda: deployments.replay(
+            lambda: deadletters.replay(
                 name, [id_], place.store, records=records, force=bool(self._force.value), home=place.home,
                 say=silent.append,
             ),
@@ -110,18 +110,18 @@ class LettersPage:
 
 
 def read(name: str, store_url: str | None, home: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Give the first dead letters of a deployment, and which zones could not be asked."""
+    """Return the first dead letters of a deployment, and the unreachable zones."""
     silent: list[str] = []
-    letters = list(islice(deployments.dead_letters(name, store_url, home=home, say=silent.append), READ))
+    letters = list(islice(deadletters.dead_letters(name, store_url, home=home, say=silent.append), READ))
     return letters, silent
 
 
 def nodes(letters: Sequence[Mapping[str, Any]], silent: Sequence[str], *, may_replay: bool) -> list[Node]:
-    """Tabulate dead letters, with what is most often wrong before."""
-    found: list[Node] = [node("p", f"Not asked: {text}", cls="hw-bad") for text in silent]
+    """Tabulate dead letters, after the most frequent reasons."""
+    found: list[Node] = [node("p", f"Unreachable: {text}", cls="hw-bad") for text in silent]
     if not letters:
         if not silent:
-            found.append(empty("No dead letters", "Every record that was read had the form that its source says."))
+            found.append(empty("No dead letters", "Every record fits the schema of its source."))
         return found
     reasons = Counter(str(one.get("reason", "")) for one in letters).most_common(5)
     found.append(node("p", *(tag(f"{count} × {reason[:90]}") for reason, count in reasons), cls="hw-ops"))

@@ -1,4 +1,4 @@
-"""The page of a deployment: how it does, the course of latency and rate, and what was changed and decided."""
+"""The page of a deployment: metrics, the course of latency and rate, changes and decisions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from headwater.web.dashboard.frame import Frame, phase_tag, trouble
 from headwater.web.dashboard.rich import Node, Rich, facts, link, node, tag
 
 READ = 5.0
-"""Seconds after which the course is read anew."""
+"""Seconds after which the course is read again."""
 SPANS = {300: "5 minutes", 900: "15 minutes", 3600: "1 hour", 86400: "1 day"}
 MOST = 80
-"""Lines of the timeline."""
+"""Maximum lines of the timeline."""
 _GREY, _WATER, _AMBER, _RED = "#8296a0", "#2b93b5", "#c88a1a", "#d0493e"
 
 
@@ -69,9 +69,9 @@ class DeploymentPage:
 
 
 def head(name: str, one: DeploymentSeen | None, view: View) -> list[Node]:
-    """Tell how a deployment does now."""
+    """Render a deployment's current state."""
     if one is None:
-        text = view.error or "There is no deployment of this name: it was forgotten, or never applied."
+        text = view.error or "There is no deployment of this name: it was deleted, or never applied."
         return [node("h1", name), node("p", text, cls="hw-lead"), link("All dataflows", "/dataflows")]
     open_ones = [d for d in view.decisions if d.deployment == name]
     found: list[Node] = [
@@ -96,7 +96,7 @@ def head(name: str, one: DeploymentSeen | None, view: View) -> list[Node]:
                 [
                     ("Rows read", words.rate(one.rows_per_s)),
                     ("Latency p95", words.span(one.latency_p95_s)),
-                    ("Rows waiting", words.count(one.lag)),
+                    ("Lag, rows", words.count(one.lag)),
                     ("Units", f"{one.running} of {one.units}"),
                     ("Dead letters", words.count(one.dead_letters)),
                     ("SLO", slo),
@@ -125,7 +125,7 @@ def head(name: str, one: DeploymentSeen | None, view: View) -> list[Node]:
 
 
 def options(seen: Course | None) -> dict[str, Any]:
-    """Give the chart: rates above, latency below, over the same time; changes and decisions as lines."""
+    """Return the chart: rates above, latency below; changes and decisions as lines."""
     course = seen.metrics.course if seen else ()
     since = seen.since if seen else 0.0
     limit = seen.slo.max_latency if seen and seen.slo else math.inf
@@ -138,7 +138,7 @@ def options(seen: Course | None) -> dict[str, Any]:
         "splitLine": {"show": False},
     }
     known = [m.at for m in course] + [c.begun for c in (seen.changes if seen else ())]
-    begins = max(since, min(known) - 5.0) if known else since  # no empty hours before there was anything
+    begins = max(since, min(known) - 5.0) if known else since  # no empty hours before the first sample
     times = {"type": "time", "min": begins * 1000 or None, "max": time.time() * 1000, **axis}
     figures = {"type": "value", "splitNumber": 3, **axis, "nameTextStyle": {"color": _GREY, "align": "left"}}
     figures["splitLine"] = {"show": True, "lineStyle": {"color": _GREY, "opacity": 0.18}}
@@ -215,7 +215,7 @@ def _lines(seen: Course) -> Iterator[dict[str, Any]]:
 
 
 def timeline(seen: Course) -> list[Node]:
-    """Tell what happened in the span, the newest first."""
+    """Render the events of the period, the newest first."""
     found: list[tuple[float, str, list[Node]]] = []
     for change in seen.changes:
         outcome = change.outcome or "under way"
@@ -232,7 +232,7 @@ def timeline(seen: Course) -> list[Node]:
         about = link(f"Decision {decision.id}", f"/proposals/{decision.id}")
         found.append((decision.at, "decision", [about, f" {decision.why}: {decision.state}"]))
     for event in seen.events:
-        if not event.text.startswith(("decision ", "version ")):  # they are told of already
+        if not event.text.startswith(("decision ", "version ")):  # these are listed already
             found.append((event.at, "event", [event.text.splitlines()[0]]))
     found.sort(key=lambda one: one[0], reverse=True)
     if not found:

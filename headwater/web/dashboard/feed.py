@@ -1,4 +1,4 @@
-"""What all pages show of now: one look for all of them at a time, and what each has not had yet."""
+"""The current state for all pages: one read for all of them, and each page's missing changes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from headwater.app.view import LinkSeen, UnitSeen, View, ZoneSeen
 from headwater.web.dashboard import words
 
 EVERY = 1.0
-"""Seconds from look to look while nobody writes."""
+"""Seconds between two reads while nothing is written."""
 DRAWN = 12
-"""Units of a zone that are told to the map; it counts the others."""
+"""Units of a zone that the map shows; it counts the others."""
 Seen = TypeVar("Seen", ZoneSeen, LinkSeen)
 _STATES = ("failed", "starting", "running", "planned", "finished", "stopped")
 
 
 @dataclass
 class _Stamped:
-    """What was seen, its piece of the map, and since which version of everything that is like this."""
+    """A shown value, its part of the map, and the version of the feed since which it is unchanged."""
 
     version: int
     seen: ZoneSeen | LinkSeen
@@ -29,7 +29,7 @@ class _Stamped:
 
 
 class ViewFeed:
-    """Looks at a store as long as it is started; ``view`` is the newest, ``version`` counts them."""
+    """Reads a store while started; ``view`` is the newest snapshot, ``version`` counts them."""
 
     def __init__(self, store_url: str | None, *, every: float = EVERY) -> None:
         self._place = store_url
@@ -45,14 +45,14 @@ class ViewFeed:
         self.version = 0
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start to read."""
         if self._thread is None:
             self._stop.clear()
             self._thread = threading.Thread(target=self._run, name="dashboard", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop reading."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(10)
@@ -63,7 +63,7 @@ class ViewFeed:
             self.take(view)
 
     def take(self, view: View) -> None:
-        """Take a view in, and stamp what differs from the one before."""
+        """Store a snapshot, and mark its differences from the former one."""
         version = self.version + 1
         zones = _stamped(self._zones, {zone.name: zone for zone in view.zones}, zone_piece, version)
         links = _stamped(self._links, {link.lower: link for link in view.links}, link_piece, version)
@@ -75,7 +75,7 @@ class ViewFeed:
             self.view, self.version = view, version
 
     def since(self, version: int) -> tuple[int, dict[str, Any] | None]:
-        """Give the newest version, and what of the map differs from an older one; None where nothing does."""
+        """Return the newest version, and the map's changes since an older one; None without changes."""
         with self._alone:
             zones = [s.piece for s in self._zones.values() if s.version > version]
             links = [s.piece for s in self._links.values() if s.version > version]
@@ -111,7 +111,7 @@ def _stamped(
 
 
 def zone_piece(zone: ZoneSeen) -> dict[str, Any]:
-    """Give what the map shows of a zone."""
+    """Return the map's data of a zone."""
     units = sorted(zone.units, key=lambda u: _STATES.index(u.status) if u.status in _STATES else 9)
     loads = [host.load for host in zone.hosts if host.load is not None]
     rates = [u.rows_in_per_s for u in zone.units if u.rows_in_per_s is not None]
@@ -131,18 +131,18 @@ def zone_piece(zone: ZoneSeen) -> dict[str, Any]:
 
 
 def unit_piece(unit: UnitSeen) -> dict[str, Any]:
-    """Give what the map shows of a unit."""
+    """Return the map's data of a unit."""
     return {
         "id": unit.unit,
         "d": unit.deployment,
         "s": unit.status,
         "r": words.rate(unit.rows_in_per_s) if unit.rows_in_per_s is not None else "",
-        "lag": f"{words.count(unit.lag)} rows wait" if unit.lag else "",
+        "lag": f"lag {words.count(unit.lag)} rows" if unit.lag else "",
     }
 
 
 def link_piece(link: LinkSeen) -> dict[str, Any]:
-    """Give how the map draws a link: its bed as wide as what it bears, its stream as what goes over it."""
+    """Return the map's data of a link: its bed as wide as its capacity, its stream as its traffic."""
     used, flows = link.used, link.bytes_per_s
     bed = 3.0 if not link.capacity_bytes_per_s else _wide(link.capacity_bytes_per_s)
     state = "down" if link.up is False else "quiet" if not flows else "calm"
@@ -165,6 +165,6 @@ def link_piece(link: LinkSeen) -> dict[str, Any]:
 
 
 def _wide(capacity: float) -> float:
-    """Give the width of a bed: 4 for 100 kB/s, 3 more for each tenfold of it."""
+    """Return the width of a bed: 4 for 100 kB/s, 3 more for each tenfold of it."""
     steps = len(str(int(capacity))) - 6
     return float(max(3, min(14, 4 + 3 * steps)))

@@ -1,4 +1,4 @@
-"""What all pages have: the bar, the banner that says what is wrong, and the beat by which they go on."""
+"""The common part of pages: the bar, the banner with errors, and the refresh."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from headwater.web.dashboard.rich import Node, Rich, empty, link, node, tag
 from headwater.web.dashboard.sessions import COOKIE, Sessions, Visitor
 
 BEAT = 0.1
-"""Seconds between two questions whether there is something new to show."""
+"""Seconds between two checks for changes."""
 ASKED = 10.0
-"""Seconds after which it is asked anew whether a visitor may still look."""
+"""Seconds after which a visitor's access is checked again."""
 THEME = "headwater_theme"
 _THEMES: dict[str, bool | None] = {"auto": None, "light": False, "dark": True}
 _STYLE = (Path(__file__).parent / "dashboard.css").read_text(encoding="utf-8")
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class DashboardContext:
-    """What a dashboard is of: a store, who may look at it, what is seen there, where local agents are."""
+    """Settings of a dashboard: its store, access, feed, and local agents."""
 
     store: str | None
     access: Access | None
@@ -58,7 +58,7 @@ class DashboardContext:
 
 
 class Frame:
-    """An open page: its visitor, and what is done at each beat."""
+    """An open page: its visitor, and its actions at each refresh."""
 
     def __init__(self, place: DashboardContext, visitor: Visitor, asker: Asker, request: Request) -> None:
         self.place = place
@@ -71,7 +71,7 @@ class Frame:
         self._theme = request.cookies.get(THEME, "auto")
 
     def build(self, active: str) -> ui.element:
-        """Build the bar and the banner, and give the element that the page's own content goes into."""
+        """Build the bar and the banner, and return the element for the page's own content."""
         ui.add_css(_STYLE)
         ui.add_head_html(_HEAD)
         self._dark = ui.dark_mode(_THEMES.get(self._theme))
@@ -86,11 +86,11 @@ class Frame:
         return main
 
     def on_view(self, act: Callable[[View], Any]) -> None:
-        """Do something now, if something was seen, and whenever something else is seen."""
+        """Run an action now, if a snapshot exists, and at each new snapshot."""
         self._beats.append(act)
 
     async def begin(self) -> None:
-        """Show what is known already."""
+        """Show the current snapshot."""
         await self._beat()
 
     async def _beat(self) -> None:
@@ -102,7 +102,7 @@ class Frame:
                 ui.navigate.to(f"/signin?next={quote(self._path)}")
                 return
             except HeadwaterError:
-                pass  # the store is away for a while, as the banner says
+                pass  # the store is unreachable for a while, as the banner says
         view = self.place.feed.view
         if view is None or self.place.feed.version == self._version:
             return
@@ -113,11 +113,11 @@ class Frame:
                 await done
 
     def may(self, role: Role) -> bool:
-        """Tell whether the visitor's role was at least this one when the page was opened."""
+        """Return whether the visitor's role included this one when the page was opened."""
         return self.asker.may_act_as(role)
 
     async def act(self, role: Role, do: Callable[[], T]) -> T | None:
-        """Do something for which a role is needed, now; tell what is wrong, and give None then."""
+        """Run an action that needs a role; show its error and return None where it fails."""
 
         def checked() -> T:
             self.visitor.check(role)
@@ -129,7 +129,7 @@ class Frame:
             say_error(error)
             return None
 
-    # ------------------------------------------------------------ what is shown on top
+    # ------------------------------------------------------------ the bar
 
     def _show_frame(self, view: View) -> None:
         proposed = sum(d.state == "proposed" for d in view.decisions)
@@ -162,7 +162,7 @@ class Frame:
                     "◐",
                     act="theme",
                     type="button",
-                    title="Light, dark, or as the system has it",
+                    title="Light, dark, or the system's setting",
                     aria_label="Change between light and dark",
                     cls="hw-icon",
                 ),
@@ -182,24 +182,24 @@ class Frame:
 
 
 async def opened(request: Request, place: DashboardContext) -> Frame | RedirectResponse:
-    """Open a page for whoever asks for it, or send them to sign in first."""
+    """Open a page for a visitor, or redirect to the sign-in page."""
     visitor = Visitor(place.access, place.sessions, request.cookies.get(COOKIE))
     try:
         asker = await run_in_threadpool(visitor.asker)
     except NotKnown:
         return RedirectResponse(f"/signin?next={quote(request.url.path)}", status_code=303)
     except HeadwaterError:
-        # Whose role cannot be looked up may look at nothing but the reason.
-        asker = Asker(name="nobody known", role="viewer")
+        # A visitor whose role cannot be read sees only the reason.
+        asker = Asker(name="unknown", role="viewer")
     return Frame(place, visitor, asker, request)
 
 
 def banner(view: View) -> list[Node]:
-    """Say what is wrong with what is seen; nothing where all is well."""
+    """Return the errors of a snapshot; nothing where all is well."""
     if view.error is not None and no_store(view):
-        return []  # the page says it, in full
+        return []  # the page shows it in full
     if view.error is not None:
-        since = f" What you see was so at {words.clock(view.at)}." if view.zones else ""
+        since = f" This page shows the state of {words.clock(view.at)}." if view.zones else ""
         return [_said("bad", "The store cannot be read. ", view.error.replace("\n  -> ", ": "), since)]
     if view.controller is None:
         told = "No controller acts on this store: nothing is measured and nothing will be changed. "
@@ -208,24 +208,24 @@ def banner(view: View) -> list[Node]:
 
 
 def no_store(view: View) -> bool:
-    """Tell whether there is no store yet."""
+    """Return whether there is no store yet."""
     return view.error is not None and "no store here" in view.error
 
 
 def nothing_yet(view: View) -> Node:
-    """Say that nothing runs, and how something would."""
+    """Show that nothing runs, and how to start something."""
     if no_store(view):
         title, text = (
             "There is no store yet",
-            f"Headwater keeps what it runs in {view.store}. The first dataflow makes it:",
+            f"The store is {view.store}. Applying the first dataflow creates it:",
         )
     else:
-        title, text = "Nothing runs yet", "The store is there, and no dataflow was applied to it. Apply one:"
+        title, text = "Nothing runs yet", "The store exists, but no dataflow was applied to it. Apply one:"
     return empty(title, text, "headwater apply flow.py -c plant.yaml")
 
 
 def say_error(error: HeadwaterError) -> None:
-    """Tell what went wrong, and what to do."""
+    """Show an error, and what to do."""
     ui.notify(
         str(error).replace("\n  -> ", " – "),
         type="negative",
@@ -237,7 +237,7 @@ def say_error(error: HeadwaterError) -> None:
 
 
 def trouble(error: HeadwaterError) -> Node:
-    """Show what went wrong, and what to do, in the place of what was asked for."""
+    """Show an error, and what to do, in place of a page."""
     what, _, hint = str(error).partition("\n  -> ")
     return node(
         "div",
@@ -249,7 +249,7 @@ def trouble(error: HeadwaterError) -> Node:
 
 
 def address(name: str) -> str:
-    """Give the address of a dataflow's page."""
+    """Return the address of a dataflow's page."""
     return f"/dataflows/{quote(name, safe='')}"
 
 
@@ -264,4 +264,4 @@ def _said(kind: str, *parts: Node) -> Node:
 
 
 def _who(asker: Asker) -> str:
-    return "on trial" if asker.on_trial else f"{asker.name} ({asker.role})"
+    return "trial mode" if asker.on_trial else f"{asker.name} ({asker.role})"

@@ -1,4 +1,4 @@
-"""The page of the map, and the panel beside it that tells of the zone or unit that was chosen."""
+"""The map page, and the panel with details of the chosen zone or unit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headwater.web.dashboard.rich import Node, Rich, facts, link, node, table, t
 from headwater.web.dashboard.zonemap import ZoneMap
 
 DETAIL = 5.0
-"""Seconds after which a unit's details are read anew."""
+"""Seconds after which a unit's details are read again."""
 STATES = {"running": "on", "failed": "bad", "starting": "busy"}
 
 
@@ -100,7 +100,7 @@ class MapPage:
             except HeadwaterError as error:
                 self._rich.show(*unit_nodes(unit, None), trouble(error))
                 return
-        if self._chosen == (kind, name, deployment):  # somebody may have chosen another one meanwhile
+        if self._chosen == (kind, name, deployment):  # another one may have been chosen meanwhile
             self._rich.show(*unit_nodes(unit, self._detail))
 
 
@@ -110,26 +110,26 @@ def _head(title: str, *about: Node) -> Node:
 
 
 def _gone(title: str) -> list[Node]:
-    text = "It is not there any more: it stopped, moved, or became part of another unit."
+    text = "It no longer exists: it stopped, moved, or became part of another unit."
     return [_head(title), node("p", text, cls="hw-soft")]
 
 
 def zone_nodes(zone: ZoneSeen, up: LinkSeen | None, now: float) -> list[Node]:
-    """Tell of a zone: its hosts, its link, and its units."""
+    """Render a zone: its hosts, its link, and its units."""
     found: list[Node] = [_head(f"Zone {zone.name}", tag(zone.layer), " ", *_where(zone.locations))]
     if zone.error:
         found.append(
             node(
                 "p",
-                f"It cannot be asked: {zone.error}. ",
-                "What is shown is what it said last.",
+                f"It is unreachable: {zone.error}. ",
+                "This is its last report.",
                 cls="hw-bad",
             )
         )
     found.append(
         facts(
             [
-                ("Heard of", words.ago(zone.heartbeat, now)),
+                ("Last report", words.ago(zone.heartbeat, now)),
                 ("Units", str(len(zone.units))),
                 ("Parent", zone.parent),
             ]
@@ -183,16 +183,16 @@ def _where(locations: Iterable[str]) -> list[Node]:
 
 def _link_facts(up: LinkSeen) -> list[tuple[str, Node | None]]:
     return [
-        ("Goes over it", words.speed(up.bytes_per_s)),
-        ("It bears", words.speed(up.capacity_bytes_per_s) if up.capacity_bytes_per_s else "no limit known"),
+        ("Traffic", words.speed(up.bytes_per_s)),
+        ("Capacity", words.speed(up.capacity_bytes_per_s) if up.capacity_bytes_per_s else "no limit known"),
         ("Used", words.percent(up.used)),
         ("Delay", words.span(up.delay_s)),
-        ("It is", None if up.up is None else "up" if up.up else node("span", "down", cls="hw-bad")),
+        ("State", None if up.up is None else "up" if up.up else node("span", "down", cls="hw-bad")),
     ]
 
 
 def unit_nodes(unit: UnitSeen, detail: UnitDetail | None) -> list[Node]:
-    """Tell of a unit: how it does, what it computes, reads and writes."""
+    """Render a unit: its metrics, operators, inputs and outputs."""
     about = [
         tag(unit.status, STATES.get(unit.status, "plain")),
         " ",

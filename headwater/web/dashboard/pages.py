@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from nicegui import ui
 
-from headwater.app.deployments import HOME
+from headwater.app.stores import HOME
 from headwater.web.access import Access
 from headwater.web.dashboard.dataflows import DataflowsPage
 from headwater.web.dashboard.deadletters import LettersPage
@@ -31,12 +31,12 @@ _ICON = (
 
 
 def attach(app: FastAPI, store_url: str | None, access: Access | None, home: Path = HOME) -> None:
-    """Add the dashboard of a store to a server, for whoever ``access`` lets in; None: for anybody.
+    """Add the dashboard of a store to a server. ``access``: decides on visitors; None: all are admitted.
 
-    ``home``: where the agents of this machine are kept, which are asked for dead letters.
+    ``home``: directory of this machine's agents, which are asked for dead letters.
 
-    To be called after all other routes were added: it answers to all addresses that are left. A process has
-    one dashboard, the one that is added last.
+    Call it after all other routes were added: it answers all other addresses. A process has one dashboard, the last one
+    added.
     """
     own = DashboardContext(store=store_url, access=access, sessions=Sessions(), feed=ViewFeed(store_url), home=home)
     attach_signin(app, own)

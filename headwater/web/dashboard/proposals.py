@@ -1,4 +1,4 @@
-"""The pages of decisions: which are open, and what one would do beside what runs."""
+"""The pages of decisions: the list, and one decision beside the active plan."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class ProposalsPage:
 
 
 def listed(decisions: Sequence[Decision]) -> list[Node]:
-    """List decisions, those that wait for a person first."""
+    """List decisions, the ones for approval first."""
     if not decisions:
-        text = "Once a deployment has an SLO, changes that would keep it are proposed here."
+        text = "Once a deployment has an SLO, changes that keep it are proposed here."
         return [empty("Nothing was proposed yet", text, "headwater slo NAME --max-latency 2s --mode advise")]
     newest = sorted(decisions, key=lambda d: (d.state != "proposed", -d.id))[:SHOWN]
     rows = (
@@ -73,7 +73,7 @@ def listed(decisions: Sequence[Decision]) -> list[Node]:
         )
         for d in newest
     )
-    lead = "What was decided because of an SLO. What is proposed waits for somebody to approve it."
+    lead = "Decisions for SLOs. Proposed ones wait for approval."
     return [
         node("p", lead, cls="hw-lead"),
         table(["No.", "Dataflow", "State", "Why", "#At"], rows, caption="Decisions"),
@@ -136,12 +136,12 @@ class ProposalPage:
             return True
 
         if await self._frame.act("operator", reject):
-            ui.notify("Rejected: all stays as it is.", position="top")
+            ui.notify("Rejected: nothing changes.", position="top")
         await self._read()
 
 
 def head(decision: Decision) -> list[Node]:
-    """Tell what was decided, and why."""
+    """Render a decision and its reason."""
     return [
         node("h1", f"Decision {decision.id}"),
         node(
@@ -157,11 +157,11 @@ def head(decision: Decision) -> list[Node]:
 
 
 def body(found: Examined) -> list[Node]:
-    """Tell what would happen, and what is foretold of it."""
+    """Render the effect of a decision, and its predictions."""
     shown = figures(found.decision.data)
     if found.decision.after:
-        text = str(found.decision.after.get("text") or "It was judged.")
-        shown += [node("h2", "What came of it"), node("p", text)]
+        text = str(found.decision.after.get("text") or "Its outcome was measured.")
+        shown += [node("h2", "Outcome"), node("p", text)]
     if found.gone:
         return [node("p", found.gone.replace("\n  -> ", " – "), cls="hw-bad"), *shown]
     if found.preview is None:
@@ -171,7 +171,7 @@ def body(found: Examined) -> list[Node]:
 
 
 def change_nodes(preview: Preview, turned: Sequence[SummaryLine]) -> tuple[list[Node], list[Node]]:
-    """Tell what a change would do to units; and where all are before and after, step by step."""
+    """Render the changed units, the units before and after, and the steps."""
     lines = (
         node(
             "li",
@@ -216,7 +216,7 @@ def _zone(zone: ZoneSummary) -> Node:
 
 
 def figures(data: Mapping[str, Any]) -> list[Node]:
-    """Tabulate what was measured or foretold of what runs, and of what could run instead."""
+    """Tabulate figures of the active plan, measured or predicted, and of its alternatives."""
     current, others, chosen = data.get("current"), data.get("alternatives") or [], data.get("chosen")
     if not isinstance(current, Mapping):
         return []
@@ -234,7 +234,7 @@ def figures(data: Mapping[str, Any]) -> list[Node]:
         "#Cost",
         "Keeps the SLO",
     ]
-    return [node("h2", "What is foretold"), table(head_, rows, caption="Predicted figures")]
+    return [node("h2", "Predictions"), table(head_, rows, caption="Predicted figures")]
 
 
 def _figures(name: str, one: Mapping[str, Any], before: Mapping[str, Any] | None, *, chosen: bool = False) -> Node:

@@ -1,5 +1,5 @@
-// Shows content that the server gives as nodes: text, or [tag, attributes, children]. Vue changes only what differs,
-// so that what has the keyboard's focus keeps it. `act` makes a node tell the server when it is clicked.
+// Shows the server's nodes: text, or [tag, attributes, children]. Vue updates only differences, so that the focused
+// element keeps the keyboard's focus. `act` makes a node send a message to the server when it is clicked.
 export default {
   props: { content: { type: Array, default: () => [] } },
   methods: {

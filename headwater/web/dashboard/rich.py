@@ -1,4 +1,4 @@
-"""Content that is text and figures, as nodes that the page shows and keeps up to date without flicker."""
+"""Text and figures as nodes that the page updates without flicker."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def node(tag: str, *children: Node | None, **attributes: Any) -> Node:
     ['p', {'class': 'note'}, ['a < b']]
     """
     if tag not in _TAGS:
-        raise ValueError(f"no node of {tag}")
+        raise ValueError(f"not an allowed tag: {tag}")
     own: dict[str, Any] = {}
     for name, value in attributes.items():
         if value is None:
             continue
         name = "class" if name == "cls" else name.rstrip("_").replace("_", "-")
         if name.lower().startswith("on") or name.lower() in ("innerhtml", "textcontent"):
-            raise ValueError(f"no attribute {name}")
+            raise ValueError(f"not an allowed attribute: {name}")
         own[name] = value
     return [tag, own, [child for child in children if child is not None]]
 
@@ -45,7 +45,7 @@ def link(text: str, href: str, **attributes: Any) -> Node:
 
 
 def table(head: Sequence[str], rows: Iterable[Node], *, caption: str) -> Node:
-    """Make a table; those whose title begins with # hold figures."""
+    """Make a table; columns whose title begins with # hold figures."""
     titles = [(h.removeprefix("#"), "n" if h.startswith("#") else None) for h in head]
     return node(
         "div",
@@ -71,12 +71,12 @@ def facts(pairs: Iterable[tuple[str, Node | None]]) -> Node:
 
 
 def tag(text: str, kind: str = "plain") -> Node:
-    """Make a small word with the colour of a state."""
+    """Make a short label with the colour of a state."""
     return node("span", text, cls=f"hw-tag hw-tag-{kind}")
 
 
 def empty(title: str, text: str, command: str | None = None) -> Node:
-    """Say that there is nothing, and what would change that."""
+    """Show that there is nothing, and how to change that."""
     return node(
         "div",
         node("h2", title),
@@ -87,7 +87,7 @@ def empty(title: str, text: str, command: str | None = None) -> Node:
 
 
 class Rich(Element, component="rich.js"):
-    """Shows nodes; ``on_act`` is told what was clicked."""
+    """Shows nodes; ``on_act`` gets the message of a click."""
 
     def __init__(self, *content: Node, on_act: Callable[[Any], Any] | None = None) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class Rich(Element, component="rich.js"):
             self.on("act", acted)
 
     def show(self, *content: Node) -> None:
-        """Show other nodes, where they are others."""
+        """Show other nodes, if they differ."""
         if self._props["content"] != list(content):
             self._props["content"] = list(content)
             self.update()

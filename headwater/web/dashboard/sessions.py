@@ -1,7 +1,7 @@
-"""Who is signed in: a cookie names a session, and a session holds the token that was entered. In memory only.
+"""Sessions: a cookie names a session, which holds the visitor's token. In memory only.
 
-The token is looked up anew before everything that changes something, so that a role that is taken away is
-gone at once; a server that is started again knows nobody.
+The token is checked again before every change, so that a revoked role has no effect any longer; a restarted server has
+no sessions.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from headwater.web.access import Access, Asker, NotKnown
 
 COOKIE = "headwater_session"
 LASTS = 12 * 3600.0
-"""Seconds after which somebody has to sign in again."""
+"""Seconds after which a session ends."""
 MOST = 1000
-"""Sessions at once; the oldest makes room."""
+"""Maximum number of sessions; the oldest is dropped."""
 
 
 class Sessions:
-    """Tokens by the names of sessions."""
+    """Tokens by session name."""
 
     def __init__(self) -> None:
         self._alone = threading.Lock()
         self._open: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
     def begin(self, token: str) -> str:
-        """Begin a session and give its name."""
+        """Begin a session and return its name."""
         name = secrets.token_urlsafe(32)
         with self._alone:
             self._open[name] = (token, time.monotonic() + LASTS)
@@ -44,7 +44,7 @@ class Sessions:
             self._open.pop(name or "", None)
 
     def token(self, name: str | None) -> str | None:
-        """Give the token of a session; None where there is none, or it is over."""
+        """Return the token of a session; None where there is none, or it has ended."""
         with self._alone:
             token, until = self._open.get(name or "", ("", 0.0))
             return token if token and time.monotonic() < until else None
@@ -52,14 +52,14 @@ class Sessions:
 
 @dataclass(frozen=True)
 class Visitor:
-    """Whoever has a page open. ``access``: None where nobody is asked."""
+    """The visitor of an open page. ``access``: None where no sign-in is needed."""
 
     access: Access | None
     sessions: Sessions
     session: str | None
 
     def asker(self) -> Asker:
-        """Give who it is now; raise NotKnown where nobody can tell."""
+        """Return the current caller; raise NotKnown where the session is over."""
         if self.access is None:
             return Asker(name=None, role="owner")
         token = self.sessions.token(self.session)
@@ -68,5 +68,5 @@ class Visitor:
         return self.access.asker(token)
 
     def check(self, role: Role) -> None:
-        """Raise NotKnown or NotAllowed where what needs this role may not be done."""
+        """Raise NotKnown or NotAllowed where the visitor lacks a role."""
         self.asker().check(role)

@@ -1,4 +1,4 @@
-"""Signing in and out: plain pages, for a cookie is given with an answer and not over a page's connection."""
+"""Sign in and out: plain pages, since a cookie needs an HTTP response and cannot be set over a page's socket."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headwater.web.dashboard.frame import DashboardContext
 from headwater.web.dashboard.sessions import COOKIE, LASTS
 
 _LARGEST = 4096
-"""Bytes of what the page sends at most."""
+"""Maximum bytes of a sign-in request."""
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Sign in · Headwater</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -42,8 +42,8 @@ button {{ background: var(--water); border-color: var(--water); color: light-dar
 <input id="token" name="token" type="password" autocomplete="current-password" required autofocus>
 <input type="hidden" name="next" value="{next}">
 <button>Sign in</button>
-<p>An administrator makes one with <code>headwater owner NAME --token</code>. It is kept by this server for
-as long as you are signed in, and nowhere else.</p>
+<p>An administrator creates one with <code>headwater owner NAME --token</code>. This server keeps it in
+memory while you are signed in.</p>
 </form></main></body></html>"""
 
 
@@ -60,7 +60,7 @@ def attach_signin(app: FastAPI, place: DashboardContext) -> None:
         async for part in request.stream():
             body += part
             if len(body) > _LARGEST:
-                return HTMLResponse(_page("/", "That is no token."), status_code=413)
+                return HTMLResponse(_page("/", "That is not a token."), status_code=413)
         given = parse_qs(body.decode("utf-8", "replace"))
         token, goes_on = given.get("token", [""])[0].strip(), _inside(given.get("next", ["/"])[0])
         if place.access is None:
@@ -68,7 +68,7 @@ def attach_signin(app: FastAPI, place: DashboardContext) -> None:
         try:
             asker = await run_in_threadpool(place.access.asker, token[: MOST + 1])
         except NotKnown:
-            return HTMLResponse(_page(goes_on, "This token is nobody’s."), status_code=401)
+            return HTMLResponse(_page(goes_on, "Unknown token."), status_code=401)
         except HeadwaterError as error:
             return HTMLResponse(_page(goes_on, str(error)), status_code=503)
         answer = RedirectResponse(goes_on, status_code=303)
@@ -92,6 +92,6 @@ def _page(goes_on: str, error: str = "") -> str:
 
 
 def _inside(address: str) -> str:
-    """Give an address of this server, whatever was asked for."""
+    """Return an address of this server, whatever was requested."""
     plain = address.startswith("/") and not address.startswith(("//", "/\\")) and "\n" not in address
     return address if plain and not address.startswith("/sign") else "/"

@@ -1,4 +1,4 @@
-"""The page of suppositions: other rates, another link, and what would come of it; nothing is touched."""
+"""The what-if page: suppose other rates or another link, and see the predictions; nothing is changed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from headwater.web.dashboard.proposals import change_nodes, figures
 from headwater.web.dashboard.rich import Node, Rich, node, table, tag
 
 _KNOWN = {
-    "measured": "by what is measured now",
-    "learned": "by what was learned while it ran",
-    "profile": "by its profile",
-    "assumed": "by assumptions: nothing of it was measured",
+    "measured": "from current measurements",
+    "learned": "from learned costs",
+    "profile": "from its profile",
+    "assumed": "from assumptions: nothing was measured",
 }
 
 
 class WhatIfPage:
-    """A deployment, what is to be otherwise, and what would be."""
+    """The form of suppositions for a deployment, and the result."""
 
     def __init__(self, frame: Frame, of: str | None) -> None:
         self._frame = frame
@@ -36,7 +36,7 @@ class WhatIfPage:
         self._wanted = of
         with frame.build("whatif"), ui.element("div").classes("hw-page"):
             ui.html("<h1>What if</h1>", sanitize=False)
-            lead = "Suppose other rates or another link, and see what would be placed where. Nothing is changed."
+            lead = "Suppose other rates or another link, and see the predicted placement. Nothing is changed."
             Rich(node("p", lead, cls="hw-lead"))
             with ui.element("div").classes("hw-form") as self._form:
                 usual = "dense outlined"
@@ -47,7 +47,7 @@ class WhatIfPage:
                 self._link.style("min-width: 150px")
                 self._bandwidth = ui.input("Bandwidth", placeholder="1Mbit/s").props(usual).style("width: 130px")
                 self._delay = ui.input("Delay", placeholder="40ms").props(usual).style("width: 110px")
-                ui.button("Foretell", on_click=self._predict).props("unelevated color=primary")
+                ui.button("Predict", on_click=self._predict).props("unelevated color=primary")
             self._rich = Rich()
         frame.on_view(self._show)
 
@@ -68,7 +68,7 @@ class WhatIfPage:
             self._link.set_options(zones, value=self._link.value if self._link.value in zones else None)
 
     async def _predict(self) -> None:
-        self._rich.show(node("p", "Foretelling…", cls="hw-soft"))
+        self._rich.show(node("p", "Predicting…", cls="hw-soft"))
         rates, links = self._supposed()
         name, place = str(self._of.value), self._frame.place.store
         try:
@@ -79,7 +79,7 @@ class WhatIfPage:
         self._rich.show(*nodes(found))
 
     def _supposed(self) -> tuple[list[str], list[str]]:
-        """Write what was entered as the command line takes it."""
+        """Return the entered values in the form of the command line."""
         rates = str(self._rates.value or "").replace(",", " ").split()
         parts = [str(text).strip() for text in (self._bandwidth.value, self._delay.value) if text]
         links = [f"{self._link.value or ''}={','.join(parts)}"] if self._link.value or parts else []
@@ -87,14 +87,14 @@ class WhatIfPage:
 
 
 def nodes(found: WhatIf) -> list[Node]:
-    """Tell what would be, and what would be changed then."""
+    """Render the predictions, and the change that would follow."""
     data = dump(found.shown())
     supposed = "; ".join(data["supposed"]) or "all as it is"
     known = _KNOWN.get(found.basis, found.basis)
     shown: list[Node] = [
         node("h2", f"Supposed: {supposed}"),
         node("p", node("strong", found.why)),
-        node("p", f"Foretold {known}.", cls="hw-soft"),
+        node("p", f"Predicted {known}.", cls="hw-soft"),
     ]
     if found.assumed:
         shown.append(node("p", f"Not measured, and assumed: {', '.join(found.assumed[:8])}.", cls="hw-soft"))
@@ -102,7 +102,7 @@ def nodes(found: WhatIf) -> list[Node]:
     if data["wanted"] is not None:
         rows.append(_compared("as supposed, and changed", data["wanted"]))
     head = ["", "#Latency p95", "#Fullest host", "#Into the top layer", "#Cost", "Limits"]
-    shown += [table(head, rows, caption="Now, and as is supposed"), *_links(data)]
+    shown += [table(head, rows, caption="Now, and as supposed"), *_links(data)]
     if found.preview is not None:
         turned, placed = change_nodes(found.preview, change_summary(found.preview.diff))
         shown += [*turned, *placed]
@@ -124,7 +124,7 @@ def _compared(name: str, one: dict[str, Any]) -> Node:
 
 
 def _links(data: dict[str, Any]) -> list[Node]:
-    """Tell of the links whose use would differ."""
+    """Render the links whose traffic would change."""
     now, then = data["now"]["links"], (data["wanted"] or data["current"])["links"]
     rows = [
         node(
@@ -137,5 +137,5 @@ def _links(data: dict[str, Any]) -> list[Node]:
         for name, own in then.items()
         if name in now and now[name] != own
     ]
-    head = ["Link", "#Now", "#Then", "#It bears then"]
-    return [node("h2", "Links"), table(head, rows[:60], caption="Links whose use differs")] if rows else []
+    head = ["Link", "#Now", "#Then", "#Capacity then"]
+    return [node("h2", "Links"), table(head, rows[:60], caption="Links whose traffic changes")] if rows else []

@@ -1,4 +1,4 @@
-"""Figures as the dashboard writes them: short, so that what hardly changes is not drawn again."""
+"""Formats of figures in the dashboard: short, so that small changes are not redrawn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ NONE = "–"
 
 
 def count(value: float | None) -> str:
-    """Write a number in few signs.
+    """Format a number briefly.
 
     >>> count(None), count(0.04), count(12), count(1234), count(5_600_000)
     ('–', '0.04', '12', '1.2k', '5.6M')
@@ -72,7 +72,7 @@ def percent(share: float | None) -> str:
 
 
 def ago(at: float | None, now: float | None = None) -> str:
-    """Say how long ago a moment is."""
+    """Format the age of a moment."""
     if at is None:
         return "never"
     passed = (time.time() if now is None else now) - at

@@ -1,8 +1,8 @@
-// The map: zones as cards from where data is born (left) to the centre (right), links as streams between them.
-// Data comes in pieces (`apply`); only what has changed is drawn again, and only what can be seen is drawn at all.
+// The map: zones as cards from the sources of data (left) to the centre (right), links as streams between them.
+// Data arrives in increments (`apply`); only changed and visible elements are drawn.
 const NS = "http://www.w3.org/2000/svg";
 const CARD = 196, GAP_X = 118, GAP_Y = 14, HEAD = 34, ROW = 19, SHOWN = 6, MANY = 80, FEW = 3, NARROW = 640;
-// What is higher than TALL is broken into blocks, so that all is about SHAPE times as wide as high.
+// A column higher than TALL is broken into blocks, so that the map is about SHAPE times as wide as high.
 const TALL = 2400, SHAPE = 1.6;
 
 function el(name, attrs, text) {
@@ -29,7 +29,7 @@ export default {
   props: { label: { type: String, default: "Zones" } },
   data: () => ({ told: "", narrow: false }),
   mounted() {
-    // What is drawn is no business of Vue's: it would watch every figure of every zone.
+    // Keep the drawing's data out of Vue's reactivity: it would watch every figure of every zone.
     Object.assign(this, {
       zones: new Map(), streams: new Map(), layers: [], order: [], nodes: [], byId: new Map(), drawn: new Map(),
       paths: new Map(), toggled: new Map(), at: { x: 0, y: 0, k: 1 }, focusId: null, chosen: null, touched: false,
@@ -164,7 +164,7 @@ export default {
         for (const child of node.children) { place(child, at, left); at += child.span + GAP_Y; }
         node.y = top + (node.span - node.height) / 2;
       };
-      // Where very many zones are below one, they stand in blocks side by side, and it stands beside the last.
+      // Very many children stand in blocks side by side, and their parent stands beside the last block.
       const blocks = (node, top) => {
         const wide = column(node) * step, count = Math.round(Math.sqrt((SHAPE * node.span) / wide));
         const high = (node.span + GAP_Y) / count + GAP_Y;
@@ -419,7 +419,7 @@ export default {
       const up = () => {
         window.removeEventListener("pointermove", drag);
         window.removeEventListener("pointerup", up);
-        // A drag is no click on the card that it began on.
+        // The end of a drag must not click the card under it.
         if (dragged) window.addEventListener("click", (e) => e.stopPropagation(), { capture: true, once: true });
       };
       window.addEventListener("pointermove", drag);
@@ -460,7 +460,7 @@ export default {
         ArrowUp: () => this.go(stops[at - 1]),
         Home: () => this.go(stops[0]),
         End: () => this.go(stops[stops.length - 1]),
-        // Left leads to where data comes from, right to where it goes.
+        // Left moves towards the sources, right towards the centre.
         ArrowLeft: () => (node.kind === "group" ? this.toggle(node.of, true) : this.go(node.children[0] && node.children[0].id)),
         ArrowRight: () => (id !== node.id ? this.go(node.id) : node.parent && this.go(node.parent.id)),
         Enter: () => this.open(id, node), " ": () => this.open(id, node),

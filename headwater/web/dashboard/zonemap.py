@@ -1,4 +1,4 @@
-"""The map of zones, as an element of a page."""
+"""The map of zones, as a page element."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from nicegui.events import GenericEventArguments
 from headwater.web.dashboard.feed import ViewFeed
 
 Selected = Callable[[str, str, str | None], Awaitable[None]]
-"""Told the kind (``zone`` or ``unit``), the name and, of a unit, the deployment of what was chosen."""
+"""Callback for a choice: kind (``zone`` or ``unit``), name and, of a unit, the deployment."""
 
 
 class ZoneMap(Element, component="zonemap.js"):
-    """Draws the zones of a feed, and tells what is chosen there."""
+    """Draws the zones of a feed, and reports the chosen zone or unit."""
 
     def __init__(self, feed: ViewFeed, on_select: Selected) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class ZoneMap(Element, component="zonemap.js"):
         self.on("ready", ready)
 
     def refresh(self) -> None:
-        """Tell the browser what has changed since the last time; nothing before it is ready."""
+        """Send the changes since the last call to the browser; nothing before it is ready."""
         if self._version >= 0 and self._feed.version != self._version:
             self._version, piece = self._feed.since(self._version)
             if piece is not None:
@@ -46,5 +46,5 @@ class ZoneMap(Element, component="zonemap.js"):
         self.run_method("choose", name)
 
     def focus_back(self) -> None:
-        """Give the keyboard's focus back to where it was on the map."""
+        """Restore the keyboard's focus on the map."""
         self.run_method("focusBack")
