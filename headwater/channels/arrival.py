@@ -1,7 +1,7 @@
-"""When the rows of a batch came to the sources they are from, as the entries it is made of say.
+"""Ingest times of a batch: when its rows came to their sources, read from the entries it consists of.
 
-Whoever plans a batch has its entries at hand, and leaves word beside its members file. Whoever commits
-it finds the word there, and need ask neither a log nor a broker.
+Planning a batch reads its entries and writes their ingest times beside the members file. Committing it
+reads them back from there and asks neither a log nor a broker.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from headwater.channels.entry import Entry
 from headwater.disk.durable import write_atomically
 
 Times: TypeAlias = tuple[float, float]
-"""Of the oldest and of the newest row, in seconds since 1970."""
+"""Ingest times of the oldest and the newest row, in seconds since 1970."""
 
-_KEPT = 12  # words; a query keeps fewer batches than that
+_KEPT = 12  # batches noted; a query keeps fewer
 _MOST_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arrival:
-    """What entries say together. ``rows``: some have rows; ``known``: all that have say when these came.
+    """Ingest times of several entries. ``rows``: some entries have rows; ``known``: all of those have a time.
 
-    Where none has rows, ``times`` are those of marks: of what moved the event time.
+    Where no entry has rows, ``times`` are those of the marks that moved the event time.
     """
 
     times: Times | None
@@ -36,21 +36,21 @@ class Arrival:
 
 
 def joined(times: Iterable[Times]) -> Times | None:
-    """Give the oldest and the newest of several; None of none."""
+    """Return the span of several times; None of an empty list."""
     known = list(times)
     return (min(t[0] for t in known), max(t[1] for t in known)) if known else None
 
 
 def arrival_of(entries: Iterable[Entry]) -> Arrival:
-    """Tell when the rows of entries came."""
+    """Return the ingest times of entries' rows."""
     entries = list(entries)
     full = [e for e in entries if e.rows]
     times = joined(e.ingested for e in full or entries if e.ingested is not None)
     return Arrival(times=times, rows=bool(full), known=all(e.ingested is not None for e in full))
 
 
-def leave_word(members: Path, end: Mapping[str, int], arrival: Arrival) -> None:
-    """Note what the batch that ends at an offset holds; a word that cannot be written is not."""
+def record_arrival(members: Path, end: Mapping[str, int], arrival: Arrival) -> None:
+    """Record the arrival of the batch that ends at an offset; a failure to write is ignored."""
     line = json.dumps({"end": dict(end), **asdict(arrival)}) + "\n"
     file = _file(members)
     with contextlib.suppress(OSError, ValueError):  # a full disk, or a file that was damaged
@@ -62,21 +62,21 @@ def leave_word(members: Path, end: Mapping[str, int], arrival: Arrival) -> None:
             write_atomically(file, "".join(kept), fsync=False)
 
 
-def word_of(members: Path, end: Mapping[str, int]) -> Arrival | None:
-    """Give the word on the batch that ends at an offset; None where nobody has left one."""
+def recorded_arrival(members: Path, end: Mapping[str, int]) -> Arrival | None:
+    """Return the recorded arrival of the batch that ends at an offset; None where there is none."""
     try:
         lines = _file(members).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         return None
     for line in reversed(lines):
         with contextlib.suppress(ValueError, KeyError, TypeError):  # cut off by a full disk, or by a crash
-            word = json.loads(line)
-            if word["end"] == end:
-                times = word["times"]
+            record = json.loads(line)
+            if record["end"] == end:
+                times = record["times"]
                 return Arrival(
                     times=None if times is None else (float(times[0]), float(times[1])),
-                    rows=bool(word["rows"]),
-                    known=bool(word["known"]),
+                    rows=bool(record["rows"]),
+                    known=bool(record["known"]),
                 )
     return None
 

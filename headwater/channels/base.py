@@ -1,9 +1,9 @@
-"""The channel contract: what joins two units, whatever stores it.
+"""The channel contract: the durable log between two units, independent of its storage.
 
 A channel holds what ONE producing unit instance wrote, as a sequence of *entries*.
 One committed batch is one entry; entries are numbered from 0, and a *position* is the
 number of the next entry to read, so ``read(a, b)`` gives entries a .. b-1. A batch is in
-the channel once, whoever retries it: it is known by (epoch, batch id). The epoch counts
+the channel once, however often it is retried: (epoch, batch id) identifies it. The epoch counts
 the writers of the channel; a writer of an older epoch is refused (fenced).
 
 Nothing here touches a disk or a network, so every channel kind can import it.
@@ -28,10 +28,10 @@ OnCorrupt: TypeAlias = Literal["quarantine", "stop"]
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelLimits:
-    """Say how much unread data a channel may hold and what happens when that is reached.
+    """Bound the unread data of a channel, and name the policy for a full one.
 
-    ``max_bytes`` counts what the slowest registered reader has not read (all that is kept,
-    when no reader is registered); ``max_age`` is the age in seconds of its oldest entry.
+    ``max_bytes`` bounds the bytes that the slowest registered reader has not read (all stored bytes
+    when no reader is registered); ``max_age`` bounds the age in seconds of the oldest unread entry.
     ``block`` waits for room for ``block_timeout`` seconds, then raises ChannelFull.
     """
 
@@ -43,7 +43,7 @@ class ChannelLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class Backlog:
-    """What one reader has still to read; ``age`` is that of its oldest entry in seconds."""
+    """Lag of one reader: entries, rows and bytes not read; ``age`` of the oldest of them in seconds."""
 
     position: Position
     entries: int = 0
@@ -56,8 +56,8 @@ class Backlog:
 class ChannelStats:
     """Counters since the channel began; every one of them survives a restart.
 
-    ``rows`` and ``bytes`` are what was stored, ``dropped_rows`` what a full channel's policy
-    gave up (before or after storing), ``lost_rows`` what corruption took. ``frontier`` is in
+    ``rows`` and ``bytes`` count stored data, ``dropped_rows`` the rows dropped by a full channel's
+    policy (before or after storing), ``lost_rows`` those in corrupt segments. ``frontier`` is in
     microseconds since 1970, END once ``ended``.
     """
 
@@ -94,19 +94,19 @@ class ChannelLog(Protocol):
         """Return the position after the newest entry."""
 
     def read(self, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
-        """Give the rows of entries ``start`` .. ``end - 1``, the same on every call."""
+        """Yield the rows of entries ``start`` .. ``end - 1``, the same on every call."""
 
     def frontier(self, position: Position) -> int | None:
         """Return the writer's event-time frontier as of ``position``; None while unknown."""
 
     def register(self, reader: str) -> Position:
-        """Make the channel keep what ``reader`` has not read; return where it stands."""
+        """Make the channel keep the entries that ``reader`` has not read; return the reader's position."""
 
     def advance(self, reader: str, position: Position) -> None:
-        """Record that ``reader`` needs nothing before ``position``; reclaim what nobody needs."""
+        """Record that ``reader`` needs nothing before ``position``; reclaim entries no reader needs."""
 
     def unregister(self, reader: str) -> None:
-        """Forget ``reader``; reclaim what only it was waiting for."""
+        """Forget ``reader``; reclaim entries that only it had not read."""
 
     def stats(self) -> ChannelStats:
         """Read all counters."""

@@ -1,16 +1,16 @@
-"""Spark's way in: several channels of any kind, one per upstream zone, read as one streaming source.
+"""Spark streaming source over several channels of any kind, one per upstream zone.
 
 Options of ``headwater_channel``: ``members`` (JSON file, see Members), ``reader`` (id under
 which every log keeps what is unread), ``schema`` (DDL), ``punctuate``, ``max_rows_per_batch``
-(soft: every log with news gives at least one entry), ``parallelism`` (most tasks a batch),
+(soft: every log with new entries gives at least one), ``parallelism`` (maximum tasks per batch),
 ``on_corrupt``, ``at_once``.
 
-With ``at_once`` a query does a batch when it begins even where there is nothing to read: what its operators
-have waiting comes out, and the first rows find it warm. It is told by one more entry in the offset.
+With ``at_once`` a query runs a batch when it starts even where there is nothing to read: its operators
+emit pending results, and the first rows find it warm. One more entry in the offset marks that batch.
 
-An offset is ``{writer: position}``. What a batch holds, and its punctuation, depend on its
-start and end offset alone, so a replay gives the same rows. That is why the punctuation looks
-at the writers named in ``end`` and not at the members of the moment.
+An offset is ``{writer: position}``. A batch's rows and its punctuation depend on its start and
+end offset alone, so a replay gives the same rows. For that reason the punctuation uses the
+writers named in ``end`` and not the current members.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from headwater.channels.arrival import arrival_of, leave_word
+from headwater.channels.arrival import arrival_of, record_arrival
 from headwater.channels.base import OnCorrupt
 from headwater.channels.entry import Entry
 from headwater.channels.log import Log
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 SOURCE_FORMAT = "headwater_channel"
 WATERMARK = "__wm"
 BEGUN = "begun@"
-"""In an offset, how often a query began with nothing to read. Offsets of channels are known by their @."""
+"""Key in an offset: how often the query started with nothing to read. The @ marks offsets of channels."""
 _SMALL = 50_000  # rows below which a second Python task costs more than it brings
 
 Offset = dict[str, int]
@@ -96,8 +96,8 @@ class ChannelSource(DataSource):
 
 
 @dataclass(frozen=True)
-class WriterCommitMessage:
-    """One segment to read: in which log and entry, and what it must contain.
+class LogSegment:
+    """One segment to read: its log, its entry's number, and its expected content.
 
     ``log`` is the log's description as JSON: tasks open it themselves.
     """
@@ -108,10 +108,10 @@ class WriterCommitMessage:
 
 
 class LogPartition(InputPartition):
-    """The segments one task reads, in order, and the punctuation if it has to give it."""
+    """The segments one task reads, in order, and the punctuation if this task emits it."""
 
-    def __init__(self, pieces: tuple[WriterCommitMessage, ...], watermark: int | None = None) -> None:
-        self.pieces = pieces
+    def __init__(self, segments: tuple[LogSegment, ...], watermark: int | None = None) -> None:
+        self.segments = segments
         self.watermark = watermark
 
 
@@ -119,10 +119,10 @@ class Members:
     """The logs of one source, read from a JSON file that may be replaced at any time.
 
     ``{"writers": {"E1": "/path"}, "retired": {"E0": "/path"}}``, with a log's description
-    (``channels.open``) in place of a path where it is no filelog. One that is not there yet is an
-    empty log, which holds the punctuation back. A writer taken out of ``writers`` is read to
+    (``channels.open``) in place of a path where it is no filelog. A log that does not exist yet counts
+    as empty and holds the punctuation back. A writer removed from ``writers`` is read to
     its end and then left out of the offsets; keep it under ``retired`` until then, or a query
-    restarted in between cannot find what it has planned to read.
+    restarted in between cannot find the entries it has planned to read.
     """
 
     def __init__(self, file: str, reader: str, on_corrupt: OnCorrupt) -> None:
@@ -147,7 +147,7 @@ class Members:
         return self._active
 
     def log(self, writer: str) -> Log | None:
-        """Return a writer's log; None when its place is not known (any more)."""
+        """Return a writer's log; None when the members file does not name it (any more)."""
         self.active()
         return self._logs.get(writer)
 
@@ -202,7 +202,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- planning (one process for as long as the query runs) ----------------------------------
 
     def initialOffset(self) -> Offset:
-        """Return where the reader is registered with every member, else its earliest position."""
+        """Return the reader's registered position in every member, else the member's earliest position."""
         return {writer: self._first(writer) for writer in self._members.active()}
 
     def _first(self, writer: str) -> int:
@@ -210,11 +210,11 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(log.earliest(), log.readers().get(self._members.reader, 0))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit the options ask for."""
+        """Return the read limit set by the options."""
         return ReadMaxRows(self._max_rows) if self._max_rows else ReadAllAvailable()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Return how far the next batch goes."""
+        """Return the end offset of the next batch."""
         at = _read(start)
         newest = self._newest(at)
         if self._target is not None:
@@ -227,11 +227,11 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if begun else {**start, BEGUN: start.get(BEGUN, 0) + 1}
 
     def reportLatestOffset(self) -> Offset:
-        """Return how far the members have come, for the lag in Spark's progress."""
+        """Return the members' newest positions, for the lag in Spark's progress."""
         return {writer: self._log(writer).latest() for writer in self._members.active()}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix what "available now" means."""
+        """Fix the end offset of an "available now" run."""
         self._target = self.reportLatestOffset()
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
@@ -241,16 +241,16 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         entries = {writer: self._entries(writer, start, to) for writer, to in sorted(end.items())}
         if start != end:
             every = itertools.chain.from_iterable(entries.values())
-            leave_word(Path(self._members.file), planned, arrival_of(every))
-        pieces = [self._pieces(writer, own) for writer, own in entries.items()]
-        groups = share([p for p in pieces if p], self._parallelism)
+            record_arrival(Path(self._members.file), planned, arrival_of(every))
+        segments = [self._segments(writer, own) for writer, own in entries.items()]
+        groups = share([p for p in segments if p], self._parallelism)
         watermark = self._new_watermark(start, end) if self._punctuate else None
         if watermark is not None and not groups:
             groups = [()]
         return [LogPartition(g, watermark if i == 0 else None) for i, g in enumerate(groups)]
 
     def commit(self, end: Offset) -> None:
-        """Let every log reclaim what is behind ``end``."""
+        """Let every log reclaim the entries before ``end``."""
         for writer, position in _read(end).items():
             log = self._members.log(writer)
             if log is not None and self._members.reader in log.readers():
@@ -264,7 +264,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             log = self._members.log(writer)
             if log is not None and position < log.latest():
-                newest[writer] = log.latest()  # taken out of the members: read what is left
+                newest[writer] = log.latest()  # removed from the members: read the rest
         return newest
 
     def _check_reach(self, writer: str, position: int, newest: int) -> None:
@@ -272,11 +272,11 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise ChannelError(
                 f"the query has read {position} entries of {writer}, but only {newest} are there",
                 where=self._log(writer).where,
-                hint="this log was emptied or replaced: restore it, or start the query from a new checkpoint",
+                hint="the log was emptied or replaced: restore it, or start the query from a new checkpoint",
             )
 
     def _limited(self, start: Offset, newest: Offset, max_rows: int) -> Offset:
-        """Share a row limit fairly: who has little gives all, the rest is split among the others."""
+        """Share a row limit fairly: small logs are read whole, the rest of the limit is split among the others."""
         froms = {w: start.get(w, self._log(w).earliest()) for w in newest}
         waiting = {w: self._rows(w, froms[w], to) for w, to in newest.items()}
         limited, left = dict(newest), max_rows
@@ -308,18 +308,18 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if start.get(writer, 0) == end:
                 return ()
             raise ChannelError(
-                f"entries of {writer} up to {end} are to be read, but its place is not known",
+                f"the batch reads entries of {writer} up to {end}, but the members file does not name its log",
                 where=self._members.file,
                 hint='list it under "retired" until it is read to its end',
             )
         first = start.get(writer, self._first(writer))  # entries() begins at the earliest that is kept
         return tuple(log.entries(first, end))
 
-    def _pieces(self, writer: str, entries: Sequence[Entry]) -> tuple[WriterCommitMessage, ...]:
+    def _segments(self, writer: str, entries: Sequence[Entry]) -> tuple[LogSegment, ...]:
         if not entries:
             return ()
         spec = self._members.spec(writer)
-        return tuple(WriterCommitMessage(spec, e.seq, s) for e in entries for s in e.segments)
+        return tuple(LogSegment(spec, e.seq, s) for e in entries for s in e.segments)
 
     def _new_watermark(self, start: Offset, end: Offset) -> int | None:
         new = self._watermark(end)
@@ -345,16 +345,16 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- reading (in tasks) --------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Give a partition's rows in exactly the declared schema."""
+        """Yield a partition's rows in exactly the declared schema."""
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
         assert isinstance(partition, LogPartition)
         declared: pa.Schema = to_arrow_schema(self._schema, timezone="UTC")
         own = pa.schema([f for f in declared if f.name != WATERMARK]) if self._punctuate else declared
-        for spec, pieces in itertools.groupby(partition.pieces, key=lambda piece: piece.log):
+        for spec, segments in itertools.groupby(partition.segments, key=lambda one: one.log):
             log = open_log(json.loads(spec), on_corrupt=self._members.on_corrupt)
-            for batch in log.read_segments((p.seq, p.segment) for p in pieces):
+            for batch in log.read_segments((p.seq, p.segment) for p in segments):
                 yield self._fit(batch, own, declared, log.where)
         if partition.watermark is not None:
             row: dict[str, Any] = dict.fromkeys(declared.names)
@@ -371,7 +371,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 where=where,
                 hint="declare the channel's own schema, in its order",
             )
-        # Arrow would gladly cast a long to a timestamp; only zone and nullability may differ.
+        # Arrow casts a long to a timestamp without an error; only zone and nullability may differ.
         if not normal_schema(batch.schema).equals(normal_schema(own)):
             raise ChannelError(
                 f"has {_types(batch.schema)}, but the source declares {_types(own)}",
@@ -386,7 +386,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _read(offset: Offset) -> Offset:
-    """Give the positions of an offset."""
+    """Return an offset's positions, without the mark of a start."""
     return {writer: position for writer, position in offset.items() if writer != BEGUN}
 
 
@@ -394,21 +394,21 @@ def _types(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
-def share(pieces: Sequence[tuple[WriterCommitMessage, ...]], parallelism: int) -> list[tuple[WriterCommitMessage, ...]]:
-    """Spread each writer's pieces over at most ``parallelism`` groups, balanced by rows.
+def share(segments: Sequence[tuple[LogSegment, ...]], parallelism: int) -> list[tuple[LogSegment, ...]]:
+    """Spread each writer's segments over at most ``parallelism`` groups, balanced by rows.
 
-    A writer stays whole and in order unless it alone outweighs a fair share; then it is cut
+    A writer stays whole and in order unless it alone exceeds a fair share; then it is cut
     into runs. Few rows make one group: a Python task costs 10 ms and more.
     """
-    if not pieces:
+    if not segments:
         return []
-    total = sum(p.segment.rows for run in pieces for p in run)
+    total = sum(p.segment.rows for run in segments for p in run)
     count = min(parallelism, max(1, total // _SMALL))
     if count == 1:
-        return [tuple(p for run in pieces for p in run)]
+        return [tuple(p for run in segments for p in run)]
     fair = -(-total // count)
-    runs = [part for run in pieces for part in _cut_run(run, fair)]
-    groups: list[list[WriterCommitMessage]] = [[] for _ in range(count)]
+    runs = [part for run in segments for part in _cut_run(run, fair)]
+    groups: list[list[LogSegment]] = [[] for _ in range(count)]
     sizes = [0] * count
     for run in sorted(runs, key=_rows_of, reverse=True):  # the largest first; sorting is stable
         least = sizes.index(min(sizes))
@@ -417,18 +417,18 @@ def share(pieces: Sequence[tuple[WriterCommitMessage, ...]], parallelism: int) -
     return [tuple(group) for group in groups if group]
 
 
-def _rows_of(run: Sequence[WriterCommitMessage]) -> int:
+def _rows_of(run: Sequence[LogSegment]) -> int:
     return sum(p.segment.rows for p in run)
 
 
-def _cut_run(run: tuple[WriterCommitMessage, ...], fair: int) -> Iterator[tuple[WriterCommitMessage, ...]]:
-    """Cut one writer's pieces into runs of about ``fair`` rows, in order."""
-    part: list[WriterCommitMessage] = []
+def _cut_run(run: tuple[LogSegment, ...], fair: int) -> Iterator[tuple[LogSegment, ...]]:
+    """Cut one writer's segments into runs of about ``fair`` rows, in order."""
+    part: list[LogSegment] = []
     rows = 0
-    for piece in run:
-        if part and rows + piece.segment.rows > fair:
+    for one in run:
+        if part and rows + one.segment.rows > fair:
             yield tuple(part)
             part, rows = [], 0
-        part.append(piece)
-        rows += piece.segment.rows
+        part.append(one)
+        rows += one.segment.rows
     yield tuple(part)

@@ -1,4 +1,4 @@
-"""Where a plan's channels are: each as the description by which anyone opens its log."""
+"""Locations of a plan's channels: for each, the description that opens its log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST = 200  # characters of a topic's name; Kafka takes 249, and a table's n
 
 
 def topic_of(deployment: str, channel: Channel) -> str:
-    """Name a channel's topic; it follows from its id alone, so that all nodes find it."""
+    """Name a channel's topic; it depends on the channel's id alone, so that all nodes find it."""
     name = f"headwater.{deployment}.{channel.id}"
     legal = re.sub(r"[^A-Za-z0-9._-]", ".", name)
     if legal == name.replace("@", ".") and len(legal) <= _LONGEST:
@@ -29,7 +29,7 @@ def topic_of(deployment: str, channel: Channel) -> str:
 
 
 def channel_spec(spec: UnitSpec, channel: Channel, layout: Layout) -> dict[str, Any]:
-    """Describe a channel's log, for ``open_log``; an outlet has kind "kafkalog" instead of "kafka"."""
+    """Describe a channel's log, for ``open_log``; a sink writer's has kind "kafkalog" instead of "kafka"."""
     if channel.broker is None:
         return {"kind": "filelog", "path": str(layout.channel(channel))}
     broker = spec.brokers[channel.broker]
@@ -52,7 +52,7 @@ def member_spec(spec: UnitSpec, channel: Channel, layout: Layout) -> LogSpec:
 
 
 def drop_topics(specs: Iterable[UnitSpec], layout: Layout) -> None:
-    """Delete what brokers hold of units' channels; what is below the layout's root is not touched."""
+    """Delete the topics of units' channels at their brokers; files below the layout's root stay."""
     for spec in specs:
         for channel in spec.outputs:
             if channel.broker is not None:
@@ -60,9 +60,9 @@ def drop_topics(specs: Iterable[UnitSpec], layout: Layout) -> None:
 
 
 def lineage_of(checkpoint: Path) -> str | None:
-    """Name what numbers a unit's batches: its checkpoint, wherever that is moved.
+    """Return the lineage of a unit's batch numbers: its checkpoint's own number, which stays when that is moved.
 
-    None for one that was begun before checkpoints had a number.
+    None for a checkpoint that was begun before checkpoints had a number.
     """
     try:
         return str(checkpoint_number(str(checkpoint)))
@@ -71,13 +71,12 @@ def lineage_of(checkpoint: Path) -> str | None:
 
 
 def is_copied(channel: Channel, reader: Unit | ChannelConsumer) -> bool:
-    """Tell whether a unit reads a copy of a channel: what it holds is on another node, or with the broker of
-    another zone."""
+    """Return whether a unit reads a replica of a channel: the original is on another node or another zone's broker."""
     return channel.node != reader.node if channel.broker is None else channel.broker != reader.zone
 
 
 def register(log: Log, readers: Iterable[str], *, at_end: bool = False) -> None:
-    """Register readers where what is kept begins, known ones where they stand; or all at the end."""
+    """Register new readers at the earliest position; known ones keep theirs. ``at_end``: move all to the end."""
     known = log.readers()
     for reader in readers:
         if reader not in known:

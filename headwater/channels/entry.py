@@ -1,4 +1,4 @@
-"""One entry of a log, and the floor below which there are none any more."""
+"""One entry of a log, and the floor below which entries are deleted."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Entry:
     previous: tuple[int, int] | None = None
     written: float = 0.0
     lineage: str | None = None
-    """What numbered the last batch that counts: a writer that goes on with it repeats batches by number."""
+    """The checkpoint that numbered the last batch that counts; a writer with the same one may repeat batches."""
     ingested: tuple[float, float] | None = None
-    """When the oldest and the newest row that led to it came to a source, in seconds since 1970."""
+    """Ingest times of the oldest and the newest row that led to it, in seconds since 1970."""
 
     @property
     def end(self) -> bool:
-        """Say whether the stream has ended at this entry."""
+        """Return whether the stream has ended at this entry."""
         return self.ended_by is not None
 
     @property
@@ -52,7 +52,7 @@ class Entry:
         return (self.epoch, self.batch) if self.batch >= 0 else self.previous
 
     def to_record(self) -> dict[str, Any]:
-        """Give the JSON form; what not every log has is left out when it is not there."""
+        """Return the JSON form; optional fields are left out when they are not set."""
         record = asdict(self)
         for name in ("lineage", "ingested"):
             if record[name] is None:
@@ -70,7 +70,7 @@ class Entry:
             Segment(**{**s, "offsets": tuple(s["offsets"])} if s.get("offsets") else s) for s in values["segments"]
         )
         values["previous"] = tuple(values["previous"]) if values["previous"] else None
-        # Entries of before have the time of ingestion by another name.
+        # Older entries hold the ingest times as "born".
         if (ingested := values.pop("born", None) or values.get("ingested")) is not None:
             values["ingested"] = (float(ingested[0]), float(ingested[1]))
         return cls(**values)
@@ -78,7 +78,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Floor:
-    """The first readable position, the totals before it, and how far deletion has come."""
+    """The first readable position, the totals before it, and the position up to which deletion is complete."""
 
     seq: int = 0
     swept: int = 0

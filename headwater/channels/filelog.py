@@ -12,7 +12,7 @@ Layout of one log::
 
 Publishing is one hard link, so it happens or does not. Everything after it (segments move
 from staging to data) is rolled forward by the next commit; only the newest entry's segments
-can still be in staging, and a reader looks there too. The lock file orders housekeeping
+can still be in staging, and readers look there too. The lock file orders housekeeping
 (readers, floor) only; writers are ordered by the link.
 
 Reclaiming moves the floor first, durably, then deletes a segment before its manifest entry:
@@ -99,7 +99,7 @@ class FileLog(Log):
             self._store.promote(last.segments)
         before = self._journal.modified(last.seq) if last else None
         if self.fsync:
-            # in this order: what left staging is in data, and what is published is in staging
+            # In this order: a segment that left staging is in data, and a published one is in staging.
             self._store.sync()
         if not self._journal.publish(entry.seq, replace(entry, written=time.time()).to_record()):
             return False
@@ -108,12 +108,12 @@ class FileLog(Log):
         return True
 
     def _settle(self, last: Entry) -> None:
-        """Finish what a killed writer left undone after publishing ``last``."""
+        """Finish the work that a killed writer left undone after publishing ``last``."""
         self._store.promote(last.segments)
         self._store.sweep(self._journal.modified(last.seq - 1) if last.seq else None)
 
     def _delete(self, first: int, stop: int, newest: int) -> int:
-        """Delete segments before their entries, so that what a crash leaves is found again."""
+        """Delete segments before their entries, so that the next reclaim finds the leftovers of a crash."""
         for number in range(first, stop):
             with contextlib.suppress(ChannelError):  # deleted by an earlier, interrupted reclaim
                 self._store.delete(self._entry(number).segments)
@@ -124,9 +124,9 @@ class FileLog(Log):
     # -- being a replica ----------------------------------------------------------------------
 
     def begin_at(self, floor: Floor) -> None:
-        """Let a replica go on at another log's floor: what lies before it is not to be had any more.
+        """Continue a replica at its original's floor: earlier entries are no longer available.
 
-        What the replica holds from before goes; wait until its readers are past that.
+        The replica's own earlier entries are deleted; wait until its readers are past them.
         """
         self.create()
 
@@ -149,7 +149,7 @@ class FileLog(Log):
             raise ChannelError(
                 f"entry {entry.seq} comes after {self.latest() - 1}",
                 where=self.where,
-                hint="the log it is copied from was replaced: remove this copy",
+                hint="the original log was replaced: remove this replica",
             )
         if self.fsync:
             self._store.sync()
@@ -157,7 +157,7 @@ class FileLog(Log):
             self._store.promote(entry.segments)
 
     def segment_file(self, segment: Segment) -> Path | None:
-        """Tell where a segment lies; None when it is lost or has no rows."""
+        """Return the file of a segment; None when it is lost or has no rows."""
         return self._store.find(segment)
 
     # -- reading -------------------------------------------------------------------------------

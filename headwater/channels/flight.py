@@ -24,25 +24,25 @@ CHUNK = pa.schema(
         ("entry", pa.string()),
     ]
 )
-"""What a followed log sends: a new floor, bytes of a segment, an entry, or nothing (a sign of life)."""
+"""Messages of a followed log: a new floor, bytes of a segment, an entry, or nothing (a keep-alive)."""
 
 STAMP = struct.Struct("<d")
-"""Goes with every chunk: seconds of the sender's clock that only goes forward."""
+"""Time of sending, attached to every chunk: seconds of the sender's monotonic clock."""
 
 CHUNK_BYTES = 256 * 1024
 SMALL_BYTES, SMALL_CHUNKS = 64 * 1024, 16
-"""Of so many chunks that a segment begins with: by these it is soon known how fast a slow link is."""
+"""Size and number of the first chunks of a segment: small, so that a slow link is measured soon."""
 
 FIRST_BYTES, WORTH_BYTES = 4 * 1024, 16 * 1024
-"""Of the first chunk of a segment worth it: small, for the time until the rest comes tells how fast the
-link is."""
+"""Size of the very first chunk, and the least size of a segment that has one. The time until the next chunk
+arrives measures the link."""
 
 SIGN_OF_LIFE = 1.0
 TRIP_SECONDS = 2.0
-"""A request that takes longer tells no delay: it has waited behind data."""
+"""A request that takes longer does not measure the delay: it has waited behind data."""
 
 FOLLOW_SECONDS = 30.0
-"""A stream ends after this; the next one goes on where it was."""
+"""A stream ends after this; the next one continues at its position."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Bytes:
 
 
 class FlightLog:
-    """Write and read a log by its name at the agent that has it."""
+    """Write and read a log by its name at the agent that holds it."""
 
     def __init__(self, wire: Wire, name: str) -> None:
         self._wire = wire
@@ -83,13 +83,13 @@ class FlightLog:
         return int(self._ask("latest"))
 
     def round_trip(self) -> float:
-        """Tell how many seconds a small request takes."""
+        """Return the round-trip time of a small request in seconds."""
         asked = time.monotonic()
         self._wire.ask("log", {"log": self._name, "call": "latest", "given": {}}, seconds=TRIP_SECONDS)
         return time.monotonic() - asked
 
     def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Give the rows of entries ``start`` .. ``end - 1``."""
+        """Yield the rows of entries ``start`` .. ``end - 1``."""
         reader = self._wire.get({"log": self._name, "start": start, "end": end}, seconds=600.0)
         with self._wire.reading():
             for chunk in reader:
@@ -101,7 +101,7 @@ class FlightLog:
         return None if found is None else int(found)
 
     def register(self, reader: str) -> int:
-        """Make the log keep what ``reader`` has not read; return where it stands."""
+        """Make the log keep the entries that ``reader`` has not read; return the reader's position."""
         return int(self._ask("register", reader=reader))
 
     def advance(self, reader: str, position: int) -> None:
@@ -119,12 +119,12 @@ class FlightLog:
         return ChannelStats(**found)
 
     def follow(self, seq: int, piece: int = 0, offset: int = 0) -> Follower:
-        """Open a stream of what is in the log from a position on, and of what comes."""
+        """Open a stream of the log's entries from a position on, followed by new ones."""
         ticket = {"log": self._name, "follow": seq, "piece": piece, "offset": offset}
         return Follower(self._wire, self._wire.get(ticket, seconds=FOLLOW_SECONDS + 10))
 
     def close(self) -> None:
-        """Give the connection up."""
+        """Close the connection."""
         self._wire.close()
 
     def _ask(self, call: str, **given: Any) -> Any:
@@ -132,7 +132,7 @@ class FlightLog:
 
 
 class Follower:
-    """A stream of entries; ``heartbeat`` is when the other side was last heard of, ``sent`` when it said that."""
+    """A stream of entries; ``heartbeat`` is when the last message came, ``sent`` when the other side sent it."""
 
     def __init__(self, wire: Wire, reader: Any) -> None:
         self._wire = wire
@@ -161,7 +161,7 @@ class Follower:
 
 
 def _stamp(metadata: pa.Buffer | None) -> float | None:
-    """Read the time that a chunk carries; None where it has none."""
+    """Read a chunk's time of sending; None where it has none."""
     if metadata is None or metadata.size != STAMP.size:
         return None
     return float(STAMP.unpack(metadata)[0])

@@ -1,4 +1,4 @@
-"""A journal: numbered JSON entries, each published once and whole, by one writer among many.
+"""A journal: numbered JSON entries, each published once and whole, by one of several writers.
 
 An entry is written to a temporary file and hard-linked to its number. A link fails when the
 name exists, so two writers can never both take one number, and a reader never sees half an
@@ -17,7 +17,7 @@ from typing import Any
 from headwater.core.errors import ChannelError
 from headwater.disk.durable import write_atomically, write_first
 
-_CACHED = 2048  # entries never change, so they may be kept; this bounds how many are
+_CACHED = 2048  # entries kept in memory; they never change
 
 
 def _checksum(body: Mapping[str, Any]) -> int:
@@ -29,7 +29,7 @@ class Journal:
 
     A hint file remembers the newest number, so that finding it costs a few probes and not a
     listing, however many entries there are. It may be stale or missing, never too high.
-    ``scratch`` is where unfinished files are left by a crash; its owner sweeps it.
+    ``scratch`` holds unfinished files after a crash; its owner sweeps it.
     """
 
     def __init__(self, directory: Path, *, scratch: Path, fsync: bool = True) -> None:
@@ -41,7 +41,7 @@ class Journal:
         self._cache: dict[int, dict[str, Any]] = {}
 
     def path(self, number: int) -> Path:
-        """Return where an entry is stored."""
+        """Return the path of an entry's file."""
         return self.directory / f"{number:012d}"
 
     def create(self) -> None:
@@ -76,9 +76,9 @@ class Journal:
             raw = path.read_bytes()
         except FileNotFoundError:
             raise ChannelError(
-                "this entry is not there (reclaimed, or deleted by hand)",
+                "the entry does not exist (reclaimed, or deleted by hand)",
                 where=str(path),
-                hint="read from the earliest position that is kept",
+                hint="read from the log's earliest position",
             ) from None
         try:
             record = json.loads(raw)
@@ -91,7 +91,7 @@ class Journal:
                 f"damaged entry ({len(raw)} bytes do not match their checksum)",
                 where=str(path),
                 hint="restore the file from a backup; if it is the newest entry, its batch may instead be "
-                "written anew: stop writer and readers, delete the file, restart the writer",
+                "written again: stop writer and readers, delete the file, restart the writer",
             )
         if len(self._cache) >= _CACHED:
             del self._cache[next(iter(self._cache))]
@@ -99,7 +99,7 @@ class Journal:
         return dict(body)
 
     def modified(self, number: int) -> float | None:
-        """Return when an entry was published, by the file system's clock; None when it is gone."""
+        """Return the time of an entry's publication by the file system's clock; None when the entry is gone."""
         try:
             return self.path(number).stat().st_mtime
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What all that speaks to Kafka shares: clients, credentials, and what an error of Kafka means."""
+"""Kafka clients: construction, credentials, and the classification of errors."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
 from headwater.disk.credentials import from_environment
 
 SECONDS = 60.0
-"""How long a broker may take to answer, or to come back."""
+"""Seconds that a broker may take to answer, or to come back."""
 
 _AWAY = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "_MSG_TIMED_OUT")
 _FENCED = ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
 _NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
 _GONE = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE")
 
-# What librdkafka does not always call retriable: a broker that starts, or a partition that moves.
+# Not always called retriable by librdkafka: a broker that starts, or a partition that moves.
 _PASSING = (
     "NOT_LEADER_FOR_PARTITION",
     "LEADER_NOT_AVAILABLE",
@@ -58,14 +58,14 @@ def client(kind: str, where: str, settings: Mapping[str, str]) -> Any:
         return getattr(module, kind)(listening)
     except confluent_kafka.KafkaException as error:
         raise RuntimeFailure(
-            f"a setting of Kafka is wrong: {error.args[0].str()}",
+            f"invalid Kafka setting: {error.args[0].str()}",
             where=where,
-            hint="see librdkafka's settings",
+            hint="correct it in the broker's settings; librdkafka's documentation lists them",
         ) from None
 
 
 _refusals: dict[str, str] = {}
-"""What brokers said that would not let a client in: its requests fail as if none were there."""
+"""Reasons of brokers that refused a client's credentials; its requests then fail as if no broker answered."""
 
 
 def _note_refusal(servers: str, error: Any) -> None:
@@ -74,7 +74,7 @@ def _note_refusal(servers: str, error: Any) -> None:
 
 
 def credentials(user_env: str | None, password_env: str | None, *, where: str) -> dict[str, str]:
-    """Read user and password from the environment variables that are named, as settings."""
+    """Read user and password from the named environment variables, as settings."""
     named = (("sasl.username", user_env), ("sasl.password", password_env))
     values = {setting: from_environment(name, where=where) for setting, name in named}
     return {setting: value for setting, value in values.items() if value is not None}
@@ -87,33 +87,33 @@ def _is(error: Any, names: Iterable[str]) -> bool:
 
 
 def away(error: Any) -> bool:
-    """Tell whether an error says that no broker answers."""
+    """Return whether an error says that no broker answers."""
     return _is(error, _AWAY)
 
 
 def fenced(error: Any) -> bool:
-    """Tell whether an error says that another writer has taken over."""
+    """Return whether an error says that another writer has taken over."""
     return _is(error, _FENCED)
 
 
 def no_topic(error: Any) -> bool:
-    """Tell whether an error says that there is no such topic."""
+    """Return whether an error says that there is no such topic."""
     return _is(error, _NO_TOPIC)
 
 
 def gone(error: Any) -> bool:
-    """Tell whether an error says that an offset is deleted, or not there yet."""
+    """Return whether an error says that an offset is deleted, or not there yet."""
     return _is(error, _GONE)
 
 
 def passing(error: Any) -> bool:
-    """Tell whether it may help to try again."""
+    """Return whether a retry may succeed."""
     return bool(away(error) or _is(error, _PASSING) or error.retriable() or error.txn_requires_abort())
 
 
 @contextlib.contextmanager
 def fatal_as_error() -> Iterator[None]:
-    """Raise a client's fatal error as the KafkaException that it is.
+    """Raise a client's fatal error as its KafkaException.
 
     The client raises it before it runs the callbacks of messages, and these then fail with SystemError.
     """
@@ -129,7 +129,7 @@ def fatal_as_error() -> Iterator[None]:
 
 
 def lasting(error: Any) -> bool:
-    """Tell whether an error of a transaction will be the same when it is done again."""
+    """Return whether a transaction's error is permanent: a retry fails alike."""
     return any(word in error.name() for word in ("AUTH", "TOO_LARGE", "INVALID_RECORD", "UNSUPPORTED"))
 
 
@@ -137,14 +137,14 @@ def failure(error: Any, servers: str, *, where: str, hint: str) -> HeadwaterErro
     """Turn an error of Kafka into one of Headwater."""
     if away(error) and servers in _refusals:
         return RuntimeFailure(
-            f"Kafka at {servers} lets nobody in: {_refusals.pop(servers)}",
+            f"Kafka at {servers} refuses the connection: {_refusals.pop(servers)}",
             where=where,
-            hint="see the broker's settings in the continuum, and what user_env and password_env hold",
+            hint="check the broker's settings in the continuum, and the variables named by user_env and password_env",
         )
     if away(error):
         return Unavailable(
             f"no Kafka broker at {servers}: {error.str()}",
             where=where,
-            hint="see that the broker runs and that this machine reaches it; the batch waits",
+            hint="check that the broker runs and that this machine reaches it; the batch waits",
         )
-    return RuntimeFailure(f"Kafka refuses: {error.str()}", where=where, hint=hint)
+    return RuntimeFailure(f"Kafka refuses the request: {error.str()}", where=where, hint=hint)

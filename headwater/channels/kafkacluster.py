@@ -1,7 +1,7 @@
-"""This process's connections to one Kafka cluster, kept because they are costly to make.
+"""This process's connections to one Kafka cluster, kept because they are costly to open.
 
-Consumers are borrowed, and idle ones fetch nothing. A request waits for the one before it on the same
-connection, and a fetch that finds nothing waits at the broker: hence its short wait.
+Consumers are pooled, and idle ones fetch nothing. A request waits for the one before it on the same
+connection, and an empty fetch waits at the broker: hence the short fetch wait.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KEPT = 64  # topics with a writer or known entries
 _PAUSE = 0.1  # seconds between two tries
 _ONLY_PRODUCER = ("linger", "compression", "batch", "acks", "message.max", "transaction", "queue.buffering")
 _CONSUMER = {
-    "group.id": "headwater",  # never joined: places are kept elsewhere
+    "group.id": "headwater",  # never joined: positions are kept elsewhere
     "enable.auto.commit": "false",
     "enable.partition.eof": "true",
     "auto.offset.reset": "error",
@@ -46,7 +46,7 @@ _PRODUCER = {"linger.ms": "0", "compression.type": "lz4", "enable.idempotence": 
 
 
 class Message(NamedTuple):
-    """What is written into a partition."""
+    """A message to write into a partition."""
 
     partition: int
     key: bytes
@@ -54,15 +54,15 @@ class Message(NamedTuple):
 
 
 class Broken(Exception):
-    """A transaction was cut off or refused: whether it counts must be looked up."""
+    """A transaction was cut off or refused: look up whether it was committed."""
 
 
 class Gone(Exception):
-    """What was to be read is not in the topic any more."""
+    """The wanted messages are no longer in the topic."""
 
 
 class Cluster:
-    """The clients of one process for one set of settings, and what its users want kept beside them."""
+    """The clients of one process for one set of settings, and objects that its users cache with them."""
 
     def __init__(self, settings: Mapping[str, str], where: str) -> None:
         self.where = where
@@ -76,7 +76,7 @@ class Cluster:
         self._shared: dict[object, Any] = {}
 
     def shared(self, key: object, make: Callable[[], T]) -> T:
-        """Give what is kept under a key; those not asked for longest go."""
+        """Return the cached object of a key; the least recently used one is evicted."""
         with self._lock:
             found = self._shared.pop(key, None)
             if found is None:
@@ -86,10 +86,10 @@ class Cluster:
                 del self._shared[next(iter(self._shared))]
             return found  # type: ignore[no-any-return]
 
-    # -- asking --------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int] | None:
-        """Return the first offset that is kept and the one up to which all is committed; None: no topic."""
+        """Return a partition's first offset and the end of its committed messages; None where there is no topic."""
         from confluent_kafka import KafkaException, TopicPartition
 
         def ask(consumer: Any) -> tuple[int, int] | None:
@@ -100,7 +100,7 @@ class Cluster:
                 except KafkaException as error:
                     if not no_topic(error.args[0]):
                         raise
-                    # A client remembers that a topic was not there: this asks anew.
+                    # A client caches that a topic was missing: this asks again.
                     found = consumer.list_topics(topic, timeout=5).topics.get(topic)
                     if not again or found is None or partition not in found.partitions:
                         return None
@@ -109,7 +109,7 @@ class Cluster:
         return self._patiently(ask)
 
     def follow(self, topic: str, partition: int, start: int) -> Iterator[tuple[int, Any]]:
-        """Give committed messages with their offsets from ``start`` on, and None where there are no more.
+        """Yield committed messages with their offsets from ``start`` on, and None where there are no more.
 
         Raise Gone when ``start`` is not kept, Unavailable when no broker answers.
         """
@@ -123,9 +123,9 @@ class Cluster:
                 if message is None:
                     if time.monotonic() > deadline:
                         raise Unavailable(
-                            f"no Kafka broker at {self.servers} gives what is to be read",
+                            f"no Kafka broker at {self.servers} answers a read",
                             where=f"{topic}, partition {partition}, offset {start}",
-                            hint="see that the broker runs and that this machine reaches it",
+                            hint="check that the broker runs and that this machine reaches it",
                         )
                     continue
                 error = message.error()
@@ -142,7 +142,7 @@ class Cluster:
     # -- topics --------------------------------------------------------------------------------
 
     def ensure(self, topic: str, *, partitions: int, config: Mapping[str, str], replication: int) -> None:
-        """Make a topic unless it is there."""
+        """Create a topic unless it exists."""
         if topic in self._known:
             return
         if self.bounds(topic, partitions - 1) is None:
@@ -156,9 +156,9 @@ class Cluster:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise ChannelError(
-                        f"the topic cannot be made: {error.args[0].str()}",
+                        f"cannot create the topic: {error.args[0].str()}",
                         where=topic,
-                        hint=f"let someone who may make it with {partitions} partitions and "
+                        hint=f"let someone with the right create it with {partitions} partitions and "
                         + ", ".join(f"{k}={v}" for k, v in config.items()),
                     ) from None
             deadline = time.monotonic() + kafkaclient.SECONDS
@@ -167,13 +167,13 @@ class Cluster:
                     raise ChannelError(
                         f"the topic has no partition {partitions - 1}",
                         where=topic,
-                        hint="it is not one that Headwater has made: use another name, or delete it",
+                        hint="Headwater did not create this topic: use another name, or delete it",
                     )
                 time.sleep(_PAUSE)
         self._known.add(topic)
 
     def drop(self, *topics: str) -> None:
-        """Delete topics; those that are not there are no error."""
+        """Delete topics; missing ones are no error."""
         from confluent_kafka import KafkaException
 
         for topic in topics:
@@ -212,14 +212,14 @@ class Cluster:
         return client("Producer", self.where, {**_PRODUCER, **self._settings, **own})
 
     def plain_producer(self) -> Any:
-        """Give the producer without transactions."""
+        """Return the producer without transactions."""
         with self._lock:
             if self._producer is None:
                 self._producer = self.make_producer()
             return self._producer
 
     def chunk_bytes(self) -> int:
-        """Return how large a message's value may be."""
+        """Return the largest size of a message's value in bytes."""
         return max(64 << 10, int(self._settings.get("message.max.bytes", 1_000_000)) - (16 << 10))
 
     @contextlib.contextmanager
@@ -247,7 +247,7 @@ class Cluster:
                 consumer.close()
 
     def _patiently(self, ask: Callable[[Any], T]) -> T:
-        """Ask a consumer's connection until there is an answer, or time is up."""
+        """Ask over a consumer's connection until there is an answer, or time is up."""
         from confluent_kafka import KafkaException
 
         deadline = time.monotonic() + kafkaclient.SECONDS
@@ -278,7 +278,7 @@ class Cluster:
             time.sleep(_PAUSE)
 
     def _failed(self, error: Any, where: str) -> Exception:
-        return failure(error, self.servers, where=where, hint="see the broker's log; what failed is done again")
+        return failure(error, self.servers, where=where, hint="read the broker's log; the request is retried")
 
 
 _clusters: dict[tuple[tuple[str, str], ...], Cluster] = {}
@@ -288,11 +288,11 @@ _making = threading.Lock()
 
 
 def cluster_of(settings: Mapping[str, str], *, where: str) -> Cluster:
-    """Give this process's connections for some settings."""
+    """Return this process's connections for some settings."""
     global _clusters, _owner
     with _making:
         if _owner != os.getpid():
-            # A fork has the objects but not their threads: to end them would wait forever.
+            # A fork has the objects but not their threads: closing them would wait forever.
             _inherited.append(_clusters)
             _clusters, _owner = {}, os.getpid()
         key = tuple(sorted(settings.items()))
@@ -302,7 +302,7 @@ def cluster_of(settings: Mapping[str, str], *, where: str) -> Cluster:
 
 
 def send(producer: Any, topic: str, messages: list[Message]) -> list[int]:
-    """Send messages and wait for the broker to have them; return their offsets. Raise KafkaException."""
+    """Send messages and wait until the broker has them; return their offsets. Raise KafkaException."""
     from confluent_kafka import KafkaError, KafkaException
 
     offsets = [-1] * len(messages)
@@ -340,7 +340,7 @@ def send(producer: Any, topic: str, messages: list[Message]) -> list[int]:
 
 
 class Transactions:
-    """One transactional id: whoever claims it shuts out the one before, and ends what that left open."""
+    """One transactional id: claiming it shuts out the previous holder and aborts its open transaction."""
 
     def __init__(self, cluster: Cluster, topic: str, id_: str) -> None:
         self._cluster = cluster
@@ -351,11 +351,11 @@ class Transactions:
 
     @property
     def claimed(self) -> bool:
-        """Tell whether nobody else is known to have claimed the id since."""
+        """Return whether this process holds the id, as far as it knows."""
         return self._producer is not None
 
     def claim(self) -> bool:
-        """Claim the id; return False when this process has it still."""
+        """Claim the id; return False when this process holds it already."""
         from confluent_kafka import KafkaException
 
         if self._producer is not None:
@@ -380,10 +380,10 @@ class Transactions:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Callable[[list[Message]], list[int]]]:
-        """Write messages together or not at all; give the function that sends them.
+        """Write messages together or not at all; yield the function that sends them.
 
-        Raise Broken when it is not known whether they count: claim again, look, repeat. Raise
-        Unavailable when that goes on for too long.
+        Raise Broken when the outcome is unknown: claim again, look it up, repeat. Raise
+        Unavailable when that takes too long.
         """
         from confluent_kafka import KafkaException
 

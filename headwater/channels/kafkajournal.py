@@ -1,8 +1,8 @@
 """The entries of a log in a partition of Kafka: numbered, found without reading all of them.
 
-An entry's offset does not follow from its number: marks of transactions, and what was aborted, take
-offsets too. But both grow together, so an entry is found by interpolating between two that are known,
-mostly at the first try. (A search by time would not do: the marks carry the broker's time.)
+An entry's offset does not follow from its number: transaction marks and aborted messages take
+offsets too. But both grow together, so an entry is found by interpolating between two known ones,
+mostly at the first try. (A search by time does not work: the marks carry the broker's time.)
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ ENTRIES = 1
 _Place: TypeAlias = tuple[int, int]  # an entry's number and its offset
 
 TRANSACTION, PLAIN = b"transaction", b"plain"
-FRESH = 0.02  # seconds for which an answer of the broker is taken as still true
+FRESH = 0.02  # seconds for which an answer of the broker is reused
 
 _CACHED = 2048
-_AHEAD = 256  # entries that are read at once when one is asked for
-_BEFORE = 16  # entries that a guess is too low by, since it must not be too high
+_AHEAD = 256  # entries read at once when one is asked for
+_BEFORE = 16  # entries subtracted from a guess, which must not be too high
 _TAIL = 64  # offsets looked at first when the newest entry is searched
 
 
 def _after(offset: int, key: bytes) -> int:
-    """Return the offset up to which nothing else can be: a transaction's mark comes right after it."""
+    """Return the first offset that another message can have: a transaction's mark follows its entry."""
     return offset + 2 if key == TRANSACTION else offset + 1
 
 
 def _guess(number: int, below: _Place | None, above: _Place, first: int, *, bisect: bool) -> int:
-    """Say where an entry shortly before ``number`` may be, between ``first`` and before ``above``."""
+    """Guess the offset of an entry shortly before ``number``, between ``first`` and before ``above``."""
     if bisect:
         return (first + above[1]) // 2
     each = 2.0 if below is None else (above[1] - below[1]) / (above[0] - below[0])
@@ -45,7 +45,7 @@ def _guess(number: int, below: _Place | None, above: _Place, first: int, *, bise
 
 
 class KafkaJournal:
-    """Read the entries of one topic, and remember them: they never change.
+    """Read the entries of one topic, and cache them: they never change.
 
     Of several entries with one number, which writers without transactions can leave, the first counts.
     """
@@ -66,7 +66,7 @@ class KafkaJournal:
 
     @property
     def known(self) -> int:
-        """Return the newest number as far as this process knows: right for a writer that is the only one."""
+        """Return the newest number that this process knows: exact for the only writer."""
         return self._last
 
     @property
@@ -85,14 +85,14 @@ class KafkaJournal:
                 return -1
             low, high = bounds
             if high < self._looked_to and self._next is not None and high < self._next - 1:
-                self._reset()  # the topic was made anew
+                self._reset()  # the topic was created again
             if high > self._looked_to:
                 self._catch_up(low, high)
             self._looked_at = time.monotonic()
             return self._last
 
     def get(self, number: int) -> Mapping[str, Any]:
-        """Read one entry, and those after it while at it."""
+        """Read one entry, and cache those after it."""
         with self._lock:
             if (known := self._cache.get(number)) is not None:
                 return known
@@ -103,34 +103,34 @@ class KafkaJournal:
             if (found := self._cache.get(number)) is not None:
                 return found
         raise ChannelError(
-            f"entry {number} is not there (reclaimed, or deleted by hand)",
+            f"entry {number} does not exist (reclaimed, or deleted by hand)",
             where=self._topic,
-            hint="read from the earliest position that is kept",
+            hint="read from the log's earliest position",
         )
 
     def offset_of(self, number: int) -> int:
-        """Return where an entry is."""
+        """Return an entry's offset."""
         with self._lock:
             self.get(number)
             return self._offsets[number]
 
     def add(self, record: Mapping[str, Any], offset: int, key: bytes) -> None:
-        """Take note of an entry that this process has published."""
+        """Cache an entry that this process has published."""
         with self._lock:
             self._note(json.loads(json.dumps(record)), offset, key)
             self._looked_to = max(self._looked_to, _after(offset, key))
 
     def encode(self, record: Mapping[str, Any], key: bytes) -> Message:
-        """Give an entry as a message."""
+        """Return an entry as a message."""
         text = json.dumps(record, separators=(",", ":"))
         return Message(ENTRIES, key, text.encode())
 
     def is_mine(self, record: Mapping[str, Any]) -> bool:
-        """Tell whether an entry is the one that counts under its number."""
+        """Return whether an entry is the valid one of its number."""
         return bool(self.get(record["seq"]) == json.loads(json.dumps(record)))
 
     def _catch_up(self, low: int, high: int) -> None:
-        """Read what has come since; the first time, search the newest entry from the end."""
+        """Read the new entries; the first time, search the newest entry from the end."""
         if self._next is not None and self._next >= low:
             self._scan(self._next, high, sure=True)
         else:
@@ -140,7 +140,7 @@ class KafkaJournal:
         self._looked_to = high
 
     def _scan(self, start: int, high: int, *, sure: bool) -> bool:
-        """Note the entries from an offset on; ``sure`` when none with the first one's number is before it."""
+        """Cache the entries from an offset on; ``sure``: no entry with the first one's number precedes it."""
         found = False
         if start >= high:
             return False
@@ -157,7 +157,7 @@ class KafkaJournal:
         return found
 
     def _find(self, number: int) -> None:
-        """Narrow down where an entry is, then read on from one shortly before it."""
+        """Narrow down an entry's offset, then read on from an entry shortly before it."""
         bounds = self._cluster.bounds(self._topic, ENTRIES)
         if bounds is None:
             return
@@ -228,7 +228,7 @@ class KafkaJournal:
         except (ValueError, TypeError, KeyError):
             pass
         raise ChannelError(
-            f"no entry of a channel at offset {message.offset()}",
+            f"the message at offset {message.offset()} is no entry of a channel",
             where=f"{self._topic}, partition {ENTRIES}",
-            hint="somebody else writes into this topic: let the channel have one of its own",
+            hint="another program writes into this topic: give the channel a topic of its own",
         )

@@ -8,12 +8,12 @@ Layout of one log::
     staging/               on the writer's disk: segments of running attempts
 
 Publishing is one transaction that holds a batch's segments and its entry; readers see all of it or
-nothing. The transactional id is the topic's name, so a writer that begins shuts out the one before it,
-and what that one had open is aborted. Only then it looks for the newest entry, which tells what is in.
-While nobody shuts it out, nothing can have changed, and it need not look again.
+nothing. The transactional id is the topic's name, so a new writer shuts out the one before it and aborts
+its open transaction. Only then it reads the newest entry, which identifies the last committed batch.
+Until it is shut out itself, nothing can have changed, and it need not read that again.
 
-With at-least-once delivery there are no transactions: an entry that finds its number taken by another
-writer is written anew with the next one, and readers skip all but the first entry of a number.
+With at-least-once delivery there are no transactions: an entry whose number another writer has taken
+is written again with the next number, and readers skip all but the first entry of a number.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ _Send: TypeAlias = Callable[[list[Message]], list[int]]
 
 TOPIC_CONFIG = {
     "cleanup.policy": "delete",
-    "retention.ms": "-1",  # what is read is deleted, and nothing else
+    "retention.ms": "-1",  # only entries that all readers have read are deleted
     "retention.bytes": "-1",
     "segment.bytes": str(64 << 20),
 }
 
-_SLACK = 64  # entries that may wait for their deletion: Kafka frees whole files anyway
+_SLACK = 64  # entries that may wait for deletion: Kafka frees whole files anyway
 
 
 class _Topic:
-    """What a process knows of one topic."""
+    """This process's cached objects for one topic."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self.journal = KafkaJournal(cluster, topic)
@@ -128,16 +128,16 @@ class KafkaLog(Log):
     # -- the log as such -----------------------------------------------------------------------
 
     def create(self) -> None:
-        """Make the topics that are not there."""
+        """Create the missing topics."""
         self._cluster.ensure(self.topic, partitions=2, config=TOPIC_CONFIG, replication=self._replication)
         self._keep.create(self._replication)
 
     def drop(self) -> None:
-        """Delete the topics, with all that is in them."""
+        """Delete the topics and their content."""
         self._cluster.drop(self.topic, self._keep.topic)
 
     def raw(self, segment: Segment) -> bytes:
-        """Give a segment's bytes as they were published; none where the broker has lost them."""
+        """Return a segment's published bytes; empty where the broker has lost them."""
         try:
             return self._store.raw(segment)
         except Gone:
@@ -177,9 +177,9 @@ class KafkaLog(Log):
     def _need_staging(self) -> Path:
         if self.staging is None:
             raise ChannelError(
-                "a log that is written needs a directory on this machine",
+                "writing the log needs a staging directory on this machine",
                 where=self.where,
-                hint='name one: "staging"',
+                hint='name a directory under "staging" in the log\'s description',
             )
         self.staging.mkdir(parents=True, exist_ok=True)
         return self.staging
@@ -205,7 +205,7 @@ class KafkaLog(Log):
     def _publish(self, entry: Entry, last: Entry | None) -> bool:
         if self._keep.value(SCHEMA) is None and self.staging is not None:
             known = load_schema(self.staging)
-            if known is not None:  # the topics were made anew since the tasks fixed it
+            if known is not None:  # the topics were created again after the tasks fixed it
                 self._fix_schema(known)
         with self._shared.lock:
             if self._journal.known != entry.seq - 1:
@@ -227,7 +227,7 @@ class KafkaLog(Log):
                 record = entry.to_record()
                 (offset,) = send_([self._journal.encode(record, TRANSACTION)])
         except Broken:
-            return False  # the next look tells whether it counts
+            return False  # the next look finds out whether it was committed
         self._journal.add(record, offset, TRANSACTION)
         return True
 
@@ -247,17 +247,17 @@ class KafkaLog(Log):
                 where=self.where,
                 hint="the batch is written again when the unit starts again"
                 if passing(error.args[0])
-                else "see the broker's settings",
+                else "check the broker's settings",
             ) from None
         if offset != (expected or 0):
-            self._look()  # another writer has been here: its entry may have the number
+            self._look()  # another writer has written: its entry may have the number
             if self._journal.known >= entry.seq and not self._journal.is_mine(record):
                 return False
         self._journal.add(record, offset, PLAIN)
         return True
 
     def _with_offsets(self, entry: Entry, send_: _Send) -> Entry:
-        """Send an entry's segments, and say in it where they are."""
+        """Send an entry's segments; return the entry with their offsets."""
         chunks = [self._store.messages(segment) for segment in entry.segments]
         places = send_([message for own in chunks for message in own])
         placed, at = [], 0
@@ -267,7 +267,7 @@ class KafkaLog(Log):
         return replace(entry, segments=tuple(placed))
 
     def _sweep(self) -> None:
-        """Delete what crashed attempts left in staging before the last publication but one."""
+        """Delete leftovers of crashed attempts in staging that are older than the last publication but one."""
         if self.staging is None or not self.staging.is_dir():
             return
         mark = self.staging / ".published"
@@ -276,12 +276,12 @@ class KafkaLog(Log):
         mark.touch()
 
     def _settle(self, last: Entry) -> None:
-        """Do nothing: a transaction leaves nothing half done."""
+        """Do nothing: a transaction leaves no unfinished work."""
 
     # -- reading -------------------------------------------------------------------------------
 
     def read_segments(self, wanted: Iterable[tuple[int, Segment]]) -> Iterator[pa.RecordBatch]:
-        """Give the batches of segments, each with the number of its entry, one after the other."""
+        """Yield the batches of segments, each with the number of its entry, one after the other."""
         yield from self._store.read_all(wanted, still_kept=lambda seq: seq >= self.earliest())
 
     def _delete(self, first: int, stop: int, newest: int) -> int:

@@ -1,9 +1,9 @@
-"""What a log on Kafka keeps beside it: readers, floor, schema, losses, in a compacted topic.
+"""Metadata of a log on Kafka: readers, floor, schema, losses, in a compacted topic.
 
-The topic is a table: the newest message of a key is its value. Whoever changes it claims its
-transactional id first, looks, and writes in a transaction, which fails if somebody else has claimed
-the id meanwhile; then all is done anew. So changes come one after the other, without a lock to lose.
-(The offsets of a consumer group would not do: Kafka forgets them after some days.)
+The topic is a table: the newest message of a key is its value. A change claims the topic's
+transactional id, reads the table, and writes in a transaction, which fails if another process has claimed
+the id meanwhile; then the change is repeated. So changes are serialized without a lock that can be lost.
+(The offsets of a consumer group do not suffice: Kafka forgets them after some days.)
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ class KafkaRetention:
         self._cluster = cluster
         self._lock = threading.RLock()
         self._claim = Transactions(cluster, self.topic, self.topic)
-        self._values: dict[str, tuple[int, Any]] = {}  # with the offset of each
+        self._values: dict[str, tuple[int, Any]] = {}  # by key: offset and value
         self._waiting: dict[str, Any] = {}
         self._swept = 0
-        self._own_from = 0  # the first offset of what this process has written last
+        self._own_from = 0  # first offset of this process's last change
         self._next: int | None = None
         self._looked_to = -1
         self._looked_at = float("-inf")
         self._inside = False
 
     def create(self, replication: int) -> None:
-        """Make the topic."""
+        """Create the topic."""
         self._cluster.ensure(self.topic, partitions=1, config=TABLE_CONFIG, replication=replication)
 
     def change(self, do: Callable[[], T]) -> T:
-        """Do something with the table as it is now and write what it changes; anew if another came first."""
+        """Run ``do`` on the current table and write its changes; repeat it if another process came first."""
         with self._lock:
             if self._inside:
                 return do()
@@ -75,13 +75,13 @@ class KafkaRetention:
                     self._waiting.clear()
 
     def floor(self) -> Floor:
-        """Return the first readable position and what was before it."""
+        """Return the first readable position and the totals before it."""
         record = self.value(FLOOR)
         floor = Floor(**record) if record else Floor()
         return replace(floor, swept=max(floor.swept, min(self._swept, floor.seq)))
 
     def write_floor(self, floor: Floor, *, fsync: bool) -> None:
-        """Replace the floor; how far deletion has come need not be durable, and goes with the next change."""
+        """Replace the floor; the progress of deletion need not be durable and is written with the next change."""
         self._swept = floor.swept
         if not fsync:
             return
@@ -100,12 +100,12 @@ class KafkaRetention:
             }
 
     def position(self, reader: str) -> int | None:
-        """Return where a reader stands; None when it is not registered."""
+        """Return a reader's position; None when it is not registered."""
         record = self.value(READER + check_reader(reader, self.topic))
         return None if record is None else int(record["position"])
 
     def place(self, reader: str, position: int) -> None:
-        """Record where a reader stands."""
+        """Record a reader's position."""
         self._waiting[READER + check_reader(reader, self.topic)] = {"position": position}
 
     def forget(self, reader: str) -> None:
@@ -153,12 +153,12 @@ class KafkaRetention:
         self._next = max(self._next or 0, offset + 1)
 
     def _look(self, *, fresh: bool = False) -> None:
-        """Bring what is known of the table up to date."""
+        """Update the cached table."""
         if not fresh and time.monotonic() - self._looked_at < FRESH:
             return
         bounds = self._cluster.bounds(self.topic, 0)
         if bounds is None or (self._next is not None and bounds[1] < self._own_from):
-            self._values.clear()  # the topic was deleted or made anew
+            self._values.clear()  # the topic was deleted or created again
             self._next, self._looked_to, self._own_from, self._swept = None, -1, 0, 0
         if bounds is not None and bounds[1] > self._looked_to:
             low, high = bounds
@@ -180,11 +180,11 @@ class KafkaRetention:
                     self._take(message.key().decode(), offset, None if value is None else json.loads(value))
                 except (ValueError, AttributeError):
                     raise ChannelError(
-                        f"nothing that belongs to a channel, at offset {offset}",
+                        f"the message at offset {offset} does not belong to a channel",
                         where=self.topic,
-                        hint="somebody else writes into this topic: let the channel have one of its own",
+                        hint="another program writes into this topic: give the channel a topic of its own",
                     ) from None
-                if offset + 2 >= high:  # what is left is the mark of the transaction
+                if offset + 2 >= high:  # only the transaction's mark is left
                     return
         except Gone:
             self._next = None

@@ -1,4 +1,4 @@
-"""A log's segments in a partition of Kafka, cut into messages that the broker takes."""
+"""A log's segments in a partition of Kafka, cut into messages that the broker accepts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DATA = 0
 """The partition of segments."""
 
-_NEAR = 64  # offsets that are read over rather than sought anew
+_NEAR = 64  # offsets that are skipped by reading, not by a seek
 
 
 class KafkaStore:
@@ -40,19 +40,19 @@ class KafkaStore:
         return [Message(DATA, key, data[at : at + size]) for at in range(0, len(data), size)]
 
     def discard(self, segments: Sequence[Segment]) -> None:
-        """Delete staged segments: published, or of an attempt that was given up."""
+        """Delete staged segments: published, or of an abandoned attempt."""
         for segment in segments:
             if segment.file:
                 (self._staging / segment.file).unlink(missing_ok=True)
 
     def read(self, seq: int, segment: Segment, *, still_kept: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
-        """Give a segment's batches; note its loss or stop when it is damaged."""
+        """Yield a segment's batches; record its loss or stop when it is damaged."""
         yield from self.read_all([(seq, segment)], still_kept=lambda _: still_kept())
 
     def read_all(
         self, wanted: Iterable[tuple[int, Segment]], *, still_kept: Callable[[int], bool]
     ) -> Iterator[pa.RecordBatch]:
-        """Give the batches of segments; those that lie one behind the other are fetched in one go."""
+        """Yield the batches of segments; adjacent ones are fetched in one go."""
         cursor = _Cursor(self._cluster, self._topic)
         try:
             for seq, segment in wanted:
@@ -67,7 +67,7 @@ class KafkaStore:
             cursor.close()
 
     def raw(self, segment: Segment) -> bytes:
-        """Give a segment's bytes as they were published; raise Gone when the broker has them no more."""
+        """Return a segment's published bytes; raise Gone when the broker no longer has them."""
         cursor = _Cursor(self._cluster, self._topic)
         try:
             return cursor.bytes_of(segment)
@@ -83,7 +83,7 @@ class KafkaStore:
             raise ChannelError(
                 f"segment of entry {seq} with {segment.rows} rows {problem}",
                 where=where,
-                hint="see why the broker has lost it, or accept the loss with on_corrupt=quarantine",
+                hint="find out why the broker has lost it, or accept the loss with on_corrupt=quarantine",
             )
         key = LOST + str(segment.file)
         if self._table.value(key) is None:
@@ -92,7 +92,7 @@ class KafkaStore:
 
 
 class _Cursor:
-    """Reads on from where the segment before it ended."""
+    """Read segments in order, each from the end of the one before."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self._cluster = cluster

@@ -1,17 +1,17 @@
-"""What a link does, as whoever pulls data over it sees it: bytes, and how fast they come while more waits.
+"""Throughput, capacity and delay of a link, measured at the receiving end.
 
-While data waits at the far end it is sent without a break, and the far end says when nothing more
-waits. So the time from one piece to the next, as long as nothing of the kind was said, is what the link
-took for it: bytes by that time are its capacity. The first piece after a break tells nothing, for nobody
-here knows when it was sent. Nor do pieces that had come before they were asked for: then it was this side
-that was slow. They count with the next one that had to be waited for, or not at all.
+While data waits at the far end it is sent without a break, and the far end reports when no more
+waits. Until that report, the time between two chunks is the link's transmission time: bytes divided by it
+are the capacity. The first chunk after a break measures nothing, because its time of sending is unknown.
+Nor do chunks that had arrived before they were asked for: then the receiver was slow. They count
+with the next chunk that the receiver waited for, or not at all.
 
-Small pieces may wait where nobody can say so: in the buffers of both machines and of what is between
-them. These are told by the time at which they were sent (``Line``).
+Small chunks may also queue in the buffers of both machines and of the network between
+them. Their time of sending reveals that (``Line``).
 
-Several channels share a link. While any of them has data waiting the link is busy, and what comes by all
-of these counts. What other deployments, or others altogether, take of the link is seen by none of them: each
-one sees its own share.
+Several channels share a link. While any of them has data waiting the link is busy, and the bytes of all
+channels count. Traffic of other deployments and programs is not seen: the meter sees its own share of
+the link.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 WINDOW = 10.0
-"""Seconds over which bytes are counted, and after which a measure of capacity gives way to newer ones."""
+"""Seconds over which bytes are counted, and after which newer measurements replace one of the capacity."""
 
 ENOUGH_SECONDS = 2.0
 ENOUGH_BYTES = 1024 * 1024
-"""A capacity is told from the newest pieces that took this long, or are this much together.
+"""The newest chunks that together took this long, or have this many bytes, give the capacity.
 
-A sum, not the best of them: behind a token bucket the first pieces after a break come faster than the
-link would go on."""
+It is their mean, not their maximum: behind a token bucket the first chunks after a break arrive faster than
+the link's lasting rate."""
 
 LEAST_BYTES = 32 * 1024
-"""Fewer bytes tell nothing."""
+"""Fewer bytes give no capacity."""
 
 ASK_SECONDS = 5.0
-"""Between two requests that measure the delay."""
+"""Seconds between two requests that measure the delay."""
 
-_LINE_SECONDS = 0.003  # by which a message must have been late, and waited for, to have stood in line
-_STREAMS = 3  # of half a minute, in which clocks do not drift apart by much
-_TRIPS = 4  # round trips kept: the least of them is told, for the others have waited behind data
-_SLICE = 0.1  # seconds whose pieces are kept as one
-_WAITED = 0.25  # share of the time for a piece for which it was waited, or this side was the slow one
+_LINE_SECONDS = 0.003  # a message that was late, and waited for, by this long has queued
+_STREAMS = 3  # streams of half a minute, in which clocks drift little
+_TRIPS = 4  # round trips kept: the shortest counts, because the others have waited behind data
+_SLICE = 0.1  # seconds whose chunks are summed
+_WAITED = 0.25  # least share of a chunk's time spent waiting for it; below, the receiver was slow
 
 
 class Line:
-    """Tell which messages of a stream have stood in line behind the one before.
+    """Find the messages of a stream that have queued behind the one before.
 
-    The far end's clock is another one. But the least that a message has ever taken, by the two clocks, is
-    what one takes that need not wait, whatever they show: one that was sent that long before the last
-    one came has found the link busy. ``began`` forgets what is too old to trust: clocks drift.
+    The far end has another clock. But the least difference between a message's arrival here and its sending
+    there is the time of one that did not queue, plus the clocks' offset: a message sent earlier than that
+    before the last arrival found the link busy. ``began`` drops old measurements, because clocks drift.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -59,14 +59,14 @@ class Line:
         self._before = self._free = float("-inf")
 
     def began(self) -> None:
-        """Begin with the next stream."""
+        """Start the next stream."""
         self._least.append(float("inf"))
         self._before = self._free = float("-inf")
 
     def busy_since(self, sent: float | None, waited: float) -> float | None:
-        """Take a message as it comes; tell since when there has always been one in line, None if it was not.
+        """Record a message's arrival; return since when the link has been busy, None if the message did not queue.
 
-        ``waited``: seconds for which it was asked for. One that was there already tells nothing.
+        ``waited``: seconds that the receiver waited for it. A message that had arrived already gives None.
         """
         now = self._clock()
         before, self._before = self._before, now
@@ -80,7 +80,7 @@ class Line:
 
 @dataclass
 class _Slice:
-    """What came in a short time: ``told`` bytes while the link was ``busy`` for as many seconds."""
+    """Bytes of a short time: ``told`` of them came while the link was ``busy`` for that many seconds."""
 
     began: float
     bytes: int = 0
@@ -89,7 +89,7 @@ class _Slice:
 
 
 class LinkMeter:
-    """Take what the relays of one link have received; may be used from many threads."""
+    """Measure one link from the bytes that its relays receive; safe to use from many threads."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -98,18 +98,18 @@ class LinkMeter:
         self._slices: deque[_Slice] = deque()
         self._largest = 0
         self._waiting: set[object] = set()
-        """The relays for which more may wait."""
-        self._told, self._busy = 0, 0.0  # of pieces that had come before they were asked for
+        """The relays with data waiting at the far end."""
+        self._told, self._busy = 0, 0.0  # of chunks that had arrived before they were asked for
         self._held = False
         self._trips: deque[float] = deque(maxlen=_TRIPS)
         self._asked = float("-inf")
 
-    # ------------------------------------------------------------ what relays tell
+    # ------------------------------------------------------------ reported by relays
 
     def came(self, relay: object, count: int, waited: float, since: float | None = None) -> None:
-        """Take bytes for which a relay has waited some seconds; more may be to come.
+        """Count bytes for which a relay has waited ``waited`` seconds; more may wait.
 
-        ``since``: by this clock, from when on the link is known to have been busy (see ``Line``).
+        ``since``: time from which the link is known to have been busy (see ``Line``).
         """
         with self._lock:
             now = self._clock()
@@ -128,7 +128,7 @@ class LinkMeter:
             self._last = now
 
     def broke(self, relay: object, *, held: bool = False) -> None:
-        """Note that nothing waits for a relay; ``held``: that it does not take what waits."""
+        """Record that no data waits for a relay; ``held``: the relay has paused and does not take it."""
         with self._lock:
             self._held = self._held or held
             if relay not in self._waiting:
@@ -136,14 +136,14 @@ class LinkMeter:
             self._waiting.remove(relay)
             if self._waiting:
                 return
-            # This side was the slow one: the link does that much at least.
+            # The receiver was slow: the link has at least this capacity.
             known = self._measured()
             if not self._held and known is not None and self._busy and self._told / self._busy > known:
                 self._count(self._slice(self._clock()))
             self._told, self._busy = 0, 0.0
 
     def may_ask(self) -> bool:
-        """Tell whether it is time to measure the delay again; who is told so does it."""
+        """Return whether the delay is due to be measured; a caller that gets True measures it."""
         with self._lock:
             now = self._clock()
             if now - self._asked < ASK_SECONDS:
@@ -152,37 +152,37 @@ class LinkMeter:
             return True
 
     def took(self, seconds: float) -> None:
-        """Take what a small request and its answer took."""
+        """Record the round-trip time of a small request in seconds."""
         with self._lock:
             self._trips.append(seconds)
 
-    # ------------------------------------------------------------ what is seen
+    # ------------------------------------------------------------ results
 
     @property
     def delay_s(self) -> float | None:
-        """One way; None before the first answer."""
+        """One-way delay; None before the first answer."""
         with self._lock:
             return min(self._trips) / 2 if self._trips else None
 
     @property
     def bytes_per_s(self) -> float:
-        """What has come in the last ``WINDOW`` seconds, or since the beginning."""
+        """Throughput in the last ``WINDOW`` seconds, or since the beginning."""
         with self._lock:
             now = self._clock()
             return self._rate(now, min(WINDOW, max(now - self._began, 1.0)))
 
     @property
     def capacity(self) -> float | None:
-        """Bytes/s at which data came while more was waiting; None as long as that was never so."""
+        """Bytes/s while more data was waiting; None until that was ever so."""
         with self._lock:
             found, now = self._measured(), self._clock()
             if found is None or (self._waiting and now <= self._last):
                 return found
-            if self._waiting:  # of a piece that is long in coming, all but the last bit may be here
+            if self._waiting:  # all but the last bit of an overdue chunk may be here
                 return min(found, self._largest / (now - self._last))
-            return max(found, self._rate(now, ENOUGH_SECONDS))  # what comes and leaves nothing waiting fits
+            return max(found, self._rate(now, ENOUGH_SECONDS))  # the link carries at least the current rate
 
-    # ------------------------------------------------------------ the sums
+    # ------------------------------------------------------------ sums
 
     def _rate(self, now: float, over: float) -> float:
         return sum(s.bytes for s in self._slices if now - s.began <= over) / over
@@ -207,7 +207,7 @@ class LinkMeter:
         return told / busy if told >= LEAST_BYTES and busy > 0 else None
 
     def _forget(self, now: float) -> None:
-        """Let go what is older than the window; while nothing newer has waited, the last measure stays."""
+        """Drop slices older than the window; the last measurement stays until there is a newer one."""
         newer = sum(s.told for s in self._slices if now - s.began <= WINDOW) >= LEAST_BYTES
         kept = (s for s in self._slices if now - s.began <= WINDOW or (s.told and not newer))
         self._slices = deque(kept)

@@ -1,7 +1,7 @@
-"""What every kind of log does alike: who may write, what counts, how full it may be, what is kept.
+"""Rules common to all kinds of log: fencing, deduplication, limits, retention.
 
 A kind supplies three parts - a journal of entries, a retention (readers and floor), a store of
-segments - and says how an entry is published and how what nobody needs is deleted.
+segments - and implements how an entry is published and how unneeded entries are deleted.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 Delivery: TypeAlias = Literal["exactly_once", "at_least_once"]
 
-_POLL = 0.05  # seconds between two looks whether a full log has room
+_POLL = 0.05  # seconds between two checks whether a full log has room
 
 
 class Log(LogView):
     """Write and read one log; a batch may be empty: it is published only if it moves the frontier.
 
-    With ``delivery`` "at_least_once" a writer neither looks whether its batch is in nor whether a newer
-    writer is there. ``lineage`` names the numbering of the batches (a checkpoint): a batch that was
+    With ``delivery`` "at_least_once" a writer checks neither whether its batch is in nor whether there is a newer
+    writer. ``lineage`` names the numbering of the batches (a checkpoint): a batch that was
     published under the same one is a repetition, whichever epoch has written it.
     """
 
     compression = "lz4"
-    """Of the segments that are written; those read say theirs. zstd is right where they cross a slow link."""
+    """Compression of written segments; read ones carry theirs. zstd suits segments that cross a slow link."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Log(LogView):
         self._keep = keep
         self._store = store
 
-    # -- what a kind supplies ------------------------------------------------------------------
+    # -- supplied by each kind -----------------------------------------------------------------
 
     @abstractmethod
     def open_segment(self, schema: pa.Schema) -> SegmentWriter:
@@ -71,10 +71,10 @@ class Log(LogView):
 
     @abstractmethod
     def _settle(self, last: Entry) -> None:
-        """Finish what a killed writer left undone after publishing ``last``."""
+        """Finish the work that a killed writer left undone after publishing ``last``."""
 
     def _newest_for_writer(self) -> Entry | None:
-        """Return the newest entry, as a writer has to know it."""
+        """Return the newest entry, as exactly as a writer needs it."""
         return self.tail()
 
     # -- writing -----------------------------------------------------------------------------
@@ -85,34 +85,34 @@ class Log(LogView):
         writer.raise_frontier(frontier)
         for part in table.to_batches():
             writer.write(part)
-        piece = writer.close()
-        return self.commit(epoch, batch, [piece] if piece else [])
+        segment = writer.close()
+        return self.commit(epoch, batch, [segment] if segment else [])
 
     def commit(
         self,
         epoch: int,
         batch: int,
-        pieces: Sequence[Segment],
+        segments: Sequence[Segment],
         *,
         ingested: tuple[float, float] | None = None,
     ) -> bool:
         """Publish the segments of one batch as an entry; return False when there was no need.
 
-        ``ingested`` is when the oldest and the newest row that led to it came to a source; None: not known.
+        ``ingested`` holds the ingest times of the oldest and the newest row that led to it; None: unknown.
         Raise ChannelError when a newer writer has taken over, ChannelFull when the log is full
         and its policy says so. A batch larger than the limit is taken by an empty log.
         """
         self.create()
         deadline = time.monotonic() + self.limits.block_timeout
-        size, rows = sum(p.bytes for p in pieces), sum(p.rows for p in pieces)
+        size, rows = sum(p.bytes for p in segments), sum(p.rows for p in segments)
         while True:
             last = self._newest_for_writer()
             if self.delivery == "exactly_once" and self._is_in(last, epoch, batch):
                 assert last is not None
                 self._settle(last)
-                self.discard(pieces)
+                self.discard(segments)
                 return False
-            high = max((f for f in (p.frontier for p in pieces) if f is not None), default=None)
+            high = max((f for f in (p.frontier for p in segments) if f is not None), default=None)
             if last is not None and last.high is not None:
                 high = last.high if high is None else max(high, last.high)
             if rows == 0 and high == (last.high if last else None):
@@ -134,7 +134,7 @@ class Log(LogView):
                 seq=last.seq + 1 if last else 0,
                 epoch=epoch,
                 batch=batch,
-                segments=() if dropped else tuple(p for p in pieces if p.file),
+                segments=() if dropped else tuple(p for p in segments if p.file),
                 rows=0 if dropped else rows,
                 bytes=0 if dropped else size,
                 total_rows=(last.total_rows if last else 0) + (0 if dropped else rows),
@@ -146,7 +146,7 @@ class Log(LogView):
             )
             if self._publish(entry, last):
                 if dropped:
-                    self.discard(pieces)
+                    self.discard(segments)
                 return True
 
     def end(self, epoch: int) -> None:
@@ -154,21 +154,21 @@ class Log(LogView):
 
         A writer of a higher epoch may append again (a stopped job is resumed). The frontier
         then falls back to event time, so a reader that has acted on the end sees late rows:
-        resume only what no reader has finished, or restart the readers without their state.
+        resume only a stream that no reader has finished, or restart the readers without their state.
         """
         self._mark(epoch, ended_by=epoch)
 
     def fence(self, epoch: int) -> tuple[int, int] | None:
         """Shut out every writer older than ``epoch``; return the last (epoch, batch) that counts.
 
-        After this call no older writer can publish, not even one stuck in a commit, so what it
-        returns is final: the next writer goes on from there. Repeating it gives the same answer.
+        After this call no older writer can publish, not even one stuck in a commit, so the result
+        is final: the next writer continues from there. Repeating the call gives the same result.
         """
         return self._mark(epoch, ended_by=None)
 
-    def discard(self, pieces: Sequence[Segment]) -> None:
-        """Delete the segments of an attempt that was given up."""
-        self._store.discard(pieces)
+    def discard(self, segments: Sequence[Segment]) -> None:
+        """Delete the segments of an abandoned attempt."""
+        self._store.discard(segments)
 
     def _mark(self, epoch: int, *, ended_by: int | None) -> tuple[int, int] | None:
         self.create()
@@ -187,7 +187,7 @@ class Log(LogView):
                 total_bytes=last.total_bytes if last else 0,
                 dropped_rows=last.dropped_rows if last else 0,
                 high=last.high if last else None,
-                # a fence leaves an ended stream ended; only new rows reopen it
+                # A fence leaves an ended stream ended; only new rows reopen it.
                 ended_by=ended_by if ended_by is not None or last is None else last.ended_by,
                 previous=(last.previous if same else last.counts) if last else None,
                 lineage=last.lineage if last else None,
@@ -196,35 +196,35 @@ class Log(LogView):
                 return entry.counts
 
     def _is_in(self, last: Entry | None, epoch: int, batch: int) -> bool:
-        """Tell whether a batch is in the log; raise ChannelError when this writer may not write."""
+        """Return whether a batch is in the log; raise ChannelError when this writer may not write."""
         self._refuse_zombie(last, epoch)
         if last is None:
             return False
         if last.epoch == epoch and last.batch >= 0 and self.lineage and last.lineage not in (None, self.lineage):
             raise ChannelError(
-                f"it holds batches of epoch {epoch} that another checkpoint has numbered",
+                f"the log holds batches of epoch {epoch} that another checkpoint has numbered",
                 where=self.where,
-                hint="another deployment has this channel, or its checkpoint was deleted and the channel was "
-                "not: start anew with an empty channel, or with a higher epoch",
+                hint="another deployment writes to this channel, or its checkpoint was deleted and the channel was "
+                "not: start again with an empty channel, or with a higher epoch",
             )
         if last.epoch == epoch and last.batch >= batch:
             return True
-        # the same numbering, gone on with by a newer writer
+        # a newer writer has continued the same numbering
         counts = last.counts
         return bool(self.lineage) and last.lineage == self.lineage and counts is not None and counts[1] >= batch
 
     def _refuse_zombie(self, last: Entry | None, epoch: int) -> None:
         if last is not None and last.epoch > epoch:
             raise ChannelError(
-                f"writer of epoch {epoch} is out of date: epoch {last.epoch} has taken over",
+                f"the writer of epoch {epoch} is out of date: epoch {last.epoch} has taken over",
                 where=self.where,
-                hint="stop this writer; its unit runs elsewhere by now",
+                hint="stop this writer; its unit runs elsewhere now",
             )
 
     # -- bounds ------------------------------------------------------------------------------
 
     def _full(self, last: Entry | None, size: int) -> str | None:
-        """Say why a batch of ``size`` bytes does not fit, None when it does."""
+        """Return why a batch of ``size`` bytes does not fit, None when it does."""
         limits = self.limits
         if last is None or (limits.max_bytes is None and limits.max_age is None):
             return None
@@ -250,11 +250,11 @@ class Log(LogView):
         raise ChannelFull(
             f"full{waited}: {full}; slowest: {who}",
             where=self.where,
-            hint="see why the reader is behind, raise the limit, or choose when_full=drop_oldest/drop_newest",
+            hint="find out why the reader is behind, raise the limit, or choose when_full=drop_oldest/drop_newest",
         )
 
     def _drop_oldest(self, last: Entry | None, size: int) -> None:
-        """Raise the floor until a batch of ``size`` bytes fits; count what was unread."""
+        """Raise the floor until a batch of ``size`` bytes fits; count the unread rows dropped by that."""
         assert last is not None
 
         def drop() -> None:

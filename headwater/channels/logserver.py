@@ -1,8 +1,8 @@
-"""Serve the filelogs of a zone by Arrow Flight, beside whatever else its agent answers.
+"""Serve the filelogs of a zone by Arrow Flight, beside its agent's other requests.
 
 A consumer in another zone *follows* a log: one stream carries entries and the bytes of their
-segments just as they are stored (compressed, with their checksums), as soon as they are
-published, and goes on anywhere, also in the middle of a segment. A sign of life comes as soon
+segments as they are stored (compressed, with their checksums), as soon as they are
+published, and resumes anywhere, also in the middle of a segment. A keep-alive is sent as soon
 as there is nothing more to send, and then every second. A stream ends by itself after a while,
 so that none outlives its reader for long.
 """
@@ -40,14 +40,14 @@ from headwater.core.errors import ChannelError, DeploymentError
 
 _T = TypeVar("_T")
 
-_POLL = 0.02  # seconds between two looks for a new entry
+_POLL = 0.02  # seconds between two checks for a new entry
 
 
 class LogServer(flight.FlightServerBase):  # type: ignore[misc]
     """Answer the channel contract for the logs that ``find`` knows, and ``actions``.
 
-    ``listen`` is ``host:port``; port 0 takes a free one, which ``port`` tells. ``tls`` is a pair of PEM
-    texts, certificate and key. Runs in threads of its own from the moment it is made.
+    ``listen`` is ``host:port``; port 0 takes a free one, found in ``port``. ``tls`` is a pair of PEM
+    texts, certificate and key. Runs in threads of its own from its construction on.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class LogServer(flight.FlightServerBase):  # type: ignore[misc]
             raise DeploymentError(
                 f"cannot listen at {listen}: {str(error).splitlines()[0]}",
                 where="agent",
-                hint="is the port taken, or the address not of this machine?",
+                hint="choose a free port, and an address of this machine",
             ) from error
         self._closing = threading.Event()
         self._find = find
         self._actions = dict(actions or {})
 
     def shutdown(self) -> None:
-        """End, followers included."""
+        """Stop the server, and its open streams."""
         self._closing.set()
         super().shutdown()
 
@@ -102,7 +102,7 @@ class LogServer(flight.FlightServerBase):  # type: ignore[misc]
             writer.write(json.dumps(done).encode())
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
-        """Give the rows of a log, or follow it."""
+        """Stream the rows of a log, or follow it."""
         with sending_errors():
             body = parsed(ticket.ticket, "read")
             log = self._log(body)
@@ -134,13 +134,13 @@ class LogServer(flight.FlightServerBase):  # type: ignore[misc]
 
 
 def _sent(batches: Iterator[_T]) -> Iterator[_T]:
-    """Send what goes wrong on the way, too."""
+    """Pass items on, and send errors raised on the way to the other side."""
     with sending_errors():
         yield from batches
 
 
 def _stamped(chunks: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
-    """Send with each chunk when it is sent."""
+    """Attach the time of sending to each chunk."""
     for chunk in chunks:
         yield chunk, pa.py_buffer(STAMP.pack(time.monotonic()))
 
@@ -148,12 +148,12 @@ def _stamped(chunks: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch,
 def _follow(
     log: FileLog, seq: int, piece: int, offset: int, seconds: float, closing: threading.Event
 ) -> Iterator[pa.RecordBatch]:
-    """Give entries from ``seq`` on; of the first one only what is behind piece and offset."""
+    """Yield entries from ``seq`` on; the first one only from segment ``piece``, byte ``offset`` on."""
     if seq > log.latest():
         raise ChannelError(
-            f"ends at {log.latest()}, but {seq} is asked for",
+            f"the log ends at {log.latest()}, but the reader asks for entry {seq}",
             where=str(log.path),
-            hint="this log was replaced by a new one: remove the copies of the old one",
+            hint="the log was replaced by a new one: remove the replicas of the old one",
         )
     deadline = time.monotonic() + seconds
     spoken = 0.0
@@ -170,16 +170,16 @@ def _follow(
             continue
         for entry in log.entries(seq, log.latest()):
             if entry.seq != seq:
-                break  # reclaimed, or dropped, meanwhile: tell the new floor first
+                break  # reclaimed or dropped meanwhile: send the new floor first
             yield from _entry(log, entry, piece, offset)
             seq, piece, offset = seq + 1, 0, 0
             if time.monotonic() >= deadline or closing.is_set():
                 break
-        spoken = 0.0  # say at once that there is no more: what comes next has not waited here
+        spoken = 0.0  # send a keep-alive at once: the next entry has not waited here
 
 
 def _entry(log: FileLog, entry: Entry, piece: int, offset: int) -> Iterator[pa.RecordBatch]:
-    """Give the bytes of an entry's segments, then the entry: it counts when it has come whole."""
+    """Yield the bytes of an entry's segments, then the entry: it counts once it has arrived whole."""
     for number, segment in enumerate(entry.segments):
         if number < piece:
             continue
@@ -199,7 +199,7 @@ def _bytes(path: Path, piece: int, offset: int) -> Iterator[pa.RecordBatch]:
 
 
 def _sizes(left: int) -> Iterator[int]:
-    """Give the sizes of chunks: small ones first, by which a slow link is soon known, then large ones."""
+    """Yield the sizes of chunks: small ones first, to measure a slow link soon, then large ones."""
     if left > WORTH_BYTES:
         yield FIRST_BYTES
     yield from itertools.repeat(SMALL_BYTES, SMALL_CHUNKS)

@@ -1,4 +1,4 @@
-"""The reading half of a log - entries, readers, reclaiming, counters - and the ports a log stands on."""
+"""The reading half of a log - entries, readers, reclaiming, counters - and the protocols of its three parts."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class LogRetention(Protocol):
     """Readers' positions and the floor."""
 
     def change(self, do: Callable[[], T]) -> T:
-        """Do something that changes readers or floor while nobody else does; it may be done anew."""
+        """Run ``do``, which changes readers or floor, while no other process changes them; it may be repeated."""
 
     def floor(self) -> Floor:
-        """Return the first readable position and what was before it."""
+        """Return the first readable position and the totals before it."""
 
     def write_floor(self, floor: Floor, *, fsync: bool) -> None:
         """Replace the floor; with ``fsync`` it is durable when this returns."""
@@ -45,33 +45,33 @@ class LogRetention(Protocol):
         """Return every registered reader's position."""
 
     def position(self, reader: str) -> int | None:
-        """Return where a reader stands; None when it is not registered."""
+        """Return a reader's position; None when it is not registered."""
 
     def place(self, reader: str, position: int) -> None:
-        """Record where a reader stands."""
+        """Record a reader's position."""
 
     def forget(self, reader: str) -> None:
         """Remove a reader's registration."""
 
 
 class SegmentShelf(Protocol):
-    """Published segments, and those that wait to be."""
+    """Segments, published and staged."""
 
     def read(self, seq: int, segment: Segment, *, still_kept: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
-        """Give a segment's batches; quarantine it or stop when it is damaged."""
+        """Yield a segment's batches; quarantine it or stop when it is damaged."""
 
     def discard(self, segments: Sequence[Segment]) -> None:
-        """Delete the segments of an attempt that was given up."""
+        """Delete the segments of an abandoned attempt."""
 
     def lost_rows(self) -> int:
         """Count the rows of all segments that were found damaged."""
 
 
 class LogView(ABC):
-    """Read one log, and keep what its readers have not read.
+    """Read one log, and keep the entries that its readers have not read.
 
-    ``where`` names the log in messages; ``fsync`` says whether the floor must be on disk before
-    what is below it goes.
+    ``where`` names the log in messages; with ``fsync`` the floor is on disk before the entries
+    below it are deleted.
     """
 
     where: str
@@ -80,11 +80,11 @@ class LogView(ABC):
     _keep: LogRetention
     _store: SegmentShelf
     _slack = 0
-    """How many entries below the floor may wait for their deletion."""
+    """Number of entries below the floor that may wait for their deletion."""
 
     @abstractmethod
     def create(self) -> None:
-        """Make what the log is stored in."""
+        """Create the log's storage."""
 
     @abstractmethod
     def schema(self) -> pa.Schema | None:
@@ -92,9 +92,9 @@ class LogView(ABC):
 
     @abstractmethod
     def _delete(self, first: int, stop: int, newest: int) -> int:
-        """Delete what entries ``first`` .. ``stop - 1`` hold, ``newest`` itself excepted.
+        """Delete the segments of entries ``first`` .. ``stop - 1``, except the entry ``newest``.
 
-        Return how far it came: what is left is asked for again the next time.
+        Return the position up to which they are deleted: the next reclaim asks for the rest again.
         """
 
     def tail(self) -> Entry | None:
@@ -116,7 +116,7 @@ class LogView(ABC):
         return self._keep.floor()
 
     def entries(self, start: int, end: int) -> Iterator[Entry]:
-        """Give the entries from ``start`` to before ``end`` that are not reclaimed or dropped."""
+        """Yield the entries from ``start`` to before ``end`` that are not reclaimed or dropped."""
         seq = max(start, self.earliest())
         while seq < end:
             try:
@@ -130,23 +130,23 @@ class LogView(ABC):
             seq += 1
 
     def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Give the rows of the entries from ``start`` to before ``end``."""
+        """Yield the rows of the entries from ``start`` to before ``end``."""
         yield from self.read_segments((e.seq, s) for e in self.entries(start, end) for s in e.segments)
 
     def read_segments(self, wanted: Iterable[tuple[int, Segment]]) -> Iterator[pa.RecordBatch]:
-        """Give the batches of segments, each with the number of its entry, one after the other."""
+        """Yield the batches of segments, each with the number of its entry, one after the other."""
         for seq, segment in wanted:
             yield from self.read_segment(seq, segment)
 
     def read_segment(self, seq: int, segment: Segment) -> Iterator[pa.RecordBatch]:
-        """Give one segment's batches; a damaged one is quarantined or stops the reader."""
+        """Yield one segment's batches; a damaged one is quarantined or stops the reader."""
         yield from self._store.read(seq, segment, still_kept=lambda: seq >= self.earliest())
 
     def frontier(self, position: int) -> int | None:
         """Return the event-time frontier as of ``position``; None while there is none.
 
-        Known for every position a registered reader can still start from. Below the floor it
-        is not known any more, and None says so: no watermark is better than a wrong one.
+        It is known for every position a registered reader can still start from. Below the floor it
+        is lost, and the result is None: no watermark is better than a wrong one.
         """
         return self._before(position).frontier
 
@@ -191,7 +191,7 @@ class LogView(ABC):
         return Entry.from_record(self._journal.get(seq))
 
     def _before(self, position: int) -> Floor:
-        """Return what is known as of ``position``, in the shape of a floor there."""
+        """Return totals and frontier as of ``position``, as a floor there."""
         for _ in range(2):
             floor = self._keep.floor()
             if position == floor.seq:
@@ -203,14 +203,14 @@ class LogView(ABC):
             except ChannelError:
                 if self._keep.floor().seq < position:
                     raise
-                continue  # reclaimed in between: the floor tells now
+                continue  # reclaimed in between: the floor has the totals now
             return Floor(rows=entry.total_rows, bytes=entry.total_bytes, frontier=entry.frontier)
         return replace(self._keep.floor(), frontier=None)
 
     # -- readers -----------------------------------------------------------------------------
 
     def register(self, reader: str) -> int:
-        """Keep what ``reader`` has not read, from the earliest position on; return where it stands."""
+        """Keep the entries that ``reader`` has not read, from the earliest on; return the reader's position."""
         self.create()
 
         def add() -> int:
@@ -223,7 +223,7 @@ class LogView(ABC):
         return self._keep.change(add)
 
     def advance(self, reader: str, position: int) -> None:
-        """Record that ``reader`` needs nothing before ``position``; reclaim what nobody needs."""
+        """Record that ``reader`` needs nothing before ``position``; reclaim entries no reader needs."""
 
         def move() -> None:
             known = self._keep.position(reader)
@@ -237,7 +237,7 @@ class LogView(ABC):
                 raise ChannelError(
                     f"reader {reader!r} reports position {position}, but the log ends at {self.latest()}",
                     where=self.where,
-                    hint="the log was replaced by another one, or the reader belongs to another log",
+                    hint="the log was replaced, or the reader belongs to another one: start it from a new checkpoint",
                 )
             if position > known:
                 self._keep.place(reader, position)
@@ -246,7 +246,7 @@ class LogView(ABC):
         self._keep.change(move)
 
     def unregister(self, reader: str) -> None:
-        """Forget ``reader``; reclaim what only it was waiting for."""
+        """Forget ``reader``; reclaim entries that only it had not read."""
 
         def drop() -> None:
             self._keep.forget(reader)
@@ -260,7 +260,7 @@ class LogView(ABC):
         return self._keep.readers()
 
     def _slowest(self) -> int:
-        """Return the first unread position; with no reader, all that is kept is unread."""
+        """Return the first unread position; with no reader, all stored entries are unread."""
         return max(self._keep.floor().seq, min(self.readers().values(), default=0))
 
     def _reclaim(self) -> None:

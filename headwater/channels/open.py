@@ -2,9 +2,9 @@
 
 A description is JSON: a path alone is a filelog; otherwise ``{"kind": "filelog", "path": ...}`` or
 ``{"kind": "kafka", "servers": "host:port,...", "topic": ..., "staging": <directory of the writer>,
-"settings": {<librdkafka>}, "user_env": ..., "password_env": ..., "replication": n}``. What a writer
-has set (``delivery``, ``lineage``, ``fsync``, ``compression``, the names of Limits) may stand beside
-it. Names and passwords are never part of it, only the environment variables that hold them.
+"settings": {<librdkafka>}, "user_env": ..., "password_env": ..., "replication": n}``. Settings of a
+writer (``delivery``, ``lineage``, ``fsync``, ``compression``, the fields of ChannelLimits) may stand beside
+these. User names and passwords are never part of it, only the environment variables that hold them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KAFKA = ("staging", "settings", "user_env", "password_env", "replication")
 
 
 def open_log(spec: LogSpec, *, on_corrupt: OnCorrupt = "quarantine", event_time: str | None = None) -> Log:
-    """Open the log that ``spec`` describes; nothing is made or asked yet."""
+    """Open the log that ``spec`` describes; this neither creates nor reads it."""
     if isinstance(spec, str):
         spec = {"kind": "filelog", "path": spec}
     kind = spec.get("kind") or ("filelog" if "path" in spec else None)
@@ -42,7 +42,7 @@ def open_log(spec: LogSpec, *, on_corrupt: OnCorrupt = "quarantine", event_time:
             hint="use exactly_once or at_least_once",
         )
     try:
-        # Imported here: a process that has no channel on Kafka does not load its client.
+        # Imported here: a process without a channel on Kafka does not load its client.
         if kind == "filelog":
             from headwater.channels.filelog import FileLog
 
@@ -54,13 +54,13 @@ def open_log(spec: LogSpec, *, on_corrupt: OnCorrupt = "quarantine", event_time:
             return _compressing(spec, KafkaLog(spec["servers"], spec["topic"], **own, **common))
     except KeyError as error:
         raise ChannelError(
-            f"{error} is missing", where="log description", hint="a filelog has path, kafka servers and topic"
+            f"{error} is missing", where="log description", hint="give a filelog its path, kafka its servers and topic"
         ) from None
     raise ChannelError(f"unknown kind of log {kind!r}", where="log description", hint="use filelog or kafka")
 
 
 def _compressing(spec: Mapping[str, Any], log: Log) -> Log:
-    """Let a writer compress as its description says."""
+    """Set a log's compression from its description."""
     log.compression = str(spec.get("compression") or log.compression)
     if log.compression not in ("lz4", "zstd"):
         raise ChannelError(f"unknown compression {log.compression!r}", where="log description", hint="use lz4 or zstd")
@@ -68,7 +68,7 @@ def _compressing(spec: Mapping[str, Any], log: Log) -> Log:
 
 
 def remove_log(spec: LogSpec) -> None:
-    """Delete a log with all that is in it; one that is not there is no error."""
+    """Delete a log and its content; a missing one is no error."""
     log = open_log(spec)
     drop = getattr(log, "drop", None)
     if drop is not None:

@@ -1,8 +1,8 @@
 """Pull a log of another zone into a replica here: same entries, same numbers, same bytes.
 
-The queries of this zone read the replica alone, so a link that fails, comes back or is slow is
-nothing to them; what has crossed the link once does not cross it again. Everything is written
-down before the other side is told that it may reclaim it.
+The queries of this zone read the replica alone, so a link that fails, comes back or is slow does
+not disturb them; data crosses the link once. An entry is durable here before the other side
+learns that it may reclaim it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _SILENCE = 5 * SIGN_OF_LIFE
-"""After this without a word the link counts as down."""
+"""Seconds without a message after which the link counts as down."""
 
-_ACKNOWLEDGE = 0.5  # seconds between two words to the other side on how far this one is
-_POLL = 0.05  # seconds between two looks at a broker
+_ACKNOWLEDGE = 0.5  # seconds between two acknowledgements
+_POLL = 0.05  # seconds between two polls of a broker
 _RETRY, _RETRY_MOST = 0.2, 2.0
 
 
 @dataclass(frozen=True)
 class RelayState:
-    """What is known of a relay: when it last heard the other side (monotonic), how far that is."""
+    """State of a relay: time of the last message from the other side (monotonic), and that side's newest position."""
 
     up: bool
     since: float
@@ -48,46 +48,46 @@ class RelayState:
 
 
 class Following(Protocol):
-    """A stream of what a log holds from some position on; ``heartbeat`` is when the other side last spoke."""
+    """A stream of a log's entries from a position on; ``heartbeat`` is when the last message came."""
 
     heartbeat: float
     sent: float | None
-    """When the newest item was sent, by the other side's clock that only goes forward; None: not known."""
+    """When the newest item was sent, by the other side's monotonic clock; None: unknown."""
 
     def __iter__(self) -> Iterator[Floor | Bytes | Entry | None]:
-        """Give floors, bytes and entries as they come, None as a sign of life."""
+        """Yield floors, bytes and entries as they arrive, None as a keep-alive."""
 
     def cancel(self) -> None:
         """End the stream, from any thread."""
 
 
 class Remote(Protocol):
-    """A log elsewhere."""
+    """A log of another zone."""
 
     def register(self, reader: str) -> int:
-        """Make it keep what ``reader`` has not read; return where that stands."""
+        """Make the log keep the entries that ``reader`` has not read; return the reader's position."""
 
     def advance(self, reader: str, position: int) -> None:
-        """Tell it that ``reader`` needs nothing before ``position``."""
+        """Record that ``reader`` needs nothing before ``position``."""
 
     def unregister(self, reader: str) -> None:
-        """Tell it that ``reader`` is gone."""
+        """Forget ``reader``."""
 
     def latest(self) -> int:
-        """Tell how far it goes."""
+        """Return the position after the newest entry."""
 
     def round_trip(self) -> float | None:
-        """Tell how many seconds a small request takes; None where there is none that tells."""
+        """Return the round-trip time of a small request in seconds; None where it cannot be measured."""
 
     def follow(self, seq: int, piece: int = 0, offset: int = 0) -> Following:
         """Open a stream from a position on."""
 
     def close(self) -> None:
-        """Give the connection up."""
+        """Close the connection."""
 
 
 class PolledLog:
-    """A log of another zone's broker, as a remote one: looked at again and again."""
+    """A log at another zone's broker, followed by polling."""
 
     def __init__(self, log: KafkaLog) -> None:
         self._log = log
@@ -105,17 +105,17 @@ class PolledLog:
         return self._log.latest()
 
     def round_trip(self) -> float | None:
-        return None  # what this process asks a broker is shared, and not asked anew each time
+        return None  # requests to a broker are shared and cached in this process
 
     def follow(self, seq: int, piece: int = 0, offset: int = 0) -> Polling:
         return Polling(self._log, seq)
 
     def close(self) -> None:
-        """Keep the connections: they are the process's."""
+        """Do nothing: the process keeps its connections to brokers."""
 
 
 class Polling:
-    """What a broker's log holds from a position on."""
+    """A stream of the entries of a broker's log from a position on."""
 
     def __init__(self, log: KafkaLog, seq: int) -> None:
         self._log = log
@@ -150,7 +150,7 @@ class Polling:
 
 
 class Relay:
-    """Keep a replica up with its original, for as long as it is not stopped."""
+    """Keep a replica up to date with its original until stopped."""
 
     def __init__(
         self,
@@ -182,13 +182,13 @@ class Relay:
         ]
 
     def start(self) -> None:
-        """Begin to pull."""
+        """Start to pull."""
         self.replica.create()
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """End; what has come is kept, and a next relay goes on from there."""
+        """Stop; received data is kept, and the next relay continues from there."""
         self._stop.set()
         if self._follower is not None:
             self._follower.cancel()
@@ -196,7 +196,7 @@ class Relay:
             thread.join(_SILENCE)
 
     def leave(self) -> None:
-        """Tell the other side that nobody reads here any more; without a link it keeps what it has."""
+        """Unregister this reader at the other side; without a link that side keeps its entries."""
         with contextlib.suppress(HeadwaterError):
             remote = self._connect()
             try:
@@ -225,7 +225,7 @@ class Relay:
                     self._follow(remote)
             except HeadwaterError as error:
                 self._note(up=False, error=error)
-            except Exception as error:  # a relay must not die of what nobody thought of
+            except Exception as error:  # an unexpected error must not end a relay
                 _LOG.exception("relay %s", self.name)
                 self._note(up=False, error=error)
             finally:
@@ -237,7 +237,7 @@ class Relay:
             wait = min(_RETRY_MOST, wait * 2)
 
     def _follow(self, remote: Remote) -> None:
-        """Take in one stream to its end."""
+        """Receive one stream to its end."""
         seq = self.replica.latest()
         piece, offset = self._partial(seq)
         self._follower = follower = remote.follow(seq, piece, offset)
@@ -268,13 +268,13 @@ class Relay:
             follower.cancel()
 
     def _wait_for_room(self, follower: Following) -> None:
-        """Stop pulling while the readers here are too far behind: the original's bound then counts."""
+        """Pause while the readers here are too far behind: then the original's limits apply."""
         if self._max_bytes is not None:
             most = self._max_bytes
             self._wait_for_readers(follower, lambda backlog: backlog.bytes < most)
 
     def _wait_until_read(self, follower: Following) -> None:
-        """Let the readers here take what there is before a gap."""
+        """Wait until the readers here have read the entries before a gap."""
         self._wait_for_readers(follower, lambda backlog: backlog.entries == 0)
 
     def _wait_for_readers(self, follower: Following, enough: Callable[[Backlog], bool]) -> None:
@@ -285,13 +285,13 @@ class Relay:
             self.meter.broke(self, held=True)
             self._stop.wait(_POLL)
 
-    # ------------------------------------------------------------ half an entry
+    # ------------------------------------------------------------ partial entries
 
     def _part(self, seq: int, piece: int) -> Path:
         return self.replica.path / "incoming" / f"{seq:012d}.{piece}"
 
     def _partial(self, seq: int) -> tuple[int, int]:
-        """Tell how much of an entry is here already: its last piece begun and that one's length."""
+        """Return the received part of an entry: the number of its last segment and that one's bytes."""
         directory = self.replica.path / "incoming"
         directory.mkdir(parents=True, exist_ok=True)
         found = (0, 0)
@@ -312,12 +312,14 @@ class Relay:
     def _publish(self, entry: Entry) -> None:
         if any(s.file is not None and s.file != Path(s.file).name for s in entry.segments):
             raise ChannelError(
-                "an entry names a file elsewhere", where=self.name, hint="the other side is not to be trusted"
+                "an entry names a file outside the log",
+                where=self.name,
+                hint="do not trust the other side; check its agent",
             )
         for piece, segment in enumerate(entry.segments):
             part = self._part(entry.seq, piece)
             if segment.file is None or not part.exists():
-                continue  # lost at the other side: readers here will find and count it as well
+                continue  # lost at the other side: readers here also find and count the loss
             if self.replica.fsync:
                 with open(part, "rb") as file:
                     os.fsync(file.fileno())
@@ -331,7 +333,7 @@ class Relay:
     # ------------------------------------------------------------ the other side
 
     def _watch(self) -> None:
-        """Tell the other side how far we are, and give a stream up that has fallen silent."""
+        """Acknowledge the position to the other side, and cancel a stream that has fallen silent."""
         while not self._stop.wait(_ACKNOWLEDGE):
             follower, remote = self._follower, self._remote
             if follower is not None and time.monotonic() - follower.heartbeat > _SILENCE:
@@ -346,7 +348,7 @@ class Relay:
             latest = self.replica.latest()
             if latest <= self._acknowledged:
                 continue
-            with contextlib.suppress(HeadwaterError):  # said again when the link is back
+            with contextlib.suppress(HeadwaterError):  # repeated when the link is back
                 remote.advance(self._reader, latest)
                 self._acknowledged = latest
 
@@ -360,7 +362,7 @@ class Relay:
 
 
 def _timed(items: Iterable[_T]) -> Iterator[tuple[_T, float]]:
-    """Give each item with the seconds for which it was waited."""
+    """Yield each item with the seconds spent waiting for it."""
     asked = time.monotonic()
     for item in items:
         yield item, time.monotonic() - asked

@@ -1,4 +1,4 @@
-"""What a filelog keeps: its readers' positions and its floor, changed under one lock."""
+"""Retention of a filelog: its readers' positions and its floor, changed under one lock."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class Retention:
         try:
             file = open(self._log / "lock", "w")  # noqa: SIM115 (closed below)
         except FileNotFoundError:
-            raise ChannelError("there is no log", where=str(self._log), hint="register a reader first") from None
+            raise ChannelError("the log does not exist", where=str(self._log), hint="register a reader first") from None
         with file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed, also by a kill
+            fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed, also by a kill
             yield
 
     def change(self, do: Callable[[], T]) -> T:
-        """Do something under the lock."""
+        """Run ``do`` under the lock."""
         with self.lock():
             return do()
 
     def floor(self) -> Floor:
-        """Return the first readable position and what was before it."""
+        """Return the first readable position and the totals before it."""
         record = read_object(self._log / "floor.json")
         return Floor(**record) if record else Floor()
 
@@ -71,17 +71,17 @@ class Retention:
         return self.directory / f"{check_reader(reader, str(self._log))}.json"
 
     def position(self, reader: str) -> int | None:
-        """Return where a reader stands; None when it is not registered."""
+        """Return a reader's position; None when it is not registered."""
         try:
             record = read_object(self._file(reader))
         except ChannelError:
             if not self._file(reader).exists():
                 raise
-            return self.floor().seq  # unreadable after a power cut: keep all, the reader reports again
+            return self.floor().seq  # unreadable after a power cut: keep everything until the reader reports again
         return None if record is None else int(record["position"])
 
     def place(self, reader: str, position: int) -> None:
-        """Record where a reader stands."""
+        """Record a reader's position."""
         # Not synced: a position that falls back only keeps more.
         text = f'{{"position": {position}}}'
         write_atomically(self._file(reader), text, scratch=self.directory, fsync=False)

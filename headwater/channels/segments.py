@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Name one segment file and what is known of it.
+    """Name, size and checksum of one segment file.
 
-    ``frontier`` is what it adds to the event-time frontier, in microseconds.
-    ``file`` is None for a piece that carries a frontier and no rows. ``offsets`` are the first and
-    the last place of its bytes in a log that keeps no files.
+    ``frontier`` is the segment's event-time frontier in microseconds.
+    ``file`` is None for a segment with a frontier and no rows. ``offsets`` are the first and
+    the last Kafka offset of its bytes in a log that keeps no files.
     """
 
     file: str | None
@@ -40,7 +40,7 @@ class Segment:
 
 
 class CorruptSegment(ChannelError):
-    """A segment's bytes are not those that were published."""
+    """A segment's bytes differ from the published ones."""
 
 
 def normal_type(kind: pa.DataType) -> pa.DataType:
@@ -73,7 +73,7 @@ def normal_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Give a batch exactly ``schema``; nothing is copied where only zone or nullability differ."""
+    """Return a batch in exactly ``schema``; nothing is copied where only zone or nullability differ."""
     import pyarrow as pa
 
     if batch.schema.equals(schema, check_metadata=True):
@@ -86,7 +86,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def event_time_max(column: pa.Array) -> int | None:
-    """Return the frontier a column of timestamps, or of Spark windows, stands for.
+    """Return the frontier of a column of timestamps, or of Spark windows, in microseconds.
 
     A window is past when its end is, so it stands for the last microsecond inside it.
     """
@@ -112,14 +112,14 @@ def check_event_time(schema: pa.Schema, name: str, *, where: str) -> None:
         kind = kind.field(kind.get_field_index("end")).type
     if kind is None or not pa.types.is_timestamp(kind):
         raise ChannelError(
-            f"event-time column {name!r} is {kind or 'not there'}; columns: {', '.join(schema.names)}",
+            f"event-time column {name!r} is {kind or 'missing'}; columns: {', '.join(schema.names)}",
             where=where,
             hint="name a timestamp column, or a struct column with a timestamp field 'end'",
         )
 
 
 class SegmentWriter:
-    """Write batches to one segment file as they come; nothing is made when none come."""
+    """Write batches to one segment file as they come; without batches there is no file."""
 
     def __init__(
         self,
@@ -154,12 +154,12 @@ class SegmentWriter:
             self.raise_frontier(event_time_max(batch.column(index)))
 
     def raise_frontier(self, micros: int | None) -> None:
-        """Note a frontier that rows alone do not show."""
+        """Raise the frontier above that of the rows."""
         if micros is not None and (self._frontier is None or micros > self._frontier):
             self._frontier = micros
 
     def close(self) -> Segment | None:
-        """Finish the file and describe it; None when there is nothing to tell."""
+        """Finish the file and describe it; None when there are neither rows nor a frontier."""
         if self._file is None:
             if self._frontier is None:
                 return None
@@ -175,7 +175,7 @@ class SegmentWriter:
         )
 
     def abandon(self) -> None:
-        """Remove what was written."""
+        """Remove the file."""
         if self._file is not None:
             self._file.finish(fsync=False)
             self._file.path.unlink(missing_ok=True)
@@ -193,7 +193,7 @@ class SegmentWriter:
 
 
 class _CountingFile:
-    """A file that sums up its bytes as they pass, so that they need not be read again."""
+    """A file that counts and checksums its bytes while they are written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -209,7 +209,7 @@ class _CountingFile:
     def flush(self) -> None:
         self._out.flush()
 
-    def close(self) -> None:  # pyarrow closes what it wrote to; finish() decides when it is durable
+    def close(self) -> None:  # pyarrow closes the file; finish() makes it durable
         pass
 
     @property
@@ -226,7 +226,7 @@ class _CountingFile:
 
 
 def read_segment(path: Path, segment: Segment) -> Iterator[pa.RecordBatch]:
-    """Give a segment's batches, after the whole of it was found sound.
+    """Yield a segment's batches, after the whole of it was checked.
 
     Raise FileNotFoundError when there is no such file, CorruptSegment when its size,
     checksum or row count is wrong; no row of a bad segment is ever given.
@@ -245,7 +245,7 @@ def read_segment(path: Path, segment: Segment) -> Iterator[pa.RecordBatch]:
 
 
 def decode_segment(data: bytes, segment: Segment, *, where: str) -> Iterator[pa.RecordBatch]:
-    """Give the batches of a segment that is in memory, after the whole of it was found sound."""
+    """Yield the batches of a segment that is in memory, after the whole of it was checked."""
     import pyarrow as pa
 
     if len(data) != segment.bytes or not data:

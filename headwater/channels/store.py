@@ -1,4 +1,4 @@
-"""Where a filelog's segments lie: staging, then data, or quarantine when they are damaged."""
+"""A filelog's segment files: in staging, then in data, or in quarantine when they are damaged."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class SegmentStore:
             directory.mkdir(parents=True, exist_ok=True)
 
     def sync(self) -> None:
-        """Make durable, in this order: what left staging is in data; what is new is in staging."""
+        """Make data durable first, with the files that left staging, then staging with the new ones."""
         sync_directory(self._data)
         sync_directory(self._staging)
 
     def promote(self, segments: Sequence[Segment]) -> None:
-        """Move published segments from staging to data; those moved already stay."""
+        """Move published segments from staging to data; skip those moved already."""
         for segment in segments:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self._staging / str(segment.file), self._data / str(segment.file))
 
     def find(self, segment: Segment) -> Path | None:
-        """Tell where a segment lies; None when it is nowhere."""
+        """Return a segment's file; None when it is missing."""
         if segment.file is None:
             return None
         # data again at last: it may move from staging in between
@@ -54,29 +54,29 @@ class SegmentStore:
         return next((p / segment.file for p in places if (p / segment.file).exists()), None)
 
     def discard(self, segments: Sequence[Segment]) -> None:
-        """Delete the segments of an attempt that was given up."""
+        """Delete the segments of an abandoned attempt."""
         for segment in segments:
             if segment.file:
                 (self._staging / segment.file).unlink(missing_ok=True)
 
     def delete(self, segments: Sequence[Segment]) -> None:
-        """Delete published segments that nobody needs any more."""
+        """Delete published segments that no reader needs any more."""
         for segment in segments:
             for directory in (self._data, self._staging):
                 (directory / str(segment.file)).unlink(missing_ok=True)
 
     def sweep(self, before: float | None) -> None:
-        """Delete what crashed attempts left in staging before a point in time.
+        """Delete leftovers of crashed attempts in staging that are older than ``before``.
 
-        A writer's batches come one after the other, so all that a running attempt writes is
-        younger than the last entry but one: that entry's time is what callers give.
+        A writer's batches come one after the other, so all files of a running attempt are
+        younger than the last entry but one: callers pass that entry's time.
         """
         sweep(self._staging, before)
 
     def read(self, seq: int, segment: Segment, *, still_kept: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
-        """Give a segment's batches; quarantine it or stop when it is damaged.
+        """Yield a segment's batches; quarantine it or stop when it is damaged.
 
-        ``still_kept`` says whether its entry is above the floor: a file below it was deleted on
+        ``still_kept`` returns whether its entry is above the floor: a file below it was deleted on
         purpose, and its rows are counted there.
         """
         name = str(segment.file)

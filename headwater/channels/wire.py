@@ -1,4 +1,4 @@
-"""How zones talk: Arrow Flight with a token, TLS where it is asked for, and errors that keep their parts.
+"""Communication between zones: Arrow Flight with a token, optional TLS, and errors that keep their parts.
 
 An address is ``host:port`` or ``grpc+tls://host:port``. Requests are JSON, answers are JSON or Arrow.
 """
@@ -22,16 +22,16 @@ from headwater.core.errors import ChannelError, DeploymentError, HeadwaterError,
 
 TOKEN_ENV = "HEADWATER_TOKEN"
 PROTOCOL = 3
-"""Of the requests between controllers and agents; both sides need the same."""
+"""Version of the requests between controllers and agents; both sides need the same."""
 CA_ENV = "HEADWATER_CA"
 ASK_SECONDS = 10.0
-"""How long a request may take whose answer is known at once."""
+"""Timeout in seconds of a request that is answered at once."""
 
 _TLS = "grpc+tls://"
 _PLAIN = "grpc+tcp://"
 _SENT = {"what": 1000, "where": 200, "hint": 300}  # characters of each part of an error
 _OPTIONS = [
-    # A link that comes back is tried at once, not when another client's patience has run out.
+    # A link that comes back is tried at once, not after another client's timeout.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2000),
@@ -40,7 +40,7 @@ _OPTIONS = [
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a client shows and what it trusts: ``ca`` is a PEM file, None for the system's own."""
+    """A client's token and the CA it trusts: ``ca`` is a PEM file, None for the system's own."""
 
     token: str
     ca: Path | None = None
@@ -63,12 +63,12 @@ class Credentials:
 
 
 def location(address: str) -> str:
-    """Write an address as Flight wants it."""
+    """Return an address in the form that Flight needs."""
     return address if "://" in address else _PLAIN + address
 
 
 class Wire:
-    """A connection to a zone; cheap to make, opened at the first request, safe to share among threads."""
+    """A connection to a zone; opened at the first request, safe to share among threads."""
 
     def __init__(self, address: str, credentials: Credentials) -> None:
         self.address = address
@@ -77,19 +77,19 @@ class Wire:
         self._headers = [(b"authorization", f"Bearer {credentials.token}".encode())]
 
     def ask(self, action: str, body: Mapping[str, Any], *, seconds: float = ASK_SECONDS) -> Any:
-        """Send a request and give its answer; raise the HeadwaterError that the other side raised."""
+        """Send a request and return its answer; raise the HeadwaterError that the other side raised."""
         with self._translated():
             request = flight.Action(action, json.dumps(body).encode())
             results = list(self._client.do_action(request, self._call(seconds)))
             return json.loads(results[0].body.to_pybytes()) if results else None
 
     def get(self, ticket: Mapping[str, Any], *, seconds: float) -> flight.FlightStreamReader:
-        """Ask for a stream of Arrow data; reading it has to be done inside ``reading``."""
+        """Request a stream of Arrow data; read it inside ``reading``."""
         with self._translated():
             return self._client.do_get(flight.Ticket(json.dumps(ticket).encode()), self._call(seconds))
 
     def put(self, command: Mapping[str, Any], table: pa.Table, *, seconds: float = 600.0) -> Any:
-        """Send a table with a command and give the answer."""
+        """Send a table with a command and return the answer."""
         with self._translated():
             descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
             writer, answer = self._client.do_put(descriptor, table.schema, self._call(seconds))
@@ -101,13 +101,13 @@ class Wire:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Translate what goes wrong while a stream is read."""
+        """Translate errors that occur while a stream is read."""
         with self._translated():
             yield
 
     def close(self) -> None:
-        """Give the connection up."""
-        with contextlib.suppress(Exception):  # nothing is lost with a connection that fails to close
+        """Close the connection."""
+        with contextlib.suppress(Exception):  # a failure to close loses nothing
             self._client.close()
 
     def _call(self, seconds: float) -> flight.FlightCallOptions:
@@ -129,13 +129,15 @@ class Wire:
             flight.FlightCancelledError,
         ) as error:
             raise Unavailable(
-                f"no answer from {self.address}", where="zone", hint="is its agent running, and the link up?"
+                f"no answer from {self.address}", where="zone", hint="check that its agent runs and that the link is up"
             ) from error
         except flight.FlightError as error:
             raise _received(error, self.address) from error
         except (pa.ArrowException, OSError) as error:
             raise Unavailable(
-                f"the connection broke: {str(error).splitlines()[0][:200]}", where=self.address
+                f"the connection broke: {str(error).splitlines()[0][:200]}",
+                where=self.address,
+                hint="check that its agent runs and that the link is up",
             ) from error
 
 
@@ -152,7 +154,7 @@ def _received(error: flight.FlightError, address: str) -> HeadwaterError:
 
 
 class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Let only those in who know the token."""
+    """Refuse calls without the token."""
 
     def __init__(self, token: str) -> None:
         self._wanted = f"Bearer {token}".encode()
@@ -170,7 +172,7 @@ class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 def sending_errors() -> Iterator[None]:
     """Send an error to the other side, a HeadwaterError with all its parts.
 
-    It goes in headers, of which gRPC takes 8 KiB; of longer texts the beginning goes.
+    It travels in headers, which gRPC limits to 8 KiB; longer texts are cut.
     """
     try:
         yield
@@ -190,7 +192,7 @@ def _begin(text: str | None, most: int) -> str | None:
 
 
 def parsed(raw: bytes, of: str) -> dict[str, Any]:
-    """Read a request, or refuse it."""
+    """Parse a request, or refuse it."""
     try:
         body = json.loads(raw)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Dead letters: records that do not fit their source's schema, kept with a reason and a place.
+"""Dead letters: records that do not fit their source's schema, stored with a reason and their position.
 
-An outlet of kind ``deadletters`` gets rows of text columns ``operator, format, schema, record,
+A sink writer of kind ``deadletters`` gets rows of text columns ``operator, format, schema, record,
 source, location`` and writes JSON lines ``time, unit, operator, location, source, line, offset,
-reason, record, truncated``, each row exactly once, as the files outlet does.
+reason, record, truncated``, each row exactly once, as the sink writer for files does.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from headwater.channels.segments import Segment
 
 MAX_RECORD = 64 * 1024
-"""Bytes of a record that are kept."""
+"""Bytes of a record that are stored; the rest is cut."""
 
-_MAX_FILE = 1 << 30  # bytes of a source file that is still searched
-_SECONDS = 5.0  # that one task may spend on finding places
+_MAX_FILE = 1 << 30  # bytes of the largest source file that is searched
+_SECONDS = 5.0  # seconds that one task may spend on finding positions
 _OPEN_FILES = 8
 _REPLACED = "\ufffd"
 _ID_LENGTH = 16  # hexadecimal digits
@@ -40,7 +40,7 @@ _NAME = re.compile(r"(?:.*-)?part-(\d+)-(\d+)-(\d+)\.json")
 
 
 def explain(record: str, *, format: str, schema: str, options: Mapping[str, str] | None = None) -> str:
-    """Say why ``record`` does not fit ``schema`` (DDL), read as ``format`` with the reader's options."""
+    """Return why ``record`` does not fit ``schema`` (DDL), read as ``format`` with the reader's options."""
     # Loaded only when there is a dead letter: workers that see none start faster.
     from headwater.connectors import reasons
 
@@ -48,35 +48,35 @@ def explain(record: str, *, format: str, schema: str, options: Mapping[str, str]
 
 
 def misfit(record: str, *, format: str, schema: str, options: Mapping[str, str] | None = None) -> str | None:
-    """Say why ``record`` does not fit ``schema``; None where no reason is found."""
+    """Return why ``record`` does not fit ``schema``; None where no reason is found."""
     from headwater.connectors import reasons
 
     return reasons.misfit(record, format=format, schema=schema, options=options)
 
 
-# ---------------------------------------------------------------- places
+# ---------------------------------------------------------------- positions
 
 
 @dataclass(frozen=True)
 class RecordPosition:
-    """Where a record stands: its line, from 1, and the byte where it begins, from 0."""
+    """Position of a record in its file: its line, from 1, and the offset of its first byte, from 0."""
 
     line: int
     offset: int
 
 
 def locate(record: str, source: str) -> RecordPosition | None:
-    """Find the first line of ``source`` (a path or file: URI) that is ``record``; None when there is none."""
+    """Find the first line of ``source`` (a path or file: URI) equal to ``record``; None when there is none."""
     return Locator().locate(record, source)
 
 
 class Locator:
-    """Finds records in their files; equal records of a file get successive places.
+    """Find records in their files; equal records of a file get successive positions.
 
     Made for records that come in the order of their file, as those of one Spark task do: then a
-    file is read once. What another task was given is not known: of equal lines in two parts of a
-    file that Spark has split (from 4 MiB on), both tasks may name the first. Gives up, with None,
-    on files that are remote, compressed or over 1 GiB, and after ``seconds`` altogether.
+    file is read once. Tasks do not know of each other: of equal lines in two parts of a
+    file that Spark has split (from 4 MiB on), both tasks may name the first. The result is None
+    for files that are remote, compressed or over 1 GiB, and after ``seconds`` altogether.
     """
 
     def __init__(self, *, seconds: float = _SECONDS) -> None:
@@ -84,7 +84,7 @@ class Locator:
         self._files: dict[str, _SearchedFile | None] = {}
 
     def locate(self, record: str, source: str | None) -> RecordPosition | None:
-        """Find the next place of ``record`` in ``source``."""
+        """Find the next position of ``record`` in ``source``."""
         path = local_path(source) if source and record else None
         if path is None or self._left <= 0:
             return None
@@ -100,13 +100,13 @@ class Locator:
     def _open(self, path: str) -> _SearchedFile | None:
         if path not in self._files:
             if len(self._files) >= _OPEN_FILES:
-                self._files.pop(next(iter(self._files)))  # its mapping ends with the last reference
+                self._files.pop(next(iter(self._files)))  # the last reference ends its mapping
             self._files[path] = _SearchedFile.open(path)
         return self._files[path]
 
 
 def local_path(source: str) -> str | None:
-    """Give the path a file: URI or plain path names; None for anything that is not a file here."""
+    """Return the path of a file: URI or plain path; None for anything but a local file."""
     if source.startswith("file:"):
         rest = source.removeprefix("file:")
         return unquote(rest[2:] if rest.startswith("//") else rest)
@@ -142,7 +142,7 @@ class _SearchedFile:
 
     def _search(self, record: str, start: int, deadline: float) -> tuple[int, int] | None:
         needle = record.encode(errors="surrogatepass")
-        # What was not UTF-8 has come as U+FFFD: any bytes of the line may stand for it.
+        # Spark replaces invalid UTF-8 by U+FFFD: it matches any bytes of the line.
         pattern = None
         if _REPLACED in record:
             parts = [re.escape(p.encode(errors="surrogatepass")) for p in re.split(f"{_REPLACED}+", record)]
@@ -162,7 +162,7 @@ class _SearchedFile:
         return None
 
     def _whole_lines(self, start: int, end: int) -> bool:
-        """Tell whether nothing but blanks stands on the same lines."""
+        """Return whether the same lines hold only blanks besides."""
         first = self._data.rfind(b"\n", 0, start) + 1
         last = self._data.find(b"\n", end)
         before, after = self._data[first:start], self._data[end : len(self._data) if last < 0 else last]
@@ -180,11 +180,11 @@ class _SearchedFile:
         return line
 
 
-# ---------------------------------------------------------------- the outlet
+# ---------------------------------------------------------------- the sink writer
 
 
 class _ExplainTask(Protocol):
-    """What writes the file; outlets.OutletTask without the import, which would be a circle."""
+    """Writes the file; writers.SinkWriterTask without the import, which would be a cycle."""
 
     def write(self, batch: pa.RecordBatch) -> None: ...
 
@@ -201,13 +201,13 @@ class DeadLetterWriter(FileSinkWriter):
         self._unit = spec.get("unit")
         self._options: Mapping[str, Mapping[str, str]] = spec.get("options") or {}
 
-    def open(self) -> _LetterTask:  # type: ignore[override]  # the task that FilesOutlet has is wrapped
+    def open(self) -> _DeadLetterTask:  # type: ignore[override]  # wraps FileSinkWriter's task
         """Start a file in staging."""
-        return _LetterTask(super().open(), self._unit, self._options)
+        return _DeadLetterTask(super().open(), self._unit, self._options)
 
 
-class _LetterTask:
-    """Turn rows into letters on their way to the file."""
+class _DeadLetterTask:
+    """Turn rows into dead letters on their way to the file."""
 
     def __init__(self, inner: _ExplainTask, unit: str | None, options: Mapping[str, Mapping[str, str]]) -> None:
         self._inner = inner
@@ -216,7 +216,7 @@ class _LetterTask:
         self._locator = Locator()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take a batch."""
+        """Write a batch."""
         import pyarrow as pa
 
         if batch.num_rows == 0:
@@ -262,7 +262,7 @@ class _LetterTask:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A dead letter as it is kept: ``data`` as written, ``home`` is the directory that it is kept in."""
+    """A stored dead letter: ``data`` as written, ``home`` is its directory."""
 
     id: str
     home: Path
@@ -270,9 +270,9 @@ class DeadLetter:
 
 
 def dead_letters_of(directory: str | Path) -> Iterator[DeadLetter]:
-    """Give the dead letters below ``directory``, unit by unit, each unit's in the order of its batches.
+    """Yield the dead letters below ``directory``, unit by unit, each unit's in the order of its batches.
 
-    A letter's id stands for its unit, file and line: it stays the same.
+    A letter's id is made of its unit, file and line: it stays the same.
     """
     found = []
     for path in Path(directory).rglob("*.json"):
@@ -283,7 +283,7 @@ def dead_letters_of(directory: str | Path) -> Iterator[DeadLetter]:
     for *_, path in sorted(found):
         with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
-                # Somebody may have edited the file.
+                # A user may have edited the file.
                 with contextlib.suppress(ValueError):
                     data = json.loads(line)
                     if isinstance(data, dict):
@@ -293,7 +293,7 @@ def dead_letters_of(directory: str | Path) -> Iterator[DeadLetter]:
 
 
 def read_dead_letters(directory: str | Path) -> Iterator[dict[str, Any]]:
-    """Give the dead letters below ``directory``, each with its id and its last replay."""
+    """Yield the dead letters below ``directory``, each with its id and its last replay."""
     known: dict[Path, set[str]] = {}
     for letter in dead_letters_of(directory):
         if letter.home not in known:
@@ -306,5 +306,5 @@ def read_dead_letters(directory: str | Path) -> Iterator[dict[str, Any]]:
 
 
 def notes_at(home: Path) -> Path:
-    """Give the directory where it is noted which of the letters in ``home`` were replayed, one file each."""
+    """Return the directory of replay records for the letters in ``home``: one file for each replayed letter."""
     return home / ".headwater" / "replayed"

@@ -3,8 +3,8 @@
 Tasks write whole files into ``<path>/.headwater/staging``, which every reader skips. A commit
 records the batch in ``.headwater/log`` and then renames its files to their visible names,
 ``[<name>-]part-<batch>-<n>-<epoch>.<ext>``. Several writers share a directory by
-name. The record decides what counts: a crash before the rename is rolled forward by whoever comes
-next, and a replayed batch finds its record and adds nothing.
+name. The record commits the batch: after a crash before the rename, the next writer rolls forward,
+and a replayed batch finds its record and adds nothing.
 Spark's own ``_spark_metadata`` cannot do this: its batches must begin at 0.
 """
 
@@ -29,7 +29,7 @@ from headwater.disk.durable import sweep, sync_directory
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_KEPT = 100  # records kept for people to look at; only the newest is needed
+_KEPT = 100  # records kept for inspection; only the newest is needed
 _ROW_GROUP = 100_000
 _EXTENSIONS = {"parquet": "parquet", "csv": "csv", "json": "json"}
 
@@ -37,8 +37,8 @@ _EXTENSIONS = {"parquet": "parquet", "csv": "csv", "json": "json"}
 class FileSinkWriter:
     """Write files: ``path``, ``format`` (parquet, csv, json), ``fsync`` and the writer's ``name``.
 
-    ``lineage`` names what numbers the batches: one that another epoch has recorded under the same
-    name and number is a repetition.
+    ``lineage`` names the numbering of the batches (a checkpoint): a batch that another epoch has recorded
+    under the same lineage and number is a repetition.
     """
 
     def __init__(self, spec: Mapping[str, Any], epoch: int) -> None:
@@ -62,17 +62,17 @@ class FileSinkWriter:
         """Start a file in staging."""
         return _FileTask(self._staging, self._format, fsync=self._fsync)
 
-    def commit(self, pieces: Sequence[Segment], batch: int) -> None:
-        """Record a batch, then show its files."""
+    def commit(self, segments: Sequence[Segment], batch: int) -> None:
+        """Record a batch, then make its files visible."""
         self._journal.create()
         while True:
             last, number = self._last()
             self._refuse_zombie(last)
             if last and self._is_in(last, batch):
                 self.recover()
-                self.abort(pieces)
+                self.abort(segments)
                 return
-            files = [p for p in pieces if p.file]
+            files = [p for p in segments if p.file]
             if not files:
                 return
             rows = sum(p.rows for p in files)
@@ -110,21 +110,21 @@ class FileSinkWriter:
         counts = _counts(last)
         return (counts[0], counts[1]) if counts else None
 
-    def abort(self, pieces: Sequence[Segment]) -> None:
+    def abort(self, segments: Sequence[Segment]) -> None:
         """Delete the staged files of a failed batch."""
-        for piece in pieces:
-            if piece.file:
-                (self._staging / piece.file).unlink(missing_ok=True)
+        for segment in segments:
+            if segment.file:
+                (self._staging / segment.file).unlink(missing_ok=True)
 
     def recover(self) -> None:
-        """Show the files of the newest record, if a crash came before that."""
+        """Make the newest record's files visible, if a crash prevented that."""
         last, _ = self._last()
         for staged, visible in (last["files"] if last else {}).items():
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self._staging / staged, self.path / visible)
 
     def rows(self) -> int:
-        """Return how many rows have been committed since the directory began."""
+        """Return the number of rows committed since the directory began."""
         last, _ = self._last()
         return int(last["total_rows"]) if last else 0
 
@@ -157,9 +157,9 @@ class FileSinkWriter:
         epoch = self._epoch if epoch is None else epoch
         if last and last["epoch"] > epoch:
             raise ChannelError(
-                f"writer of epoch {epoch} is out of date: epoch {last['epoch']} has taken over",
+                f"the writer of epoch {epoch} is out of date: epoch {last['epoch']} has taken over",
                 where=str(self.path),
-                hint="stop this writer; its unit runs elsewhere by now",
+                hint="stop this writer; its unit runs elsewhere now",
             )
 
     def _visible_name(self, batch: int, part: int) -> str:
@@ -225,7 +225,7 @@ class _FileTask:
 
 
 class _Parquet:
-    """Gather rows into groups worth compressing."""
+    """Write Parquet; gather rows into groups worth compressing."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         import pyarrow.parquet as pq
@@ -253,7 +253,7 @@ class _Parquet:
 
 
 class _Csv:
-    """Write with a header; times as Spark's reader takes them."""
+    """Write CSV with a header; times in the form that Spark's reader accepts."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         import pyarrow as pa
@@ -276,7 +276,7 @@ class _Csv:
 
 
 class _Json:
-    """Write one JSON object a line, values in the forms that Spark's reader takes."""
+    """Write one JSON object per line, values in the forms that Spark's reader accepts."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._out = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed by close)

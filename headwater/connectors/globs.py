@@ -1,4 +1,4 @@
-"""Hadoop's patterns of paths, by which Spark finds files: ``*``, ``?``, ``[a-z]``, ``{a,b}``."""
+"""Hadoop's path patterns, with which Spark finds files: ``*``, ``?``, ``[a-z]``, ``{a,b}``."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _WILD = frozenset("*?[{")
 
 
 def is_glob(text: str) -> bool:
-    """Tell whether a path is a pattern."""
+    """Return whether a path is a pattern."""
     return not _WILD.isdisjoint(text)
 
 
 def fits(name: str, pattern: str) -> bool:
-    """Tell whether a path, or a name, fits a pattern as a whole; nothing but ``{a/b,c}`` goes beyond a ``/``.
+    """Return whether a path, or a name, fits a pattern as a whole; only ``{a/b,c}`` matches a ``/``.
 
     >>> fits("/in/a-1.csv", "/in/a-?.csv"), fits("/in/x/a.csv", "/in/*"), fits("b.csv", "{a,b}.[ct]sv")
     (True, False, True)
@@ -23,7 +23,7 @@ def fits(name: str, pattern: str) -> bool:
 
 
 def _alternatives(pattern: str) -> Iterator[str]:
-    """Give a pattern without braces for each choice that they leave."""
+    """Expand the braces of a pattern: yield one pattern for each choice."""
     start = pattern.find("{")
     depth, begun, parts = 0, start + 1, list[str]()
     for at in range(max(start, 0), len(pattern)):

@@ -1,20 +1,20 @@
 """The sink that Spark's own connector writes: a table behind JDBC.
 
 With a batch column (``JdbcSink.batch_column``, the default): a batch is one partition and
-so one transaction, and every row carries the batch's number. Before a batch is written the table
-is asked whether that number, or a later one of the same checkpoint, is there. So a batch that is
+so one transaction, and every row carries the batch's number. A batch is written only where the table
+holds neither that number nor a later one of the same checkpoint. So a batch that is
 repeated after a crash is written once.
 
 A number is ``checkpoint number * 2**32 + batch id``. Batch ids begin anew with every checkpoint,
 and several units may write to one table: without the first part, one would take the other's rows
-for its own and skip what was never written. The checkpoint's number is drawn by chance when its
-directory is first used and kept there in ``headwater.json``; whoever copies a checkpoint copies
-that file too. An index on the batch column keeps the question cheap.
+for its own and skip rows that were never written. The checkpoint's number is drawn at random when its
+directory is first used and stored there in ``headwater.json``; copy that file together with the
+checkpoint. An index on the batch column keeps the query cheap.
 
-What stays open: when the database commits but its answer is lost, Spark may try the *task* again
+One case remains: when the database commits but its answer is lost, Spark may try the *task* again
 on a cluster (not with ``local[n]``). ``spark.task.maxFailures=1`` rules that out.
 
-The table is created when it is not there. Names and passwords are read from the environment of
+The table is created when it is missing. User names and passwords are read from the environment of
 the zone's Spark, in the process that writes, and are in no plan that the client sends.
 """
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from headwater.dataflow.graph import Dataflow
 
 AVAILABLE_NOW = "available now"
-"""The trigger that reads what there is, and ends."""
+"""The trigger that reads all available input, and ends."""
 
 _BATCH_BITS = 32
-# What to add to Spark, by the beginning of the URL. Derby is part of Spark.
+# Maven packages of drivers, by the beginning of the URL. Derby is part of Spark.
 _DRIVERS: Mapping[str, str] = {
     "jdbc:postgresql:": "org.postgresql:postgresql:42.7.4",
     "jdbc:mysql:": "com.mysql:mysql-connector-j:8.4.0",
@@ -59,7 +59,7 @@ def packages_for(dataflow: Dataflow) -> list[str]:
 
 
 def package_of(sink: Sink) -> str | None:
-    """Name the Maven package that Spark needs for a sink; None when it has all."""
+    """Return the Maven package that Spark needs for a sink; None when it needs none."""
     if not isinstance(sink, JdbcSink):
         return None
     return next((p for prefix, p in _DRIVERS.items() if sink.url.startswith(prefix)), None)
@@ -71,16 +71,16 @@ def _how_to_add(sink: Sink) -> str:
 
 
 def start_sink(sink: JdbcSink, frame: DataFrame, *, checkpoint: str, query_name: str, trigger: str) -> StreamingQuery:
-    """Start the query that writes ``frame`` to a table; see the module for what it SLOs.
+    """Start the query that writes ``frame`` to a table; the module's docstring states its guarantees.
 
     ``trigger`` is an interval such as '1 second', or 'available now'.
     """
     column = sink.batch_column
     if column is not None and column.lower() in {n.lower() for n in frame.columns}:
         raise DataflowError(
-            f"the data has a column '{column}' already, which is to take the batch's number",
+            f"the data already has a column '{column}', the name of the batch column",
             where=sink.where,
-            hint="rename it, or name another: batch_column='...'",
+            hint="rename the data's column, or choose another batch column: batch_column='...'",
         )
     number = checkpoint_number(checkpoint, where=sink.where) if column is not None else 0
     writer: Any = frame.writeStream.foreachBatch(_BatchWriter(sink, number)).queryName(query_name)
@@ -110,7 +110,7 @@ class _BatchWriter:
                 this, last = first + batch_id, first + (1 << _BATCH_BITS) - 1
                 rows = rows.selectExpr("*", f"CAST({this} AS bigint) AS {quote_name(column)}")
                 if not self.ready:
-                    # To write no rows makes the table, or tells that it does not fit.
+                    # Writing no rows creates the table, or fails where it does not fit.
                     rows.limit(0).write.format("jdbc").options(**options).mode("append").save()
                     self.ready.append(True)
                 table = batch.sparkSession.read.format("jdbc").options(**options).load()
@@ -131,14 +131,14 @@ class _BatchWriter:
 
 
 def _plain(error: Exception, sink: JdbcSink) -> Exception:
-    """Say in one line what a Java stack trace says in fifty."""
+    """Shorten a Java stack trace to an error of one line."""
     text = str(error)
     if "No suitable driver" in text or "ClassNotFoundException" in text:
         return Unavailable(f"Spark has no driver for {_scheme(sink.url)}", where=sink.where, hint=_how_to_add(sink))
     return RuntimeFailure(
         f"the table '{sink.table}' was not written: {text.splitlines()[0] if text else type(error).__name__}",
         where=sink.where,
-        hint="the batch is written again when the unit starts again; see that the database answers and the "
+        hint="the batch is written again when the unit starts again; check that the database answers and the "
         "table has the columns of the rows and the batch column (bigint)",
     )
 

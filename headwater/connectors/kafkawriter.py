@@ -1,14 +1,14 @@
-"""The Kafka outlet: every batch is one Kafka transaction, which also says that the batch is there.
+"""The Kafka sink writer: every batch is one Kafka transaction, which also records the batch's number.
 
-Kafka has no place for "batch 7 is written" but the offsets of a consumer group, and these can be
-part of a transaction. So each outlet has a group of its own in which the offset of the topic's
+Kafka can store "batch 7 is written" only as the offset of a consumer group, which can be
+part of a transaction. So each sink writer has a group of its own in which the offset of the topic's
 partition 0 is the number of the next batch. A batch that Spark repeats after a crash is found
 there and left out. A second writer with the same id, a process thought dead, is fenced by Kafka.
 
-What this asks of others: consumers read with ``isolation.level=read_committed`` (librdkafka's default,
-not the Java client's). Kafka forgets a group's offsets some days after its last commit
-(``offsets.retention.minutes``, 7 days): a crash between a commit and Spark's note of it, mended
-only later than that, would repeat one batch.
+Requirements: consumers read with ``isolation.level=read_committed`` (librdkafka's default,
+not the Java client's). Kafka deletes a group's offsets some days after its last commit
+(``offsets.retention.minutes``, 7 days): a crash between a commit and Spark's record of it, with a restart
+only later than that, repeats one batch.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SECONDS = 60.0
-"""How long a broker may take to answer."""
+"""Seconds that a broker may take to answer."""
 
 _TRIES = 3
 
 
 class KafkaSinkWriter(StagedSinkWriter):
-    """Write to a topic: ``topic``, ``settings`` of librdkafka, ``id`` (of this outlet alone), ``delivery``.
+    """Write to a topic: ``topic``, ``settings`` of librdkafka, ``id`` (of this sink writer alone), ``delivery``.
 
     Rows have columns ``value`` and perhaps ``key``. ``user_env`` and ``password_env`` name environment
     variables of the process that writes. With ``delivery`` "at_least_once" there are no transactions.
@@ -48,11 +48,11 @@ class KafkaSinkWriter(StagedSinkWriter):
         self._settings = {"linger.ms": "5", **dict(spec["settings"])}
         self._settings |= credentials(spec.get("user_env"), spec.get("password_env"), where=self._where)
 
-    def commit(self, pieces: Sequence[Segment], batch: int) -> None:
-        """Write a batch unless the topic has it; see the module for how that is known."""
+    def commit(self, segments: Sequence[Segment], batch: int) -> None:
+        """Write a batch unless the topic has it: the group's offset shows that."""
         from confluent_kafka import KafkaException
 
-        files = [p for p in pieces if p.file]
+        files = [p for p in segments if p.file]
         if not files:
             return
         tables = self.batches(files)
@@ -70,7 +70,7 @@ class KafkaSinkWriter(StagedSinkWriter):
 
         with _marker(self._where, self._settings, self._id) as marker:
             for left in reversed(range(_TRIES)):
-                # Its start ends whatever a process before left open.
+                # Its start aborts a previous process's open transaction.
                 producer = client("Producer", self._where, {**self._settings, "transactional.id": self._id})
                 try:
                     producer.init_transactions(SECONDS)
@@ -94,7 +94,7 @@ class KafkaSinkWriter(StagedSinkWriter):
                         raise self._failed(problem) from error
 
     def _has(self, marker: Any, batch: int) -> bool:
-        """Tell whether the topic has a batch; raise ChannelError where a newer writer has the topic."""
+        """Return whether the topic has a batch; raise ChannelError where a newer writer has the topic."""
         from confluent_kafka import TopicPartition
 
         (found,) = marker.committed([TopicPartition(self._topic, 0)], timeout=SECONDS)
@@ -103,9 +103,9 @@ class KafkaSinkWriter(StagedSinkWriter):
         epoch = int((found.metadata or "epoch 0").split()[-1])
         if epoch > self._epoch:
             raise ChannelError(
-                f"a newer writer (epoch {epoch}) has this output, this is epoch {self._epoch}",
+                f"this writer of epoch {self._epoch} is out of date: epoch {epoch} has taken over",
                 where=self._where,
-                hint="this process was replaced: end it",
+                hint="stop this writer; its unit runs elsewhere now",
             )
         return bool(found.offset > batch)
 
@@ -135,7 +135,7 @@ class KafkaSinkWriter(StagedSinkWriter):
             producer.poll(0)
         if producer.flush(SECONDS):
             raise Unavailable(
-                f"the broker took not all rows within {SECONDS:.0f} s",
+                f"the broker did not take all rows within {SECONDS:.0f} s",
                 where=self._where,
                 hint="the batch is written again when the unit starts again",
             )
@@ -149,7 +149,7 @@ class KafkaSinkWriter(StagedSinkWriter):
 
 @contextlib.contextmanager
 def _marker(where: str, settings: Mapping[str, str], group: str) -> Any:
-    """Open the consumer whose group's offset tells how far the output is; it reads nothing."""
+    """Open the consumer whose group's offset is the number of the next batch; it reads no messages."""
     known = {k: v for k, v in settings.items() if not k.startswith(("linger", "compression", "batch", "acks"))}
     consumer = client("Consumer", where, {**known, "group.id": group, "enable.auto.commit": "false"})
     try:

@@ -3,17 +3,17 @@
 A message is acknowledged to the broker only when it is durable in the log, in a session that the
 broker keeps: what was not acknowledged is sent again, after a crash as after a lost connection.
 
-What that gives:
+Guarantees:
 
-- QoS 1: no message is lost. One may be stored twice: if the bridge was killed after it was stored
-  and before the broker had its acknowledgement, or the connection was lost with that under way.
+- QoS 1: no message is lost. One may be stored twice: if the bridge is killed after storing it
+  and before the broker has its acknowledgement, or the connection is lost with that under way.
 - QoS 2 is subscribed to as QoS 1: the client library says "received" before a message can be
-  durable, so with QoS 2 a crash would lose what was in memory.
-- QoS 0: what arrives while the bridge is down is lost, and what was in memory at a crash.
+  durable, so with QoS 2 a crash would lose the messages in memory.
+- QoS 0: messages that arrive while the bridge is down are lost, and those in memory at a crash.
 
-Memory is bounded. When the log is full, messages wait here up to the bound, then the connection
-is not read any more. The broker keeps the rest, as much as it is set up to (mosquitto drops what
-exceeds ``max_queued_messages``, 1000); it may end the connection meanwhile, which is made again
+Memory is bounded. When the log is full, messages wait here up to the bound, then the bridge stops
+reading the connection. The broker keeps the rest, up to its own limit (mosquitto drops messages
+above ``max_queued_messages``, 1000); it may end the connection meanwhile, which is opened again
 when there is room.
 """
 
@@ -51,14 +51,14 @@ State: TypeAlias = Literal["new", "connecting", "connected", "refused", "failed"
 _KEEPALIVE = 60
 _MAX_BYTES = 32 * 2**20  # payload bytes that may wait in memory
 _MAX_BATCHES = 4  # batches that may wait in memory
-_RECONNECT = (1, 30)  # seconds between attempts: the first, and the longest
+_RECONNECT = (1, 30)  # seconds between attempts to connect: the first pause, and the longest
 _STOP_SECONDS = 10.0
 _RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class BridgeStatus:
-    """How a bridge is doing. ``error`` tells what is wrong now; a full log is not a state but an error."""
+    """Status of a bridge. ``error`` is the present problem; a full log is an error, not a state."""
 
     state: State
     broker: str
@@ -84,7 +84,7 @@ class _Message(NamedTuple):
 
 @dataclass(eq=False)
 class _Token:
-    """What it takes to acknowledge a message, and to know it when it is sent again."""
+    """Identifies a message: to acknowledge it, and to recognize it when it is sent again."""
 
     mid: int
     digest: bytes
@@ -109,10 +109,10 @@ class _Buffer:
 
 
 class MqttBridge:
-    """Stores the messages of one source at one location in ``log``.
+    """Store the messages of one source at one location in ``log``.
 
     ``dataflow`` makes the session's name at the broker differ from that of other dataflows;
-    without it the log's path does. Make a bridge anew to start it again.
+    without it the log's path does. To start again, make a new bridge.
     """
 
     def __init__(
@@ -138,8 +138,8 @@ class MqttBridge:
         self._host, self._port, self._tls = address
         self.topic = source.topic.replace("{location}", location)
         identity = [dataflow or str(log.path.absolute()), source.id, location, self._broker, self.topic]
-        # 23 characters: what every MQTT 3.1.1 broker must take. With another topic it is another
-        # session, so that the broker does not go on to queue the old topic's messages for us.
+        # 23 characters: the length that every MQTT 3.1.1 broker accepts. Another topic is another
+        # session, so that the broker stops queueing the old topic's messages.
         self.client_id = "hw-" + hashlib.sha256("\0".join(identity).encode()).hexdigest()[:20]
 
         self._changed = threading.Condition()  # guards everything below
@@ -161,10 +161,10 @@ class MqttBridge:
     def _broker(self) -> str:
         return f"{'mqtts' if self._tls else 'mqtt'}://{self._host}:{self._port}"
 
-    # -- life --------------------------------------------------------------------------------
+    # -- start and stop --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to receive; a broker that is not there yet is tried again and again.
+        """Start to receive; retry while the broker does not answer.
 
         Raise Unavailable without paho-mqtt, RuntimeFailure when a variable with a name or
         password is not set, ChannelError when a newer writer has the log.
@@ -180,9 +180,9 @@ class MqttBridge:
         client.loop_start()
 
     def stop(self) -> None:
-        """Store and acknowledge what has arrived, then leave; the broker keeps the session.
+        """Store and acknowledge the received messages, then disconnect; the broker keeps the session.
 
-        What cannot be stored within ten seconds stays unacknowledged, so the broker sends it again.
+        Messages that cannot be stored within ten seconds stay unacknowledged, so the broker sends them again.
         """
         with self._changed:
             self._stopping = True
@@ -198,9 +198,9 @@ class MqttBridge:
             self._set("stopped")
 
     def forget(self) -> None:
-        """Make the broker drop the session of a stopped bridge, for a source that is removed for good.
+        """Make the broker drop the session of a stopped bridge, when its source is removed for good.
 
-        Otherwise the broker would keep messages for it without end.
+        Otherwise the broker would queue messages for it without end.
         """
         answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         client = self._make_client(clean=True)
@@ -222,7 +222,7 @@ class MqttBridge:
             raise self._unreachable(str(reason))
 
     def status(self) -> BridgeStatus:
-        """Tell how the bridge is doing."""
+        """Return the bridge's status."""
         with self._changed:
             return BridgeStatus(
                 state=self._state,
@@ -248,7 +248,7 @@ class MqttBridge:
         return Unavailable(
             f"no MQTT broker at {self._broker}: {why}",
             where=self._where,
-            hint="see that the broker runs and that this machine reaches it",
+            hint="check that the broker runs and that this machine reaches it",
         )
 
     # -- the broker's side: paho's thread ----------------------------------------------------
@@ -273,7 +273,7 @@ class MqttBridge:
         if user is not None or password is not None:
             client.username_pw_set(user or "", password)
         if self._tls:
-            client.tls_set()  # the system's authorities, or those that SSL_CERT_FILE names
+            client.tls_set()  # the system's CAs, or those in SSL_CERT_FILE
         client.reconnect_delay_set(*_RECONNECT)
         client.on_connect = self._on_connect
         client.on_connect_fail = self._on_connect_fail
@@ -290,7 +290,7 @@ class MqttBridge:
             self._connection += 1
             self._counts.connections += 1
             if not flags.session_present:
-                # A new session knows nothing of the old one's messages.
+                # A new session does not have the old one's messages.
                 self._tokens.clear()
         if flags.session_present:
             # Subscribing again would make the broker repeat its retained messages.
@@ -308,7 +308,7 @@ class MqttBridge:
         self._set("connecting", f"no MQTT broker answers at {self._broker}")
 
     def _on_disconnect(self, _client: Any, _data: object, _flags: object, reason: Any, _properties: object) -> None:
-        # A refusal is followed by the end of the connection, and tells more.
+        # The connection ends after a refusal; the refusal is the better message.
         if self._state == "connected":
             self._set("connecting", f"the connection was lost: {reason}")
 
@@ -317,7 +317,7 @@ class MqttBridge:
         topic = _topic(message)
         with self._changed:
             if self._stopping or self._state == "failed":
-                return  # not acknowledged, so it comes again
+                return  # not acknowledged, so the broker sends it again
             self._counts.received += 1
             self._counts.last_message = time.time()
             token = None
@@ -325,7 +325,7 @@ class MqttBridge:
                 digest = hashlib.sha256(topic.encode() + b"\0" + payload).digest()
                 known = self._tokens.get(message.mid)
                 if message.dup and known is not None and known.digest == digest:
-                    # Sent again after a lost connection, but it was here before.
+                    # Sent again after a lost connection, but received before.
                     self._counts.repeated += 1
                     known.connection = self._connection
                     if known.stored:
@@ -339,7 +339,7 @@ class MqttBridge:
             self._buffer.messages.append(_Message(value, topic, now, len(payload), token))
             self._buffer.bytes += len(payload)
             self._changed.notify_all()
-            # Not to return is not to read on from the connection.
+            # While this callback blocks, paho does not read the connection.
             self._changed.wait_for(lambda: self._stopping or self._state == "failed" or self._has_room())
 
     def _has_room(self) -> bool:
@@ -362,12 +362,12 @@ class MqttBridge:
 
     def _fail(self, error: str) -> None:
         self._set("failed", error)
-        # Nobody takes messages any more; without this the broker would send on.
+        # The storing thread has ended; without this the broker would go on sending.
         with contextlib.suppress(Exception):
             self._client.disconnect()
 
     def _next_batch(self) -> list[_Message]:
-        """Wait for a batch that is full or old enough; return none at the end."""
+        """Wait for a batch that is full or old enough; return an empty one at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._buffer.messages or self._stopping)
             self._changed.wait_for(
@@ -383,13 +383,13 @@ class MqttBridge:
         """Make a batch durable; False when the bridge was stopped before there was room."""
         table = _table(messages)
         ingested = (messages[0].received.timestamp(), messages[-1].received.timestamp())
-        piece: Segment | None = None
+        segment: Segment | None = None
         tries = 0
         while True:
             try:
-                if piece is None:
-                    piece = self._stage(table)
-                self._log.commit(self._epoch, self._batch, [piece], ingested=ingested)
+                if segment is None:
+                    segment = self._stage(table)
+                self._log.commit(self._epoch, self._batch, [segment], ingested=ingested)
                 break
             except ChannelFull as error:
                 if self._log.limits.when_full == "fail":
@@ -401,8 +401,8 @@ class MqttBridge:
             with self._changed:
                 self._error = problem
                 if self._changed.wait_for(lambda: self._stopping, timeout=_RETRY_SECONDS):
-                    if piece is not None:
-                        self._log.discard([piece])
+                    if segment is not None:
+                        self._log.discard([segment])
                     return False
         self._batch += 1
         with self._changed:
@@ -418,12 +418,12 @@ class MqttBridge:
         try:
             for part in table.to_batches():
                 writer.write(part)
-            piece = writer.close()
+            segment = writer.close()
         except BaseException:
             writer.abandon()
             raise
-        assert piece is not None
-        return piece
+        assert segment is not None
+        return segment
 
     def _acknowledge(self, messages: list[_Message]) -> None:
         with self._changed:
@@ -432,17 +432,17 @@ class MqttBridge:
                 if token is None or self._tokens.get(token.mid) is not token:
                     continue
                 token.stored = True
-                # An acknowledgement of an earlier connection's delivery might be taken for one of a
-                # message that is not stored yet. The broker repeats this one, and then gets it.
+                # The broker might take an acknowledgement from an earlier connection for one of a
+                # message that is not stored yet. It sends this message again, and then gets its acknowledgement.
                 if token.connection == self._connection:
                     del self._tokens[token.mid]
                     self._client.ack(token.mid, 1)
 
 
 def text_of(payload: bytes) -> tuple[str, bool]:
-    """Give a payload as text and whether it was text; one that was not is kept as marked base64.
+    """Return a payload as text, and whether it was text; other bytes become marked base64.
 
-    The mark makes it malformed JSON, so it becomes a dead letter with all its bytes; to replace
+    The mark makes it malformed JSON, so it becomes a dead letter with all its bytes; replacing
     the bad bytes could make well-formed JSON of it, and wrong data.
     """
     try:
@@ -452,7 +452,7 @@ def text_of(payload: bytes) -> tuple[str, bool]:
 
 
 def broker_address(source: MqttSource, location: str) -> tuple[str, int, bool]:
-    """Read ``[mqtt[s]://]host[:port]`` into host, port and whether it is TLS."""
+    """Parse ``[mqtt[s]://]host[:port]`` into host, port and whether TLS is used."""
     text = source.broker.replace("{location}", location)
     try:
         parts = urlsplit(text if "://" in text else f"mqtt://{text}")

@@ -1,8 +1,8 @@
-"""A record for a source of files: a new file, beside the one that the record came from.
+"""Replay of a record to a source of files: as a new file, beside the one that the record came from.
 
-Spark reads a file that it has not seen, so the new one gets a name that nobody else uses: made of the
-letter's id. It has to fit what the source takes up: its pattern, its options, no leading ``_`` or ``.``.
-Compressed it is only where the pattern wants a name that says so.
+Spark reads files that it has not seen, so the new file gets a unique name, made of the
+letter's id. The name has to fit the source's pattern and options, without a leading ``_`` or ``.``.
+The file is compressed only where the pattern demands the name of a compressed file.
 """
 
 from __future__ import annotations
@@ -36,41 +36,41 @@ _COMPRESS: Mapping[str, Callable[[bytes], bytes]] = {
 
 
 class FileOffer:
-    """A file that is there whole, under a name that is not read, until it gets its own in one step."""
+    """A complete file under a name that the source skips; one rename makes it visible."""
 
     def __init__(self, path: Path, data: bytes) -> None:
         self.path, self._data = path, data
 
     @property
     def target(self) -> str:
-        """Say where the record goes."""
+        """Return the path that the record gets."""
         return str(self.path)
 
     @property
     def draft(self) -> str | None:
-        """Give the file that waits for its name."""
+        """Return the path of the prepared file."""
         return str(self.path.with_name(f".{self.path.name}.waits"))
 
     def make_ready(self) -> None:
-        """Write the file, on disk, under the name that is not read."""
+        """Write the file durably, under the name that the source skips."""
         assert self.draft is not None
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(Path(self.draft), self._data)
 
     def offer(self) -> None:
-        """Give the file its name."""
+        """Rename the file to its final name."""
         assert self.draft is not None
         os.rename(self.draft, self.path)
         sync_directory(self.path.parent)
 
     def leave(self) -> None:
-        """Hold on to nothing: the file that waits is what tells how far it came."""
+        """Do nothing: the prepared file stays, and shows whether the record was offered."""
 
 
 def file_offer(source: FileSource, location: str, letter: DeadLetter, record: str, mark: str) -> FileOffer:
-    """Make a record ready for a source at a location; ``mark`` is in the name of its file.
+    """Prepare a record for a source at a location; ``mark`` becomes part of its file's name.
 
-    Raises DeploymentError, saying why, where no file that holds it would be read.
+    Raise DeploymentError, with the reason, where the source would read no file with the record.
     """
     options = {key.lower(): value for key, value in source.options}
     data = _content(source, options, record)
@@ -83,25 +83,25 @@ def file_offer(source: FileSource, location: str, letter: DeadLetter, record: st
         if _is_read(base, options, path):
             return FileOffer(path, _COMPRESS[compressed](data) if compressed else data)
     raise DeploymentError(
-        "no new file's name fits what the source reads",
+        "no name of a new file fits the source's pattern",
         where=base,
-        hint=f"put the record into a file there yourself, or let the pattern take in '*{mark}*'",
+        hint=f"put the record into a file there yourself, or extend the pattern to '*{mark}*'",
     )
 
 
 def _local(base: str) -> str:
-    """Give the source's path on this disk."""
+    """Return the source's path on this disk."""
     path = local_path(base) if "://" in base else base
     if path is None:
         raise DeploymentError(
-            f"its files are not on this disk, but reached by {base.partition('://')[0]}",
+            f"the source's files are not on this disk, but behind {base.partition('://')[0]}",
             hint="put the corrected record into a file there yourself",
         )
     return os.path.normpath(path)
 
 
 def _directory(base: str, origin: str | None) -> Path:
-    """Give the directory for the new file: that of the record's old one, if the source still reads there."""
+    """Return the directory for the new file: that of the record's old one, if the source still reads there."""
     if not is_glob(base):
         if os.path.isfile(base):
             raise DeploymentError("the source reads one file alone", where=base, hint="add the record to it")
@@ -110,7 +110,7 @@ def _directory(base: str, origin: str | None) -> Path:
         return Path(base)
     if origin is None or not _takes_in(base, Path(origin)):
         raise DeploymentError(
-            "where the record stood is not known, or not read any more",
+            "the record's directory is unknown, or the source no longer reads it",
             where=base,
             hint="put the corrected record into a file that the source reads yourself",
         )
@@ -118,7 +118,7 @@ def _directory(base: str, origin: str | None) -> Path:
 
 
 def _names(name: str, mark: str) -> Iterator[tuple[str, str]]:
-    """Give names to try, each with the compression that it speaks of, like the name that the old file had."""
+    """Yield candidate names, similar to the old file's, each with the compression of its suffix."""
     inner, packed = name, ""
     if (suffix := PurePosixPath(name).suffix.lower()) in _COMPRESSED:
         inner, packed = name[: -len(suffix)], name[-len(suffix) :]
@@ -130,7 +130,7 @@ def _names(name: str, mark: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_read(base: str, options: Mapping[str, str], path: Path) -> bool:
-    """Tell whether the source would take a file up."""
+    """Return whether the source would read a file."""
     by_name = options.get("pathglobfilter")
     if path.name.startswith(("_", ".")) or (by_name and not fits(path.name, by_name)):
         return False
@@ -138,23 +138,23 @@ def _is_read(base: str, options: Mapping[str, str], path: Path) -> bool:
 
 
 def _takes_in(pattern: str, path: Path) -> bool:
-    """Tell whether a pattern is of a file, or of a directory that it is in."""
+    """Return whether a pattern matches a file, or a directory above it."""
     return any(fits(str(one), pattern) for one in (path, *path.parents))
 
 
-# ---------------------------------------------------------------- what is in the file
+# ---------------------------------------------------------------- content
 
 
 def _content(source: FileSource, options: Mapping[str, str], record: str) -> bytes:
-    """Write a record as the source's files have it."""
+    """Encode a record in the format of the source's files."""
     separator = options.get("linesep")
     several = options.get("multiline", "false").lower() == "true"
     breaks = (separator,) if separator else ("\n", "\r")
     if not several and any(one in record for one in breaks):
-        raise DeploymentError("the record has several lines, and the source reads lines", hint="write it in one")
+        raise DeploymentError("the record has several lines, and the source reads lines", hint="write it as one line")
     comment = options.get("comment", "")
     if source.format == "csv" and comment and record.startswith(comment[0]):
-        raise DeploymentError(f"the source passes over lines that begin with {comment[0]!r}", hint="quote it")
+        raise DeploymentError(f"the source skips lines that begin with {comment[0]!r}", hint="quote the record")
     lines = [record]
     if source.format == "csv" and options.get("header", "false").lower() == "true":
         lines.insert(0, _header(source, options))
@@ -164,7 +164,7 @@ def _content(source: FileSource, options: Mapping[str, str], record: str) -> byt
         return text.encode(codecs.lookup(name).name)
     except LookupError:
         raise DeploymentError(
-            f"the encoding {name} is not known here", hint="put the record into a file yourself"
+            f"the encoding {name} is unknown here", hint="put the record into a file yourself"
         ) from None
     except UnicodeEncodeError as error:
         raise DeploymentError(
@@ -174,7 +174,7 @@ def _content(source: FileSource, options: Mapping[str, str], record: str) -> byt
 
 
 def _header(source: FileSource, options: Mapping[str, str]) -> str:
-    """Write the names of the columns, which Spark passes over, or holds against the schema."""
+    """Return the line of column names, which Spark skips, or checks against the schema."""
     out = io.StringIO()
     separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
     names = source.schema().names

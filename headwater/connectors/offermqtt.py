@@ -1,4 +1,4 @@
-"""A record for a source of MQTT messages: a message to the topic that it came from."""
+"""Replay of a record to a source of MQTT messages: as a message to the topic that it came from."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headwater.core.errors import DeploymentError, Unavailable
 from headwater.dataflow.sources import MqttSource
 from headwater.disk.credentials import from_environment
 
-_SECONDS = 10.0  # for the broker to take a connection, and a message
+_SECONDS = 10.0  # seconds for the broker to accept a connection, and a message
 
 
 class MqttOffer:
-    """A message that is sent once. Whether the broker had it is not known after a crash."""
+    """A message that is sent once. After a crash it is unknown whether the broker had it."""
 
     draft: str | None = None
 
@@ -29,7 +29,7 @@ class MqttOffer:
 
     @property
     def target(self) -> str:
-        """Say where the record goes."""
+        """Return the broker and topic that get the record."""
         return f"mqtt:{self._topic}"
 
     def make_ready(self) -> None:
@@ -47,7 +47,7 @@ class MqttOffer:
             raise self._unreachable(str(error)) from None
 
     def leave(self) -> None:
-        """Give the connection up."""
+        """Close the connection."""
         self._client.disconnect()
         self._client.loop_stop()
 
@@ -81,14 +81,14 @@ class MqttOffer:
 
     def _unreachable(self, why: str) -> Unavailable:
         return Unavailable(
-            f"the MQTT broker did not take it: {why}",
+            f"the MQTT broker did not take the record: {why}",
             where=self._source.where,
-            hint="see that the broker runs and that this machine reaches it",
+            hint="check that the broker runs and that this machine reaches it",
         )
 
 
 def mqtt_offer(source: MqttSource, location: str, letter: DeadLetter, record: str) -> MqttOffer:
-    """Make a record ready for the topic it came from; raise DeploymentError where that is not known."""
+    """Prepare a record for the topic it came from; raise DeploymentError where that is unknown."""
     own = source.topic.replace("{location}", location)
     if own.startswith("$share/"):
         own = own.partition("/")[2].partition("/")[2]
@@ -97,7 +97,7 @@ def mqtt_offer(source: MqttSource, location: str, letter: DeadLetter, record: st
         return MqttOffer(source, location, topic, record)
     if set(own) & set("+#"):
         raise DeploymentError(
-            "the topic it came from is not known, or not read any more",
+            "the record's topic is unknown, or the source no longer reads it",
             where=source.where,
             hint="publish the corrected message yourself",
         )
@@ -105,7 +105,7 @@ def mqtt_offer(source: MqttSource, location: str, letter: DeadLetter, record: st
 
 
 def _is_of(pattern: str, topic: str) -> bool:
-    """Tell whether a topic is of a subscription."""
+    """Return whether a topic matches a subscription."""
     wanted, given = pattern.split("/"), topic.split("/")
     for n, part in enumerate(wanted):
         if part == "#":

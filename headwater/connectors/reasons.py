@@ -1,7 +1,7 @@
 """Why a record does not fit its schema, in plain words, for the person who has to correct it.
 
-Spark only says that a record is malformed. What is found here is found again by Python's own
-parsers, so it is checked loosely: a value is blamed only when Spark surely refuses it.
+Spark only reports that a record is malformed. The reason is found here with Python's own
+parsers, so the check is loose: a value is blamed only when Spark surely refuses it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headwater.sql.schema import (
 )
 
 NOT_UTF8 = "not UTF-8, base64: "
-"""Begins the text kept of a payload that is no text; never the beginning of JSON."""
+"""Prefix of the text stored for a payload that is no text; JSON never begins like this."""
 
 _SHOWN = 60  # characters of a value quoted in a reason
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
@@ -38,20 +38,20 @@ _TIME = re.compile(
     r"\s?(Z|UTC|GMT|[+-]\d{1,2}(:?\d{2}){0,2}|[A-Za-z]+[A-Za-z/_+:0-9-]*)?)?)?)?\s*"
 )
 _RANGES = {"month": (1, 12), "day": (1, 31), "hour": (0, 23), "minute": (0, 59), "second": (0, 59)}
-# Java's date patterns that Python's strptime knows as well.
+# Java's date patterns that Python's strptime supports too.
 _JAVA = {
     "yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S", "SSSSSS": "%f", "SSS": "%f"
 }  # fmt: skip
 
 
 def explain(record: str, *, format: str, schema: str, options: Mapping[str, str] | None = None) -> str:
-    """Say why ``record`` does not fit ``schema`` (DDL), read as ``format`` with the reader's options."""
+    """Return why ``record`` does not fit ``schema`` (DDL), read as ``format`` with the reader's options."""
     reason = misfit(record, format=format, schema=schema, options=options)
     return reason or f"does not fit the schema {_short(schema, 200)}"
 
 
 def misfit(record: str, *, format: str, schema: str, options: Mapping[str, str] | None = None) -> str | None:
-    """Say why ``record`` does not fit ``schema``, as ``explain`` does; None where no reason is found."""
+    """Return why ``record`` does not fit ``schema``, as ``explain`` does; None where no reason is found."""
     if record.startswith(NOT_UTF8):
         return "not UTF-8 text"
     if not record.strip():
@@ -91,7 +91,7 @@ def _csv(record: str, schema: Schema, options: Mapping[str, str]) -> str | None:
         count = f"{len(fields)} field" + ("s" if len(fields) != 1 else "")
         return f"{count}, {len(schema)} expected"
     for column, field in zip(schema, fields, strict=True):
-        # Spark takes an empty field, or what nullValue says, as NULL in a column of any type.
+        # Spark reads an empty field, or the value of nullValue, as NULL in a column of any type.
         if field in ("", options.get("nullvalue", "")):
             continue
         if not _text_fits(field, column.type, options):
@@ -122,7 +122,7 @@ def _decimal_fits(text: str, type_: DecimalType) -> bool:
         value = decimal.Decimal(text.replace(",", ""))
     except decimal.InvalidOperation:
         return False
-    # Spark rounds what is too fine, and refuses what is too large.
+    # Spark rounds a value that is too fine, and refuses one that is too large.
     return (value.is_finite() and value.adjusted() < type_.precision - type_.scale) or value == 0
 
 
@@ -152,7 +152,7 @@ def _time_fits(text: str, name: str, options: Mapping[str, str]) -> bool:
 
 
 def _matches_java(text: str, pattern: str) -> bool:
-    """Check a date pattern; one that Python does not know passes."""
+    """Return whether a text matches a date pattern; True for patterns that Python does not support."""
     translated = ""
     for part in re.finditer(r"'(?P<quoted>[^']*)'|(?P<letters>([A-Za-z])\3*)|[^A-Za-z']+", pattern):
         letters, quoted = part["letters"], part["quoted"]
@@ -180,7 +180,7 @@ def _json(record: str, schema: Schema, options: Mapping[str, str]) -> str | None
         value, end = json.JSONDecoder(strict=False).raw_decode(text)
     except json.JSONDecodeError as error:
         if text[error.pos : error.pos + 1] == "'":
-            return None  # Spark takes single quotes, so this is not what it stumbled over
+            return None  # Spark accepts single quotes: they are not the reason
         return f"not JSON: {error.msg} at {_position(record, error.pos + start)}"
     if isinstance(value, list) and value and all(isinstance(v, dict) for v in value):
         reasons = iter([r for v in value for r in _misfits(v, schema.struct, "", options)])
@@ -200,7 +200,7 @@ def _position(record: str, at: int) -> str:
 
 
 def _misfits(value: Any, type_: DataType, path: str, options: Mapping[str, str]) -> Iterator[str]:
-    """Give a reason for every value that does not fit, outermost first."""
+    """Yield a reason for every value that does not fit, outermost first."""
     if value is None:
         return
     if isinstance(type_, StructType) and isinstance(value, dict):

@@ -1,15 +1,15 @@
-"""Dead letters offered again to the sources that they came from, each once.
+"""Replay of dead letters: offer their records again to the sources they came from, each once.
 
-What is done about a letter is noted beside it, on disk, in this order:
+The replay of a letter is recorded beside it, on disk, in this order:
 
-1. the record is made ready: a file that waits, under a name that is not read;
-2. the letter is noted as begun;
-3. the record is offered, in one step: the file gets its name;
-4. the letter is noted as done.
+1. the record is prepared: as a draft file, under a name that the source skips;
+2. the letter is recorded as begun;
+3. the record is offered, in one step: the file is renamed;
+4. the letter is recorded as done.
 
-Whoever asks for a letter that is begun sees by the waiting file how far it came. If the file waits, nothing
-was offered, and all is done over; if it does not, all is done but the note. So a crash neither loses nor
-doubles a record. Of a message to a broker nobody can say that: it is not sent again unless that is forced.
+For a letter that is begun, the draft shows how far its replay came. If it exists, nothing was offered, and
+the replay starts again; if it is gone, only the last step is missing. So a crash neither loses nor
+doubles a record. A message to a broker has no draft: it is not sent again unless that is forced.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from headwater.plan.port import Replayed
 from headwater.plan.spec import UnitSpec
 
 MOST = 1000
-"""Letters that one request may be about."""
+"""Most letters in one request."""
 LONGEST = 4 * 2**20
-"""Characters of a record that is given."""
+"""Most characters of a corrected record."""
 
 _ID = re.compile(r"[0-9a-f]{16}")
 _REPLACED = "\ufffd"
@@ -46,15 +46,15 @@ _REPLACED = "\ufffd"
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayRequest:
-    """A letter that is to be replayed; ``record``: the corrected one, None: as it is."""
+    """A request to replay a letter; ``record``: the corrected record, None: the stored one."""
 
     id: str
     record: str | None = None
 
 
 def read_wanted(data: object, *, where: str) -> tuple[ReplayRequest, ...]:
-    """Read what is to be replayed from a request; raise DeploymentError where it is not well-formed."""
-    hint = 'send [{"id": "0123456789abcdef", "record": "..."}, ...], without a record for one as it is'
+    """Parse the letters to replay from a request; raise DeploymentError where it is not well-formed."""
+    hint = 'send [{"id": "0123456789abcdef", "record": "..."}, ...]; leave "record" out to replay the stored one'
 
     def wrong(what: str) -> DeploymentError:
         return DeploymentError(what, where=where, hint=hint)
@@ -78,11 +78,11 @@ def read_wanted(data: object, *, where: str) -> tuple[ReplayRequest, ...]:
 
 
 Find = Callable[[str, str | None], tuple[Source, str]]
-"""Gives the source of a name, and the location that it is read at; raises DeploymentError where it is not."""
+"""Returns the source of a name, and the location where it is read; raises DeploymentError where it is not read."""
 
 
 def sources_of(units: Iterable[UnitSpec], layout: Layout) -> Find:
-    """Find sources among those that some units read."""
+    """Return a function that finds a source among those that the units read."""
     here = list(units)
 
     def find(name: str, location: str | None) -> tuple[Source, str]:
@@ -96,14 +96,19 @@ def sources_of(units: Iterable[UnitSpec], layout: Layout) -> Find:
                 finished = spec.id
         at = f" at {location}" if location else ""
         if finished:
-            raise DeploymentError(f"unit {finished} has used up its input and takes no more")
-        raise DeploymentError(f"source '{name}'{at} is not read here any more")
+            raise DeploymentError(
+                f"unit {finished} has read its input to the end and takes no more",
+                hint="apply a plan that reads it again",
+            )
+        raise DeploymentError(
+            f"source '{name}'{at} is not read here any more", hint="add the record to its input yourself"
+        )
 
     return find
 
 
 class Offer(Protocol):
-    """A record on its way to a source. ``draft``: the file that waits where it is made ready on disk."""
+    """The replay of one record to a source. ``draft``: its prepared file, None for a source without files."""
 
     @property
     def target(self) -> str: ...
@@ -112,13 +117,13 @@ class Offer(Protocol):
     def draft(self) -> str | None: ...
 
     def make_ready(self) -> None:
-        """Do all that can fail."""
+        """Do all work that can fail."""
 
     def offer(self) -> None:
-        """Let the source have it, in one step."""
+        """Pass the record to the source, in one step."""
 
     def leave(self) -> None:
-        """Give up what was held for it."""
+        """Release connections."""
 
 
 def _offer(source: Source, location: str, letter: DeadLetter, record: str, mark: str) -> Offer:
@@ -133,14 +138,14 @@ def _offer(source: Source, location: str, letter: DeadLetter, record: str, mark:
     raise DeploymentError(f"a source of kind {source.kind} takes no records back")
 
 
-# ---------------------------------------------------------------- notes
+# ---------------------------------------------------------------- records of replays
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Note:
-    """What is known of a letter's replays. ``record``: a hash of the last one's record; ``times``: how many.
+    """A letter's replays. ``record``: a hash of the last one's record; ``times``: their number.
 
-    ``done``: whether the last one is known to have been offered; ``draft``: the file that waits until then.
+    ``done``: whether the last one was surely offered; ``draft``: its prepared file until then.
     """
 
     at: str
@@ -157,7 +162,7 @@ def _read(file: Path) -> _Note | None:
         return None if data is None else _Note(**data)
     except TypeError as error:
         raise DeploymentError(
-            "what was replayed of it is not readable", where=str(file), hint="restore or delete that file"
+            "the record of its replays is not readable", where=str(file), hint="restore or delete that file"
         ) from error
 
 
@@ -173,9 +178,9 @@ def _digest(record: str) -> str:
 
 
 def replay(directory: Path, wanted: Sequence[ReplayRequest], find: Find, *, force: bool = False) -> list[Replayed]:
-    """Offer the records of letters below ``directory`` again, and say of each what came of it.
+    """Offer the records of letters below ``directory`` again, and return each one's result.
 
-    ``force`` also replays what does not fit its schema, or was replayed before.
+    ``force`` also replays records that do not fit their schema, or were replayed before.
     """
     if not directory.is_dir():
         return [Replayed(id=one.id, outcome="unknown") for one in wanted]
@@ -202,7 +207,7 @@ def replay(directory: Path, wanted: Sequence[ReplayRequest], find: Find, *, forc
 
 @contextlib.contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Let one replay at a time go on, whoever asks for it."""
+    """Hold the lock that lets one replay run at a time."""
     with open(directory / ".replaying", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -255,32 +260,32 @@ def _told(letter: DeadLetter, note: _Note) -> Replayed:
 
 
 def _was_offered(begun: _Note, *, force: bool) -> bool:
-    """Tell whether a replay that was cut off came to offer its record."""
+    """Return whether an interrupted replay has offered its record."""
     if begun.draft is not None:
-        # A source may remove its files when it has read them: the draft alone tells.
+        # A source may remove files that it has read: only the draft shows it.
         return not os.path.lexists(begun.draft)
     if force:
         return True
     raise DeploymentError(
-        f"it was being sent to {begun.target} at {begun.at}, that was cut off, and nobody knows if it came",
-        hint="see whether its row is there; force it to send it again",
+        f"its replay to {begun.target} at {begun.at} was interrupted: it is unknown whether the record arrived",
+        hint="check whether its row is there; force the replay to send it again",
     )
 
 
 def _check(letter: DeadLetter, source: Source, record: str, *, given: bool, force: bool) -> None:
-    """Raise why a record would not be taken; ``given``: it is not as it was."""
+    """Raise DeploymentError where the source would refuse a record; ``given``: the caller corrected it."""
     if letter.data.get("truncated") and not given:
-        raise DeploymentError("only its beginning was kept", hint="give the whole record")
+        raise DeploymentError("only its beginning was stored", hint="give the whole record")
     if force:
         return
     if _REPLACED in record and not given:
-        raise DeploymentError("it was not UTF-8 text, and its bytes were not kept", hint="give the record")
+        raise DeploymentError("it was not UTF-8 text, and its bytes were not stored", hint="give the record")
     format_ = source.format if isinstance(source, FileSource) else "json"
     options = dict(source.options) if isinstance(source, FileSource) else {}
     schema = source.schema().text
     reason = misfit(record, format=format_, schema=schema, options=options)
     if reason is None and not given:
-        # Spark did not take it, if for a reason that nobody found: by the same schema it will not now.
+        # Spark refused it for an unknown reason: by the same schema it refuses it again.
         unexplained = explain(record, format=format_, schema=schema, options=options)
         reason = unexplained if letter.data.get("reason") == unexplained else None
     if reason is not None:

@@ -2,8 +2,8 @@
 
 Streaming: the offset is ``{"row": n, "t0": ms}``. With ``rows_per_second`` above 0, row ``n`` is due
 ``n / rows_per_second`` seconds after ``t0``, the instant of the query's very first start, which the offset
-carries: after a restart the query goes on at its row, and what fell due meanwhile is a backlog, as with real
-sensors. With 0 every batch takes as much as ``max_rows_per_batch`` admits. ``rows`` ends the stream.
+carries: after a restart the query continues at its row, and the rows due meanwhile are a backlog, as with real
+sensors. With 0 every batch takes as many rows as ``max_rows_per_batch`` admits. ``rows`` ends the stream.
 Batch: the same rows, ``rows`` required.
 """
 
@@ -41,7 +41,7 @@ _Offset = dict[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class SensorOptions:
-    """The source's options: what is read (model, location, rows) and how fast."""
+    """The source's options: model, location, rows, and their rate."""
 
     model: SensorModel
     location: str
@@ -55,7 +55,7 @@ _OPTIONS = ("location", *_MODEL_OPTIONS, "rows", "rows_per_second", "max_rows_pe
 
 
 def parse_options(given: Mapping[str, str]) -> SensorOptions:
-    """Build the options from Spark's strings; unknown names, missing or impossible values raise."""
+    """Parse the options from Spark's strings; raise on unknown names, missing or impossible values."""
     options = {name.lower(): value for name, value in given.items()}
     unknown = sorted(set(options) - set(_OPTIONS))
     if unknown:
@@ -104,7 +104,7 @@ def _wrong(what: str, *, hint: str) -> HeadwaterError:
 
 
 class SensorDataSource(DataSource):
-    """Serve the readings of one location, as a stream or as a batch."""
+    """Read the sensors of one location, as a stream or as a batch."""
 
     @classmethod
     def name(cls) -> str:
@@ -141,7 +141,7 @@ class SensorReader(DataSourceReader):
         self.options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Cut the rows into tasks."""
+        """Split the rows into tasks."""
         return _ranges(0, self.options.rows or 0)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -156,8 +156,8 @@ class SensorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SensorOptions, *, clock: Callable[[], float] = time.time) -> None:
         self.options = options
         self._clock = clock
-        self._frozen_at: int | None = None  # AvailableNow: the instant (ms) behind which nothing is new
-        self._frozen_row: int | None = None  # and the row, where no clock says it
+        self._frozen_at: int | None = None  # AvailableNow: the instant (ms) that ends the input
+        self._frozen_row: int | None = None  # and the row, for a stream without pace
         self._seen: _Offset | None = None
 
     def initialOffset(self) -> _Offset:
@@ -169,7 +169,7 @@ class SensorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self.options.max_rows_per_batch)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Freeze what is available; a stream without pace and end then gives one batch more."""
+        """Fix the end of the input; a stream without pace and end then gives one batch more."""
         self._frozen_at = self._now_ms()
 
     def latestOffset(self, start: _Offset, limit: ReadLimit) -> _Offset:
@@ -190,14 +190,14 @@ class SensorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def reportLatestOffset(self) -> _Offset | None:
-        """Return the newest offset due by now, so that Spark can tell the backlog."""
+        """Return the newest offset due by now, so that Spark can report the lag."""
         if self._seen is None:
             return None
         available = self._available(self._seen)
         return None if available is None else {"row": max(available, self._seen["row"]), "t0": self._seen["t0"]}
 
     def partitions(self, start: _Offset, end: _Offset) -> list[InputPartition]:
-        """Cut the rows of one batch into tasks."""
+        """Split the rows of one batch into tasks."""
         return _ranges(start["row"], end["row"])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

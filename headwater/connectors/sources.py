@@ -1,4 +1,4 @@
-"""Sources as DataFrames, streaming and batch, with malformed records told apart."""
+"""Sources as DataFrames, streaming and batch, with malformed records marked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STREAM_ONLY = {
 
 
 def can_be_malformed(source: Source) -> bool:
-    """Tell whether records of the source are text that may not fit its schema."""
+    """Return whether records of the source are text that may not fit its schema."""
     return isinstance(source, MqttSource) or (isinstance(source, FileSource) and source.format != "parquet")
 
 
@@ -36,8 +36,8 @@ def source_frame(
 ) -> DataFrame:
     """Read a source at a location: a stream of that name, or in one batch when ``name`` is None.
 
-    Where records can be malformed, ``__corrupt`` holds the text of those that are and ``__origin``
-    where they stood.
+    Where records can be malformed, ``__corrupt`` holds the text of malformed ones and ``__origin``
+    their file or topic.
     """
     match source:
         case FileSource():
@@ -56,15 +56,15 @@ def source_frame(
 
 
 def well_formed(frame: DataFrame, schema: Schema) -> DataFrame:
-    """Keep the records that fit, whichever of their columns are used later."""
+    """Keep the well-formed records, whichever columns are used later."""
     return frame.where(f"`{CORRUPT}` IS NULL AND {every_field_parsed(schema)}").drop(CORRUPT, ORIGIN)
 
 
 def every_field_parsed(schema: Schema) -> str:
-    """Give a condition that always holds and makes Spark parse all fields of a record.
+    """Return a condition that always holds and makes Spark parse all fields of a record.
 
     Spark parses only columns that the query uses, so a malformed unused one would go unnoticed,
-    or not, depending on the cuts. What stands after OR is never evaluated, but names them all.
+    or not, depending on the cuts. The part after OR is never evaluated, but names all columns.
     """
     used = " OR ".join(f"to_json(struct(`{n}`)) IS NULL" for n in schema.names)
     return f"(spark_partition_id() >= 0 OR {used})"
@@ -75,7 +75,7 @@ DEAD_LETTER = ("operator", "format", "schema", "record", "source", "location")
 
 
 def dead_letter_columns(source: Source, location: str) -> list[str]:
-    """Give the projection, as SQL, that makes a dead letter of a malformed record."""
+    """Return the SQL projection that turns a malformed record into a dead letter."""
     schema = source.schema().text.replace("\\", "\\\\").replace("'", "\\'")
     format_ = source.format if isinstance(source, FileSource) else "json"
     values = (f"'{source.id}'", f"'{format_}'", f"'{schema}'", f"`{CORRUPT}`", f"`{ORIGIN}`", f"'{location}'")
@@ -88,7 +88,7 @@ def _files(spark: SparkSession, source: FileSource, location: str, name: str | N
     schema = source.schema().text
     if name is not None:
         _make_directory(path)
-        # Spark would leave out files a week older than the newest without a word.
+        # Without this, Spark silently skips files a week older than the newest.
         reader = reader.option("maxFileAge", "36500d")
     if can_be_malformed(source):
         schema = f"{schema}, `{CORRUPT}` string"
@@ -103,7 +103,7 @@ def _files(spark: SparkSession, source: FileSource, location: str, name: str | N
 
 
 def _make_directory(path: str) -> None:
-    """Make a local input directory that is not there yet: files may come later."""
+    """Create a missing local input directory: files may come later."""
     if "://" not in path and not any(c in path for c in "*?[{"):
         Path(path).mkdir(parents=True, exist_ok=True)
 

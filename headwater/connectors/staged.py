@@ -1,4 +1,4 @@
-"""Rows that wait in a scratch directory until their batch is committed: for outlets that are no files."""
+"""Rows staged in a scratch directory until their batch is committed: for sink writers without files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headwater.disk.durable import sweep
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_STALE = 3600.0  # seconds after which nobody will come for a segment
+_STALE = 3600.0  # seconds after which a leftover segment is deleted
 
 
 class StagedSinkWriter:
@@ -27,17 +27,17 @@ class StagedSinkWriter:
         """Start a segment in the scratch directory."""
         return SegmentWriter(self._scratch, fsync=False)
 
-    def batches(self, pieces: Sequence[Segment]) -> list[pa.RecordBatch]:
-        """Read back what the tasks have left."""
-        return [b for p in pieces for b in read_segment(self._scratch / str(p.file), p)]
+    def batches(self, segments: Sequence[Segment]) -> list[pa.RecordBatch]:
+        """Read back the rows that the tasks have written."""
+        return [b for p in segments for b in read_segment(self._scratch / str(p.file), p)]
 
-    def abort(self, pieces: Sequence[Segment]) -> None:
+    def abort(self, segments: Sequence[Segment]) -> None:
         """Delete the segments."""
-        for piece in pieces:
-            if piece.file:
-                (self._scratch / piece.file).unlink(missing_ok=True)
+        for segment in segments:
+            if segment.file:
+                (self._scratch / segment.file).unlink(missing_ok=True)
 
     def recover(self) -> None:
-        """Delete what killed processes left: a batch that is done again writes its segments anew."""
+        """Delete leftovers of killed processes: a repeated batch writes new segments."""
         with contextlib.suppress(FileNotFoundError):
             sweep(self._scratch, time.time() - _STALE)

@@ -1,8 +1,8 @@
-"""Outlets: the places one unit's rows go to, each committed exactly once by (epoch, batch).
+"""Sink writers: the outputs of one unit, each committed exactly once by (epoch, batch).
 
-A task opens an outlet, writes batches and gets a *piece*, the record of what it left in
-staging. The driver side then commits all pieces of a batch. Committing twice changes nothing,
-so when a crash falls between two outlets' commits, the replayed batch heals the gap.
+A task opens a sink writer, writes batches and gets a *segment*, which describes its file in
+staging. The driver then commits all segments of a batch. Committing twice changes nothing,
+so after a crash between two sink writers' commits, the replayed batch completes the rest.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ if TYPE_CHECKING:
 
 
 DEAD_LETTERS = "deadletters"
-"""The kind of outlet that takes what did not fit a source's schema."""
+"""The kind of sink writer for records that do not fit a source's schema."""
 
 
 class SinkWriterTask(Protocol):
-    """Take one task's rows for one outlet."""
+    """Write one task's rows to one sink writer's staging."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take a batch."""
+        """Write a batch."""
 
     def close(self) -> Segment | None:
-        """Finish; return the piece to commit, None when there was nothing."""
+        """Finish; return the segment to commit, None when there were no rows."""
 
     def abandon(self) -> None:
-        """Remove what was written."""
+        """Remove the task's files."""
 
 
 class SinkWriter(Protocol):
-    """Store one kind of output."""
+    """Commit a unit's batches to one output."""
 
     def open(self) -> SinkWriterTask:
         """Start writing in a task."""
 
-    def commit(self, pieces: Sequence[Segment], batch: int) -> None:
-        """Make a batch count; a batch that counts already is left as it is."""
+    def commit(self, segments: Sequence[Segment], batch: int) -> None:
+        """Commit a batch; one that is committed already is left as it is."""
 
-    def abort(self, pieces: Sequence[Segment]) -> None:
-        """Remove the pieces of a failed batch."""
+    def abort(self, segments: Sequence[Segment]) -> None:
+        """Remove the segments of a failed batch."""
 
     def recover(self) -> None:
-        """Finish what a crash left half done."""
+        """Finish a commit that a crash interrupted."""
 
 
 def open_sink_writer(spec: Mapping[str, Any], epoch: int) -> SinkWriter:
-    """Make the outlet a config entry describes."""
+    """Build the sink writer that a config entry describes."""
     from headwater.connectors.filewriter import FileSinkWriter
 
     kind = spec.get("kind")
@@ -76,19 +76,19 @@ def open_sink_writer(spec: Mapping[str, Any], epoch: int) -> SinkWriter:
 
         return KafkaSinkWriter(spec, epoch)
     raise ChannelError(
-        f"unknown outlet kind {kind!r}",
+        f"unknown kind of sink writer {kind!r}",
         where="sink config",
         hint="use filelog, kafkalog, files, deadletters, kafka or callback",
     )
 
 
 class ChannelWriter:
-    """Write to a channel: what describes its log (``channels.open``), and how far event time is.
+    """Write to a channel: rows to its log (described as in ``channels.open``), with the event-time frontier.
 
-    Either ``event_time`` names the column whose newest value, less ``delay`` seconds, tells it
-    (right for a unit that keeps nothing back and reads one writer), or ``offsets`` is the
-    directory of the query's offset log: the watermark that Spark planned the batch with. ``ingested``: when
-    the oldest and the newest row came that led to the batch, where that is known.
+    Either ``event_time`` names the column whose newest value, less ``delay`` seconds, is the frontier
+    (right for a unit that holds no rows back and reads one writer), or ``offsets`` is the
+    directory of the query's offset log: the frontier is the watermark that Spark planned the batch with.
+    ``ingested``: ingest times of the oldest and the newest row that led to the batch, where known.
     """
 
     def __init__(self, spec: Mapping[str, Any], epoch: int) -> None:
@@ -102,18 +102,18 @@ class ChannelWriter:
         """Start a segment."""
         return _LogTask(self.log)
 
-    def commit(self, pieces: Sequence[Segment], batch: int) -> None:
+    def commit(self, segments: Sequence[Segment], batch: int) -> None:
         """Publish the batch. Rows after it are newer than the frontier: hence one millisecond less."""
-        timed = [p if p.frontier is None else replace(p, frontier=p.frontier - self._delay - 1000) for p in pieces]
+        timed = [p if p.frontier is None else replace(p, frontier=p.frontier - self._delay - 1000) for p in segments]
         if self._offsets is not None:
             watermark = planned_watermark(Path(self._offsets), batch)
             if watermark is not None:
                 timed.append(Segment(file=None, rows=0, bytes=0, crc32=0, frontier=watermark - 1000))
         self.log.commit(self._epoch, batch, timed, ingested=self._ingested)
 
-    def abort(self, pieces: Sequence[Segment]) -> None:
+    def abort(self, segments: Sequence[Segment]) -> None:
         """Delete the segments."""
-        self.log.discard(pieces)
+        self.log.discard(segments)
 
     def recover(self) -> None:
         """Do nothing: the next commit rolls forward."""
@@ -158,14 +158,14 @@ class CallbackSinkWriter(StagedSinkWriter):
         self._function: str = spec["function"]
         self._operator: str = spec.get("operator", "callback")
 
-    def commit(self, pieces: Sequence[Segment], batch: int) -> None:
+    def commit(self, segments: Sequence[Segment], batch: int) -> None:
         """Call the function with the whole batch."""
         import base64
 
         import cloudpickle
         import pyarrow as pa
 
-        files = [p for p in pieces if p.file]
+        files = [p for p in segments if p.file]
         if not files:
             return
         try:
@@ -175,6 +175,6 @@ class CallbackSinkWriter(StagedSinkWriter):
             raise UserCodeError(
                 f"the sink function raised {type(error).__name__}: {error}",
                 where=f"operator {self._operator!r}, batch {batch}",
-                hint="fix the function and restart: the batch is given to it again with the same id",
+                hint="fix the function and restart the unit: it is called with the batch again, with the same id",
             ) from error
         self.abort(files)

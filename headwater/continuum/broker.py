@@ -1,4 +1,4 @@
-"""What a continuum file says of a zone's Kafka broker, and of the kind of the zone's channels."""
+"""The ``broker:`` and ``channels:`` of a zone in a continuum file: a Kafka broker, and the kind of channels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SETTING = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)+")
 _KEYS = ("servers", "user_env", "password_env", "replication")
 _HINT = "write broker: host:9092, or broker: {servers: host:9092, user_env: NAME, password_env: NAME}"
-# What belongs elsewhere: secrets into the environment, the rest to Headwater.
+# Settings that are refused here: secrets belong into the environment, the others are Headwater's.
 _ELSEWHERE: Mapping[str, str] = {
     "bootstrap.servers": "write servers: host:9092",
     "sasl.username": "write user_env: with the name of an environment variable",
@@ -32,9 +32,9 @@ _ELSEWHERE: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Broker:
-    """A zone's Kafka: its addresses, librdkafka's settings, where user and password are found.
+    """A zone's Kafka: its addresses, librdkafka's settings, and the environment variables of user and password.
 
-    ``replication`` is that of the topics that are made; None leaves it to the broker.
+    ``replication`` is that of created topics; None leaves it to the broker.
     """
 
     servers: str
@@ -55,7 +55,7 @@ class Broker:
 
 
 def broker_of(node: YamlNode | None, *, of: str, problems: Problems) -> Broker | None:
-    """Read ``broker:`` of a zone; what is wrong is noted."""
+    """Read ``broker:`` of a zone; errors are added to ``problems``."""
     if node is None or (isinstance(node, Leaf) and node.value is None):
         return None
     if isinstance(node, Leaf):
@@ -114,7 +114,7 @@ def check_reach(
     wanted: Mapping[str, tuple[ChannelKind | None, str]],
     problems: Problems,
 ) -> None:
-    """Note the zones that want Kafka where neither they nor a zone above has a broker."""
+    """Report the zones that want Kafka where neither they nor a zone above has a broker."""
     for zone, (kind, where) in wanted.items():
         if kind == "kafka" and not any(broker for _, broker in chain(zone)):
             problems.add(
@@ -145,7 +145,7 @@ def _variable(node: YamlNode, name: str, of: str, problems: Problems) -> str | N
     if isinstance(node, Leaf) and isinstance(node.value, str) and _VARIABLE.fullmatch(node.value):
         return node.value
     problems.add(
-        # What stands there may be the password itself: it is not shown.
+        # The value may be the password itself: it is not shown.
         f"{name} of the broker of {of} is not the name of an environment variable",
         where=node.where,
         hint=f"write {name}: KAFKA_PASSWORD, and set that variable where the zone's units run",

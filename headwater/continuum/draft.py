@@ -1,6 +1,6 @@
-"""Check what a continuum file declares, and say all that is wrong with it at once.
+"""Check the declarations of a continuum file, and report all errors at once.
 
-The result is a draft: plain names and numbers that `continuum.py` turns into
+The result is a draft: plain names and numbers that `model.py` turns into
 the model. Checks of one value come first, then those of the whole tree.
 """
 
@@ -19,20 +19,20 @@ from headwater.core.requirement import ATTRIBUTE, Capabilities, capability
 MAX_LAYERS = 64
 DEFAULT_NAME = "continuum"
 
-# Names become names of files: no separators, nothing hidden, nothing that reads as an option.
+# Names become names of files: no separators, no hidden files, no names that look like options.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _NAME_HINT = "use 1 to 100 of A-Z a-z 0-9 _ . - and do not begin with . or -"
 _PLACE = r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5}"
 _AT = re.compile(rf"(?:grpc\+tls://)?{_PLACE}")
 _HOST_AT = re.compile(rf"{_AT.pattern}|local")
 _SPARK = re.compile(rf"sc://{_PLACE}(?:/[^\s]*)?|spark://{_PLACE}(?:,{_PLACE})*|local")
-# YAML 1.2 reads these as text, people do not.
+# YAML 1.2 reads these as text, but people read them as truths.
 _TRUTHS = {"yes": True, "no": False}
 
 
 @dataclass
 class HostDraft:
-    """A host as declared."""
+    """A declared host."""
 
     where: str
     capabilities: Capabilities = field(default_factory=Capabilities)
@@ -42,13 +42,13 @@ class HostDraft:
 
 @dataclass
 class ZoneDraft:
-    """A zone as declared."""
+    """A declared zone."""
 
     name: str
     where: str
     layer: Leaf | None = None
     parent: Leaf | None = None
-    # A parent that cannot be read is not the same as none: such a zone is no root.
+    # An unreadable parent differs from none: such a zone is no root.
     has_parent: bool = False
     locations: list[Leaf] = field(default_factory=list)
     hosts: dict[str, HostDraft] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class ZoneDraft:
 
 @dataclass
 class ContinuumDraft:
-    """A continuum as declared, its zones in written order."""
+    """A declared continuum, its zones in written order."""
 
     name: str = DEFAULT_NAME
     layers: list[str] = field(default_factory=list)
@@ -158,7 +158,7 @@ class _Declarations:
         of = f"zone {name}"
         if not isinstance(node, Fields):
             self._problems.add(f"{of} must be a mapping, not {node}", where=node.where, hint="write {layer: ...}")
-            # Nothing is known of it: neither a root nor a child of anything.
+            # Its place in the tree is unknown: neither root nor child.
             zone.has_parent = True
             return zone
         known = ("layer", "parent", "locations", "link", "hosts", "broker", "channels", "at", "spark")
@@ -244,7 +244,7 @@ class _Declarations:
             if (text := self._quantity(fields.get("bandwidth"), "bandwidth", of, "10Mbit/s")) is not None:
                 zone.bandwidth = parse_bandwidth(text)
                 if zone.bandwidth == 0:
-                    raise QuantityError("a bandwidth of 0 lets nothing through", hint="leave it out for unlimited")
+                    raise QuantityError("a bandwidth of 0 carries no data", hint="leave it out for unlimited")
         except QuantityError as error:
             self._problems.add(f"{of}: {error.what}", where=fields["bandwidth"].where, hint=error.hint)
         try:
@@ -260,7 +260,7 @@ class _Declarations:
             return node.value
         if what == "latency" and isinstance(node, Leaf) and node.value == 0 and node.value is not False:
             return None
-        # A number alone would have to be taken on faith: bits or bytes, s or ms?
+        # A number without a unit is ambiguous: bits or bytes, s or ms.
         self._problems.add(f"{of}: {what} {node} has no unit", where=node.where, hint=f"write {what}: {example}")
         return None
 
@@ -341,9 +341,9 @@ class _Declarations:
         for name in own:
             if name in zones:
                 self._problems.add(
-                    f"host {name} of zone {zone.name} has an agent of its own, and the name of a zone",
+                    f"host {name} of zone {zone.name} has an agent of its own, but also the name of a zone",
                     where=zone.hosts[name].where,
-                    hint="rename the host: agents are told apart by these names",
+                    hint="rename the host: these names identify agents",
                 )
 
     def _capability(self, values: dict[str, object], key: Leaf, node: YamlNode, *, of: str) -> None:
@@ -352,7 +352,7 @@ class _Declarations:
             self._problems.add(
                 f"{key} of {of} is not an attribute name",
                 where=key.where,
-                hint="begin with a letter, go on with A-Z a-z 0-9 _ . -",
+                hint="begin with a letter, continue with A-Z a-z 0-9 _ . -",
             )
             return
         value: object = node
@@ -364,7 +364,7 @@ class _Declarations:
             self._problems.add(
                 f"{name} of {of} cannot be {node}",
                 where=node.where,
-                hint="write a truth, a number, a size or a text; leave out what the host does not have",
+                hint="write true or false, a number, a size or a text; leave out missing capabilities",
             )
 
     def _entries(self, node: YamlNode | None, what: str, example: str) -> Iterator[tuple[Leaf, YamlNode]]:
@@ -387,7 +387,7 @@ class _Declarations:
         return fields
 
     def _name(self, node: YamlNode, what: str) -> str | None:
-        """Return a name, noted as a problem when it is no good; None if it is not even text."""
+        """Return a name, reported as a problem when it is invalid; None if it is not text."""
         if not isinstance(node, Leaf) or not isinstance(node.value, str):
             quotable = isinstance(node, Leaf) and node.value is not None
             hint = f'write it in quotes: "{node.text[:60]}"' if quotable and isinstance(node, Leaf) else "write a name"
@@ -457,7 +457,7 @@ class _ZoneTree:
             cycle[6:-5] = ["..."]
         parent = self._zones[cycle[0]].parent
         self._problems.add(
-            f"the parents go round in a circle: {' -> '.join(cycle)}",
+            f"the parents form a cycle: {' -> '.join(cycle)}",
             where=self._zones[cycle[0]].where if parent is None else parent.where,
             hint="one of these zones needs a parent nearer to the root, or none",
         )
@@ -488,7 +488,7 @@ class _ZoneTree:
                 )
 
     def _chain(self, zone: ZoneDraft) -> list[ZoneDraft]:
-        """Return the zone and those above it, no more than a sound tree has."""
+        """Return the zone and those above it, at most as many as a valid tree has."""
         chain: list[ZoneDraft] = []
         at: ZoneDraft | None = zone
         while at is not None and len(chain) < MAX_LAYERS:
@@ -500,8 +500,8 @@ class _ZoneTree:
         """Check that the zones listing a location lie on one path to the root.
 
         Then each layer covers the location at most once, and its data can go
-        from every covering zone to the next. One zone per layer alone would
-        not do: where a layer is skipped, the zones could be on two branches.
+        from every covering zone to the next. One zone per layer is not
+        enough: where a layer is skipped, the zones could be on two branches.
         """
         lowest: dict[str, ZoneDraft] = {}
         for zone in self._zones.values():
@@ -533,7 +533,7 @@ class _ZoneTree:
                     hint=f"zone {other.name} lists it as well, {_line(other.where)}; keep one of them",
                 )
                 return
-        # With a part of the tree unreadable, the two may well be on one path.
+        # Where a part of the tree is unreadable, the two may be on one path.
         if self._whole:
             self._problems.add(
                 f"location {leaf.value} is listed by zones {other.name} and {zone.name}, "

@@ -26,7 +26,7 @@ from headwater.core.requirement import Capabilities, Requirement
 
 @dataclass(frozen=True)
 class Layer:
-    """A step from where data is born (index 0) to the centre."""
+    """A level between the places where data arises (index 0) and the centre."""
 
     name: str
     index: int
@@ -40,8 +40,8 @@ LOCAL = "local"
 class Host:
     """A machine of a zone. Its name is unique in the continuum.
 
-    ``at``: where its own agent listens, ``local`` for one that is started on this machine; None: it has none.
-    ``spark``: its agent's Spark, as a zone's.
+    ``at``: the address of its own agent, ``local`` for one started on this machine; None: it has no agent.
+    ``spark``: its agent's Spark, as for a zone.
     """
 
     name: str
@@ -53,9 +53,9 @@ class Host:
 
 @dataclass(frozen=True)
 class Node:
-    """Where one agent runs units on one Spark: a host with an address, or a whole zone whose hosts have none.
+    """One agent with one Spark: on a host with an address, or for a whole zone whose hosts have none.
 
-    ``at``: where the agent listens; None: on this machine.
+    ``at``: the agent's address; None: on this machine.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Node:
 
     @property
     def host(self) -> Host:
-        """The host that stands for the node in figures: the strongest one."""
+        """The strongest host, which represents the node in figures."""
         return strongest(self.hosts)
 
 
@@ -83,7 +83,7 @@ def strongest(hosts: Iterable[Host]) -> Host:
 
 @dataclass(frozen=True)
 class Link:
-    """The way from a zone to its parent: bits per second (None: unlimited) and seconds."""
+    """The connection from a zone to its parent: bits per second (None: unlimited) and seconds."""
 
     lower: str
     upper: str
@@ -100,7 +100,7 @@ class Link:
 class Zone:
     """Well-connected hosts of one layer. `locations` are those listed, not those of its children.
 
-    `channels` is the kind that its units' channels are wanted to have; None: Kafka where a broker is near.
+    `channels` is the kind of its units' channels; None: Kafka where the zone or one above it has a broker.
     """
 
     name: str
@@ -109,7 +109,7 @@ class Zone:
     locations: tuple[str, ...] = ()
     link: Link | None = None
     at: str | None = None
-    """Where the zone's agent listens: ``host:port``, or ``grpc+tls://host:port``; None: on this machine."""
+    """The address of the zone's agent: ``host:port``, or ``grpc+tls://host:port``; None: on this machine."""
     spark: str | None = None
     """``sc://host:port`` of a Spark Connect server or ``spark://host:port`` of a master; None: started by
     the agent."""
@@ -133,8 +133,8 @@ class Zone:
 class Continuum:
     """Zones in a tree, in written order.
 
-    Build one with `from_yaml`, `from_text` or `from_data`, which check all
-    there is to check; the constructor trusts its arguments.
+    Build one with `from_yaml`, `from_text` or `from_data`, which check
+    everything; the constructor trusts its arguments.
     """
 
     name: str
@@ -179,7 +179,7 @@ class Continuum:
 
     @classmethod
     def from_data(cls, data: object, *, source: str = "<data>") -> Continuum:
-        """Read what `to_data` gave; raise an ErrorList of ContinuumErrors, each at `source: path`."""
+        """Read the JSON form (`to_data`); raise an ErrorList of ContinuumErrors, each at `source: path`."""
         problems = Problems()
         return cls._from_tree(tree_of_data(data, source=source, problems=problems), problems)
 
@@ -200,7 +200,7 @@ class Continuum:
         )
 
     def to_data(self) -> dict[str, object]:
-        """Return the same continuum as JSON can hold it, in the form of the YAML file."""
+        """Return the JSON form, structured as the YAML file."""
         return {
             "name": self.name,
             "layers": [layer.name for layer in self.layers],
@@ -306,16 +306,11 @@ class Continuum:
         return tuple(zone.link for zone in self.path_up(lower, upper)[:-1] if zone.link is not None)
 
     def layer_index(self, layer: str) -> int:
-        """Return the position of the layer, 0 where data is born; raise if there is no such layer."""
+        """Return the index of the layer, 0 where data arises; raise if there is no such layer."""
         if (index := self._layers.get(layer)) is not None:
             return index
         hint = closest(layer, self._layers) or f"the layers are {_some(list(self._layers))}"
         raise ContinuumError(f"no layer {layer!r} in continuum {self.name}", hint=hint)
-
-    def zones_in(self, layer: str) -> tuple[Zone, ...]:
-        """Return the zones of the layer, in written order."""
-        self.layer_index(layer)
-        return tuple(zone for zone in self.zones if zone.layer == layer)
 
     def covering(self, layer: str, location: str) -> Zone | None:
         """Return the one zone of the layer that covers the location, None if none does."""
@@ -331,7 +326,7 @@ class Continuum:
 
     @cached_property
     def _covered(self) -> Mapping[str, tuple[str, ...]]:
-        """The locations of each zone that covers any: each location is carried up its path once."""
+        """The locations of each zone that covers any: each location is passed up its path once."""
         found: dict[str, list[str]] = {}
         for location, lowest in self._lowest.items():
             layers: set[str] = set()
@@ -341,12 +336,8 @@ class Continuum:
                 layers.add(zone.layer)
         return {name: tuple(covered) for name, covered in found.items()}
 
-    def eligible_hosts(self, zone: str, requirement: Requirement) -> tuple[Host, ...]:
-        """Return the hosts of the zone that satisfy the requirement."""
-        return tuple(host for host in self.zone(zone).hosts if requirement.holds(host.capabilities))
-
     def unmet(self, zone: str, requirement: Requirement) -> dict[str, tuple[str, ...]]:
-        """Return, for each host of the zone that is not eligible, the reasons why."""
+        """Return, for each host of the zone that does not satisfy the requirement, the reasons."""
         reasons = {host.name: requirement.unmet(host.capabilities) for host in self.zone(zone).hosts}
         return {name: unmet for name, unmet in reasons.items() if unmet}
 

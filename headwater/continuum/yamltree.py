@@ -1,9 +1,9 @@
-"""Read YAML text, or plain data, into a tree whose every node knows where it stands.
+"""Read YAML text, or plain data, into a tree whose every node has its position.
 
-A validator needs the line of any node. Nothing is constructed from a file but
-text, numbers, truths and null (the core schema of YAML 1.2), so no input can
-run code. The size of a file, its nesting and what its aliases expand to are
-bounded, and nothing here recurses over text from outside without a bound.
+A validator needs the line of any node. Only text, numbers, truths and null are
+constructed from a file (the core schema of YAML 1.2), so no input can run
+code. The size of a file, its nesting and its expanded aliases are
+bounded, and recursion over external text is bounded too.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _WORDS: Mapping[str, Atom] = {
 
 @dataclass(frozen=True)
 class Leaf:
-    """A single value. `text` is as written; `plain` tells that it stood without quotes."""
+    """A single value. `text` is as written; `plain` means that it was written without quotes."""
 
     value: Atom
     text: str
@@ -92,19 +92,19 @@ YamlNode = Leaf | Items | Fields
 
 
 class Problems:
-    """Collect what is wrong, to show all of it at once."""
+    """Collect errors, to report all of them at once."""
 
     def __init__(self) -> None:
         self.errors: list[ContinuumError] = []
 
     def add(self, what: str, *, where: str, hint: str | None = None) -> None:
-        """Note a problem; beyond MAX_PROBLEMS, raise those there are."""
+        """Add a problem; beyond MAX_PROBLEMS, raise all collected ones."""
         self.errors.append(ContinuumError(_printable(what), where=where, hint=hint and _printable(hint)))
         if len(self.errors) >= MAX_PROBLEMS:
             self.stop(f"more than {MAX_PROBLEMS - 1} problems", where=where, hint="correct those above first")
 
     def stop(self, what: str, *, where: str, hint: str | None = None) -> NoReturn:
-        """Note a problem that leaves nothing to go on with, and raise all there are."""
+        """Add a problem that ends the check, and raise all collected ones."""
         raise ErrorList([*self.errors, ContinuumError(_printable(what), where=where, hint=hint)])
 
     def raise_any(self) -> None:
@@ -119,7 +119,7 @@ def shown(text: str) -> str:
 
 
 def _printable(message: str) -> str:
-    # Messages hold names from outside: neither their length nor a terminal's escapes may get through.
+    # Messages contain external names: their length is bounded, and a terminal's escapes are quoted.
     text = message if len(message) <= 600 else message[:597] + "..."
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
@@ -141,7 +141,7 @@ def read_text(path: Path, problems: Problems) -> str:
 
 def tree_of_text(text: str, *, source: str, problems: Problems) -> YamlNode:
     """Read one YAML document; `where` of each node is `source:line`."""
-    # UTF-8 takes at least one byte a character: refuse before spending four on each.
+    # UTF-8 has at least one byte per character: refuse before decoding to four bytes each.
     _check_size(len(text), source=source, problems=problems)
     root: YamlNode | None = None
     try:
@@ -162,13 +162,13 @@ def tree_of_text(text: str, *, source: str, problems: Problems) -> YamlNode:
 
 
 def tree_of_data(data: object, *, source: str, problems: Problems) -> YamlNode:
-    """Read dicts, lists and values as JSON gives them; `where` is `source: path.to.node`."""
+    """Read dicts, lists and values as decoded from JSON; `where` is `source: path.to.node`."""
     budget = iter(range(MAX_NODES))
 
     def node(value: object, path: str, depth: int) -> YamlNode:
         where = f"{source}: {path}" if path else source
         if next(budget, None) is None or depth > MAX_DEPTH:
-            problems.stop("the data is too large or too deep", where=where, hint="is it a continuum?")
+            problems.stop("the data is too large or too deep", where=where, hint="give the data of a continuum")
         if isinstance(value, str):
             value = _joined(value, where, problems)
             return Leaf(value, value, False, where)
@@ -186,13 +186,13 @@ def tree_of_data(data: object, *, source: str, problems: Problems) -> YamlNode:
                 else:
                     problems.add(f"{key} cannot be a key", where=where, hint="use text")
             return Fields(tuple(entries), where)
-        problems.stop(f"a {type(value).__name__} is no data", where=where, hint="use what JSON can hold")
+        problems.stop(f"a {type(value).__name__} is no data", where=where, hint="use only types that JSON has")
 
     return node(data, "", 0)
 
 
 def _joined(text: str, where: str, problems: Problems) -> str:
-    """Join the surrogate pairs that JSON's escapes give; half a pair is no text and fits no file."""
+    """Join surrogate pairs from JSON's escapes; half a pair is invalid text."""
     if not any("\ud800" <= letter <= "\udfff" for letter in text):
         return text
     try:
@@ -205,7 +205,7 @@ def _joined(text: str, where: str, problems: Problems) -> str:
 def _check_size(size: int, *, source: str, problems: Problems) -> None:
     if size > MAX_BYTES:
         limit = MAX_BYTES // (1024 * 1024)
-        problems.stop(f"the file is larger than {limit} MiB", where=source, hint="is it a continuum file?")
+        problems.stop(f"the file is larger than {limit} MiB", where=source, hint="give a continuum file")
 
 
 class _Open:
@@ -218,7 +218,7 @@ class _Open:
 
 
 class _Tree:
-    """Build the tree from parser events with a stack of its own, so nesting cannot overflow Python's."""
+    """Build the tree from parser events with its own stack, so that nesting cannot overflow Python's."""
 
     def __init__(self, source: str, problems: Problems) -> None:
         self._source = source
@@ -287,7 +287,7 @@ class _Tree:
 
     def _too_large(self, where: str) -> NoReturn:
         self._problems.stop(
-            f"more than {MAX_NODES} values, aliases expanded", where=where, hint="is it a continuum file?"
+            f"more than {MAX_NODES} values, aliases expanded", where=where, hint="give a continuum file"
         )
 
     def _items(self, done: _Open) -> Items:
@@ -310,7 +310,7 @@ class _Tree:
                 )
             else:
                 if isinstance(node, Leaf) and node.plain and not node.text:
-                    # The parser puts a missing value where the next token begins.
+                    # The parser positions a missing value at the next token.
                     node = replace(node, where=key.where)
                 entries[type(key.value), key.value] = (key, node)
         return Fields(tuple(entries.values()), done.where, done.weight)

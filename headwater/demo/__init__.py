@@ -1,1 +1,1 @@
-"""What ``headwater demo`` shows: its data, its dataflow, its continuum. Installed with the package."""
+"""The demonstration of ``headwater demo``: its data, its dataflow, its continuum. Installed with the package."""

@@ -4,12 +4,11 @@ Layout under the output folder::
 
     {location}/readings-0001.csv ...   machine,ts,temperature   (no header; ts is "YYYY-MM-DD HH:MM:SS" UTC)
     labels.json                        location -> [[start, end], ...]   first and last reading of each window
-    malformed.json                     [{"file", "line", "kind", "text"}, ...]   written when all files are
+    malformed.json                     [{"file", "line", "kind", "text"}, ...]   written last
 
 The readings come from ``headwater.dataflow.sensors``, or from NAB's machine-temperature file: every location
 then gets the whole series, shifted by ``NAB_SHIFT_DAYS`` more than the one before it, so that the four
-failures of the locations do not coincide. (A rotation would keep one common span, but put a false jump at the
-seam.)
+failures of the locations do not coincide. (A rotation would keep one common span, but add a false jump.)
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Malformed:
-    """One line that does not parse: its file (relative to the output folder), number from 1, its fault."""
+    """One line that does not parse: its file (relative to the output folder), number from 1, kind and text."""
 
     file: str
     line: int
@@ -62,7 +61,7 @@ class Malformed:
 
 @dataclass(frozen=True)
 class FileWritten:
-    """One file that is complete: its path, the number of its lines and which of them are malformed."""
+    """One complete file: its path, the number of its lines and its malformed lines."""
 
     path: Path
     location: str
@@ -88,7 +87,7 @@ class WrittenFiles:
 
 
 def sensor_series(model: SensorModel, locations: Sequence[str], *, days: float) -> tuple[Series, ...]:
-    """Return the model's readings of so many days for each location."""
+    """Return the model's readings of ``days`` days for each location."""
     count = model.readings_in(days)
     found = []
     for location in locations:
@@ -110,7 +109,7 @@ def sensor_series(model: SensorModel, locations: Sequence[str], *, days: float) 
 def nab_series(file: Path, labels: Path, *, locations: Sequence[str], days: float | None = None) -> tuple[Series, ...]:
     """Return NAB's series (its first ``days``) for each location, shifted in time from one to the next.
 
-    ``labels`` is NAB's combined_windows.json; its key that ends with the file's name is taken.
+    ``labels`` is NAB's combined_windows.json; the key that ends with the file's name selects the windows.
     """
     import numpy as np
 
@@ -142,11 +141,11 @@ def nab_series(file: Path, labels: Path, *, locations: Sequence[str], days: floa
 def write_steps(
     out: Path, series: Sequence[Series], *, files: int = 8, malformed: float = 0.0, seed: int = 0
 ) -> Iterator[FileWritten]:
-    """Write ``files`` files per location and yield after each: a live demo releases them in its time.
+    """Write ``files`` files per location and yield after each, so that a live demo sets their pace.
 
     The labels come first, then the first file of every location, then the second, and so on in the order of
     time. A file appears whole: it is written under a hidden name and renamed. A share ``malformed`` of the
-    lines, chosen by ``seed``, is spoilt: such a line replaces its reading.
+    lines, chosen by ``seed``, is malformed: such a line replaces its reading.
     """
     if files < 1 or not 0 <= malformed <= 1:
         raise HeadwaterError(
@@ -185,7 +184,7 @@ def write_all(
 def _lines(
     one: Series, *, first: int, last: int, name: str, malformed: float, seed: int
 ) -> tuple[list[str], list[Malformed]]:
-    """Return the lines of readings [first, last) and which of them are malformed."""
+    """Return the lines of readings [first, last), and the malformed ones among them."""
     import numpy as np
 
     index = np.arange(first, last, dtype=np.int64)
@@ -213,7 +212,7 @@ def _lines(
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Let the file appear under its name only when complete; readers of the folder skip hidden names."""
+    """Write a file under a hidden name, which readers of the folder skip, and rename it when complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = path.with_name(f".{path.name}.part")
     hidden.write_text(text)

@@ -24,13 +24,13 @@ READINGS = "machine string, ts timestamp, temperature double"
 ALARMS = "location string, machine string, ts timestamp, mean double, score double"
 RATED = "window struct<start:timestamp,end:timestamp>, machine string, alarms bigint, severity double"
 
-# The detector: chosen on the generator's seed 1 and NAB's series; examples/acme/README.md has its figures
-# on seeds that were not looked at before.
-WEIGHT = 0.002  # of a new mean in the running ones: they remember about ten days
+# The detector: tuned on the generator's seed 1 and NAB's series; examples/acme/README.md has its figures
+# on unseen seeds.
+WEIGHT = 0.002  # of a new mean in the running ones, which thus cover about ten days
 THRESHOLD = 3.0  # standard deviations
-PERSISTENCE = 6  # half hours in a row: noise of a single one raises no alarm
-FLOOR = 5.0  # degrees: a quiet week must not make the detector nervous
-WARM_UP = 48  # half hours of which nothing is said
+PERSISTENCE = 6  # half hours in a row: a single noisy one raises no alarm
+FLOOR = 5.0  # least deviation in degrees: a quiet week must not make the detector oversensitive
+WARM_UP = 48  # first half hours, without alarms
 
 
 def acme(data: str, *, results: str | None = None, locations: Sequence[str] = LOCATIONS) -> Dataflow:
@@ -82,9 +82,9 @@ def acme(data: str, *, results: str | None = None, locations: Sequence[str] = LO
 
 
 def watch(state: dict[str, float] | None, row: dict[str, Any]) -> tuple[dict[str, float], dict[str, Any] | None]:
-    """Follow one machine: a row is an alarm if the mean has been far from the running one for long enough.
+    """Track one machine: a row is an alarm if the mean has been far from the running one for long enough.
 
-    Running mean and variance forget exponentially (EWMA). What is far off hardly enters them, or a
+    Running mean and variance are exponentially weighted (EWMA). Outliers hardly change them, or a
     long failure would become the normal case.
     """
     value = row["mean"]
@@ -111,7 +111,7 @@ def watch(state: dict[str, float] | None, row: dict[str, Any]) -> tuple[dict[str
 
 
 def severity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rate each machine's day between 0 and 1 with a small fixed model, where the paper has a GPU's."""
+    """Rate each machine's day between 0 and 1 with a small fixed model, in place of the paper's GPU model."""
     import numpy as np
     import pyarrow as pa
 

@@ -1,4 +1,4 @@
-"""``headwater demo``: run Acme over input that keeps coming, and check it against one batch run."""
+"""``headwater demo``: run Acme over continuing input, and compare it with one batch run."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 DAYS = 60.0
 MACHINES = 2
-FILES = 5  # per location: so many times new input comes while it runs
+FILES = 5  # per location, written one after the other while the demo runs
 MALFORMED = 0.002
 _HALF_HOUR = 1_800_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoSettings:
-    """What the demonstration runs on; ``seconds`` is how long new input keeps coming."""
+    """Settings of the demonstration; ``seconds`` is the duration of new input."""
 
     seconds: float = 20.0
     days: float | None = None
@@ -48,7 +48,7 @@ class DemoSettings:
     labels: Path | None = None
 
     def model(self) -> SensorModel:
-        """Give the generator of the readings."""
+        """Return the generator of the readings."""
         return SensorModel(seed=self.seed, machines=MACHINES)
 
     def series(self) -> tuple[Series, ...]:
@@ -57,13 +57,13 @@ class DemoSettings:
             return sensor_series(self.model(), LOCATIONS, days=self.days or DAYS)
         for file in (self.nab, self.labels):
             if not file.is_file():
-                raise HeadwaterError("no such file", where=str(file), hint="give NAB's files by path")
+                raise HeadwaterError("the file does not exist", where=str(file), hint="give the paths of NAB's files")
         return nab_series(self.nab, self.labels, locations=LOCATIONS, days=self.days)
 
 
 @dataclass(frozen=True)
 class _Findings:
-    """What is taken from the deployment before its Spark ends."""
+    """Results read from the deployment before its Spark ends."""
 
     sinks: dict[str, pa.Table]
     expected: dict[str, pa.Table]
@@ -80,9 +80,9 @@ def run_demo(
     wait: Callable[[str], None] = lambda text: None,
     endpoint: LocalEndpoint | None = None,
 ) -> dict[str, Any] | None:
-    """Run it below ``directory`` and give the summary as JSON-able data; None if it was stopped.
+    """Run the demonstration below ``directory``; return its summary as JSON data, None if it was stopped.
 
-    ``say`` is told what has happened, ``wait`` what takes its time from now on.
+    ``say`` reports finished steps, ``wait`` the start of long ones.
     """
     begun = time.monotonic()
     series = settings.series()
@@ -212,10 +212,10 @@ def _summary(
 def link_bytes_without_edge(
     plan: DeploymentPlan, written: Iterable[FileWritten], *, directory: Path
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Measure what each link would carry if all readings went to the cloud: in channel segments, and as CSV.
+    """Return the bytes on each link if all readings went to the cloud: in channel segments, and as CSV.
 
-    Every file's well-formed lines are written as one segment of the very format that channels have
-    (Arrow, zstd), which is kind to this side: larger batches compress better.
+    Every file's well-formed lines are written as one segment in the channels' own format
+    (Arrow, zstd), which favours this alternative: larger batches compress better.
     """
     from pyarrow import csv
 
@@ -257,7 +257,7 @@ def _reader(data: bytes) -> Any:
 
 
 def _as_sent(table: pa.Table, location: str) -> pa.Table:
-    """Give readings the columns that a channel of the source would carry."""
+    """Return readings with the columns of the source's channel."""
     import pyarrow as pa
 
     ts = table.column("ts").cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC"))
@@ -266,10 +266,10 @@ def _as_sent(table: pa.Table, location: str) -> pa.Table:
 
 
 def judge(settings: DemoSettings, series: Sequence[Series], alarms: pa.Table) -> tuple[dict[str, int], dict[str, int]]:
-    """Hold alarms against labels: windows with an alarm of their location, and alarms outside any.
+    """Compare alarms with labels: count windows with an alarm of their location, and alarms outside any window.
 
-    An alarm stands for half an hour, so it counts as inside when that half hour touches the window.
-    The stricter count asks for the very machine of the window, which only generated data tells.
+    An alarm covers half an hour, so it counts as inside when that half hour touches the window.
+    The stricter count requires the window's own machine, which only generated data contains.
     """
     at = [(r["location"], r["machine"], _micros(r["ts"])) for r in alarms.to_pylist()]
     windows = [(s.location, start, end) for s in series for start, end in s.windows]

@@ -1,1 +1,1 @@
-"""What is on disk: durable files, the layout of a node's directory, checkpoints."""
+"""Files on disk: durable files, the layout of a node's directory, checkpoints."""

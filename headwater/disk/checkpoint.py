@@ -1,4 +1,4 @@
-"""A query's checkpoint on disk: what Headwater keeps beside what Spark does."""
+"""A query's checkpoint on disk: Headwater's files in it beside Spark's, and what Spark's logs record."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from headwater.core.errors import ChannelError, DeploymentError
 from headwater.disk.durable import read_note, sweep, write_atomically, write_first
 
 AGAIN = "__"
-"""Before the number of a source's second read, in Spark's name of it."""
+"""In Spark's name of a source, separates the number of a further read."""
 
 _NUMBER_FILE = "headwater.json"
 _MARKS = "publishing"
 _RUN_FILE = "run"
 _TAKEN = "taken back"
-_STALE = 3600.0  # seconds after which nobody is left who would look at a mark
+_STALE = 3600.0  # seconds after which no process reads a mark any more
 
 
 def checkpoint_number(checkpoint: str, *, where: str | None = None) -> int:
-    """Give a checkpoint's own number, drawn by chance when it is first used.
+    """Return a checkpoint's own number, drawn at random when it is first used.
 
-    Raise DeploymentError for a checkpoint that has run without one: what it has written could
-    not be told from what others have.
+    Raise DeploymentError for a checkpoint that has run without one: its written batches could
+    not be distinguished from those of others.
     """
     parts = urlsplit(checkpoint)
     if parts.scheme not in ("", "file"):
@@ -60,17 +60,17 @@ def checkpoint_number(checkpoint: str, *, where: str | None = None) -> int:
 
 
 def newest_batch(log: Path) -> int:
-    """Give the newest batch that a checkpoint's log of offsets or commits names; -1 for none."""
+    """Return the newest batch in a checkpoint's log of offsets or commits; -1 for none."""
     return max((int(f.name) for f in log.glob("[0-9]*") if f.name.isdigit()), default=-1)
 
 
 def cut_off(checkpoint: Path) -> bool:
-    """Tell whether a stopped query's last batch was not brought to its end."""
+    """Return whether a stopped query's last batch was interrupted."""
     return newest_batch(checkpoint / "offsets") > newest_batch(checkpoint / "commits")
 
 
 def begin_run(checkpoint: Path) -> str:
-    """Note that a query is about to be started; give what its batches are marked with as they publish."""
+    """Record the start of a query; return the run that marks its batches when they publish."""
     marks = checkpoint / _MARKS
     marks.mkdir(parents=True, exist_ok=True)
     sweep(marks, time.time() - _STALE)
@@ -81,18 +81,20 @@ def begin_run(checkpoint: Path) -> str:
 
 
 def begin_to_publish(run: str, batch: int) -> None:
-    """Mark a batch of a run before any of it can be seen; raise ChannelError where it was taken back."""
+    """Mark a batch of a run before any of it is visible; raise ChannelError where it was taken back."""
     mark = Path(f"{run}.{batch}")
     if not write_first(mark, "", fsync=False) and mark.read_text() == _TAKEN:
-        raise ChannelError("the batch was taken back", where=str(mark), hint="its query was stopped before")
+        raise ChannelError(
+            "the batch was taken back", where=str(mark), hint="let this query end: it was stopped before"
+        )
     Path(f"{run}.{batch - 1}").unlink(missing_ok=True)
 
 
 def has_written_nothing(checkpoint: Path) -> bool:
-    """Tell whether a query's newest batch has surely not begun to publish what it writes.
+    """Return whether a query's newest batch has surely not begun to publish its output.
 
-    Spark does that after all tasks, and a task with state ends by storing its new version. So while one of
-    these is missing, nothing is published. Without state it is the mark of a batch that tells.
+    Spark publishes after all tasks, and a task with state ends by storing its new version. So while one of
+    these is missing, nothing is published. Without state, the batch's mark decides.
     """
     batch = newest_batch(checkpoint / "offsets")
     stores = {image.parent for image in (checkpoint / "state").rglob("*.zip")}
@@ -103,7 +105,7 @@ def has_written_nothing(checkpoint: Path) -> bool:
 
 
 def _mark_of(checkpoint: Path, batch: int) -> Path | None:
-    """Name the mark of a batch that the newest run was the first to plan; None for another."""
+    """Return the path of a batch's mark if the newest run was the first to plan the batch; else None."""
     note = read_note(checkpoint / _MARKS / _RUN_FILE)
     if not isinstance(note.get("run"), str) or not isinstance(note.get("planned"), int):
         return None
@@ -111,9 +113,9 @@ def _mark_of(checkpoint: Path, batch: int) -> Path | None:
 
 
 def take_back(checkpoint: Path) -> bool:
-    """Unplan a stopped query's batch that was cut off, if it surely wrote nothing; tell whether none is left.
+    """Unplan a stopped query's interrupted batch, if it surely wrote nothing; return whether none is left.
 
-    What publishes it may outlive the query for a moment: who is first to make the mark has it.
+    The process that publishes it may outlive the query for a moment: the first to create the mark wins.
     """
     if not cut_off(checkpoint):
         return True
@@ -129,9 +131,9 @@ def take_back(checkpoint: Path) -> bool:
 
 
 def reads_agree(checkpoint: Path) -> bool:
-    """Tell whether a query that reads a source for rows and, apart, for dead letters is equally far in both.
+    """Return whether a query that reads a source twice, for rows and for dead letters, has equal offsets in both.
 
-    Each read looks for itself what there is, the second a moment later.
+    Each read determines its end offset by itself, the second a moment later.
     """
     try:
         lines = (checkpoint / "offsets" / str(newest_batch(checkpoint / "commits"))).read_text().splitlines()
@@ -146,7 +148,7 @@ def reads_agree(checkpoint: Path) -> bool:
 
 
 def _files_read(checkpoint: Path, name: str, position: str) -> object:
-    """Name the files that a source has read up to a position; give the position where they are not files."""
+    """Return the files that a source has read up to a position; the position itself for other sources."""
     offset = json.loads(position) if position.startswith("{") else None
     if not isinstance(offset, dict) or "logOffset" not in offset:
         return position
@@ -159,16 +161,16 @@ def _files_read(checkpoint: Path, name: str, position: str) -> object:
 
 @lru_cache(maxsize=128)
 def _entries(log: Path, changed: int) -> tuple[tuple[int, str], ...]:
-    """Read a file of a file source's log: batches and the files they are to read."""
+    """Read a file of a file source's log: batches and their input files."""
     entries = [json.loads(line) for line in log.read_text().splitlines()[1:]]
     return tuple((entry["batchId"], entry["path"]) for entry in entries)
 
 
 def needed_of(log: Path) -> list[Path]:
-    """Give the files of a source's log that it still needs.
+    """Return the files of a source's log that it still needs.
 
-    Spark deletes those that it has made one compact file of only after a while. From the last two of
-    these it knows how often it makes one.
+    Spark deletes files that it has compacted into one only after a while. The last two compact
+    files tell Spark its interval of compaction.
     """
     named = ((f.name.partition(".")[0], f) for f in log.glob("[0-9]*"))
     files = sorted((int(number), file) for number, file in named if number.isdigit())
@@ -178,7 +180,7 @@ def needed_of(log: Path) -> list[Path]:
 
 
 def positions(checkpoint: Path) -> dict[str, int]:
-    """Tell how far a stopped query's committed batches have read each channel."""
+    """Return the position in each channel that a stopped query's committed batches have reached."""
     try:
         newest = newest_batch(checkpoint / "commits")
         lines = (checkpoint / "offsets" / str(newest)).read_text().splitlines()
@@ -195,9 +197,9 @@ def positions(checkpoint: Path) -> dict[str, int]:
 
 
 def sweep_torn(directory: Path) -> None:
-    """Delete what a killed query left half written in its logs of offsets and commits.
+    """Delete files that a killed query left half written in its logs of offsets and commits.
 
-    Spark refuses to begin a first batch beside such a file.
+    Spark refuses to start a first batch beside such a file.
     """
     for log in (directory / "offsets", directory / "commits"):
         if not log.is_dir():

@@ -1,4 +1,4 @@
-"""Names and passwords of outside systems: read where they are used, never stored or shown."""
+"""User names and passwords of outside systems: read where they are used, never stored or shown."""
 
 from __future__ import annotations
 

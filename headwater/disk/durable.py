@@ -1,4 +1,4 @@
-"""Small files that survive: replaced in one step, on disk when they must be, read back or refused."""
+"""Small durable files: replaced atomically, synced on demand, read back or refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headwater.core.errors import ChannelError
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
+    """Make the file names in a directory durable."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -26,7 +26,7 @@ def write_atomically(path: Path, text: str | bytes, *, scratch: Path | None = No
     """Replace a small file so that a reader sees the old or the new text, never a part.
 
     ``scratch`` is a directory on the same disk; without one the new text is written beside the file,
-    under a hidden name, and the file's directory is made if it is not there.
+    under a hidden name, and the file's directory is created if it is missing.
     """
     if scratch is None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,9 +37,9 @@ def write_atomically(path: Path, text: str | bytes, *, scratch: Path | None = No
 
 
 def write_first(path: Path, text: str, *, scratch: Path | None = None, fsync: bool = True, mode: int = 0o666) -> bool:
-    """Write a small file whole if there is none; False where another was first, whose text stays.
+    """Write a small file whole if there is none; False where another process was first, whose text stays.
 
-    ``scratch`` as for `write_atomically`; ``mode``: who may read and write it, less the process's umask.
+    ``scratch`` as for `write_atomically`; ``mode``: its permissions, less the process's umask.
     """
     first = True
     with _draft(path, text, scratch=scratch, fsync=fsync, mode=mode) as temp:
@@ -47,14 +47,14 @@ def write_first(path: Path, text: str, *, scratch: Path | None = None, fsync: bo
             os.link(temp, path)
         except FileExistsError:
             first = False
-    if fsync:  # also of another's file: who goes on relies on it, and that one may not have come so far
+    if fsync:  # also for another process's file: it may not have synced yet, and the caller relies on it
         sync_directory(path.parent)
     return first
 
 
 @contextlib.contextmanager
 def _draft(path: Path, text: str | bytes, *, scratch: Path | None, fsync: bool, mode: int = 0o666) -> Iterator[Path]:
-    """Write a text under another name on the same disk; what is left of that name goes in the end."""
+    """Write a text under a temporary name on the same disk; remove that name in the end."""
     temp = (scratch or path.parent) / f".{path.name}.{uuid.uuid4().hex}"
     try:
         with open(os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out:
@@ -81,7 +81,7 @@ def read_object(path: Path) -> dict[str, Any] | None:
         value = None
     if not isinstance(value, dict):
         raise ChannelError(
-            f"not readable as JSON ({len(text)} characters)",
+            f"the file is not readable as JSON ({len(text)} characters)",
             where=str(path),
             hint="the file was damaged outside Headwater: restore it from a backup",
         )
@@ -98,7 +98,7 @@ def read_note(path: Path) -> dict[str, Any]:
 
 
 def sweep(directory: Path, before: float | None, *, but: Collection[str] = ()) -> None:
-    """Delete a directory's files last written before a time by its own clock; None deletes none."""
+    """Delete a directory's files last written before a time of the file system's clock; None deletes none."""
     if before is None:
         return
     with os.scandir(directory) as files:

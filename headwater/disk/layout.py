@@ -1,4 +1,4 @@
-"""Where things of a deployment are on a zone's disk."""
+"""Paths of a deployment's files on a zone's disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Layout:
 
     @property
     def plan(self) -> Path:
-        """What `headwater run` of versions before 0.2 noted of its plan."""
+        """The plan's file of `headwater run` before version 0.2."""
         return self.root / "plan.json"
 
     @property
@@ -30,23 +30,23 @@ class Layout:
         return self.root / "channels" / channel.id
 
     def spool(self, operator: str, tag: str, location: str) -> Path:
-        """The log in which messages of a broker wait."""
+        """The log that spools messages of a broker."""
         return self.root / "channels" / f"{operator}-{tag}@{location}"
 
     def members(self, unit: Unit, operator: str) -> Path:
-        """The file that tells a unit the logs of one input."""
+        """The members file of one input of a unit: its logs."""
         return self.root / "units" / unit.checkpoint / f"{operator}.members.json"
 
     def control(self, unit: Unit) -> Path:
-        """The directory through which a unit is told that its input has ended."""
+        """The directory that signals the end of input to a unit."""
         return self.root / "units" / unit.checkpoint / "control"
 
     def state(self, unit: Unit) -> Path:
-        """What is known of a unit across restarts: totals, whether it has finished."""
+        """A unit's file that survives restarts: totals, whether it has finished."""
         return self.root / "units" / unit.checkpoint / "unit.json"
 
     def passed(self, unit: Unit) -> Path:
-        """What has gone through a unit of late, and when (see passage)."""
+        """The file of a unit's latency tracking."""
         return self.root / "units" / unit.checkpoint / "passed"
 
     def checkpoint(self, unit: Unit) -> Path:
@@ -57,7 +57,7 @@ class Layout:
         return self.root / "sinks" / sink_name(sink, tag, unit)
 
     def sinks(self, spec: UnitSpec) -> set[Path]:
-        """Where a unit stores what it does for its outputs."""
+        """The directories of a unit's outputs."""
         return {self.sink(o, spec.tags[o], spec.unit) for o in spec.unit.outputs}
 
     def dead_letters(self, unit: Unit) -> Path:
@@ -69,10 +69,10 @@ class Layout:
 
 
 def sink_name(sink: str, tag: str, unit: Unit) -> str:
-    """Name what a unit stores for a sink."""
+    """Name a unit's directory for a sink."""
     return f"{sink}-{tag}{unit.suffix}@{unit.node}"
 
 
 def full_path(path: str) -> str:
-    """Make a user's relative path whole: Spark's processes have other working directories than the user."""
+    """Make a user's path absolute: Spark's processes have other working directories than the user."""
     return path if "://" in path else os.path.abspath(path)

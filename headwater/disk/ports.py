@@ -1,4 +1,4 @@
-"""Ports and addresses of this machine: some that are free, one kept for a server, one that others see."""
+"""Ports and addresses of this machine: free ports, a reserved port, the address towards a cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headwater.core.errors import Unavailable
 
 
 def free_ports(count: int) -> list[int]:
-    """Give ports of this machine that nobody listens on."""
+    """Return free ports of this machine."""
     with contextlib.ExitStack() as open_:
         probes = [open_.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
@@ -20,10 +20,10 @@ def free_ports(count: int) -> list[int]:
 
 
 def keep_port() -> tuple[int, socket.socket]:
-    """Give a free port and what keeps it until closed: only a server that asks for it may listen there.
+    """Reserve a free port until the returned socket is closed: only a server that asks for this port can listen there.
 
-    A Spark takes seconds to come so far, in which others take many ports, and whoever then waited for Spark
-    would take them for it. Not elsewhere than on Linux, where the port is just free.
+    A Spark takes seconds until it listens; meanwhile another process could take the port, and a client would
+    take that process for Spark. On other systems than Linux the port is free, but not reserved.
     """
     kept = socket.socket()
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Java does: such two may share a port
@@ -35,7 +35,7 @@ def keep_port() -> tuple[int, socket.socket]:
 
 
 def address_towards(master: str) -> str:
-    """Give this machine's address as a ``spark://host:port,...`` sees it, or raise Unavailable."""
+    """Return this machine's address as seen from ``spark://host:port,...``, or raise Unavailable."""
     first = urlsplit(master.partition(",")[0])
     try:
         found = socket.getaddrinfo(first.hostname, first.port or 7077, type=socket.SOCK_DGRAM)
@@ -45,5 +45,5 @@ def address_towards(master: str) -> str:
             return str(probe.getsockname()[0])
     except OSError as error:
         raise Unavailable(
-            f"there is no way to {master}: {error}", where="spark", hint="is the master's name right?"
+            f"cannot reach {master}: {error}", where="spark", hint="check the master's name and the network"
         ) from error

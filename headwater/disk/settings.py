@@ -1,4 +1,4 @@
-"""How units are run: time between batches, and what a channel may hold."""
+"""Settings of units and channels: time between batches, limits, delivery."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ChannelSettings:
-    """How much a channel may hold (bytes, seconds), what happens when it is full, what delivery it has."""
+    """Limits of a channel (bytes, seconds), its policy when full, and its delivery guarantee."""
 
     max_bytes: int = 2**30
     max_age: float | None = None
@@ -19,18 +19,18 @@ class ChannelSettings:
 
 @dataclass(frozen=True)
 class UnitSettings:
-    """What all units of a deployment have in common: ``trigger`` is the time between two batches,
-    ``state_store`` where units leave state for others (a directory or URI)."""
+    """Settings common to all units of a deployment: ``trigger`` is the time between two batches,
+    ``state_store`` the store through which units exchange state (a directory or URI)."""
 
     trigger: str = "500 milliseconds"
     channel: ChannelSettings = field(default_factory=ChannelSettings)
     max_rows_per_batch: int | None = None
     state_store: str | None = None
     measure: bool = True
-    """Whether queries count the rows of operators that nothing else tells of; see ``counting``."""
+    """Whether queries count the rows of operators whose count does not follow from others; see ``counting``."""
 
     def channel_options(self) -> dict[str, Any]:
-        """Give what the writers and readers of channels are told."""
+        """Return the options of the channels' writers and readers."""
         options = asdict(self.channel)
         if self.max_rows_per_batch is not None:
             options["max_rows_per_batch"] = self.max_rows_per_batch

@@ -1,7 +1,7 @@
-"""From operators to DataFrames: one match over the core operators, for streams and for one batch.
+"""Compile operators to DataFrames: one match over the core operators, for streams and for one batch.
 
-The batch form is the oracle's: what it does with state it does another way (window functions,
-applyInArrow), so that the two can be held against each other.
+The batch form is the oracle's: it implements stateful operators another way (window functions,
+applyInArrow), so that the two forms check each other.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def apply(operator: ops.Operator, frames: list[DataFrame], types: list[StreamTyp
 
 
 def mark(frame: DataFrame, type_: StreamType, also: Sequence[str] = ()) -> DataFrame:
-    """Tell Spark which column is the event time, and that no other is; ``also``: columns beside these."""
+    """Mark the event-time column for Spark, and unmark all others; ``also``: further columns to keep."""
     if type_.event_time is None or not frame.isStreaming:
         return frame
     time = type_.event_time.column.lower()
@@ -89,7 +89,7 @@ def mark(frame: DataFrame, type_: StreamType, also: Sequence[str] = ()) -> DataF
 
 
 def whole(frame: DataFrame, type_: StreamType) -> DataFrame:
-    """Let Spark drop no column that nothing behind uses: what state holds would depend on the cuts.
+    """Keep Spark from dropping columns that are not used later: the content of state would depend on the cuts.
 
     The condition is true and needs all columns; to the optimizer it is not deterministic, so it stays.
     """
@@ -121,7 +121,7 @@ def _transform(operator: ops.Transform, frame: DataFrame) -> DataFrame:
     found = Schema.parse(", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in result.schema.fields))
     if found.text != declared.text:
         raise UserCodeError(
-            f"the function gives {found.text}, but {declared.text} is declared",
+            f"the function returns {found.text}, but {declared.text} is declared",
             where=operator.where,
             hint="correct the schema given to transform(...)",
         )
@@ -148,7 +148,7 @@ def guarded(operator: ops.MapBatches) -> Callable[[Iterator[pa.RecordBatch]], It
             raise UserCodeError(
                 f"the function raised {type(error).__name__}: {error}{shown}",
                 where=where,
-                hint="correct the function; the unit goes on from its last batch",
+                hint="correct the function; the unit continues from its last batch",
             ) from error
 
     return run

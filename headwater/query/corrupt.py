@@ -1,7 +1,7 @@
-"""Operators that malformed records go past, so that one read of a source serves both.
+"""Pass malformed records around operators, so that one read of a source serves rows and dead letters.
 
-A frame so read ends with two columns: ``CORRUPT`` is NULL in rows that are well formed, and ``DEAD`` is a
-malformed record's dead letter. What a malformed record has of other columns is not to be computed with.
+Such a frame ends with two columns: ``CORRUPT`` is NULL in well-formed rows, and ``DEAD`` is a
+malformed record's dead letter. The other columns of a malformed record must not be used.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     Batches = Iterator[pa.RecordBatch]
 
 DEAD = "__dead"
-"""A malformed record as a dead letter, beside the columns of those that are well formed."""
+"""Column with a malformed record's dead letter, beside the columns of well-formed rows."""
 
 
 PASSED = (Where, Select, Explode, MapBatches)
-"""Operators that malformed records can go past."""
+"""Operators that malformed records can be passed around."""
 GOOD = f"`{CORRUPT}` IS NULL"
 
 
 def read_whole(raw: DataFrame, source: Source, location: str) -> DataFrame:
-    """Give the records of a text source at a location, malformed ones with their dead letters."""
+    """Read all records of a text source at a location, malformed ones with their dead letters."""
     letter = f"struct({', '.join(dead_letter_columns(source, location))})"
     names = [f"`{name}`" for name in source.output(()).schema.names]
     frame = raw.where(every_field_parsed(source.schema()))
@@ -65,12 +65,12 @@ def past(operator: Operator, frame: DataFrame) -> DataFrame:
             return found.selectExpr(*others, *carried)
         case MapBatches():
             return _past_function(operator, frame)
-    raise TypeError(f"nothing goes past {operator.kind}")
+    raise TypeError(f"malformed records cannot be passed around {operator.kind}")
 
 
 def _past_function(operator: MapBatches, frame: DataFrame) -> DataFrame:
     columns = spark_schema(Schema.parse(operator.schema_text).columns)
-    return frame.mapInArrow(_aside(guarded(operator), columns), t.StructType([*columns, *_carried()]))
+    return frame.mapInArrow(_around(guarded(operator), columns), t.StructType([*columns, *_carried()]))
 
 
 def _carried() -> t.StructType:
@@ -78,8 +78,8 @@ def _carried() -> t.StructType:
     return t.StructType([t.StructField(CORRUPT, t.StringType()), t.StructField(DEAD, letter)])
 
 
-def _aside(function: Callable[[Batches], Batches], columns: t.StructType) -> Callable[[Batches], Batches]:
-    """Let a function see the well-formed records only; give the others behind what it gives."""
+def _around(function: Callable[[Batches], Batches], columns: t.StructType) -> Callable[[Batches], Batches]:
+    """Apply a function to the well-formed records only; append the others to its output."""
 
     def run(batches: Batches) -> Batches:
         import pyarrow.compute as pc
@@ -92,7 +92,7 @@ def _aside(function: Callable[[Batches], Batches], columns: t.StructType) -> Cal
             for batch in batches:
                 corrupt = batch.column(CORRUPT)
                 if corrupt.null_count < batch.num_rows:
-                    # Columns of literals are not nullable to Spark: all batches are to have one schema.
+                    # Spark treats literal columns as not nullable, but all batches must have one schema.
                     held.append(batch.filter(pc.is_valid(corrupt)).select(carried.names).cast(carried))
                     batch = batch.filter(pc.is_null(corrupt))
                 if batch.num_rows:

@@ -1,10 +1,10 @@
-"""How many rows each operator of a unit took and gave: what is counted, and how the rest follows from it.
+"""Row counts of a unit's operators, input and output: which are counted, and how the others are derived.
 
-Spark tells of every batch how many rows it read from each source and wrote to the sink. A projection, a
+Spark reports for every batch how many rows it read from each source and wrote to the sink. A projection, a
 watermark, a union and a sink give as many rows as they take, so their counts, and their neighbours', follow
-from others. What is left is counted inside the query by observations (``DataFrame.observe``). They cost time
-for every row that goes through them, so no more are made than are needed. Filters that a unit with several
-outputs melts into one expression cannot be observed: where nothing tells of them, they stay without a count.
+from others. The remaining operators are counted inside the query by observations (``DataFrame.observe``). These
+cost time for every row, so the query makes only those that are needed. Filters that a unit with several
+outputs merges into one expression cannot be observed: unless their count follows from others, they have none.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from headwater.dataflow.sources import Source
 
 _KEEPS_ROWS = (ops.Select, ops.Watermark, ops.Union, Sink)
 TAGS = "tags"
-"""Name of the observation that counts the rows of each outlet: ``c0``, ``c1`` and so on, by tag."""
+"""Name of the observation that counts the rows of each sink writer: ``c0``, ``c1`` and so on, by tag."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """One read of a query; they stand in the order in which its progress tells of them.
+    """One read of a query; reads are in the order of the query's progress.
 
-    ``operator`` is the source, or the operator of another unit whose channels are read. ``counts``: whether
-    the rows that Spark reads are those of the operator, neither a second time nor with punctuation.
+    ``operator`` is the source, or the operator of another unit whose channels are read. ``counts``: the rows
+    that Spark reads are the operator's rows, neither read a second time nor mixed with punctuation.
     """
 
     operator: str
@@ -40,10 +40,10 @@ class Read:
 
 @dataclass
 class Counting:
-    """What a query counts.
+    """The counters of a query.
 
-    ``observed``: operators whose rows out are observed. ``rejects``: source and location whose malformed
-    records are. ``outputs``: the operators that give rows to the sink, by tag; none where it does not tell.
+    ``observed``: operators whose output rows are observed. ``rejects``: source and location whose malformed
+    records are observed. ``outputs``: operators that give rows to the sink, by tag; none where it has no counters.
     """
 
     reads: list[Read] = field(default_factory=list)
@@ -63,10 +63,10 @@ def rejects_of(source: str, location: str) -> str:
 
 
 def points(flow: Graph, operators: Collection[str], can_be: Collection[str], known: Iterable[str]) -> frozenset[str]:
-    """Choose what is to be observed, so that the rows out of as many operators as possible are known.
+    """Choose the operators to observe, so that the output rows of as many operators as possible are known.
 
-    ``operators`` are those of the unit, ``can_be`` those that can be observed, with what it reads from
-    channels, and ``known`` those whose rows out are known without.
+    ``operators`` are the unit's, ``can_be`` those that can be observed, including the ones it reads from
+    channels, and ``known`` those whose output rows are known without.
     """
     found: set[str] = set()
     counts = dict.fromkeys(known, 0)
@@ -80,13 +80,13 @@ def points(flow: Graph, operators: Collection[str], can_be: Collection[str], kno
 
 
 def completed(flow: Graph, operators: Collection[str], known: Mapping[str, int]) -> dict[str, int]:
-    """Give the rows out that follow from those that are known; of which nothing follows is left out.
+    """Derive output rows of operators from the known ones; operators whose count does not follow are left out.
 
-    ``known`` may tell of operators of other units, whose channels are read.
+    ``known`` may include operators of other units, whose channels are read.
     """
     rows = dict(known)
     before = -1
-    while before != len(rows):  # each turn finds a count or is the last
+    while before != len(rows):  # each pass finds a count or is the last
         before = len(rows)
         for id_ in flow.order:
             if id_ not in operators or not isinstance(flow[id_], _KEEPS_ROWS):
@@ -101,14 +101,14 @@ def completed(flow: Graph, operators: Collection[str], known: Mapping[str, int])
 
 
 class Tally:
-    """The rows that a query's progress has told of since it was started."""
+    """Sums of the rows in a query's progress since it was started."""
 
     def __init__(self, counting: Counting, rows: Mapping[str, int] | None = None) -> None:
         self.counting = counting
         self.rows: Counter[str] = Counter(rows or {})
 
     def take(self, progress: Mapping[str, Any]) -> None:
-        """Add a batch, as Spark tells of it."""
+        """Add a batch's progress."""
         sources = progress["sources"]
         if len(sources) == len(self.counting.reads):
             for number, source in enumerate(sources):
@@ -124,7 +124,7 @@ class Tally:
                 self.rows[name] += int(values[0])
 
     def known(self) -> dict[str, int]:
-        """Give the rows out of the operators of which the batches have told."""
+        """Return the output rows of the operators that the batches have counts for."""
         counting, rows = self.counting, self.rows
         found = {id_: rows[rows_of(id_)] for id_ in counting.observed if rows_of(id_) in rows}
         rejected = Counter({source: 0 for source, _ in counting.rejects})
@@ -142,7 +142,7 @@ class Tally:
         return found
 
     def operators(self, flow: Graph, operators: Iterable[str]) -> tuple[OperatorProgress, ...]:
-        """Give what each operator of the unit took and gave; a source at each of its locations."""
+        """Return the input and output rows of each operator of the unit; of a source at each of its locations."""
         if not self.counting.reads:
             return ()
         inside = tuple(operators)
@@ -158,7 +158,7 @@ class Tally:
         return tuple(seen)
 
     def _source(self, id_: str, rows_out: int | None) -> Iterable[OperatorProgress]:
-        """Tell of a source: it takes records, and gives those that fit its schema."""
+        """Yield a source's counts: all its records as input, those that fit its schema as output."""
         reads = [(n, r) for n, r in enumerate(self.counting.reads) if r.operator == id_ and r.location]
         first = {r.location: n for n, r in reversed(reads)}
         for location, number in sorted(first.items(), key=lambda item: item[1]):

@@ -1,4 +1,4 @@
-"""Windows of so many rows of a key: cut by numpy as rows arrive, by row numbers in a batch run.
+"""Windows of a fixed number of rows of a key: cut by numpy as rows arrive, by row numbers in a batch run.
 
 Rows are reduced to the keys and the *values* ``__v<n>``: the distinct expressions of ``order_by``,
 which come first, and of the aggregates. Which values are NULL stands in bit masks ``__n<n>`` of 60
@@ -40,7 +40,7 @@ Call = tuple[str, int]
 
 
 def apply(operator: stateful.CountWindow, frame: DataFrame, type_: StreamType, *, streaming: bool) -> DataFrame:
-    """Give a row per window, in a stream or a batch. Watermarks are the caller's affair."""
+    """Return a row per window, in a stream or a batch. The caller sets watermarks."""
     schema, where = type_.schema, operator.where
     parts = row_aggregates(operator.aggregates, schema, where=where)
     event_time = stateful.by_event_time(operator, type_)
@@ -155,13 +155,13 @@ class CountWindowProcessor(StatefulProcessor):
         self._event_time = event_time
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Open the state: the rows of unfinished windows and, in event-time order, those that wait."""
+        """Open the state: the rows of unfinished windows and, in event-time order, pending rows."""
         self._handle = handle
         self._open = handle.getValueState("open", "rows binary")
         self._waiting = handle.getListState("waiting", "rows binary") if self._event_time else None
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:
-        """Cut windows at once, or set rows aside until the watermark has passed them."""
+        """Cut windows at once, or store rows until the watermark has passed them."""
         fresh = _joined([self._arrays(part) for part in rows])
         if self._waiting is None:
             return self._cut(key, fresh)
@@ -234,19 +234,19 @@ def _joined(parts: list[Rows]) -> Rows:
 
 
 def _deadlines(rows: Rows) -> np.ndarray[Any, Any]:
-    """Give the first whole millisecond at which a watermark has passed each row."""
+    """Return the first whole millisecond at which a watermark has passed each row."""
     micros = rows[f"{VALUE}0"].astype("datetime64[us]").astype("int64")
     return -(-micros // 1000)
 
 
 def _nulls(rows: Rows, n: int) -> np.ndarray[Any, Any] | None:
-    """Tell which rows have a NULL in a value; None when none has."""
+    """Return a mask of the rows whose value is NULL; None when there are none."""
     found = (rows[f"{MASK}{n // _BITS}"] >> (n % _BITS)) & 1 == 1
     return found if found.any() else None
 
 
 def _order(rows: Rows, orders: int) -> np.ndarray[Any, Any] | None:
-    """Give the order of rows by all values, NULLs first, as ``_batch`` has it; None when they are in it."""
+    """Return the order of rows by all values, NULLs first, as in ``_batch``; None when they are sorted already."""
     import numpy as np
     import pandas as pd
 
@@ -279,7 +279,7 @@ def _windows(values: np.ndarray[Any, Any], size: int, slide: int) -> np.ndarray[
 
 
 def aggregate(function: str, values: np.ndarray[Any, Any], nulls: np.ndarray[Any, Any] | None) -> Any:
-    """Aggregate each window (a row of ``values``) as Spark SQL does; ``nulls`` tells which values are NULL.
+    """Aggregate each window (a row of ``values``) as Spark SQL does; ``nulls`` is the mask of NULL values.
 
     NULLs do not count, a window without a value gives NULL, and NaN is greater than any number.
     """
@@ -299,19 +299,19 @@ def aggregate(function: str, values: np.ndarray[Any, Any], nulls: np.ndarray[Any
     if function in ("sum", "avg"):
         if nulls is not None:
             values = np.where(nulls, values.dtype.type(0), values)
-        with np.errstate(invalid="ignore", over="ignore"):  # infinities: NaN and infinity are right
+        with np.errstate(invalid="ignore", over="ignore"):  # with infinities, NaN and infinity are correct results
             total = _sum(values) if function == "sum" else values.sum(axis=1, dtype="float64")
         return _column(total if function == "sum" else total / np.maximum(present, 1), empty)
     return _column(_extreme(function, values, nulls), empty)
 
 
 def _column(values: np.ndarray[Any, Any], empty: np.ndarray[Any, Any] | None) -> Any:
-    """Make a column of results, in which NULL and NaN are two things."""
+    """Make a column of results that distinguishes NULL and NaN."""
     import pandas as pd
     import pyarrow as pa
 
     if values.dtype.kind in "MO":
-        return values  # NaT and None are NULL as they stand
+        return values  # NaT and None already are NULL
     return pd.Series(pd.arrays.ArrowExtensionArray(pa.array(values, mask=empty)))
 
 
@@ -331,7 +331,7 @@ def _extreme(function: str, values: np.ndarray[Any, Any], nulls: np.ndarray[Any,
     import numpy as np
 
     kind = values.dtype.kind
-    if kind == "M":  # NaT is passed over
+    if kind == "M":  # NaT is skipped
         return (np.fmin if function == "min" else np.fmax).reduce(values, axis=1)
     if nulls is not None:
         neutral: Any = function == "min"

@@ -1,7 +1,7 @@
-"""Several outputs of one query: rows told apart, taken through scans, and tagged with where they go.
+"""Several outputs of one query: rows are passed through scans and tagged with their output.
 
-What is computed for each output from a row is one expression, so the row is read once. Rows for scans go
-through one stateful operator of Spark's; in its batch rows that no scan takes pass beside them.
+The outputs of a row are computed by one expression, so the row is read once. Rows for scans go
+through one stateful operator of Spark's; rows that no scan takes pass through it unchanged.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from headwater.sql.schema import Schema
 _ENTRY = "__entry"
 DEAD_LETTERS = Schema.parse(", ".join(f"{name} string" for name in DEAD_LETTER))
 Count = Callable[[DataFrame, str, str], DataFrame]
-"""Lets a query count a scan's rows: a frame, the scan, and the condition by which its rows are known."""
+"""Makes a query count a scan's rows: takes a frame, the scan, and the condition that selects its rows."""
 
 
 @dataclass(frozen=True)
 class _End:
-    """One of several ends of a row: its tag, the type of its rows, when a row gives one and which, as SQL."""
+    """One output of a row: its tag, the type of its rows, and, as SQL, the condition and the row."""
 
     tag: int
     schema: Schema
@@ -40,13 +40,13 @@ class _End:
 
 
 def tagged(
-    flow: Graph, found: Pass, outputs: Sequence[str], base: DataFrame, count: Count, *, aside: bool = False
+    flow: Graph, found: Pass, outputs: Sequence[str], base: DataFrame, count: Count, *, corrupt: bool = False
 ) -> DataFrame:
-    """Give the rows of all outputs, each with its tag, from those of the root.
+    """Compute the rows of all outputs, each with its tag, from those of the root.
 
-    ``aside``: the base has malformed records beside its rows; their dead letters get the next tag.
+    ``corrupt``: the base holds malformed records too; their dead letters get the next tag.
     """
-    good = f"{GOOD} AND " if aside else ""
+    good = f"{GOOD} AND " if corrupt else ""
     ends, behind, wanted = [], [], set()
     for tag, id_ in enumerate(outputs):
         schema = flow.types[id_].schema
@@ -59,7 +59,7 @@ def tagged(
                 place = found.scans.index(branch.origin)
                 condition, row = _row(flow, branch, within=f"s{place}")
                 behind.append(_End(tag, schema, f"`{FROM}` = {place} AND {condition}", row))
-    if aside:
+    if corrupt:
         ends.append(_End(len(outputs), DEAD_LETTERS, f"NOT ({GOOD})", f"`{DEAD}`"))
     if found.scans:
         scans = _scannings(flow, found, wanted)
@@ -78,7 +78,7 @@ def tagged(
 
 
 def _scannings(flow: Graph, found: Pass, wanted: Collection[str]) -> tuple[Scanning, ...]:
-    """Say what each scan reads: another's rows, or a stream that is made of the root's."""
+    """Return each scan's input: another scan's rows, or a stream computed from the root's."""
     parents = [flow[s].inputs[0] for s in found.scans]
     streams = list(dict.fromkeys(p for p in parents if p not in found.scans))
     scans = []
@@ -94,7 +94,7 @@ def _scannings(flow: Graph, found: Pass, wanted: Collection[str]) -> tuple[Scann
 def _common_form(
     flow: Graph, found: Pass, scans: Sequence[Scanning], ends: Sequence[_End], base: DataFrame, good: str
 ) -> DataFrame:
-    """Give the rows for scans and those that pass in the form in which they go through Spark's operator."""
+    """Return the rows for scans and the passing rows in the common form of Spark's operator."""
     ways: dict[tuple[str, str], Scanning] = {}
     for scan in scans:
         if isinstance(scan.reads, str):
@@ -121,19 +121,19 @@ def _common_form(
         _ENTRY,
         *types,
     )
-    if time:  # a row without a time is never in order
+    if time:  # a row without a time has no order
         framed = framed.where(f"{_ENTRY} >= {len(ways)} OR `{TIME}` IS NOT NULL")
     return framed.drop(_ENTRY)
 
 
 def _row(flow: Graph, branch: OnePass, *, within: str | None = None) -> tuple[str, str]:
-    """Write on which condition a row of a branch's origin gives one at its end, and that one, as a struct."""
+    """Return two expressions over a row of a branch's origin: whether it gives a row at its end, and that row."""
     condition, columns = melted_along(flow, branch.origin, branch.steps, within=within)
     return condition, f"named_struct({', '.join(f'{quote_string(n)}, {t}' for n, t in columns)})"
 
 
 def _entry(types: Mapping[str, Schema], name: str, number: int, condition: str, column: str, row: str) -> str:
-    """Write what a row gives for one of several ends: its number, its row in its column, NULL in others."""
+    """Return the expression of one output's entry: its number, its row in its column, NULL in the others."""
     parts = [f"'{name}', {number}"]
     for other, schema in types.items():
         parts.append(f"'{other}', {row if other == column else f'CAST(NULL AS {schema.struct.text})'}")

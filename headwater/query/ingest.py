@@ -1,13 +1,13 @@
-"""When the rows that led to a batch came to a source: told by what the query says it has read.
+"""Ingest times of the rows that led to a batch, derived from the query's offset log.
 
-Spark writes down, before it does a batch, how far the batch goes in every source. From that and the
-number before follows what it reads:
+Before a batch, Spark records the end offset of every source. This and the offset
+of the batch before give the batch's input:
 
-- entries of channels and of spools of messages, which carry their own word (see ``channels.arrival``);
-- files: they came when they were last written, which Spark's list of them tells;
-- anything else: it came between the planning of the batch before and that of this one.
+- entries of channels and of message spools carry their ingest times (see ``channels.arrival``);
+- files came when they were last written, which Spark's list of files records;
+- all other rows came between the planning of the previous batch and that of this one.
 
-A batch that reads nothing new (windows that close) is counted to the rows of the one before it.
+A batch without new input (windows that close) gets the ingest times of the batch before.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headwater.channels.arrival import Times, joined, word_of
+from headwater.channels.arrival import Times, joined, recorded_arrival
 from headwater.channels.open import LogSpec
 from headwater.disk.durable import read_note
 
-_BACK = 5  # batches without rows after one that had some
-_FILES = 100  # steps of a file source in one batch
-_TAIL = 64 * 1024  # bytes of a list of files that are read at a time, from its end
-_CONTROL = "e_"  # begins the name of a source that only tells of the end (see unit)
+_BACK = 5  # most batches without rows after one with rows
+_FILES = 100  # most steps of a file source in one batch
+_TAIL = 64 * 1024  # bytes of a list of files read at a time, from its end
+_CONTROL = "e_"  # prefix of a source that only signals the end of input (see unit)
 
 
 class Unknown(Exception):
-    """It cannot be told."""
+    """The ingest times cannot be determined."""
 
 
 @dataclass(frozen=True)
 class IngestTimes:
-    """When the rows came that led to a batch; ``fresh``: it is this batch that has read them."""
+    """Ingest times of the rows that led to a batch; ``fresh``: this batch itself has read them."""
 
     oldest: float
     newest: float
@@ -44,13 +44,13 @@ class IngestTimes:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Where it stands what a query reads: its ``checkpoint``, and the members files of its channels."""
+    """Files that record a query's input: its ``checkpoint``, and the members files of its channels."""
 
     checkpoint: Path
     members: tuple[Path, ...] = ()
 
     def logs(self) -> dict[str, LogSpec]:
-        """Describe the logs that the query reads, and those taken out that it may still read."""
+        """Describe the logs that the query reads, and retired ones that it may still read."""
         found: dict[str, LogSpec] = {}
         for file in self.members:
             content = read_note(file)
@@ -59,38 +59,38 @@ class Inputs:
 
 
 def ingested_of(inputs: Inputs, batch: int) -> IngestTimes | None:
-    """Tell when the rows came that led to a batch that is planned; None where that is not to be had.
+    """Return the ingest times of the rows that led to a planned batch; None where they are unknown.
 
-    Never an error: what is missing or odd is left to those whose business it is.
+    Never raise: missing or damaged files are reported where they are needed.
     """
     try:
         for back in range(min(_BACK, batch) + 1):
             times = _read_by(inputs, batch - back)
             if times is not None:
                 return IngestTimes(times.oldest, times.newest, times.fresh and back == 0)
-    except Exception:  # neither a batch nor a look at a unit may fail for it
+    except Exception:  # neither a batch nor a unit's report may fail for it
         return None
     return None
 
 
 def _read_by(inputs: Inputs, batch: int) -> IngestTimes | None:
-    """Tell when the rows came that one batch has read; None when it has read nothing. Raise Unknown."""
+    """Return the ingest times of one batch's input; None when it has read nothing. Raise Unknown."""
     offsets = inputs.checkpoint / "offsets"
     now = sources_at((offsets / str(batch)).read_text())
     before = sources_at((offsets / str(batch - 1)).read_text()) if batch else {}
     if not now:
-        raise Unknown("no query is without a source")
+        raise Unknown("the query has no source")
     found: list[Times] = []
     marks: list[Times] = []
     for name, (begin, end) in moved(before, now).items():
         if (files := files_between(begin, end)) is not None:
             found += arrivals(inputs.checkpoint / "sources" / name, *files)
         elif is_of_channels(end):
-            word = next((w for file in inputs.members if (w := word_of(file, end)) is not None), None)
-            if word is None or not word.known:
-                raise Unknown("rows of which nobody has said when they came")
-            if word.times is not None:
-                (found if word.rows else marks).append(word.times)
+            arrival = next((a for file in inputs.members if (a := recorded_arrival(file, end)) is not None), None)
+            if arrival is None or not arrival.known:
+                raise Unknown("some entries carry no ingest time")
+            if arrival.times is not None:
+                (found if arrival.rows else marks).append(arrival.times)
         else:
             planned = offsets / str(batch - 1) if batch else inputs.checkpoint / "metadata"
             found.append((os.stat(planned).st_mtime, os.stat(offsets / str(batch)).st_mtime))
@@ -98,17 +98,17 @@ def _read_by(inputs: Inputs, batch: int) -> IngestTimes | None:
     return None if whole is None else IngestTimes(*whole, fresh=bool(found))
 
 
-# ------------------------------------------------------------ what an offset log says
+# ------------------------------------------------------------ the offset log
 
 
 def sources_at(text: str) -> dict[str, str]:
-    """Read how far every named source is from a file of Spark's offset log (of version 2)."""
+    """Read every named source's offset from a file of Spark's offset log (of version 2)."""
     parts = (line.partition(":") for line in text.splitlines()[2:])
     return {name: offset for name, colon, offset in parts if colon}
 
 
 def moved(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[Any, Any]]:
-    """Give the offsets of the sources that have moved on, None before the first one."""
+    """Return begin and end offset of each source that has advanced; None begins the first batch."""
     return {
         name: (_parsed(before.get(name)), _parsed(end))
         for name, end in now.items()
@@ -124,14 +124,14 @@ def _parsed(offset: str | None) -> Any:
 
 
 def files_between(begin: Any, end: Any) -> tuple[int, int] | None:
-    """Give the steps of a file source between two offsets, the first one left out; None of another source."""
+    """Return the steps of a file source between two offsets, without the first one; None for other sources."""
     if not isinstance(end, dict) or "logOffset" not in end:
         return None
     return (int(begin["logOffset"]) if begin else -1, int(end["logOffset"]))
 
 
 def is_of_channels(end: Any) -> bool:
-    """Tell whether an offset is one of channels."""
+    """Return whether an offset is that of channels."""
     return isinstance(end, dict) and bool(end) and all("@" in key for key in end)
 
 
@@ -139,19 +139,19 @@ def is_of_channels(end: Any) -> bool:
 
 
 def arrivals(log: Path, after: int, upto: int) -> list[Times]:
-    """Tell when the files came that a file source took in the steps after one, up to another."""
+    """Return the ingest times of a file source's files in the steps ``after`` (without it) to ``upto``."""
     times: list[float] = []
     for step in range(max(after + 1, upto - _FILES + 1), upto + 1):
         plain = log / str(step)
         for entry in _newest_first(plain if plain.exists() else log / f"{step}.compact"):
             if entry["batchId"] < step:
-                break  # of a compact list that begins with all there was before
+                break  # a compact list begins with all earlier files
             times.append(entry["timestamp"] / 1000)
     return [(min(times), max(times))] if times else []
 
 
 def _newest_first(file: Path) -> Iterator[dict[str, Any]]:
-    """Give the files in a list of a file source, its last one first; the list may be very long."""
+    """Yield the files in a file source's list, from its end on; the list may be very long."""
     with open(file, "rb") as source:
         at = source.seek(0, os.SEEK_END)
         rest = b""
@@ -159,7 +159,7 @@ def _newest_first(file: Path) -> Iterator[dict[str, Any]]:
             begin = max(0, at - _TAIL)
             source.seek(begin)
             lines = (source.read(at - begin) + rest).split(b"\n")
-            rest, at = lines[0], begin  # the first one may be cut; at last it is the list's version
+            rest, at = lines[0], begin  # the first line may be cut; in the end it is the list's version
             for line in reversed(lines[1:]):
                 if line:
                     yield json.loads(line)

@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 30.0
 READY_SECONDS = 30.0
 BATCHES = 100
-"""How many of a run's newest batches are kept."""
-_PACE, _LONGEST = 10, 5.0  # batches and seconds after which a run is looked at again
-_LOOK = 0.02  # seconds between two looks at what a query that is to stop has written
-_ASK = 0.5  # seconds after which Spark is asked whether it runs still
-# A busy machine starts a Python worker too slowly; a race in Spark's own serialization of a task; a worker
-# that got no answer (see stateserver).
+"""Number of a run's newest batches that are kept."""
+_PACE, _LONGEST = 10, 5.0  # batches and seconds after which a run is observed again
+_LOOK = 0.02  # seconds between two checks of the checkpoint of a query that is to stop
+_ASK = 0.5  # seconds after which Spark is asked whether the query still runs
+# Errors that a retry cures: a busy machine starts a Python worker too slowly; a race in Spark's own
+# serialization of a task; a worker that got no answer (see stateserver).
 _STUMBLES = (
     "Python worker failed to connect back",
     "java.io.OptionalDataException",
     "TimeoutError: timed out",
 )
-_OURS = re.compile(r"headwater\.errors\.(\w+): (?P<text>.*?)(?:\n\n|\nThe above|\nSQLSTATE|\Z)", re.DOTALL)
+_OURS = re.compile(r"headwater\.core\.errors\.(\w+): (?P<text>.*?)(?:\n\n|\nThe above|\nSQLSTATE|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch that was executed: when it was triggered (seconds of the epoch) and how long it took.
+    """One executed batch: when it was triggered (seconds of the epoch) and how long it took.
 
-    ``rows`` are those that Spark read for it: of every read of a source, and with punctuation.
+    ``rows`` counts the rows that Spark read for it: of every read of a source, punctuation included.
     """
 
     id: int
@@ -57,7 +57,7 @@ class Batch:
 
 @dataclass
 class Running:
-    """A unit's query, and what its progress has told so far."""
+    """A unit's running query, and the totals of its progress."""
 
     query: StreamingQuery
     scans: int = 1
@@ -70,18 +70,18 @@ class Running:
     ends: dict[int, dict[str, int]] = field(default_factory=dict)
     error: RuntimeFailure | None = None
     batches: deque[Batch] = field(default_factory=lambda: deque(maxlen=BATCHES))
-    """The newest that this side has seen, those without rows too; oldest first."""
+    """The newest batches observed, including those without rows; oldest first."""
     done: int = 0
-    """Batches that were executed, those without rows too."""
+    """Number of executed batches, including those without rows."""
     busy_s: float = 0.0
-    """Seconds that they took."""
+    """Seconds that the batches took."""
     cpu_s: float = 0.0
-    """Seconds of a core that were put down to it; see ``hosts``."""
+    """Seconds of a core attributed to the query; see ``hosts``."""
     state_rows: int = 0
     state_bytes: int = 0
-    """What it keeps, as of the newest batch: RocksDB's files, which hold all of it when a batch has ended."""
+    """Bytes of its state as of the newest batch: RocksDB's files, which hold all of it when a batch has ended."""
     paid: int = -1
-    """The newest batch that ``cpu_s`` holds."""
+    """The newest batch included in ``cpu_s``."""
     tally: Tally = field(default_factory=lambda: Tally(Counting()))
     _scanned: int = 0
     _looked: float = 0.0
@@ -93,7 +93,7 @@ class Running:
         return self._scanned // self.scans
 
     def note(self) -> dict[str, Any]:
-        """Give what another agent needs to go on counting where this one stopped; ``resumed`` takes it."""
+        """Return the totals from which another agent continues counting; ``resumed`` reads them."""
         return {
             "scans": self.scans,
             "batch": self.last_batch,
@@ -106,7 +106,7 @@ class Running:
 
     @classmethod
     def resumed(cls, query: StreamingQuery, note: Mapping[str, Any]) -> Running:
-        """Go on with a query that runs already, from what was noted of it last."""
+        """Adopt a running query, with the totals of its last note."""
         return cls(
             query,
             scans=int(note.get("scans", 1)),
@@ -127,14 +127,14 @@ class Running:
             time.sleep(0.02)
 
     def keep_up(self) -> None:
-        """Look before Spark forgets batches: it remembers so many that this is not needed every second."""
+        """Observe the query before Spark forgets batches; it remembers enough that this is rarely needed."""
         newest = [b.begun for b in list(self.batches)[-_PACE:]]
         pace = (newest[-1] - newest[0]) / (len(newest) - 1) if len(newest) > 1 else 0.0
         if time.monotonic() - self._looked >= min(_LONGEST, _PACE * pace):
             self.observe()
 
     def observe(self) -> None:
-        """Take in the batches since the last look; threads that look at once take each batch once."""
+        """Add the batches since the last call; concurrent calls count each batch once."""
         with self._looking:
             self._looked = time.monotonic()
             for progress in self.query.recentProgress:
@@ -164,7 +164,7 @@ class Running:
 
     @property
     def positions(self) -> dict[str, int]:
-        """How far the newest batch has read each channel by all reads; one that it has left is not there."""
+        """Position in each channel that the newest batch has reached with all reads; left channels are missing."""
         found: dict[str, int] = {}
         for ends in self.ends.values():
             for channel, at in ends.items():
@@ -172,7 +172,7 @@ class Running:
         return found
 
     def _take(self, number: int, source: Any) -> None:
-        """Count what came from a source; a channel tells its position, which counts more exactly."""
+        """Count a source's rows; for a channel take its position, which is more exact."""
         end = source["endOffset"]
         end = json.loads(end) if isinstance(end, str) and end.startswith("{") else end
         if isinstance(end, dict) and end and all("@" in key for key in end):
@@ -182,7 +182,7 @@ class Running:
 
     @property
     def began(self) -> float | None:
-        """When the newest batch began that this side has seen, in seconds since 1970."""
+        """Start of the newest observed batch, in seconds since 1970."""
         return self.batches[-1].begun if self.batches else None
 
     @property
@@ -194,7 +194,7 @@ class Running:
         return median(self.recent_rate) if self.recent_rate else None
 
     def failure(self, unit: str) -> RuntimeFailure | None:
-        """Give the error that ended the query, in the user's terms, or None while all is well."""
+        """Return the error that ended the query, in the user's terms, or None while all is well."""
         if self.error is None and not self.query.isActive:
             exception = self.query.exception()
             if exception is not None:
@@ -202,11 +202,11 @@ class Running:
         return self.error
 
     def stop(self, checkpoint: Path | None = None, *, at_once: bool = False, level: bool = False) -> None:
-        """Stop between two batches: a batch cut off is done again, but its noise alarms people.
+        """Stop between two batches: an interrupted batch is repeated, but its errors in the log alarm people.
 
-        A query that has more to do than time begins its next batch at once: with its ``checkpoint`` it is
-        stopped when one has ended, in the first moments of the next. ``at_once``: a batch that has written
-        nothing yet is not waited for. ``level``: only where ``reads_agree``.
+        An overloaded query begins its next batch at once: with its ``checkpoint`` it is
+        stopped when a batch has ended, at the start of the next. ``at_once``: do not wait for a batch that has
+        written nothing yet. ``level``: stop only where ``reads_agree``.
         """
         deadline = time.monotonic() + IDLE_SECONDS
         before = newest_batch(checkpoint / "commits") if checkpoint else -1
@@ -214,7 +214,7 @@ class Running:
         def between_batches() -> bool:
             if checkpoint is None:
                 return not self.query.status["isTriggerActive"]
-            # Files tell it without asking Spark, which on a full core would take its time to answer.
+            # Read the files: on a busy core Spark answers slowly.
             ended = newest_batch(checkpoint / "commits") > before or not cut_off(checkpoint)
             return ended or (at_once and has_written_nothing(checkpoint))
 
@@ -231,7 +231,7 @@ class Running:
 
 
 def _bytes(operator: Mapping[str, Any]) -> int:
-    """Tell how much a stateful operator keeps: on disk where RocksDB says so, else in memory."""
+    """Return the bytes of a stateful operator's state: on disk where RocksDB reports it, else in memory."""
     custom = operator.get("customMetrics") or {}
     return int(custom.get("rocksdbSstFileSize", operator.get("memoryUsedBytes", 0)))
 
@@ -243,7 +243,7 @@ def _epoch(timestamp: str) -> float:
 
 @contextlib.contextmanager
 def reaching_spark(where: str) -> Iterator[None]:
-    """Raise Unavailable where nobody answers a request: the server has ended, or is about to."""
+    """Raise Unavailable where Spark does not answer a request: the server has ended, or is about to."""
     try:
         yield
     except HeadwaterError:
@@ -251,7 +251,7 @@ def reaching_spark(where: str) -> Iterator[None]:
     except Exception as error:
         if not _is_unanswered(error):
             raise
-        raise Unavailable("Spark does not answer", where=where, hint="it may have ended; its log says why") from error
+        raise Unavailable("Spark does not answer", where=where, hint="it may have ended; read its log") from error
 
 
 def _is_unanswered(error: BaseException | None) -> bool:
@@ -265,12 +265,12 @@ def _is_unanswered(error: BaseException | None) -> bool:
 
 
 def running_query(spark: SparkSession, name: str) -> StreamingQuery | None:
-    """Find a query that runs under a name in this session, whoever started it."""
+    """Find the query that runs under a name in this session."""
     return next((q for q in spark.streams.active if q.name == name), None)
 
 
 def translated(text: str, unit: str) -> RuntimeFailure:
-    """Find Headwater's own error in Spark's long story of it."""
+    """Extract Headwater's own error from Spark's stack trace."""
     ours = list(_OURS.finditer(text))
     if ours:
         found = ours[-1]
@@ -278,6 +278,6 @@ def translated(text: str, unit: str) -> RuntimeFailure:
         what, _, hint = story.partition("\n  -> ")
         cls = UserCodeError if found[1] == "UserCodeError" else RuntimeFailure
         return cls(what.strip(), where=f"unit {unit}", hint=hint.strip().splitlines()[0] if hint.strip() else None)
-    first = next((line for line in text.splitlines() if line.strip()), "the query ended without a word")
+    first = next((line for line in text.splitlines() if line.strip()), "the query ended without a message")
     kind = SparkStumbled if any(s in text for s in _STUMBLES) else RuntimeFailure
-    return kind(first.strip()[:2000], where=f"unit {unit}", hint="see the Spark log of its zone")
+    return kind(first.strip()[:2000], where=f"unit {unit}", hint="read the Spark log of its zone")

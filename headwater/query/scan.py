@@ -1,13 +1,13 @@
-"""Folds over the rows of a key, in order: what runs inside Spark's transformWithState for scans.
+"""Scans: folds over the rows of a key, in order, inside Spark's transformWithState.
 
-Two orders. With the event time first in ``order_by`` rows wait until the watermark has passed
+There are two orders. With the event time first in ``order_by`` rows wait until the watermark has passed
 them and are then folded in full order: the result does not depend on how rows arrived, nor on
 cuts and placement. Otherwise the rows of each micro-batch are folded in the order of
 ``order_by``, batch after batch: exact where a key's rows arrive in that order.
 
-All scans that one query does are one stateful operator: Spark shuffles their rows once and asks one Python
-process about each key. Rows come to it in a common form, by the columns named below. Each scan's state stands
-under its own tag, so that it can be taken out, or put beside others, as bytes.
+All scans of one query are one stateful operator: Spark shuffles their rows once and calls one Python
+process for each key. Rows come to it in a common form, by the columns named below. Each scan's state is stored
+under its own tag, so that it can be extracted, or put beside others, as bytes.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ ALL = "__all"
 """The key column of an operator without keys."""
 
 KEYED, KEY, TIME = "__keyed", "__key", "__time"
-"""Columns of rows on their way to scans: by which columns their scans go, these as JSON, and the event time.
+"""Columns of rows for scans: the names of their key columns, the key as JSON, and the event time.
 
-A row also has its own columns as a struct, ``i<n>`` for the n-th stream that is scanned, or ``p<n>`` for rows
-that no scan takes and that come out as they are: in these all three are NULL.
+A row also has its own columns as a struct, ``i<n>`` for the n-th scanned stream, or ``p<n>`` for rows
+that no scan takes and that pass unchanged: in these all three are NULL.
 """
 FROM = "__from"
-"""Of which scan a row that comes out is, its columns in ``s<n>``; those that passed have -1 and ``p<n>``."""
+"""The scan that gave an output row, whose columns are in ``s<n>``; rows that passed have -1 and ``p<n>``."""
 _CHUNK = 16
-"""Length of what comes before a scan's tag in the name of rows that wait."""
+"""Length of the prefix before a scan's tag in the key of pending rows."""
 
 Fold = Callable[[Any, dict[str, Any]], tuple[Any, dict[str, Any] | None]]
 
@@ -58,10 +58,10 @@ limit_waiting()
 
 @dataclass(frozen=True)
 class Scanning:
-    """One scan of those that are done together.
+    """One of several scans in one operator.
 
-    ``reads``: the column of its input, or the place of the scan whose rows it takes at once. ``out``: whether
-    its rows come out.
+    ``reads``: the column of its input, or the index of the scan whose rows it takes directly. ``out``: whether
+    its rows are output.
     """
 
     operator: stateful.Scan
@@ -71,12 +71,12 @@ class Scanning:
 
 
 def keyed(operator: stateful.Scan) -> str:
-    """Name the columns by which a scan goes, the same for all scans that go by the same."""
+    """Return the names of a scan's key columns as one text, equal for scans with equal keys."""
     return ",".join(k.lower() for k in operator.keys)
 
 
 def key_text(operator: stateful.Scan, type_: StreamType, *, within: str | None = None) -> str:
-    """Write the key of a row as an expression: equal texts for equal keys, as Spark groups them.
+    """Return the expression of a row's key: equal texts for equal keys, as Spark groups them.
 
     ``within``: the column that holds the row as a struct.
     """
@@ -85,14 +85,14 @@ def key_text(operator: stateful.Scan, type_: StreamType, *, within: str | None =
         column = type_.schema.column(key)
         text = f"`{column.name}`" if within is None else f"{within}.`{column.name}`"
         if column.type.text in ("float", "double"):
-            text = f"IF({text} = 0, CAST(0 AS {column.type.text}), {text})"  # there are two zeros
+            text = f"IF({text} = 0, CAST(0 AS {column.type.text}), {text})"  # 0.0 and -0.0
         parts.append(f"'{key.lower()}', {text}")
     formats = "map('timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\", 'ignoreNullFields', 'false')"
     return f"to_json(named_struct({', '.join(parts)}), {formats})" if parts else "''"
 
 
 def alone(operator: stateful.Scan, frame: DataFrame, type_: StreamType) -> DataFrame:
-    """Do one scan of a stream by itself. Watermarks are the caller's affair."""
+    """Apply one scan to a stream. The caller sets watermarks."""
     event_time = stateful.by_event_time(operator, type_)
     if event_time is not None:
         frame = frame.where(f"`{event_time}` IS NOT NULL")
@@ -108,7 +108,7 @@ def alone(operator: stateful.Scan, frame: DataFrame, type_: StreamType) -> DataF
 
 
 def together(rows: DataFrame, scans: Sequence[Scanning], passed: Sequence[Schema] = ()) -> DataFrame:
-    """Do scans of rows in their common form; ``passed``: the columns of rows that come out as they are."""
+    """Apply several scans to rows in the common form; ``passed``: the schemas of rows that pass unchanged."""
     columns = [Column(FROM, INT)]
     columns += [Column(f"s{n}", Schema.parse(s.operator.schema_text).struct) for n, s in enumerate(scans) if s.out]
     columns += [Column(f"p{n}", schema.struct) for n, schema in enumerate(passed)]
@@ -151,7 +151,7 @@ def in_batch(operator: stateful.Scan, frame: DataFrame, type_: StreamType) -> Da
 
 
 def _naive(value: Any) -> Any:
-    """Give times as PySpark's rows have them: in the session's zone, without saying so."""
+    """Return times as in PySpark's rows: in the session's zone, without a time zone."""
     if isinstance(value, dict):
         return {k: _naive(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -183,7 +183,7 @@ def fold_rows(fold: Fold, state: Any, rows: list[dict[str, Any]], *, where: str)
             raise UserCodeError(
                 f"the function raised {type(error).__name__}: {error}; row {row}",
                 where=where,
-                hint="correct the function; the unit goes on from its last batch",
+                hint="correct the function; the unit continues from its last batch",
             ) from error
         if result is not None:
             out.append(result)
@@ -191,7 +191,7 @@ def fold_rows(fold: Fold, state: Any, rows: list[dict[str, Any]], *, where: str)
 
 
 def deadline_ms(time: Any) -> int:
-    """Give the first whole millisecond at which a watermark has passed a time."""
+    """Return the first whole millisecond at which a watermark has passed a time."""
     micros = _micros(time)
     return -(-micros // 1000)
 
@@ -204,7 +204,7 @@ def _micros(time: Any) -> int:
 
 
 class _ScanWork:
-    """A scan as it runs: its function, loaded once, and what it is to do next for the key at hand."""
+    """A scan at work: its function, loaded once, and its pending rows of the current key."""
 
     def __init__(self, scan: Scanning, place: int) -> None:
         operator = scan.operator
@@ -220,7 +220,7 @@ class _ScanWork:
         self._arrow: Any = None
 
     def take(self, giver: _ScanWork, rows: list[dict[str, Any]], of: list[dict[str, Any]]) -> None:
-        """Take the rows that another scan has made of others, as if they had come through Spark."""
+        """Take another scan's output rows, as if they had come through Spark."""
         if not rows:
             return
         import pyarrow as pa
@@ -228,9 +228,9 @@ class _ScanWork:
         keys = giver.keys
         if any(row.get(k) != of[0].get(k) for row in rows for k in keys):
             raise UserCodeError(
-                f"it gives rows another key than it took them by, and is said to keep {', '.join(keys)}",
+                f"the function changes the key of rows, but is declared to keep {', '.join(keys)}",
                 where=giver.where,
-                hint="give each row its key, or leave keeps_keys out",
+                hint="return each row with its key, or leave keeps_keys out",
             )
 
         if self._arrow is None:
@@ -240,7 +240,7 @@ class _ScanWork:
         self.fresh += [r for r in taken if self.event_time is None or r[self.event_time] is not None]
 
     def run(self, stored: str | None, rows: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
-        """Fold rows; give the new state as JSON, and the rows that come of it."""
+        """Fold rows; return the new state as JSON, and the output rows."""
         rows.sort(key=self.order)
         state, out = fold_rows(
             self.fold, json.loads(self.initial if stored is None else stored), rows, where=self.where
@@ -251,19 +251,19 @@ class _ScanWork:
             raise UserCodeError(
                 f"the state cannot be stored as JSON: {error}",
                 where=self.where,
-                hint="use numbers, text, lists, dicts",
+                hint="use numbers, text, lists and dicts in the state",
             ) from error
 
 
 class ScanProcessor(StatefulProcessor):
-    """Folds users' functions over the rows of each key."""
+    """Fold users' functions over the rows of each key."""
 
     def __init__(self, scans: Sequence[Scanning], *, passed: int = 0) -> None:
         self._scans = tuple(scans)
         self._passed = [f"p{n}" for n in range(passed)]
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Open the state: users' states as JSON by tag and, in event-time order, the rows that wait."""
+        """Open the state: users' states as JSON by tag and, in event-time order, pending rows."""
         self._work = [_ScanWork(scan, n) for n, scan in enumerate(self._scans)]
         for work in self._work:
             if isinstance(work.reads, int):
@@ -274,11 +274,11 @@ class ScanProcessor(StatefulProcessor):
         self._empty: dict[str, Any] = dict.fromkeys([*names, *self._passed])
         self._handle = handle
         self._states = handle.getMapState("states", "tag string", "json string")
-        # By a name of the chunk that ends with the scan's tag.
+        # The chunk's key ends with the scan's tag.
         self._waiting = handle.getMapState("waiting", "chunk string", "rows binary") if self._timed else None
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
-        """Fold at once, or set rows aside until the watermark has passed them; let others pass."""
+        """Fold at once, or store rows until the watermark has passed them; pass other rows on."""
         if key[0] is None:
             return self._pass(rows)
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in self._inputs}
@@ -293,7 +293,7 @@ class ScanProcessor(StatefulProcessor):
                 one.fresh = [dict(r) for r in found[str(one.reads)]]  # each may change its own
             return self._fold(key[0], {})
         for one in work:
-            self._set_aside(one, found[str(one.reads)])
+            self._store(one, found[str(one.reads)])
         return iter(())
 
     def _pass(self, rows: Iterator[Any]) -> Iterator[Row]:
@@ -301,7 +301,7 @@ class ScanProcessor(StatefulProcessor):
             taken = {name: row[name] for name in self._passed if row[name] is not None}
             yield Row(**{FROM: -1, **self._empty, **taken})
 
-    def _set_aside(self, one: _ScanWork, rows: list[dict[str, Any]]) -> None:
+    def _store(self, one: _ScanWork, rows: list[dict[str, Any]]) -> None:
         assert self._waiting is not None and one.event_time is not None
         self._waiting.updateValue((f"{uuid4().hex[:_CHUNK]}{one.tag}",), (pickle.dumps(rows),))
         self._handle.registerTimer(min(deadline_ms(r[one.event_time]) for r in rows))
@@ -312,11 +312,11 @@ class ScanProcessor(StatefulProcessor):
         waiting: dict[str, list[dict[str, Any]]] = {}
         for (chunk,), (data,) in list(self._waiting.iterator()):
             waiting.setdefault(chunk[_CHUNK:], []).extend(pickle.loads(data))
-        self._waiting.clear()  # with what was left by scans that are no more
+        self._waiting.clear()  # including rows of removed scans
         return self._fold(key[0], waiting, timerValues.getCurrentWatermarkInMs())
 
     def _fold(self, by: str, waiting: dict[str, list[dict[str, Any]]], passed: int | None = None) -> Iterator[Row]:
-        """Fold what is ready into a key's states, each scan's rows before those that others make of them."""
+        """Fold the ready rows into a key's states, each scan before those that read its output."""
         mine = [w for w in self._work if w.keyed == by]
         states: dict[str, str] | None = None
         for one in mine:
@@ -325,7 +325,7 @@ class ScanProcessor(StatefulProcessor):
             if passed is not None and one.event_time is not None:
                 rest = [r for r in rows if deadline_ms(r[one.event_time]) > passed]
                 if rest:
-                    self._set_aside(one, rest)
+                    self._store(one, rest)
                     rows = [r for r in rows if deadline_ms(r[one.event_time]) <= passed]
             if not rows:
                 continue
@@ -341,7 +341,7 @@ class ScanProcessor(StatefulProcessor):
                     yield Row(**{FROM: one.place, **self._empty, one.name: found})
 
     def _stored(self, scans: Sequence[_ScanWork]) -> dict[str, str]:
-        """Read the states of a key: one, or all at once."""
+        """Read the states of a key: a single one, or all at once."""
         if len(scans) == 1:
             found = self._states.getValue((scans[0].tag,))
             return {scans[0].tag: found[0]} if found else {}

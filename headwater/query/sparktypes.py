@@ -1,4 +1,4 @@
-"""Headwater's types as PySpark's, made here: PySpark would ask whichever server it thinks of as active."""
+"""Convert Headwater's types to PySpark's without a server: PySpark would ask the one it holds for active."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headwater.sql import schema
 
 MARK = "spark.watermarkDelayMs"
 WINDOW_MARK = "spark.timeWindow"
-"""Column metadata by which Spark knows the event time of a stream, and the windows of one."""
+"""Column metadata by which Spark recognizes event time, and windows."""
 
 _ATOMIC: dict[str, type[types.DataType]] = {
     "tinyint": types.ByteType,
@@ -29,12 +29,12 @@ _ATOMIC: dict[str, type[types.DataType]] = {
 
 
 def spark_schema(columns: Iterable[schema.Column]) -> types.StructType:
-    """Give columns as a schema of PySpark's."""
+    """Convert columns to a PySpark schema."""
     return types.StructType([types.StructField(c.name, spark_type(c.type)) for c in columns])
 
 
 def spark_type(type_: schema.DataType) -> types.DataType:
-    """Give a type that a column may have as PySpark's."""
+    """Convert a column type to PySpark's."""
     match type_:
         case schema.AtomicType(name):
             return _ATOMIC[name]()

@@ -1,9 +1,9 @@
-"""An end to waiting for Spark's state server.
+"""A timeout for workers that wait for Spark's state server.
 
-A worker that keeps state asks the JVM for it at a port of its task's own. The JVM takes the first who
-connects there and nobody else, so a stranger who knocks at that port, such as a client of a server that had
-it before, leaves the worker unanswered for ever, and with it the batch, the query and whoever waits for it.
-A worker that gives up ends the batch with an error instead: it is done again, at another port.
+A worker with state asks the JVM for it at a port of its own task. The JVM accepts only the first
+connection there, so a foreign connection to that port, such as from a client of a server that had
+it before, leaves the worker without an answer for ever, and with it the batch and the query.
+With a timeout the batch ends with an error instead, and is repeated at another port.
 """
 
 from __future__ import annotations
@@ -24,5 +24,5 @@ def _connect_for_a_while(self: StatefulProcessorApiClient, *args: Any, **setting
 
 
 def limit_waiting() -> None:
-    """Let this process's workers wait no longer than that; to be called where a processor is defined."""
+    """Set the timeout for this process's workers; call it where a processor is defined."""
     StatefulProcessorApiClient.__init__ = _connect_for_a_while  # type: ignore[method-assign]

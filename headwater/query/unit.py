@@ -1,6 +1,6 @@
 """A unit as one streaming query: its inputs, its operators, its outputs in one pass.
 
-How event time crosses zones. A channel's log carries a *frontier*: no row after it has an event
+Event time crosses zones as follows. A channel's log carries a *frontier*: no row after it has an event
 time up to it. A unit that reads several logs gets, once per batch, a punctuation row with the
 least frontier of them all, and takes its watermark from that column alone (``__wm``), not from
 the rows: a fast zone's rows cannot make a slow zone's late. When all its input has ended,
@@ -51,17 +51,17 @@ END_OF_TIME = "9999-01-01T00:00:00Z"
 
 @dataclass(frozen=True)
 class CompiledUnit:
-    """A unit's frame, ready to be started, and the outlets its rows go to."""
+    """A unit's frame, ready to be started, and its sink writers."""
 
     frame: DataFrame
     sink_writers: tuple[dict[str, Any], ...]
     spark_sink: JdbcSink | None
     controlled: bool
-    """Whether the end of its input must be told through its control directory."""
+    """Whether the end of its input must be signalled through its control directory."""
     scans: int
     """How often it reads each of its sources."""
     counting: Counting
-    """How its operators' rows are counted."""
+    """Counters of its operators' rows."""
 
 
 def source_name(text: str) -> str:
@@ -75,19 +75,19 @@ def name_of_channels(spec: UnitSpec, operator: str) -> str:
 
 
 def names_of_source(spec: UnitSpec, source: sources.Source) -> dict[str, str]:
-    """Name what reads a source at each of the unit's locations."""
+    """Return the names of a source's reads, by location of the unit."""
     here = spec.unit.locations
     places = here if source.per_location else here[:1]
     return {place: source_name(f"s_{spec.tags[source.id]}_{place}") for place in places}
 
 
 def apart(again: str) -> str:
-    """Give what tells the name of a second read of a source from the first one's; see ``reads_agree``."""
+    """Return the suffix of a further read's name; see ``reads_agree``."""
     return f"{AGAIN}{again.removeprefix('_')}" if again else ""
 
 
 class UnitCompiler:
-    """Builds the query of one unit."""
+    """Compile one unit to a streaming query."""
 
     def __init__(
         self,
@@ -131,10 +131,10 @@ class UnitCompiler:
     def _scans(self) -> int:
         return max((self._reads[s.id] for s in self._sources()), default=1)
 
-    # ------------------------------------------------------------ what is counted
+    # ------------------------------------------------------------ counters
 
     def _to_observe(self) -> frozenset[str]:
-        """Choose the operators whose rows the query has to count, because nothing else tells of them."""
+        """Choose the operators whose rows the query has to observe, because their count does not follow from others."""
         flow, unit = self._flow, self._unit
         is_routed = not isinstance(flow[unit.outputs[0]], JdbcSink)
         shown = set(visited(flow, unit))
@@ -144,7 +144,7 @@ class UnitCompiler:
             and not self._scans_of_pass()
             and not any(isinstance(o, ops.MapBatches | ops.Explode) for o in way)
         ):
-            shown = set()  # counting would be seen
+            shown = set()  # observations would cost noticeable time
         if not self._works_hard():
             shown = {i for i in shown if i not in flow or not isinstance(flow[i], (ops.Where, ops.Explode))}
         known = {i for i in visited(flow, unit) if self._tells_rows(i, is_routed=is_routed)}
@@ -152,9 +152,9 @@ class UnitCompiler:
         return points(flow, unit.operators, shown, known | set(unit.outputs if is_routed else ()))
 
     def _works_hard(self) -> bool:
-        """Tell whether a row costs the unit some microseconds anyway, so that counting it inside is not seen.
+        """Return whether a row costs the unit some microseconds anyway, so that observations are negligible.
 
-        An observation tears Spark's compiled loop apart: 0.1 to 0.25 µs a row, as much as a filter costs.
+        An observation splits Spark's compiled loop: 0.1 to 0.25 µs a row, as much as a filter costs.
         """
         dear = (ops.MapBatches, ops.Transform)
         inside = [self._flow[i] for i in self._unit.operators]
@@ -162,14 +162,14 @@ class UnitCompiler:
         return texts or any(o.stateful or isinstance(o, dear) for o in inside)
 
     def _tells_rows(self, id_: str, *, is_routed: bool) -> bool:
-        """Tell whether the rows that Spark reads for it are its rows, apart from malformed ones."""
+        """Return whether Spark's count of read rows is the operator's count, apart from malformed ones."""
         if id_ in self._flow:
             operator = self._flow[id_]
             return isinstance(operator, sources.Source) and (is_routed or not can_be_malformed(operator))
         return not self._punctuated(self._flow.types[id_]) and self._unit.part is None
 
     def _count(self, frame: DataFrame, name: str, *conditions: str) -> DataFrame:
-        """Let the query count a frame's rows: all, or for each condition those that meet it."""
+        """Make the query count a frame's rows: all, or for each condition those that meet it."""
         if not self._measure:
             return frame
         counts = [F.count_if(F.expr(c)) for c in conditions] or [F.count(F.lit(1))]
@@ -178,7 +178,7 @@ class UnitCompiler:
     # ------------------------------------------------------------ inputs and operators
 
     def _frame(self, id_: str) -> DataFrame:
-        """Give the stream of an operator, inside the unit or from a channel, its rows counted once."""
+        """Return the stream of an operator, computed or read from a channel, with its rows counted once."""
         frame = self._made(id_)
         if id_ not in self._points or id_ in self._counting.observed:
             return frame
@@ -186,9 +186,9 @@ class UnitCompiler:
         return self._count(frame, rows_of(id_))
 
     def _made(self, id_: str) -> DataFrame:
-        """Make the stream of an operator.
+        """Build the stream of an operator.
 
-        Where two branches meet again, each has its own copy of what they share, down to the reads:
+        Where two branches meet again, each has its own copy of their common part, down to the reads:
         a Spark query over Connect cannot use one read twice.
         """
         if id_ not in self._flow:
@@ -205,12 +205,12 @@ class UnitCompiler:
         return compile.whole(made, self._flow.types[id_]) if keeps_columns else made
 
     def _again(self, id_: str) -> str:
-        """Count another read of a source or channel; give what tells its name from the first one's."""
+        """Count another read of a source or channel; return the suffix of its name."""
         self._reads[id_] += 1
         return "" if self._reads[id_] == 1 else f"_{self._reads[id_]}"
 
     def _raw_sources(self, source: sources.Source) -> list[tuple[str, DataFrame]]:
-        """Give the source's stream at each location the unit covers, malformed records included."""
+        """Return the source's stream at each location the unit covers, malformed records included."""
         found = []
         again = self._again(source.id)
         for location, name in names_of_source(self._spec, source).items():
@@ -252,12 +252,12 @@ class UnitCompiler:
         frame = self._timed(frame, type_, "0 seconds") if punctuate else compile.mark(frame, type_)
         part = self._unit.part
         if part is not None:
-            # Behind the watermark: punctuation is for every part.
+            # After the watermark: every part needs the punctuation.
             frame = frame.where(f"pmod(xxhash64(`{part.column}`), {part.count}) = {part.index}")
         return frame
 
     def _watermark(self, operator: ops.Watermark, frame: DataFrame, also: tuple[str, ...] = ()) -> DataFrame:
-        """Take the watermark from the rows' own event time, and from the word that input has ended.
+        """Take the watermark from the rows' own event time, and from the signal that the input has ended.
 
         ``also``: columns beside those of the stream.
         """
@@ -279,7 +279,7 @@ class UnitCompiler:
         return self._timed(both, type_, delay, also)
 
     def _timed(self, frame: DataFrame, type_: StreamType, delay: str, also: tuple[str, ...] = ()) -> DataFrame:
-        """Let ``__wm`` drive the watermark, drop punctuation, and name the event-time column to Spark.
+        """Take the watermark from ``__wm``, drop punctuation, and mark the event-time column for Spark.
 
         The condition stays where it is because it is not deterministic to Spark's optimizer, and so
         does every filter after it: pushed below the watermark, they would drop the punctuation.
@@ -295,11 +295,11 @@ class UnitCompiler:
         return f"`{WATERMARK}` IS NOT NULL AND `{type_.event_time.column}` IS NULL"
 
     def _punctuated(self, type_: StreamType) -> bool:
-        """Tell whether the rows of a channel come with punctuation."""
+        """Return whether the rows of a channel come with punctuation."""
         return type_.event_time is not None and self._needs_watermark()
 
     def _needs_watermark(self) -> bool:
-        """Tell whether Spark must follow event time: for state, or to tell later units how far it is."""
+        """Return whether Spark must track event time: for state, or for the frontier of later units."""
         if self._needs_state():
             return True
         timed = any(c.event_time is not None for c in self._spec.outputs)
@@ -308,7 +308,7 @@ class UnitCompiler:
     # ------------------------------------------------------------ outputs
 
     def _routed(self) -> tuple[DataFrame, list[dict[str, Any]]]:
-        """Give the frame whose rows say where they go, and the outlets they go to."""
+        """Return the frame of tagged rows, and the sink writers' descriptions."""
         outputs = self._unit.outputs
         sink_writers = [self._sink_writer(tag, id_) for tag, id_ in enumerate(outputs)]
         texts = [s for s in self._sources() if can_be_malformed(s)]
@@ -350,32 +350,32 @@ class UnitCompiler:
         return self._tags_counted(routed)
 
     def _only(self, output: str) -> DataFrame:
-        """Give the rows of a lone output, without a tag."""
+        """Return the rows of a single output, without a tag."""
         if self._served is None or not self._served.scans:
             return self._frame(output)
         return self._fan_out().select(f"{tag_column(0)}.*")
 
     def _counted(self, frame: DataFrame, scan: str, condition: str) -> DataFrame:
-        """Let the query count the rows of a scan that is done with others."""
+        """Make the query count the rows of one of several scans."""
         self._counting.observed.append(scan)
         return self._count(frame, rows_of(scan), condition)
 
     def _rejected(self, frame: DataFrame, source: sources.Source, location: str) -> DataFrame:
-        """Let the query count the malformed records of a source at a location."""
+        """Make the query count the malformed records of a source at a location."""
         self._counting.rejects.append((source.id, location))
         tag = len(self._unit.outputs)
         condition = f"{TAG} = {tag} AND {tag_column(tag)}.location = {quote_string(location)}"
         return self._count(frame, rejects_of(source.id, location), condition)
 
     def _past(self) -> list[ops.Operator] | None:
-        """Give the way from a lone text source to the root, if malformed records can go past all on it."""
+        """Return the operators from a single text source to the root, if malformed records can be passed around all."""
         own = self._sources()
         if self._served is None or len(own) != 1 or not can_be_malformed(own[0]):
             return None
         return steps(self._flow, own[0].id, self._served.root, beside=PASSED)
 
     def _in_one_read(self, source: sources.Source, way: list[ops.Operator]) -> DataFrame:
-        """Route rows and malformed records of a lone text source that is read once."""
+        """Route rows and malformed records of a single text source with one read."""
         assert self._served is not None
         frames = [read_whole(raw, source, location) for location, raw in self._raw_sources(source)]
         frame = frames[0]
@@ -390,7 +390,7 @@ class UnitCompiler:
                 self._counting.observed.append(step.id)
                 frame = self._count(frame, rows_of(step.id), GOOD)
         outputs = self._unit.outputs
-        routed = tagged(self._flow, self._served, outputs, frame, self._counted, aside=True)
+        routed = tagged(self._flow, self._served, outputs, frame, self._counted, corrupt=True)
         if len(outputs) > 1:
             routed = self._tags_counted(routed)
         for location in dict.fromkeys(r.location for r in self._counting.reads if r.operator == source.id):
@@ -414,7 +414,7 @@ class UnitCompiler:
         return bad.selectExpr(f"{tag} AS {TAG}", f"{row} AS {tag_column(tag)}")
 
     def _sink_writer(self, tag: int, id_: str) -> dict[str, Any]:
-        """Describe where an output's rows go."""
+        """Describe the sink writer of an output."""
         operator, stored = self._flow[id_], self._spec.tags[id_]
         lineage = lineage_of(self._layout.checkpoint(self._unit))
         if isinstance(operator, FileSink):
@@ -452,7 +452,7 @@ class UnitCompiler:
         kind = "filelog" if channel.broker is None else "kafkalog"
         sink_writer = {"tag": tag, **described, **self._channel, "kind": kind, "lineage": lineage}
         if channel.links:
-            sink_writer["compression"] = "zstd"  # of the same speed as lz4 here, and less for the link
+            sink_writer["compression"] = "zstd"  # as fast as lz4 here, and smaller on the link
         if channel.event_time is not None:
             if self._direct_time():
                 sink_writer |= {"event_time": channel.event_time.column, "delay": channel.event_time.delay}
@@ -462,7 +462,7 @@ class UnitCompiler:
 
 
 def tracking_of(spec: UnitSpec, layout: Layout) -> LatencyTracking:
-    """Tell what a unit's query reads, and where it notes what has gone through."""
+    """Return the latency tracking of a unit's query: its inputs, and its file."""
     unit = spec.unit
     members = [layout.members(unit, id_) for id_ in spec.own_readers]
     for id_, locations in source_locations(spec.flow, unit).items():

@@ -1,16 +1,16 @@
-"""Spark's way out: one query's rows, routed to any number of outlets.
+"""Spark streaming sink: one query's rows, routed to any number of sink writers.
 
 Option ``config`` of ``headwater_sink``::
 
     {"epoch": 3, "sink_writers": [{"tag": 0, "kind": "filelog", "path": "...", "event_time": "ts"},
                              {"tag": 1, "kind": "files", "format": "parquet", "path": "..."}],
-     "passage": {...}, "run": "..."}
+     "tracking": {...}, "run": "..."}
 
-``tracking`` (see there) tells what the query reads, and where to note what has gone through. ``run`` is what
-``checkpoint.begin_run`` gave: without it nobody can take back a batch. Both may be left out.
+``tracking`` is the JSON form of LatencyTracking. ``run`` is the result of
+``checkpoint.begin_run``: without it a batch cannot be taken back. Both may be left out.
 
-With one outlet the frame's columns are the outlet's. With several the frame is ``__out`` (the
-tag) and one struct column ``o<tag>`` per outlet, so that one query feeds them all.
+With one sink writer the frame's columns are the output's. With several the frame is ``__out`` (the
+tag) and one struct column ``o<tag>`` per sink writer, so that one query feeds them all.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TAG = "__out"
 
 
 def tag_column(tag: int) -> str:
-    """Return the name of the struct column with an outlet's rows."""
+    """Return the name of the struct column with a sink writer's rows."""
     return f"o{tag}"
 
 
@@ -91,17 +91,17 @@ class HeadwaterSink(DataSource):
 
 
 class SinkMessage(WriterCommitMessage):
-    """What one task left in staging, by the sink writer's tag."""
+    """One task's staged segments, by the sink writer's tag."""
 
-    def __init__(self, pieces: Mapping[int, Segment]) -> None:
-        self.pieces = dict(pieces)
+    def __init__(self, segments: Mapping[int, Segment]) -> None:
+        self.segments = dict(segments)
 
 
 class UnitWriter(DataSourceStreamArrowWriter):
     """Write tasks' rows to staging, then commit sink writer by sink writer.
 
-    Python functions come last: what they do cannot be taken back, so they see only batches
-    that all other outlets have taken.
+    Python functions come last: their effects cannot be undone, so they see only batches
+    that all other sink writers have committed.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class UnitWriter(DataSourceStreamArrowWriter):
         self._specs = dict(specs)
         self._tracking = tracking
         self._run = run
-        # Spark makes a writer for every batch it plans: a crash is healed before the next one.
+        # Spark makes a writer for every batch it plans: it recovers from a crash before the next one.
         for sink_writer in self._sink_writers().values():
             sink_writer.recover()
 
@@ -130,15 +130,15 @@ class UnitWriter(DataSourceStreamArrowWriter):
             else:
                 for batch in iterator:
                     route(batch, tasks)
-            pieces = {tag: task.close() for tag, task in tasks.items()}
+            segments = {tag: task.close() for tag, task in tasks.items()}
         except BaseException:
             for task in tasks.values():
                 task.abandon()
             raise
-        return SinkMessage({tag: piece for tag, piece in pieces.items() if piece is not None})
+        return SinkMessage({tag: segment for tag, segment in segments.items() if segment is not None})
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Commit a batch in every outlet; each one skips a batch it has.
+        """Commit a batch in every sink writer; each one skips a batch that it has.
 
         Raises ChannelError for a batch that was taken back after its query was stopped.
         """
@@ -148,28 +148,28 @@ class UnitWriter(DataSourceStreamArrowWriter):
         ingested = tracking.ingested(batchId) if tracking is not None else None
         sink_writers = self._sink_writers(ingested)
         for tag in sorted(sink_writers, key=lambda t: self._specs[t].get("kind") == "callback"):
-            sink_writers[tag].commit(_pieces(messages, tag), batchId)
+            sink_writers[tag].commit(_segments_of(messages, tag), batchId)
         if tracking is not None:
             given = [t for t, spec in self._specs.items() if spec.get("kind") != DEAD_LETTERS]
-            tracking.note(batchId, sum(p.rows for t in given for p in _pieces(messages, t)), ingested)
+            tracking.note(batchId, sum(p.rows for t in given for p in _segments_of(messages, t)), ingested)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Remove what the tasks of a failed batch have written."""
         for tag, sink_writer in self._sink_writers().items():
-            sink_writer.abort(_pieces(messages, tag))
+            sink_writer.abort(_segments_of(messages, tag))
 
     def _sink_writers(self, ingested: IngestTimes | None = None) -> dict[int, SinkWriter]:
         told = {"ingested": (ingested.oldest, ingested.newest)} if ingested is not None else {}
         return {tag: open_sink_writer({**spec, **told}, self._epoch) for tag, spec in self._specs.items()}
 
 
-def _pieces(messages: Sequence[WriterCommitMessage | None], tag: int) -> list[Segment]:
+def _segments_of(messages: Sequence[WriterCommitMessage | None], tag: int) -> list[Segment]:
     # Spark gives None for a task that failed.
-    return [m.pieces[tag] for m in messages if isinstance(m, SinkMessage) and tag in m.pieces]
+    return [m.segments[tag] for m in messages if isinstance(m, SinkMessage) and tag in m.segments]
 
 
 def route(batch: pa.RecordBatch, tasks: Mapping[int, SinkWriterTask]) -> None:
-    """Give each outlet its rows of a tagged batch."""
+    """Write the rows of a tagged batch to their sink writers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -179,9 +179,9 @@ def route(batch: pa.RecordBatch, tasks: Mapping[int, SinkWriterTask]) -> None:
     unknown = [tag for tag in present if tag not in tasks]
     if unknown:
         raise ChannelError(
-            f"rows with tag {unknown[0]!r}, but outlets have {', '.join(map(str, sorted(tasks)))}",
+            f"rows have tag {unknown[0]!r}, but the sink writers have {', '.join(map(str, sorted(tasks)))}",
             where=f"sink {SINK_FORMAT}",
-            hint=f"let {TAG} hold the outlet's tag in every row",
+            hint=f"set {TAG} to a sink writer's tag in every row",
         )
     for tag in present:
         rows = batch.column(names.index(tag_column(tag)))

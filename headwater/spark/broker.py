@@ -1,6 +1,6 @@
 """A Kafka broker on this machine, for trials and tests: one node, no ZooKeeper, loopback only.
 
-Its jars come from Maven by Ivy, which is part of Spark, and are kept for the next time.
+Its jars are fetched from Maven by Ivy, which is part of Spark, and kept for the next start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LocalBroker:
 
     @property
     def address(self) -> str:
-        """What clients are given as ``bootstrap.servers``."""
+        """The clients' ``bootstrap.servers``."""
         return f"127.0.0.1:{self.port}"
 
     @classmethod
@@ -51,10 +51,10 @@ class LocalBroker:
         protocol: str = "PLAINTEXT",
         settings: Mapping[str, str] | None = None,
     ) -> LocalBroker:
-        """Start a broker that keeps its data in ``directory``, or goes on with what is there.
+        """Start a broker over the data in ``directory``, new or existing.
 
-        ``protocol`` is how clients speak to it, such as SASL_SSL; ``settings`` are Kafka's own.
-        Raises Unavailable without Java, without a way to Maven, or when it does not come up.
+        ``protocol`` is its clients' security protocol, such as SASL_SSL; ``settings`` are Kafka's own.
+        Raise Unavailable without Java, without access to Maven, or when it does not come up.
         """
         directory.mkdir(parents=True, exist_ok=True)
         jars = fetch_jars()
@@ -120,10 +120,10 @@ def local_broker(
 
 
 def fetch_jars() -> Path:
-    """Give the directory of Kafka's jars, fetched the first time."""
+    """Return the directory of Kafka's jars, fetched the first time."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwater" / f"kafka-{KAFKA}"
     cache.parent.mkdir(parents=True, exist_ok=True)
-    # Ivy keeps what it fetches where another that fetches at the same time would trip over it.
+    # Two Ivy processes that fetch into the same directory at once fail.
     with (cache.parent / f".{cache.name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not cache.is_dir():
@@ -159,7 +159,7 @@ def _run(command: list[str], seconds: float, log: Path | None = None) -> None:
         raise Unavailable(
             "the Kafka broker could not be prepared:\n" + "\n".join(output.splitlines()[-5:]),
             where="Kafka",
-            hint="it needs a way to Maven's packages once; see Ivy's or Maven's settings for a proxy",
+            hint="allow access to Maven's packages once; Ivy's or Maven's settings take a proxy",
         )
 
 

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from headwater.core.errors import DeploymentError, RuntimeFailure, Unavailable
 from headwater.disk.durable import write_atomically
 from headwater.spark.broker import STOP_SECONDS, LocalBroker
+from headwater.spark.pids import runs
 
 PORT = 9092
 _RECORD = "broker.json"
@@ -24,7 +24,7 @@ _RECORD = "broker.json"
 
 @dataclass(frozen=True)
 class BrokerProcess:
-    """A broker that runs."""
+    """A running broker."""
 
     directory: Path
     pid: int
@@ -32,7 +32,7 @@ class BrokerProcess:
 
     @property
     def address(self) -> str:
-        """What clients are given, and a continuum's ``broker:``."""
+        """The address for clients, and for a continuum's ``broker:``."""
         return f"127.0.0.1:{self.port}"
 
 
@@ -52,7 +52,7 @@ def start(directory: Path, *, port: int = PORT) -> BrokerProcess:
         broker = LocalBroker.start(directory, port=port)
         record = {"pid": broker.process.pid, "port": port}
         write_atomically(directory / _RECORD, json.dumps(record))
-        # The process is left to itself: its object must not be asked about it at the end of this one.
+        # The broker outlives this process: its Popen object must not be queried at exit.
         broker.process.returncode = 0
         return BrokerProcess(directory, broker.process.pid, port)
 
@@ -69,7 +69,7 @@ def status(directory: Path) -> BrokerProcess | None:
 
 
 def stop(directory: Path) -> BrokerProcess | None:
-    """End a directory's broker, and no other process; its data stays. None where none ran."""
+    """Stop a directory's broker, and no other process; its data stays. None where none ran."""
     directory = directory.resolve()
     if not directory.is_dir():
         return None
@@ -94,18 +94,7 @@ def stop(directory: Path) -> BrokerProcess | None:
 
 
 def _is_ours(found: BrokerProcess) -> bool:
-    """Tell whether the process is the broker of its directory: a pid alone may have been given away."""
-    try:
-        command = Path(f"/proc/{found.pid}/cmdline").read_bytes().decode(errors="replace")
-        state = Path(f"/proc/{found.pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        if Path("/proc/self").exists():
-            return False
-        shown = subprocess.run(  # no /proc (macOS)
-            ["ps", "-o", "state=,command=", "-p", str(found.pid)], capture_output=True, text=True, timeout=10
-        )
-        state, command = shown.stdout[:1], shown.stdout
-    return state != "Z" and str(found.directory / "server.properties") in command
+    return runs(found.pid, str(found.directory / "server.properties"))
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """A zone's Spark: a Spark Connect server that Headwater starts on this machine.
 
-The server lives in its own session of processes, so that Ctrl-C in a terminal reaches only
-Headwater, which then stops queries at a batch boundary. It listens on loopback only and takes
-only clients that know its token.
+The server runs in its own session of processes, so that Ctrl-C in a terminal reaches only
+Headwater, which then stops queries at a batch boundary. It listens on loopback only and accepts
+only clients with its token.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.core.errors import RuntimeFailure, Unavailable
 from headwater.disk.ports import address_towards, keep_port
+from headwater.spark.pids import runs
 from headwater.spark.sparkclient import connect
 from headwater.spark.zygote import supported, write_launcher
 
@@ -35,15 +36,15 @@ if TYPE_CHECKING:
 START_SECONDS = 120.0
 STOP_SECONDS = 20.0
 JAVA = 17
-_RETRIES = 4  # of a request, in some 5 seconds
+_RETRIES = 4  # retries of a request, within about 5 seconds
 
 KEEP_COMPILED = "-XX:-UseCodeCacheFlushing"
-"""Java 17 drops compiled code that was not seen at work lately. A query that rests between batches was
-compiled over and over by that: a tenth to a third of a core in each of seven Sparks on two cores."""
+"""Java 17 drops compiled code that was not used lately. Therefore it compiled a query that rests between
+batches over and over: a tenth to a third of a core in each of seven Sparks on two cores."""
 
 STREAMING_CONF: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
-    # Sources by name, so that a checkpoint outlives a change of its query's sources.
+    # Named sources, so that a checkpoint survives a change of its query's sources.
     "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
     "spark.sql.streaming.offsetLog.formatVersion": "2",
     # transformWithState needs RocksDB; one provider for all keeps every state movable.
@@ -52,13 +53,13 @@ STREAMING_CONF: Mapping[str, str] = {
     ),
     # Rows of a slow zone must not become late because a fast one is ahead.
     "spark.sql.streaming.multipleWatermarkPolicy": "min",
-    # A malformed field must be noticed whichever columns the query happens to use.
+    # A malformed field must be detected whichever columns the query uses.
     "spark.sql.csv.parser.columnPruning.enabled": "false",
     # Without a trigger interval, an idle query looks for input this often: with Spark's 10 ms, one that
     # lists files kept a fifth of a core busy.
     "spark.sql.streaming.pollingDelay": "100ms",
-    # Java never compiles a method of more than 8,000 bytes, and interpreted it is some twenty times slower:
-    # Spark is to make smaller ones of it.
+    # Java never compiles a method of more than 8,000 bytes, and interprets it about twenty times slower:
+    # make Spark generate smaller ones.
     "spark.sql.codegen.hugeMethodLimit": "8000",
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.numRecentProgressUpdates": "30",
@@ -68,7 +69,7 @@ SERVER_CONF: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.log.level": "WARN",
     "spark.sql.catalogImplementation": "in-memory",
-    # Java made for plans: with the default of 100, some queries drop each other's and make it every batch.
+    # Cache of code generated for plans: with the default of 100, queries evict each other's code every batch.
     "spark.sql.codegen.cache.maxEntries": "1000",
     "spark.connect.grpc.binding.address": "127.0.0.1",
     # A rename is enough for checkpoints on a local disk; the default forks a shell command per file.
@@ -90,33 +91,33 @@ class Endpoint(Protocol):
     directory: Path
     cores: int
     attached: bool
-    """Whether queries may run there that were started by somebody who is gone."""
+    """Whether queries of an earlier agent may still run there."""
 
     @property
     def processes(self) -> tuple[int, ...]:
-        """Give the processes of this machine from which all others of it descend; none if it is elsewhere."""
+        """Return the root processes of this Spark on this machine; empty if it runs elsewhere."""
 
     @property
     def generation(self) -> str:
-        """Tell one server from the next that takes its place; it changes with every start."""
+        """Identify a start of the server; it changes with every start."""
 
     def session(self) -> SparkSession:
-        """Give the client session, with Headwater's data sources registered."""
+        """Return the client session, with Headwater's data sources registered."""
 
     @property
     def alive(self) -> bool:
-        """Tell whether it is there."""
+        """Return whether the server runs."""
 
     def restart(self) -> None:
-        """Start it again, or meet it again, after it has ended."""
+        """Start the server again, or connect to it again, after it has ended."""
 
     def stop(self) -> None:
-        """End it, or part from it."""
+        """Stop the server, or disconnect from it."""
 
 
 @dataclass
 class LocalEndpoint:
-    """A Spark Connect server process on this machine, and the way to reach it."""
+    """A Spark Connect server process on this machine, and its connection."""
 
     directory: Path
     port: int
@@ -125,13 +126,13 @@ class LocalEndpoint:
     cores: int
     session_id: str
     attached: bool = False
-    """Whether it was found running, perhaps with queries."""
+    """Whether the server was found running, perhaps with queries."""
     processes: tuple[int, ...] = ()
     """The server and the zygote of its Python workers; none where a cluster does the work."""
 
     @classmethod
     def attach(cls, directory: Path) -> LocalEndpoint | None:
-        """Find the server that runs in a directory, whoever started it; None when none does."""
+        """Find the server that runs in a directory; None when there is none."""
         record = _read_record(directory)
         if record is None or not _is_ours(int(record["pid"]), directory):
             return None
@@ -162,7 +163,7 @@ class LocalEndpoint:
         packages: Sequence[str] = (),
         master: str | None = None,
     ) -> LocalEndpoint:
-        """Start a server whose log, scratch files and record are kept in ``directory``.
+        """Start a server with its log, scratch files and record in ``directory``.
 
         ``master`` is that of a standalone cluster in the zone, ``spark://host:port``; its hosts must have
         Headwater installed and see ``directory``'s disk. Without one, the server itself does the work.
@@ -170,7 +171,7 @@ class LocalEndpoint:
         ``packages`` are Maven coordinates that Spark fetches before it starts.
 
         ``quick`` compiles the JVM's code only lightly and the queries not at all: about half the
-        processor time for starting, at the price of throughput later; right for short runs.
+        processor time for starting, at the price of throughput later; use it for short runs.
         Raises Unavailable where Java is missing or the server does not come up.
         """
         import pyspark
@@ -248,13 +249,13 @@ class LocalEndpoint:
         self._session: SparkSession | None = None
 
     def session(self) -> SparkSession:
-        """Give the client session, with Headwater's data sources registered."""
+        """Return the client session, with Headwater's data sources registered."""
         with self._lock:
             if self._session is None:
                 from pyspark.sql.connect.client.retries import DefaultPolicy
 
                 session = connect(f"sc://localhost:{self.port}/", self.session_id, self.token)
-                # A local server that does not answer is gone; the default is to try for ten minutes.
+                # A local server that does not answer is gone; by default the client retries for ten minutes.
                 session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
                 register_sources(session)
                 self._session = session
@@ -266,13 +267,13 @@ class LocalEndpoint:
 
     @property
     def alive(self) -> bool:
-        """Tell whether the server process is there."""
+        """Return whether the server process runs."""
         if self._process is not None:
             return self._process.poll() is None
         return _is_ours(self.pid, self.directory)
 
     def stop(self) -> None:
-        """End the server; queries that still run are cut off in the middle of a batch."""
+        """Stop the server; running queries are interrupted in the middle of a batch."""
         self._leave(gracefully=self.alive)
         _end(self.pid, self.directory, self._process)
         self._end_zygote()
@@ -280,11 +281,11 @@ class LocalEndpoint:
         shutil.rmtree(self.directory / "scratch", ignore_errors=True)
 
     def _leave(self, *, gracefully: bool) -> None:
-        """Part from the server; a client that is not closed tries for minutes to reach a dead one at exit."""
+        """Disconnect from the server; an open client retries for minutes at exit when the server is dead."""
         session, self._session = self._session, None
         if session is None:
             return
-        with contextlib.suppress(Exception):  # the server is gone or going: nothing is left to release
+        with contextlib.suppress(Exception):  # the server has ended or is ending: nothing to release
             if gracefully:
                 session.stop()
         with contextlib.suppress(Exception):
@@ -299,7 +300,7 @@ class LocalEndpoint:
         self._end_zygote()
 
     def _end_zygote(self) -> None:
-        """Wait for the end of the zygote, which follows the server's; it must not meet the next one."""
+        """Wait for the end of the zygote, which ends after its server; it must not serve the next one."""
         if self._zygote is not None:
             try:
                 self._zygote.wait(STOP_SECONDS)
@@ -308,9 +309,11 @@ class LocalEndpoint:
                 self._zygote.wait(STOP_SECONDS)
 
     def restart(self) -> None:
-        """Start the server again, as it was started; its directory stays, its port and token change."""
+        """Start the server again with the same arguments; its directory stays, its port and token change."""
         if self._again is None:
-            raise RuntimeFailure("this server was not started here", where=str(self.directory), hint="start another")
+            raise RuntimeFailure(
+                "this process did not start the server", where=str(self.directory), hint="start another server"
+            )
         self.stop()
         again = self._again()
         self.port, self.token, self.pid = again.port, again.token, again.pid
@@ -318,7 +321,7 @@ class LocalEndpoint:
         self._process, self._zygote = again._process, again._zygote
 
     def log_tail(self, lines: int = 20) -> str:
-        """Give the end of the server's log."""
+        """Return the end of the server's log."""
         try:
             return "\n".join((self.directory / "spark.log").read_text(errors="replace").splitlines()[-lines:])
         except OSError:
@@ -330,7 +333,7 @@ class LocalEndpoint:
                 raise Unavailable(
                     f"Spark ended while it started:\n{self.log_tail()}",
                     where=str(self.directory / "spark.log"),
-                    hint="read the log; often it is memory (--memory) or a port that is taken",
+                    hint="read the log; usual causes are too little memory (--memory) or a port that is taken",
                 )
             with socket.socket() as probe:
                 probe.settimeout(1)
@@ -346,7 +349,7 @@ class LocalEndpoint:
 
 
 def _write_record(directory: Path, record: Mapping[str, Any]) -> None:
-    """Note how the server is reached; the note holds its token, so only its owner may read it."""
+    """Record the server's address and token; because of the token, only its owner may read the file."""
     file = directory / "server.json"
     draft = directory / f".server.{os.getpid()}"
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
@@ -364,7 +367,7 @@ def _read_record(directory: Path) -> dict[str, Any] | None:
 
 
 def _spawn(arguments: list[str], environment: Mapping[str, str], directory: Path) -> subprocess.Popen[bytes]:
-    """Start a process of its own session that writes to the server's log."""
+    """Start a process in its own session that writes to the server's log."""
     with (directory / "spark.log").open("ab") as log:
         return subprocess.Popen(
             arguments,
@@ -379,7 +382,7 @@ def _spawn(arguments: list[str], environment: Mapping[str, str], directory: Path
 def _lean_home(directory: Path, full: Path) -> Path:
     """Make a Spark home without the zipped copy of PySpark.
 
-    Spark puts that copy first on its Python workers' path. Modules in a zip are compiled anew at
+    Spark puts that copy first on its Python workers' path. Modules in a zip are compiled again at
     every import; those in site-packages are not, and workers start in less than half the time.
     """
     home = directory / "home"
@@ -395,13 +398,13 @@ def _lean_home(directory: Path, full: Path) -> Path:
 def _java_options(directory: Path, *, quick: bool) -> str:
     options = f"-Dheadwater.endpoint={directory} -XX:+UseSerialGC -Duser.timezone=UTC"
     if quick:
-        # Lightly compiled code gets a small cache of its own by default, which some dozens of queries fill.
+        # By default lightly compiled code has a small cache, which some dozens of queries fill.
         return f"{options} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
     return f"{options} {KEEP_COMPILED}"
 
 
 def register_sources(session: Any) -> None:
-    """Make Headwater's sources and sink known to a session."""
+    """Register Headwater's sources and sink with a session."""
     from headwater.channels.channel_spark import ChannelSource
     from headwater.connectors.sensor_source import SensorDataSource
     from headwater.query.writer import HeadwaterSink
@@ -411,7 +414,7 @@ def register_sources(session: Any) -> None:
 
 
 def find_java() -> Path:
-    """Find a Java of at least version 17, or raise Unavailable that says how to get one."""
+    """Find a Java of at least version 17, or raise Unavailable with instructions to install one."""
     candidates = [os.environ.get("JAVA_HOME"), _home_of(shutil.which("java"))]
     candidates += [str(p) for p in sorted(Path("/usr/lib/jvm").glob("*"), reverse=True)]
     seen: list[str] = []
@@ -452,16 +455,7 @@ def _java_version(home: Path) -> int | None:
 
 
 def _is_ours(pid: int, directory: Path) -> bool:
-    """Tell whether a process is the server of this directory: a pid alone may have been given away."""
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-    except OSError:
-        try:  # no /proc (macOS)
-            shown = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, timeout=10)
-            command = shown.stdout
-        except (OSError, subprocess.SubprocessError):
-            return False
-    return f"headwater.endpoint={directory}" in command
+    return runs(pid, f"headwater.endpoint={directory}")
 
 
 def _end(pid: int, directory: Path, process: subprocess.Popen[bytes] | None) -> None:
@@ -484,7 +478,7 @@ def _end(pid: int, directory: Path, process: subprocess.Popen[bytes] | None) -> 
 
 
 def end_stale(directory: Path) -> None:
-    """End the server that a killed run left behind in this directory."""
+    """Stop the server that a killed run has left in this directory."""
     record = _read_record(directory)
     if record is not None and _is_ours(int(record["pid"]), directory):
         _end(int(record["pid"]), directory, None)

@@ -1,6 +1,6 @@
-"""What Spark starts as Python: hand the command over to the zygote of this Spark, and wait for its end.
+"""The command that Spark starts as Python: pass it on to the zygote of this Spark, and wait for its end.
 
-Runs as a script without site-packages, in some 15 ms. Where no zygote answers it becomes the
+It runs as a script without site-packages, in about 15 ms. Where no zygote answers it becomes the
 Python that Spark asked for. Arguments: the real interpreter, the zygote's directory, the command.
 """
 
@@ -13,12 +13,12 @@ SOCKET = "zygote.sock"
 
 
 def main() -> int:
-    """Send arguments, environment, directory and standard streams; give the command's exit code."""
+    """Send arguments, environment, directory and standard streams; return the command's exit code."""
     interpreter, directory, command = sys.argv[1], sys.argv[2], sys.argv[3:]
     here = os.getcwd()
     with socket.socket(socket.AF_UNIX) as zygote:
         try:
-            os.chdir(directory)  # a socket's path may have 107 bytes only: its name fits
+            os.chdir(directory)  # a socket's path has at most 107 bytes: a relative one fits
             zygote.connect(SOCKET)
         except OSError:
             os.chdir(here)

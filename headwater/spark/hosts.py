@@ -1,8 +1,8 @@
-"""What a node's host does: cores and memory that its Spark, its agent and all others take.
+"""Use of a node's host: cores and memory taken by its Spark, its agent and all other processes.
 
-A Spark is its server, the zygote of its Python workers, and what descends from both. Time of a core is
-counted from one look to the next, process by process, so that it never goes backward when one ends.
-What a Spark took is put down to its units by the time that their batches took meanwhile.
+A Spark consists of its server, the zygote of its Python workers, and the descendants of both. Core time is
+counted from sample to sample, process by process, so that it never decreases when a process ends.
+A Spark's core time is attributed to its units in proportion to the duration of their batches.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from headwater.spark.endpoint import Endpoint
 from headwater.spark.sparks import Sparks
 
 _CGROUPS = Path("/sys/fs/cgroup")
-_SEEK = 5.0  # seconds between two looks for new processes; what they took meanwhile is not lost
-_SAMPLES = 600  # looks that are remembered: a batch that takes longer is paid for less
+_SEEK = 5.0  # seconds between two searches for new processes; their time in between is not lost
+_SAMPLES = 600  # samples kept: a batch that takes longer gets less than its share
 _BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
-"""Time that a cpu was not to be had; stolen time too, which other guests of the machine took."""
+"""Busy time of a cpu; stolen time, taken by other guests of the machine, included."""
 
 Key = tuple[int, float]
-"""A process: its id, and when it was created, because ids are given away again."""
+"""A process: its id, and its time of creation, because ids are reused."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process at one moment: seconds of a core that it took itself, and those that its children took
-    that have ended and that it has waited for; bytes of memory."""
+    """A process at one moment: its own core seconds, those of its ended children that it has waited
+    for, and its memory in bytes."""
 
     own: float
     ended: float
@@ -43,18 +43,18 @@ class Process:
 
 
 class CpuClock:
-    """Adds up the time that a changing set of processes takes."""
+    """Sum of the core time of a changing set of processes."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._last: Mapping[Key, Process] | None = None
         self._owed = 0.0
-        """Of those that ended meanwhile, what their parents' accounts did not show yet."""
+        """Core seconds of ended processes that their parents' accounts do not include yet."""
 
     def take(self, now: Mapping[Key, Process]) -> float:
-        """Give what was taken since the last look; the first one only tells where to begin.
+        """Return the core seconds since the last sample; the first sample only sets the start.
 
-        A process that has ended has been counted up to the look before. What it took after that is in
+        A process that has ended is counted up to the sample before. Its later time is in
         its parent's account of ended children, if the parent has waited for it.
         """
         last, self._last = self._last, dict(now)
@@ -71,7 +71,7 @@ class CpuClock:
 
 
 def since(samples: Sequence[tuple[float, float]], begin: float) -> float:
-    """Tell how far a count has grown from ``begin`` to the newest of (time, count), as if evenly between.
+    """Return the growth of a count from ``begin`` to the newest (time, count), interpolated linearly.
 
     >>> since([(0.0, 0.0), (10.0, 5.0), (11.0, 6.0)], 8.0)
     2.0
@@ -100,7 +100,7 @@ def quota(text: str) -> float | None:
 
 
 def quota_of(pid: int, *, proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) -> float | None:
-    """Give the least quota of the cgroups (version 2) that a process is in; None where none bounds it."""
+    """Return the least quota of a process's cgroups (version 2), in cores; None where there is no limit."""
     try:
         lines = (proc / str(pid) / "cgroup").read_text().splitlines()
     except OSError:
@@ -122,7 +122,7 @@ def quota_of(pid: int, *, proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) 
 
 
 class Meter:
-    """Follow one Spark, look by look."""
+    """Sample one Spark."""
 
     def __init__(self, host: Host, endpoint: Endpoint) -> None:
         self._host, self._endpoint = host, endpoint
@@ -137,7 +137,7 @@ class Meter:
         self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)
         self._paid_until = 0.0
         self.seen: HostProgress | None = None
-        """What was seen last; None where the Spark is not of this machine, or is not there."""
+        """The last sample; None where the Spark is not on this machine, or does not run."""
 
     def look(self) -> None:
         """Take a sample."""
@@ -172,9 +172,9 @@ class Meter:
         )
 
     def share(self, units: Iterable[Running]) -> None:
-        """Put down to units what this Spark took since the first of the batches that they tell of now began.
+        """Attribute to units this Spark's core time since the start of the first of their new batches.
 
-        What it took while no batch ran is nobody's.
+        Core time while no batch ran is attributed to no unit.
         """
         told = [(u, [b for b in u.batches if b.id > u.paid]) for u in units]
         told = [(unit, batches) for unit, batches in told if batches]
@@ -190,14 +190,14 @@ class Meter:
 
 
 class HostMeter:
-    """The Spark of a node as the agent sees it."""
+    """Meter of a node's Spark, for its agent."""
 
     def __init__(self, sparks: Sparks) -> None:
         self._sparks = sparks
         self._meter: Meter | None = None
 
     def look(self, units: Iterable[Running]) -> None:
-        """Take a sample of the Spark and share out what it took; ``units`` are those of all deployments."""
+        """Take a sample of the Spark and attribute its core time; ``units`` are those of all deployments."""
         if (known := self._sparks.known()) is None:
             return
         if self._meter is None:
@@ -206,15 +206,15 @@ class HostMeter:
         self._meter.share(units)
 
     def progress(self) -> tuple[HostProgress, ...]:
-        """Give what was seen last of the Spark, if it is of this machine."""
+        """Return the last sample of the Spark; empty if it is not on this machine."""
         return (self._meter.seen,) if self._meter is not None and self._meter.seen is not None else ()
 
 
-# ---------------------------------------------------------------- what the system tells
+# ---------------------------------------------------------------- data of the operating system
 
 
 def _descent(roots: Collection[int]) -> list[psutil.Process]:
-    """Find processes and all that descend from them."""
+    """Return processes and all their descendants."""
     found: list[psutil.Process] = []
     for root in roots:
         try:
@@ -226,7 +226,7 @@ def _descent(roots: Collection[int]) -> list[psutil.Process]:
 
 
 def _figures(processes: Iterable[psutil.Process]) -> dict[Key, Process]:
-    """Read what processes took; those that have ended are left out."""
+    """Read processes' core time and memory; those that have ended are left out."""
     found: dict[Key, Process] = {}
     for process in processes:
         try:
@@ -234,7 +234,7 @@ def _figures(processes: Iterable[psutil.Process]) -> dict[Key, Process]:
                 times, memory = process.cpu_times(), process.memory_info().rss
         except psutil.Error:
             continue
-        # Only Linux tells of children that have ended.
+        # Only Linux reports children that have ended.
         ended = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
         key = (process.pid, process.create_time())
         found[key] = Process(times.user + times.system, ended, memory)
@@ -242,7 +242,7 @@ def _figures(processes: Iterable[psutil.Process]) -> dict[Key, Process]:
 
 
 def _cpus_of(pid: int) -> frozenset[int]:
-    """Give the cpus that a process may use; all where the system does not tell."""
+    """Return the cpus that a process may use; all where the system does not report them."""
     try:
         return frozenset(os.sched_getaffinity(pid))
     except (AttributeError, OSError):

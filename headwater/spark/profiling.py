@@ -1,8 +1,8 @@
-"""Measure what each operator costs and gives: on Spark, one after the other, over a sample of its input.
+"""Measure each operator's cost and selectivity: on Spark, one after the other, over a sample of its input.
 
-An operator reads from files what those before it gave, and writes to where nobody looks; so does a query
-that only reads. The processor time between the two, of Spark and its Python workers together, is the
-operator's. Queries are streams that end with the sample, so that state is kept as in a deployment.
+A query reads the output of the previous operators from files, applies the operator, and discards the result;
+a second query only reads. The difference of their processor times, of Spark and its Python workers together,
+is the operator's. Queries are streams that end with the sample, so that state is kept as in a deployment.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LEAST_ROWS = 1_000
-"""Below this a query's start drowns its rows in processor time."""
+"""Fewer rows cost less processor time than the start of a query, and give no result."""
 _SECONDS = 600
-"""After which a query over a sample has failed."""
+"""Timeout in seconds of a query over a sample."""
 
 
 Sample = Mapping[str, str]
-"""Where a source's sample lies, by location."""
+"""Paths of a source's sample, by location."""
 
 
 @dataclass(frozen=True)
 class ProfiledOperator:
-    """What is known after an operator has been measured. ``seconds`` of a core for all rows."""
+    """Measurements of one operator. ``seconds`` of a core for all rows."""
 
     operator: str
     rows_in: int
@@ -54,7 +54,7 @@ class ProfiledOperator:
 
     @property
     def cpu_s(self) -> float | None:
-        """Seconds of a core per row; None where there were too few rows to tell."""
+        """Seconds of a core per row; None where there were too few rows."""
         return max(0.0, self.seconds) / self.rows_in if self.rows_in >= _LEAST_ROWS else None
 
 
@@ -99,7 +99,7 @@ def profile(
 
 
 class _Work:
-    """Files of what each operator gave, and the queries over them."""
+    """Files with each operator's output, and the queries over them."""
 
     def __init__(self, spark: SparkSession, dataflow: Dataflow, directory: Path, repeats: int) -> None:
         self._spark, self._dataflow, self._directory = spark, dataflow, directory
@@ -123,14 +123,14 @@ class _Work:
             raise RuntimeFailure(
                 f"the sample of '{source.id}' has no rows",
                 where=source.where,
-                hint=f"it is sought in {', '.join(samples[source.id].values())}",
+                hint=f"put rows into {', '.join(samples[source.id].values())}",
             )
-        # The first run has warmed Spark up. What a query costs by itself is not the source's.
+        # The first run has warmed Spark up. The cost of an empty query is not the source's.
         times = [self._run(self._whole(source, samples[source.id]))[0] for _ in range(self._repeats)]
         return ProfiledOperator(source.id, count, count, median(times) - self._starting())
 
     def _starting(self) -> float:
-        """Give the processor time of a query over one row."""
+        """Return the processor time of a query over one row."""
         place = self._directory / "one"
         if not place.exists():
             self._spark.range(1).write.parquet(str(place))
@@ -153,13 +153,13 @@ class _Work:
             frame = source_frame(self._spark, from_sample, location, name=self._name())
             return well_formed(frame, source.schema()) if can_be_malformed(source) else frame
         raise RuntimeFailure(
-            f"'{source.id}' reads {source.kind}: only files can be sampled yet",
+            f"'{source.id}' reads {source.kind}: only files can be sampled",
             where=source.where,
             hint="record some of its rows to files, and profile the dataflow with read.json over them",
         )
 
     def rates(self, source: Source, samples: Mapping[str, Sample]) -> Mapping[str, float]:
-        """Give the rows/s of a sample by event time; nothing where none is declared behind the source."""
+        """Return the rows/s of a sample by event time; empty where no event time is declared after the source."""
         time = _event_time(self._dataflow, source.id)
         if time is None:
             return {}
@@ -169,7 +169,7 @@ class _Work:
         return {"*": rows / span / len(samples[source.id])} if span > 0 else {}
 
     def operator(self, operator: Operator) -> ProfiledOperator:
-        """Run an operator over what those before it gave."""
+        """Run an operator over the output of the ones before it."""
         types = [self._dataflow.types[i] for i in operator.inputs]
         rows_in = sum(self._rows[i] for i in operator.inputs)
         if isinstance(operator, Sink):
@@ -184,7 +184,7 @@ class _Work:
             seconds, state = self._run(frame())
             times.append(seconds)
             self.state_bytes[operator.id] = max(state, self.state_bytes.get(operator.id, 0.0))
-        # Batches give what windows are still open with, too: what follows is measured over all of it.
+        # A batch run also outputs windows that are still open: later operators are measured over all of them.
         whole = compile.apply(operator, [self._batch(i) for i in operator.inputs], types, streaming=False)
         whole.write.mode("overwrite").parquet(str(self._place(operator.id)))
         reading = sum(self._reading_of(i) for i in operator.inputs)
@@ -192,12 +192,12 @@ class _Work:
         return ProfiledOperator(operator.id, rows_in, self._count(operator.id), seconds)
 
     def bytes_out(self, name: str) -> float:
-        """Give the bytes of a row as it lies in files, compressed."""
+        """Return the bytes of a row in files, compressed."""
         size = sum(p.stat().st_size for p in self._place(name).glob("*.parquet"))
         return size / max(1, self._rows[name])
 
     def _reading_of(self, name: str) -> float:
-        """Give the processor time of reading what an operator gave, and of a query's start."""
+        """Return the processor time of reading an operator's output, a query's start included."""
         if name not in self._reading:
             self._reading[name] = median(self._run(self._read(name))[0] for _ in range(self._repeats))
         return self._reading[name]
@@ -212,7 +212,7 @@ class _Work:
     def _batch(self, name: str) -> DataFrame:
         schema = self._dataflow.types[name].schema
         frame = self._spark.read.schema(schema.text).parquet(str(self._place(name)))
-        # Files do not tell that a structure is a window.
+        # Files do not record that a struct is a window.
         windows = {c.name for c in schema.columns if c.type == WINDOW_TYPE}
         mark = {WINDOW_MARK: True}
         columns = [F.col(f"`{n}`").alias(n, metadata=mark if n in windows else {}) for n in schema.names]
@@ -235,7 +235,7 @@ class _Work:
         return self._rows[name]
 
     def _run(self, frame: DataFrame, into: Path | None = None) -> tuple[float, float]:
-        """Run a stream to the end of its sample; give processor seconds and bytes of state."""
+        """Run a stream to the end of its sample; return processor seconds and bytes of state."""
         checkpoint = self._directory / "checkpoints" / self._name()
         writer = frame.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
         writer = writer.format("noop") if into is None else writer.format("parquet").option("path", str(into))
@@ -255,7 +255,7 @@ class _Work:
 
 
 def _event_time(dataflow: Dataflow, source: str) -> str | None:
-    """Name the source's column that is declared event time somewhere behind it, unchanged."""
+    """Return the source's column that a later operator declares as event time, unchanged."""
     names = {n.lower(): n for n in dataflow.types[source].schema.names}
     todo, seen = [source], set()
     while todo:
@@ -272,7 +272,7 @@ def _event_time(dataflow: Dataflow, source: str) -> str | None:
 
 
 def cpu_seconds() -> float:
-    """Add up the processor time of all processes that this one has started, and theirs."""
+    """Sum the processor time of all descendants of this process."""
     ticks = os.sysconf("SC_CLK_TCK")
     return sum(_times(pid) for pid in _below(os.getpid())) / ticks
 
@@ -290,13 +290,13 @@ def _below(root: int) -> Iterator[int]:
 
 
 def _times(pid: int) -> int:
-    """Own time, and that of its children that have ended."""
+    """Return a process's own time, and that of its children that have ended."""
     fields = _stat(pid)
     return 0 if fields is None else sum(int(fields[n]) for n in (11, 12, 13, 14))
 
 
 def _stat(pid: int) -> list[str] | None:
-    """Give a process's figures behind its name: state, parent, and so on; None where it has ended."""
+    """Return the fields after a process's name: state, parent, and so on; None where it has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

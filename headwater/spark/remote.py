@@ -1,8 +1,8 @@
-"""A zone's Spark that somebody else runs: a Spark Connect server, reached at ``sc://host:port``.
+"""A zone's external Spark: a Spark Connect server, reached at ``sc://host:port``.
 
 Its Python must have Headwater installed, and it must see the disk of the zone's agent: run the
 agent on one of its hosts. Parameters of the address are those of Spark Connect (``use_ssl=true``),
-but for the token: ``token_env=NAME`` names the environment variable that holds it.
+except for the token: ``token_env=NAME`` names the environment variable that holds it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PROBE_SECONDS = 2.0
 
 
 class RemoteEndpoint:
-    """The way to a Spark Connect server; ``directory`` keeps what is needed to adopt queries there."""
+    """The connection to a Spark Connect server; ``directory`` stores the session's id, to adopt its queries."""
 
     attached = True
     processes: tuple[int, ...] = ()
@@ -44,9 +44,9 @@ class RemoteEndpoint:
         self._session: SparkSession | None = None
 
     def session(self) -> SparkSession:
-        """Give the client session that queries belong to, the same after a restart of this side.
+        """Return the client session that owns the queries, the same after a restart of the agent.
 
-        Raises Unavailable when the server does not answer.
+        Raise Unavailable when the server does not answer.
         """
         with self._lock:
             if self._session is None:
@@ -71,7 +71,7 @@ class RemoteEndpoint:
 
     @property
     def alive(self) -> bool:
-        """Tell whether something listens there."""
+        """Return whether the server's port accepts connections."""
         place = urlsplit("http" + self.url[2:])
         try:
             with socket.create_connection((str(place.hostname), place.port or 15002), _PROBE_SECONDS):
@@ -80,12 +80,12 @@ class RemoteEndpoint:
             return False
 
     def restart(self) -> None:
-        """Meet the server again, which somebody else has to start; raise Unavailable until then."""
+        """Connect to the server again after its operator has restarted it; raise Unavailable until then."""
         self.stop()
         self.session()
 
     def stop(self) -> None:
-        """Part from the server; what runs there runs on."""
+        """Disconnect from the server; its queries go on."""
         session, self._session = self._session, None
         if session is not None:
             with contextlib.suppress(Exception):  # the server may be gone
@@ -97,13 +97,13 @@ class RemoteEndpoint:
             raise Unavailable(
                 "no Spark Connect server answers",
                 where=self.url,
-                hint="is it running, does it take this token, and is the address in the continuum right?",
+                hint="check that it runs, that it accepts this token, and that the continuum has its address",
             )
         return session
 
 
 def _split(url: str) -> tuple[str, str | None]:
-    """Part an address into what Spark's client takes and the name of the token's variable."""
+    """Split an address into Spark's URL and the name of the token's variable."""
     place, _, rest = url.partition(";")
     token_env: str | None = None
     kept = []
@@ -113,7 +113,7 @@ def _split(url: str) -> tuple[str, str | None]:
             raise ContinuumError(
                 "an address holds a token",
                 where="spark",
-                hint="name the environment variable that has it: sc://host:port/;token_env=NAME",
+                hint="name the environment variable that holds it: sc://host:port/;token_env=NAME",
             )
         if name == "token_env":
             token_env = value
@@ -131,7 +131,7 @@ def _try(url: str, session_id: str, token: str | None) -> SparkSession | None:
     session.client.set_retry_policies([DefaultPolicy(max_retries=4)])
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it gave up after some tries is told by what follows
+            warnings.simplefilter("ignore")  # the error that follows reports that it gave up
             session.conf.get("spark.app.id")
     except (PySparkException, grpc.RpcError, OSError):
         session.client.close()

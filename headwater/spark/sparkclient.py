@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 def connect(url: str, session_id: str, token: str | None) -> SparkSession:
-    """Make a client; ``session_id``: of a session that may be there already.
+    """Make a client; ``session_id``: of a new or an existing session.
 
-    The token goes neither by the address, which errors print, nor by the environment, which all
-    threads share: two clients that are made at the same time would take each other's.
+    The token is passed neither in the address, which errors print, nor in the environment, which all
+    threads share: two clients made at the same time would take each other's.
     """
     from pyspark.sql.connect.client import DefaultChannelBuilder
     from pyspark.sql.connect.session import SparkSession as Session
@@ -21,5 +21,5 @@ def connect(url: str, session_id: str, token: str | None) -> SparkSession:
     way = DefaultChannelBuilder(f"{url};session_id={session_id}")
     if token is not None:
         way.set(DefaultChannelBuilder.PARAM_TOKEN, token)
-    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # as `remote(url)` does: functions are those of clients
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # as `remote(url)` does: selects the clients' functions
     return cast("SparkSession", Session.builder.channelBuilder(way).create())

@@ -11,15 +11,15 @@ from headwater.spark.endpoint import Endpoint, LocalEndpoint, end_stale
 from headwater.spark.remote import RemoteEndpoint
 
 _HEAP_SHARE = 0.5
-"""Of a host's memory; the rest is for Python workers, RocksDB and the system."""
+"""The heap's share of a host's memory; the rest is for Python workers, RocksDB and the system."""
 
 _LEAST_MB, _MOST_MB, _USUAL_MB = 400, 8192, 1024
 
 
 class Sparks:
-    """Start, find again and end a node's Spark below a directory; ``given``: one that is there already.
+    """Start, find again and stop a node's Spark below a directory; ``given``: an existing one.
 
-    ``cores`` and ``memory_mb`` count in place of what the capabilities of the node's host say.
+    ``cores`` and ``memory_mb`` override the capabilities of the node's host.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Sparks:
         self._lock = threading.Lock()
 
     def of(self, node: Node) -> Endpoint:
-        """Give the node's Spark."""
+        """Return the node's Spark."""
         with self._lock:
             if self._known is None:
                 self._known = (node.host, self._given or self._reach(node))
@@ -77,12 +77,12 @@ class Sparks:
         )
 
     def known(self) -> tuple[Host, Endpoint] | None:
-        """Give it with the host that stands for the node; None while it was not needed."""
+        """Return the Spark with the host that stands for the node; None before it is first needed."""
         with self._lock:
             return self._known
 
     def revive(self) -> Endpoint | None:
-        """Start it again if it has ended by itself, and give it then."""
+        """Restart the Spark if it has ended by itself; return it then, else None."""
         with self._lock:
             if self._known is None or self._known[1].alive:
                 return None
@@ -90,7 +90,7 @@ class Sparks:
             return self._known[1]
 
     def stop(self) -> None:
-        """End it, unless it was given."""
+        """Stop the Spark, unless it was given."""
         with self._lock:
             if self._known is not None and self._given is None:
                 self._known[1].stop()
@@ -98,13 +98,13 @@ class Sparks:
 
 
 def cores_of(host: Host) -> int:
-    """Tell how many tasks a host runs at once: its ``n_cpu``, 1 where it says nothing."""
+    """Return the number of tasks that a host runs at once: its ``n_cpu``, 1 where it has none."""
     cores = host.capabilities.get("n_cpu", 1)
     return max(1, int(cores)) if isinstance(cores, (int, float)) else 1
 
 
 def heap_of(host: Host) -> int:
-    """Fit a heap (MiB) to a host's ``memory``; 1 GiB where it says nothing."""
+    """Return the heap (MiB) for a host's ``memory``; 1 GiB where it has none."""
     memory = host.capabilities.get("memory")
     if isinstance(memory, bool) or not isinstance(memory, (int, float)):
         return _USUAL_MB

@@ -1,8 +1,8 @@
-"""Make Spark's Python processes by forking one that has everything loaded.
+"""Make Spark's Python processes by forking one that has all modules loaded.
 
 Spark starts a new Python for every query's source, sink, commit and tasks, and each loads
-PySpark, pandas and Arrow anew: several seconds of processor time a query. Here one process per
-Spark loads them once, and every Python that Spark asks for is a fork of it: some 20 ms and,
+PySpark, pandas and Arrow again: several seconds of processor time a query. Here one process per
+Spark loads them once, and every Python that Spark asks for is a fork of it: about 20 ms and,
 until it writes, no memory of its own. It ends with the Spark server it serves.
 """
 
@@ -57,18 +57,18 @@ _MOST = 1 << 22  # bytes of a request
 IDLE = 60.0
 """Seconds after which a daemon without workers ends."""
 _LONG = 0.005
-"""Seconds of looking for garbage from which what stays is not looked at again."""
-_HELD = 128  # ports of ended daemons that are kept from being used again
+"""Duration of a garbage collection, in seconds, from which the surviving objects are frozen."""
+_HELD = 128  # ports of ended daemons that are reserved
 _LISTENING = "0A"  # a socket's state in /proc/net/tcp
 
 
 def supported() -> bool:
-    """Tell whether forking a loaded Python is safe here: on macOS its libraries do not bear it."""
+    """Return whether forking a loaded Python is safe here: on macOS its libraries do not support it."""
     return sys.platform == "linux"
 
 
 def write_launcher(directory: Path) -> Path:
-    """Write the command that Spark is to start as Python."""
+    """Write the command that Spark starts as Python."""
     script = Path(__file__).with_name("handover.py")
     words = [sys.executable, "-IS", str(script), sys.executable, str(directory)]
     launcher = directory / "python"
@@ -97,16 +97,16 @@ class Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._woken)
         self._waiting: dict[int, socket.socket] = {}
-        """Who waits for the end of which process."""
+        """By process: the connection that waits for its end."""
         self._idle: dict[int, _Idle | None] = {}
-        """Spark's daemons, and since when those without workers have had none."""
+        """Spark's daemons; for those without workers, since when."""
         self._ended: dict[int, list[int]] = {}
-        """Daemons that were ended here, until they are gone, and the ports at which they listened."""
+        """Daemons that were killed here, until they are gone, with the ports at which they listened."""
         self._held: dict[int, socket.socket] = {}
         """Those ports: Spark still connects there and must be refused, not reach another's daemon."""
 
     def serve(self) -> None:
-        """Fork for every request, tell every end; return when the server is gone."""
+        """Fork for every request, report every end; return when the server is gone."""
         while True:
             poller = select.poll()
             for fd in (self._server, self._wake, self._listener.fileno()):
@@ -178,7 +178,7 @@ class Zygote:
             os._exit(code & 0xFF)
 
     def _reap(self) -> None:
-        """Tell who waits how its process has ended."""
+        """Send exit codes of ended processes to the connections that wait for them."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -196,10 +196,10 @@ class Zygote:
                     connection.send(bytes([code & 0xFF]))
 
     def _end_idle(self, now: float) -> None:
-        """End daemons that nobody uses.
+        """Kill idle daemons.
 
-        Spark makes some for every query and keeps them all: servers that live long would fill with
-        them. One that is wanted after all Spark starts again, as it does with one that has crashed.
+        Spark starts some for every query and keeps them all: a long-lived server would fill with
+        them. Spark restarts a daemon that it needs after all, as it does with one that has crashed.
         """
         for pid, idle in self._idle.items():
             files = _idle_files(pid)
@@ -208,8 +208,8 @@ class Zygote:
             elif idle is None or idle.files != files:
                 self._idle[pid] = _Idle(now, files)
             elif now - idle.since > self._idle_seconds:
-                # Stopped, it cannot take up a request while we look; one that waits is answered by its
-                # end with a reset, upon which Spark asks anew.
+                # A stopped daemon cannot accept a request during the check; its end resets a waiting
+                # request, which Spark then repeats.
                 os.kill(pid, signal.SIGSTOP)
                 unused = _idle_files(pid) == files
                 if unused:
@@ -217,12 +217,12 @@ class Zygote:
                 os.kill(pid, signal.SIGKILL if unused else signal.SIGCONT)
 
     def _hold(self, port: int) -> None:
-        """Keep a port without listening there, so that whoever connects is refused at once."""
+        """Reserve a port without listening, so that connections are refused at once."""
         held = socket.socket()
         try:
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             held.bind(("127.0.0.1", port))
-        except OSError:  # somebody was faster
+        except OSError:  # another process was faster
             held.close()
             return
         self._held[port] = held
@@ -230,7 +230,7 @@ class Zygote:
             self._held.pop(next(iter(self._held))).close()
 
     def _part(self, pid: int) -> None:
-        """End a process whose stand-in Spark has ended."""
+        """Kill a process whose stand-in was ended by Spark."""
         connection = self._waiting.pop(pid, None)
         if connection is not None:
             connection.close()
@@ -240,7 +240,7 @@ class Zygote:
 
 @dataclass(frozen=True)
 class _Idle:
-    """Since when a daemon has no workers, and how many open files it has had all that time."""
+    """Time since which a daemon has no workers, and its unchanged number of open files."""
 
     since: float
     files: int
@@ -257,7 +257,7 @@ def _idle_files(pid: int) -> int | None:
 
 
 def _listening_ports(pid: int) -> list[int]:
-    """Give the ports at which a process accepts connections."""
+    """Return the ports at which a process accepts connections."""
     try:
         links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
         rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
@@ -272,13 +272,13 @@ def _received(connection: socket.socket, size: int) -> bytes:
     while len(parts) < size:
         part = connection.recv(size - len(parts))
         if not part:
-            raise ValueError("a request that breaks off")
+            raise ValueError("the request is incomplete")
         parts += part
     return parts
 
 
 def _run(argv: list[str], env: dict[str, str], cwd: str) -> None:
-    """Do what ``python ARGV`` would."""
+    """Run ``python ARGV`` in this process."""
     if len(argv) < 2 or argv[0] != "-m":
         os.execve(sys.executable, [sys.executable, *argv], env)
     os.environ.clear()
@@ -296,21 +296,21 @@ def _run(argv: list[str], env: dict[str, str], cwd: str) -> None:
 
 
 def preload() -> None:
-    """Load what Spark's Python processes use, and keep the collector from touching it."""
+    """Load the modules that Spark's Python processes use, and exempt them from garbage collection."""
     for name in PRELOADED:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            print(f"zygote: {name} is not there to be loaded: {error}", file=sys.stderr, flush=True)
+            print(f"zygote: cannot load {name}: {error}", file=sys.stderr, flush=True)
     gc.collect()
     gc.freeze()
     gc.callbacks.append(_Frozen())
 
 
 class _Frozen:
-    """Keeps the collector from what a worker has loaded since.
+    """Exempt modules that a worker has loaded later from garbage collection.
 
-    PySpark's workers collect after every task: some 50 ms each with matplotlib or scikit-learn loaded.
+    PySpark's workers collect after every task: about 50 ms each with matplotlib or scikit-learn loaded.
     """
 
     def __init__(self) -> None:

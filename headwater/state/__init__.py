@@ -1,1 +1,1 @@
-"""The state of queries: saved, put together, divided."""
+"""The state of queries: saved, assembled, divided."""

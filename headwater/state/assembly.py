@@ -1,7 +1,7 @@
-"""Put a checkpoint together of what other units have saved.
+"""Assemble a checkpoint from the saved state of other units.
 
-An operator's state that comes whole is a matter of files: they get its new number and version. State of
-several units that becomes one, is divided, or comes in another number of partitions, is written anew by
+An operator's state that is taken over whole is copied as files, with its new number and version. State that
+is merged from several units, divided, or brought to another number of partitions is rewritten by
 Spark (``headwater.state.reshape``).
 """
 
@@ -30,10 +30,10 @@ _CHECKSUMS = shutil.ignore_patterns(".*.crc")
 
 @dataclass(frozen=True, kw_only=True)
 class InputPosition:
-    """Where one input of the new unit is read on.
+    """The position from which the new unit reads one input.
 
-    ``name`` is Spark's for the source. A channel's ``positions`` are by its id; a source's place is what
-    the donor's checkpoint says, its log of files included; of ``like`` where it had no such source.
+    ``name`` is Spark's for the source. A channel's ``positions`` are by its id; a source's position is that in
+    the source unit's checkpoint, log of files included; that of ``like`` where it had no such source.
     """
 
     name: str
@@ -42,9 +42,9 @@ class InputPosition:
 
 
 def place_of(readers: Iterable[Saved], writers: Iterable[Saved], name: str, wanted: Iterable[str]) -> dict[str, int]:
-    """Tell how far each of the wanted channels is read on: where its readers stood, or where it ended.
+    """Return the start position of each wanted channel: that of its readers, or its end.
 
-    A channel that nobody knows is new.
+    A channel that no unit has saved is new: it starts at 0.
     """
     at = dict.fromkeys(wanted, 0)
     for one in writers:
@@ -56,30 +56,30 @@ def place_of(readers: Iterable[Saved], writers: Iterable[Saved], name: str, want
 
 
 def event_time(transfer: StateTransfer, known: Mapping[str, Saved]) -> tuple[int, int]:
-    """Tell, of a new query, before which event time rows are late, and which it has passed; ms.
+    """Return a new query's watermarks, in ms: the one before which rows are late, and the one it has passed.
 
-    Rows are late for none of its operators before they are for all of them: one of these may still hold back
-    what another has taken for passed.
+    Rows are late for none of its operators before they are late for all: one of these may still hold back
+    rows that another treats as passed.
     """
     keeping, reading = _keeping(transfer, known), _reading(transfer, known)
     joined = any(r.joined for r in transfer.readings)
     merged = joined or any(len(s.source_units) > 1 for s in transfer.shares)
-    # One stream of events: the furthest has passed for all. Several: whoever is behind counts.
+    # One stream of events: the greatest watermark holds for all. Several: the least one holds.
     choose = min if merged or len(reading) > 1 else max
     counted = reading if len(reading) > 1 and not joined else list(known.values())
     late = min(s.watermark for s in keeping) if keeping else choose(s.watermark for s in counted)
-    # Over a channel that begins now may come what others held back.
+    # A new channel may bring rows that other units held back.
     follows = all(r.follows for r in transfer.readings)
     return late, max(late, choose(s.next_watermark for s in counted) if follows else late)
 
 
 def _keeping(transfer: StateTransfer, known: Mapping[str, Saved]) -> list[Saved]:
-    """Give the donors whose state is taken."""
+    """Return the source units whose state is taken."""
     return [known[d.unit] for s in transfer.shares for d in s.source_units if d.unit in known]
 
 
 def _reading(transfer: StateTransfer, known: Mapping[str, Saved]) -> list[Saved]:
-    """Give the donors whose place in some input is taken."""
+    """Return the source units whose position in some input is taken."""
     return [known[d] for d in {d: None for r in transfer.readings for d in r.source_units} if d in known]
 
 
@@ -90,18 +90,18 @@ def assemble(
     names: Mapping[str, str],
     found: Mapping[str, Saved],
     places: Sequence[InputPosition],
-    blank: Callable[[], Path],
+    empty: Callable[[], Path],
 ) -> Saved | None:
-    """Make a checkpoint of what donors have saved under ``names``; None where it was made before.
+    """Make a checkpoint from the state that source units have saved under ``names``; None where it exists.
 
-    ``blank`` makes a checkpoint with the state of scans that have had no rows, if some have had none.
+    ``empty`` makes a checkpoint with the state of scans that have had no rows, if some have had none.
     """
     if (checkpoint / _MARK).exists():
         return None
     draft = checkpoint.with_name(f".{checkpoint.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     (draft / "parts").mkdir(parents=True)
-    made = _Assembly(checkpoint, draft, transfer, store, names, found, blank)
+    made = _Assembly(checkpoint, draft, transfer, store, names, found, empty)
     summary = made.put_together(places)
     shutil.rmtree(draft / "parts")
     if (checkpoint / _NOTE).exists():
@@ -114,7 +114,7 @@ def assemble(
 
 @dataclass
 class _Assembly:
-    """One checkpoint in the making, in ``draft``; it will be at ``checkpoint``."""
+    """One checkpoint under construction in ``draft``; it is moved to ``checkpoint``."""
 
     checkpoint: Path
     draft: Path
@@ -122,24 +122,24 @@ class _Assembly:
     store: StateStore
     names: Mapping[str, str]
     found: Mapping[str, Saved]
-    blank: Callable[[], Path]
+    empty: Callable[[], Path]
     known: Mapping[str, Saved] = field(init=False)
-    """Donors that have ever done a batch."""
+    """Source units that have ever run a batch."""
 
     def __post_init__(self) -> None:
         self.known = {d: s for d, s in self.found.items() if s.batch >= 0}
 
     def put_together(self, places: Sequence[InputPosition]) -> Saved:
-        """Make state and logs."""
+        """Assemble state and logs."""
         if not self.known:
             return Saved()
         slots = [tuple(ss) for _, ss in groupby(self.transfer.shares, key=lambda s: s.number)]
         none = [s.operator for s in self.transfer.shares if not any(d.unit in self.known for d in s.source_units)]
         if none:
             raise RuntimeFailure(
-                f"{', '.join(none)} has had no rows yet, while others have: there is no state to go on from",
+                f"{', '.join(none)} has no state, because it has had no rows yet, while others have some",
                 where=f"unit {self.transfer.unit}",
-                hint="apply this again when rows have come through",
+                hint="apply the plan again when rows have come through",
             )
         summary = self._summary()
         _write_logs(self.draft, summary, self._lines(places))
@@ -153,7 +153,7 @@ class _Assembly:
         return summary
 
     def _summary(self) -> Saved:
-        """Decide batch, watermark and partitions of the new query."""
+        """Determine batch, watermarks and partitions of the new query."""
         keeping, reading = _keeping(self.transfer, self.known), _reading(self.transfer, self.known)
         watermark, ahead = event_time(self.transfer, self.known)
         like = max(keeping or self.known.values(), key=lambda s: int(s.conf.get(_PARTITIONS, 0)))
@@ -169,7 +169,7 @@ class _Assembly:
         )
 
     def _lines(self, places: Sequence[InputPosition]) -> list[str]:
-        """Say for each source how far it is read; fetch what file sources remember."""
+        """Return each source's line of the offset log; fetch the logs of file sources."""
         lines = []
         for place in places:
             if place.positions is not None:
@@ -190,9 +190,9 @@ class _Assembly:
     # ------------------------------------------------------------ state
 
     def _state(self, shares: Sequence[OperatorTransfer], summary: Saved) -> Reshaping | None:
-        """Fetch the state under one number; give what Spark has to make of it first, where it does not fit.
+        """Fetch the state of one operator; return the rewriting that Spark has to do first, where it does not fit.
 
-        What scans that went elsewhere left beside others is not in the way: nobody asks for their tags.
+        Entries of scans that moved elsewhere do no harm: no scan reads their tags.
         """
         number = shares[0].number
         found = dict.fromkeys(d for s in shares for d in s.source_units if d.unit in self.known)
@@ -212,7 +212,7 @@ class _Assembly:
         return self._anew(number, pieces, summary, partitions) if pieces else None
 
     def _anew(self, number: int, pieces: list[StatePiece], summary: Saved, partitions: int) -> Reshaping:
-        """Make a checkpoint into which Spark is to write the state under a number."""
+        """Make a checkpoint into which Spark writes the state of one operator."""
         target = self.draft / "parts" / f"{number}"
         _write_logs(target, summary, [])
         source = Path(pieces[0].checkpoint) / "state" / str(number)
@@ -226,8 +226,8 @@ class _Assembly:
         )
 
     def _begin(self, number: int, summary: Saved) -> None:
-        """Put state of which nothing is known under a number: it is the same in every partition."""
-        source, place = self.blank() / "state" / "0", self.draft / "state" / str(number)
+        """Create the empty state of one operator: it is the same in every partition."""
+        source, place = self.empty() / "state" / "0", self.draft / "state" / str(number)
         partitions = int(summary.conf[_PARTITIONS])
         for kept in ("_metadata", "_stateSchema"):
             shutil.copytree(source / kept, place / kept, ignore=_CHECKSUMS)
@@ -237,7 +237,7 @@ class _Assembly:
         _describe(place, self.checkpoint, number, partitions)
 
     def _take(self, done: Reshaping) -> None:
-        """Take what Spark has written."""
+        """Copy the state that Spark has rewritten."""
         final = self.draft / "state" / str(done.operator)
         final.parent.mkdir(exist_ok=True)
         shutil.move(Path(done.checkpoint) / "state" / str(done.operator), final)
@@ -261,7 +261,7 @@ class _Assembly:
 
 
 def _describe(place: Path, checkpoint: Path, number: int, partitions: int | None) -> None:
-    """Let an operator's description speak of its number, its place and, if given, its partitions."""
+    """Write an operator's number, path and, if given, partitions into its description."""
     file = place / "_metadata" / "v2" / "0"
     file = file if file.exists() else place / "_metadata" / "metadata"
     version, text = file.read_text().split("\n", 1)
@@ -289,7 +289,7 @@ def _write_logs(draft: Path, summary: Saved, lines: Sequence[str]) -> None:
     commit = json.dumps({"nextBatchWatermarkMs": summary.next_watermark}, separators=(",", ":"))
     for log, content in (("offsets", text), ("commits", f"v1\n{commit}")):
         (draft / log).mkdir(parents=True)
-        for number in range(max(0, summary.batch - 1), summary.batch + 1):  # Spark looks at the last two
+        for number in range(max(0, summary.batch - 1), summary.batch + 1):  # Spark reads the last two
             (draft / log / str(number)).write_text(content)
-    # Another query: two of one id cannot run in one Spark.
+    # A new query id: two queries with one id cannot run in one Spark.
     (draft / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))

@@ -1,8 +1,8 @@
 """The state of scans that have had no rows, as Spark itself writes it.
 
-A query that went on without state cannot begin to keep some: from its next batch on Spark looks for what the
-one before has left. So that is made by another query, whose scans no row comes to. All scans' state has one
-form, so only whether they go by event time makes a difference.
+A query that continues without state cannot start to keep some: from its next batch on Spark reads the state of
+the one before. So another query, whose scans get no rows, writes that state. The state of all scans has one
+form, which differs only for scans in event-time order.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _SECONDS = 120
 
 
 def empty_state(spark: SparkSession, place: Path, flow: Graph, operators: Iterable[str]) -> Path:
-    """Make it below ``place`` for the scans among some operators, unless it is there; give that checkpoint.
+    """Make the state of the scans among ``operators`` below ``place``, unless it exists; return its checkpoint.
 
-    It is of batch 0, under number 0. Raise RuntimeFailure where Spark does not come to its end.
+    The state is that of batch 0, operator number 0. Raise RuntimeFailure where the query does not finish.
     """
     made = place / "checkpoint"
     if made.exists():
@@ -66,9 +66,9 @@ def empty_state(spark: SparkSession, place: Path, flow: Graph, operators: Iterab
         said = f": {str(error).splitlines()[0]}"
     if not (draft / "state" / "0" / "0" / "1.zip").exists():
         raise RuntimeFailure(
-            f"Spark has not made the state for scans to begin with{said}",
+            f"Spark has not created the empty state of the scans{said}",
             where=str(place),
-            hint="see the Spark log of the zone; nothing was changed",
+            hint="read the Spark log of the zone; nothing was changed",
         )
     draft.rename(made)
     return made

@@ -1,7 +1,7 @@
-"""Write an operator's state anew with Spark: several units' made one, divided, in other partitions.
+"""Rewrite an operator's state with Spark: merge several units' state, divide it, or change its partitions.
 
 Spark's own tool for another number of partitions (`StateRewriter`) reads state as rows of a key and bytes,
-lets them be changed, and writes them as the version of a batch. It works on the checkpoint's files, in a
+applies a function to them, and writes them as the version of a batch. It works on the checkpoint's files, in a
 Spark of its own that ends with it.
 """
 
@@ -31,7 +31,7 @@ _SPARKS_OWN = "coalesce(column_family_name LIKE '$%', false)"
 class StatePiece:
     """A checkpoint that holds the operator's state, under its new number, as of a batch.
 
-    ``takes``: the condition on which an entry of it is taken; None: all are.
+    ``takes``: the condition that selects its entries; None selects all.
     """
 
     checkpoint: str
@@ -41,7 +41,7 @@ class StatePiece:
 
 @dataclass(frozen=True, kw_only=True)
 class Reshaping:
-    """What is to be written: state of all pieces, as of ``batch`` of ``checkpoint``."""
+    """A rewriting: the state of all pieces becomes that of ``batch`` of ``checkpoint``."""
 
     checkpoint: str
     operator: int
@@ -51,9 +51,9 @@ class Reshaping:
 
 
 def taken_of(share: OperatorTransfer) -> str | None:
-    """Write the condition on which an entry is of a share; None where all are.
+    """Return the condition that selects a share's entries; None where it takes all.
 
-    Entries of scans end with their tags; Spark's own, by which it knows what is due when, are for all.
+    Keys of scans end with their tags; Spark's own entries, its timers, belong to every share.
     """
     conditions = []
     if share.tag is not None:
@@ -74,8 +74,8 @@ def taken_of(share: OperatorTransfer) -> str | None:
 
 
 def reshape(wanted: Sequence[Reshaping], *, within: Path) -> None:
-    """Do it in a process of its own, one after the other; raise RuntimeFailure with what it said last."""
-    # What PySpark noted in this process when it connected to a server would make it seek one.
+    """Run the rewritings one after the other in a new process; raise RuntimeFailure with the end of its output."""
+    # PySpark has set variables here when it connected to a server; they would make the new process connect too.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_") or k == "SPARK_LOCAL_DIRS"}
     environment |= {"JAVA_HOME": str(find_java()), "SPARK_LOCAL_IP": "127.0.0.1"}
     roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
@@ -92,12 +92,16 @@ def reshape(wanted: Sequence[Reshaping], *, within: Path) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise RuntimeFailure(f"state was not written anew within {_SECONDS:.0f} s", where=str(within)) from error
+        raise RuntimeFailure(
+            f"state was not rewritten within {_SECONDS:.0f} s",
+            where=str(within),
+            hint="nothing is lost: the units can continue where they stopped; try again when the machine is less busy",
+        ) from error
     if done.returncode:
         raise RuntimeFailure(
-            "state could not be written anew: " + "\n".join(done.stderr.splitlines()[-20:]),
+            "state could not be rewritten: " + "\n".join(done.stderr.splitlines()[-20:]),
             where=str(within),
-            hint="nothing is lost: the units can go on where they stood",
+            hint="nothing is lost: the units can continue where they stopped",
         )
 
 
@@ -135,7 +139,7 @@ def _rewrite(spark: Any, wanted: Reshaping) -> None:
         return frame
 
     class StoreChange:
-        """What is made of each store's state, one after the other; called from Java."""
+        """The change of each store's state, one store after the other; called from Java."""
 
         def __init__(self) -> None:
             self._left = list(stores)
@@ -146,7 +150,7 @@ def _rewrite(spark: Any, wanted: Reshaping) -> None:
             for piece in wanted.pieces[1:]:
                 frame = frame.unionByName(read(piece, store).where(piece.takes or "true"))
             if len(wanted.pieces) > 1 and any(piece.takes for piece in wanted.pieces):
-                # What is due is so in several pieces. A list has an entry under one key for each value.
+                # Several pieces may hold the same timer. A list has one entry per value under one key.
                 same = ["partition_key", "key_bytes", "column_family_name"]
                 due = frame.where(_SPARKS_OWN).dropDuplicates(same)
                 frame = frame.where(f"NOT {_SPARKS_OWN}").unionByName(due)
@@ -171,7 +175,7 @@ def _rewrite(spark: Any, wanted: Reshaping) -> None:
 
 
 def _stores(place: Path) -> list[str]:
-    """Name an operator's stores, in the order in which Spark goes through them."""
+    """Return the names of an operator's stores, in the order in which Spark processes them."""
     file = place / "_metadata" / "v2" / "0"
     file = file if file.exists() else place / "_metadata" / "metadata"
     data = json.loads(file.read_text().split("\n", 1)[1])
@@ -179,7 +183,7 @@ def _stores(place: Path) -> list[str]:
 
 
 def main() -> int:
-    """Do what standard input asks for."""
+    """Run the rewritings described on standard input."""
     spark = _session()
     for data in json.load(sys.stdin):
         pieces = [StatePiece(**piece) for piece in data.pop("pieces")]
@@ -188,7 +192,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # Java's threads must not keep a process whose work is done.
+    # Java's threads must not keep a finished process alive.
     code = main()
     sys.stdout.flush()
     os._exit(code)

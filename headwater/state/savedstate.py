@@ -1,8 +1,8 @@
-"""What a stopped unit kept, put where other zones can take it, and made the checkpoint of another unit.
+"""Saved state of stopped units, in a store from which other zones fetch it.
 
-A store is a directory, or whatever else fsspec opens by its URI. Of a unit it holds only what the last
-version of its state needs; RocksDB's files never change under a name, so those that are there already
-are not sent again. ``saved.json`` comes last: without it there is nothing.
+A store is a directory, or any location that fsspec opens by its URI. Of a unit it holds only the files that
+the last version of its state needs; RocksDB's files never change under a name, so existing ones
+are not sent again. ``saved.json`` is written last: without it nothing is saved.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from headwater.disk.checkpoint import needed_of, newest_batch
 
 _NOTE, _EARLY = "saved.json", "early.json"
 _IMMUTABLE = ".sst"
-_TRIES = 3  # to copy what a running query may delete meanwhile
+_TRIES = 3  # attempts to copy files that a running query may delete meanwhile
 
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """What is known of a unit that was stopped after ``batch``; -1 where it never had one."""
+    """Batch, positions and watermarks of a unit that was stopped after ``batch``; -1 where it never had one."""
 
     batch: int = -1
     watermark: int = 0
     next_watermark: int = 0
-    """The watermark that its next batch would have had, in milliseconds as the other."""
+    """The watermark that its next batch would have had, in milliseconds like the other."""
     timestamp: int = 0
     conf: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
-    """How far each of its sources is read, as Spark writes it, by name."""
+    """Offset of each of its sources, in Spark's form, by name."""
     outputs: Mapping[str, int] = field(default_factory=dict)
-    """Where the channels that it writes end."""
+    """End positions of the channels that it writes."""
     files: tuple[str, ...] = ()
     bytes: int = 0
     rows_in: int = 0
@@ -47,9 +47,9 @@ class Saved:
 
 
 class StateStore:
-    """A place where zones leave state for each other.
+    """The store through which zones exchange state.
 
-    What is fetched of RocksDB's files is kept in the directory ``kept``, if there is one.
+    Fetched RocksDB files are cached in the directory ``kept``, if there is one.
     """
 
     def __init__(self, uri: str, *, kept: Path | None = None) -> None:
@@ -58,11 +58,11 @@ class StateStore:
         self._kept = kept
 
     def keeping(self, kept: Path) -> StateStore:
-        """Give the same store with a directory for what is fetched."""
+        """Return the same store with a directory that caches fetched files."""
         return StateStore(self.uri, kept=kept)
 
     def put(self, name: str, files: Mapping[str, Path]) -> int:
-        """Store files under a unit's name; give the bytes that had to be sent."""
+        """Store files under a unit's name; return the number of bytes sent."""
         sent = 0
         with self._reached():
             for place, file in files.items():
@@ -93,7 +93,7 @@ class StateStore:
             self._fs.get_file(self._path(name, place), str(target))
 
     def note(self, name: str, saved: Saved, *, early: bool = False) -> None:
-        """Say that all of a unit is there; ``early``: all that it kept a while ago, and it still runs."""
+        """Record that a unit's files are complete; ``early``: for an earlier batch, while it still runs."""
         note = _EARLY if early else _NOTE
         with self._reached():
             self._fs.makedirs(self._path(name), exist_ok=True)
@@ -102,26 +102,28 @@ class StateStore:
             self._fs.mv(draft, self._path(name, note))
 
     def has_early(self, name: str) -> bool:
-        """Tell whether something was stored while a unit ran."""
+        """Return whether state was stored while the unit ran."""
         with self._reached():
             return bool(self._fs.exists(self._path(name, _EARLY)))
 
     def saved(self, name: str, *, early: bool = False) -> Saved:
-        """Read what is known of a unit."""
+        """Read the record of a unit's saved state."""
         try:
             with self._reached():
                 return Saved(**json.loads(self._fs.cat_file(self._path(name, _EARLY if early else _NOTE))))
         except (ValueError, TypeError) as error:
-            raise RuntimeFailure(f"damaged: {error}", where=self._path(name), hint="save it again") from error
+            raise RuntimeFailure(
+                f"the saved state is damaged: {error}", where=self._path(name), hint="save it again"
+            ) from error
 
     def remove(self, name: str) -> None:
-        """Delete what is stored of a unit."""
+        """Delete a unit's saved state."""
         with self._reached():
             if self._fs.exists(self._path(name)):
                 self._fs.rm(self._path(name), recursive=True)
 
     def check(self) -> None:
-        """Raise Unavailable where nothing can be written."""
+        """Raise Unavailable where the store cannot be written."""
         with self._reached():
             self._fs.makedirs(self._root, exist_ok=True)
             probe = f"{self._root}/.{uuid.uuid4().hex}"
@@ -142,7 +144,7 @@ class StateStore:
 
 
 class _Reached:
-    """Say what it means when the store cannot be used."""
+    """Translate errors of the file system into Unavailable."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -154,24 +156,26 @@ class _Reached:
             raise Unavailable(
                 f"the state store cannot be used: {error}",
                 where=self._uri,
-                hint="is it reachable from this zone?",
+                hint="check that this zone reaches it",
             ) from error
 
 
-# ---------------------------------------------------------------- out of a checkpoint
+# ---------------------------------------------------------------- from a checkpoint
 
 
 def describe(
     checkpoint: Path, outputs: Mapping[str, int], *, rows_in: int, late_rows: int
 ) -> tuple[Saved, dict[str, Path]]:
-    """Tell what a stopped query's checkpoint holds, and which of its files a successor needs.
+    """Describe a stopped query's checkpoint, and list the files that a successor needs.
 
-    Raise Unavailable where a batch was cut off: it has to be done again first.
+    Raise Unavailable where a batch was interrupted: it has to be repeated first.
     """
     done, planned = newest_batch(checkpoint / "commits"), newest_batch(checkpoint / "offsets")
     if planned > done:
         raise Unavailable(
-            f"batch {planned} was cut off in the midst", where=str(checkpoint), hint="it is done again first"
+            f"batch {planned} was interrupted",
+            where=str(checkpoint),
+            hint="let the unit run until it has repeated the batch",
         )
     if done < 0:
         return Saved(outputs=dict(outputs), rows_in=rows_in, late_rows=late_rows), {}
@@ -180,12 +184,12 @@ def describe(
 
 
 def put_early(checkpoint: Path, name: str, store: StateStore) -> Saved | None:
-    """Store the state that a running query had after its newest batch; None where there is nothing yet."""
+    """Store a running query's state as of its newest batch; None where there is none yet."""
     for _ in range(_TRIES):
         done = newest_batch(checkpoint / "commits")
         if done < 0:
             return None
-        # Meanwhile it may go on and delete this version.
+        # Meanwhile the query may continue and delete this version.
         with contextlib.suppress(FileNotFoundError, Unavailable):
             saved, files = _as_of(checkpoint, done)
             files = {p: f for p, f in files.items() if p.startswith("state/")}
@@ -197,11 +201,13 @@ def put_early(checkpoint: Path, name: str, store: StateStore) -> Saved | None:
 
 
 def _as_of(checkpoint: Path, done: int) -> tuple[Saved, dict[str, Path]]:
-    """Tell what a checkpoint holds after a batch, and in which files."""
+    """Describe a checkpoint as of a batch, and list its files."""
     version, header, *lines = (checkpoint / "offsets" / str(done)).read_text().splitlines()
     if version != "v2":
         raise RuntimeFailure(
-            f"a checkpoint of form {version}", where=str(checkpoint), hint="it was made by another version"
+            f"the checkpoint has unknown format {version}",
+            where=str(checkpoint),
+            hint="another version of Spark made it: use that version",
         )
     metadata = json.loads(header)
     commit = json.loads((checkpoint / "commits" / str(done)).read_text().splitlines()[1])
@@ -220,7 +226,7 @@ def _as_of(checkpoint: Path, done: int) -> tuple[Saved, dict[str, Path]]:
 
 
 def operators(checkpoint: Path) -> dict[int, str]:
-    """Name the stateful operators of a query as Spark numbers them."""
+    """Return the names of a query's stateful operators, by Spark's numbers."""
     found = {}
     for place in (checkpoint / "state").glob("[0-9]*"):
         data = json.loads(_operator_file(place).read_text().splitlines()[1])
@@ -236,7 +242,7 @@ def _operator_file(place: Path) -> Path:
 
 
 def _files(checkpoint: Path, version: int) -> Iterator[Path]:
-    """Give the files that a version of the state needs, and what file sources remember."""
+    """Yield the files of a version of the state, and the logs of file sources."""
     for place in sorted((checkpoint / "state").glob("[0-9]*")):
         yield _operator_file(place)
         yield from _plain((place / "_stateSchema").rglob("*"))

@@ -1,4 +1,4 @@
-"""Bounded sources with failures inside."""
+"""Bounded sources with injected failures."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Pause:
-    """In a bounded source: wait until everything so far is processed."""
+    """In a bounded source: wait until all earlier rows are processed."""
 
 
 @dataclass(frozen=True)
 class Kill:
-    """In a bounded source: SIGKILL the zone's Spark in the midst of work, and go on from what is on disk."""
+    """In a bounded source: SIGKILL the zone's Spark during work, and continue from its files on disk."""
 
 
 @dataclass(frozen=True)
@@ -25,17 +25,17 @@ class StopAfter:
 
 
 PAUSE = Pause()
-"""The only one there need be."""
+"""The single instance."""
 KILL = Kill()
-"""The only one there need be."""
+"""The single instance."""
 STOP = StopAfter()
-"""The only one there need be."""
+"""The single instance."""
 Item = Mapping[str, Any] | Pause | Kill | StopAfter
-"""A row, or what is to happen between two rows."""
+"""A row, or an event between two rows."""
 
 
 class BoundedSource:
-    """Rows of a test, by location, that reach the dataflow as JSON files, one file between two events."""
+    """Rows of a test, by location, read by the dataflow as JSON files, one file between two events."""
 
     def __init__(self, directory: Path, rows: Mapping[str, Sequence[Item]], *, rows_per_file: int = 50) -> None:
         self.directory = directory
@@ -49,7 +49,7 @@ class BoundedSource:
         return str(self.directory / "{location}")
 
     def release(self) -> Iterable[Pause | Kill | StopAfter | None]:
-        """Write the files one after another over all locations; give the events between them."""
+        """Write the files one after another over all locations; yield the events between them."""
         longest = max((len(s) for s in self._steps.values()), default=0)
         for number in range(longest):
             events: list[Pause | Kill | StopAfter] = []

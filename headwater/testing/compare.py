@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 RELATIVE = 1e-9
-"""How far floating-point values may differ: sums depend on the order of their terms."""
+"""Relative tolerance of floating-point values: sums depend on the order of their terms."""
 
 
 class NotEquivalent(HeadwaterError):
-    """A deployment's sink does not hold what the batch run gives."""
+    """A deployment's sink differs from the batch run's result."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _value(value: Any) -> Any:
 
 
 def _pair_off(missing: list[Any], extra: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Take away pairs of rows that differ only by rounding."""
+    """Remove pairs of rows that differ only by rounding."""
     left: list[Any] = []
     by_shape: dict[Any, list[Any]] = {}
     for row in extra:

@@ -19,7 +19,7 @@ from headwater.placement.problem import Application, Hosts, PlacedOperator, Prob
 from headwater.placement.queueing import Floats
 
 DEVICE_BYTES = 6_000.0
-"""Bytes/s of a device; it gives one event a second."""
+"""Bytes/s of a device, which sends one event a second."""
 DEVICES = tuple(round(n) for n in np.linspace(5_000, 75_000, 11))
 """The eleven numbers of devices, M1 to M11."""
 Cloud = Literal["aws", "vm"]
@@ -38,12 +38,12 @@ class FogApplication:
 
     @property
     def operators(self) -> int:
-        """How many operators it has."""
+        """Number of operators."""
         return 1 + max(v for _, v in self.graph)
 
 
 def diamond(before: int, branches: Sequence[int], behind: int) -> tuple[Stream, ...]:
-    """Give a chain of operators that forks into branches of some lengths and joins into a chain again."""
+    """Return a chain of operators that forks into branches of the given lengths and joins into a chain again."""
     edges = [(n, n + 1) for n in range(before - 1)]
     size, ends = before, []
     for length in branches:
@@ -94,7 +94,7 @@ def fog(*, seed: int, nodes: int = 10, cloud: Cloud = "aws") -> Topology:
 
 
 def devices(total: int, *, seed: int, areas: int = 10, split: Split = "spacing") -> Floats:
-    """Share devices out over areas: by sorted uniform draws, or by uniform draws made to sum up."""
+    """Distribute devices over areas: by sorted uniform draws, or by uniform draws scaled to the total."""
     drawn = np.random.default_rng(seed)
     if split == "norm":
         parts = drawn.random(areas)
@@ -105,10 +105,10 @@ def devices(total: int, *, seed: int, areas: int = 10, split: Split = "spacing")
 
 
 def application(of: FogApplication, counts: Sequence[float] | Floats, *, seed: int, span: float = 0.5) -> Application:
-    """Make an application's instances for areas with some numbers of devices.
+    """Make an application's instances for areas with the given numbers of devices.
 
     ``seed`` draws selectivities and costs, the same in all areas. ``span``: every operator's window (s). A
-    fork shares events out.
+    fork sends each event to one branch.
     """
     drawn = np.random.default_rng(seed)
     selectivity = drawn.uniform(*of.selectivity, of.operators)

@@ -20,7 +20,7 @@ from headwater.placement.problem import Application, Hosts, PlacedOperator, Prob
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """Numbers that networks and operators are drawn with; ranges are [least, most] of uniform draws."""
+    """Parameters of drawn networks and operators; ranges are [least, most] of uniform draws."""
 
     edge_cpu: tuple[float, float]
     """Instructions/s of an RPi2 and an RPi3; every other host is one of the latter."""
@@ -43,7 +43,7 @@ class Preset:
     stateful: float = 0.2
     """Share of operators that have a window."""
     replicate: bool = False
-    """Whether an operator sends every event to all that read it (as the simulator does), or each to one."""
+    """Whether an operator sends every event to all its readers (as the simulator does), or to one."""
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -66,7 +66,7 @@ TABLE_3: tuple[tuple[int, int, int], ...] = (
 def preset(name: str) -> Preset:
     """Find a preset; raise PlacementError where there is none of this name."""
     if name not in PRESETS:
-        raise PlacementError(f"there is no preset '{name}'", hint=f"the presets are {', '.join(PRESETS)}")
+        raise PlacementError(f"unknown preset '{name}'", hint=f"the presets are {', '.join(PRESETS)}")
     return PRESETS[name]
 
 
@@ -105,7 +105,7 @@ def read_graph(text: str) -> tuple[Stream, ...]:
         size, edges = int(data["vertices"]), [(int(u), int(v)) for u, v in data["edges"]]
     except (ValueError, TypeError, KeyError) as error:
         raise PlacementError(
-            f"this is no graph: {type(error).__name__}: {error}",
+            f"the text is not a graph: {type(error).__name__}: {error}",
             hint='write {"vertices": n, "edges": [[from, to], ...]}',
         ) from error
     named = {o for edge in edges for o in edge}
@@ -115,7 +115,7 @@ def read_graph(text: str) -> tuple[Stream, ...]:
 
 
 def series_parallel(operators: int, *, seed: int, sources: int = 1, sinks: int = 1) -> tuple[Stream, ...]:
-    """Draw a graph by splitting streams, in series and in parallel; then hang more sources and sinks on."""
+    """Draw a graph by splitting streams, in series and in parallel; then attach more sources and sinks."""
     inner = operators - (sources - 1) - (sinks - 1)
     if inner < 2 or sources < 1 or sinks < 1:
         raise PlacementError(f"{operators} operators are too few for {sources} sources and {sinks} sinks")
@@ -178,7 +178,7 @@ def problem(
 ) -> Problem:
     """Draw a whole problem; ``size``: clouds, sites and hosts of a site, as in ``TABLE_3``.
 
-    ``of`` is a network that is there already; it is not drawn again then.
+    ``of`` is an existing network to use instead of a drawn one.
     """
     clouds, sites, devices = size
     topology = of or network(sites, devices, clouds, seed=seed, units=units)

@@ -1,4 +1,4 @@
-"""A link between two zones of one machine that can be cut and mended."""
+"""A link between two zones of one machine that can be cut and restored."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _CHUNK = 65536
 class CutLink:
     """Forward TCP connections from a port of loopback to a target, until it is cut.
 
-    Cut, it is like a cable that was pulled: connections stay open and nothing comes through, and
-    new ones get no answer. Bytes that were under way when it was cut are lost with their connections.
+    A cut link behaves like a pulled cable: connections stay open without data, and new ones
+    get no answer. Bytes in transit at the cut are lost with their connections.
     """
 
     def __init__(self) -> None:
@@ -31,20 +31,20 @@ class CutLink:
         self._thread.start()
 
     def lead_to(self, address: str) -> None:
-        """Say where it leads: ``host:port``."""
+        """Set the target: ``host:port``."""
         host, _, port = address.rpartition(":")
         self.target = (host, int(port))
 
     def cut(self) -> None:
-        """Let nothing through any more."""
+        """Stop forwarding."""
         self._up.clear()
 
     def mend(self) -> None:
-        """Let new connections through; those of before are reset, as after a long cut."""
+        """Forward new connections; older ones are reset, as after a long cut."""
         self._up.set()
 
     def close(self) -> None:
-        """End the link."""
+        """Close the link."""
         self._closed.set()
         self._thread.join(5)
 

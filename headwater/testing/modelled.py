@@ -1,8 +1,8 @@
-"""A deployment on modelled hosts and links: it says of itself what a real one would, at any speed. Pure.
+"""A deployment on modelled hosts and links that reports progress like a real one, at any speed. Pure.
 
-Units behave as ``headwater.adapt.model`` has it, with costs that the caller knows and a policy does not.
-Where a host or a link does not keep up, what waits grows older by a second for each second's work that is not
-done, and younger again when there is time to spare.
+Units behave as in ``headwater.adapt.model``, with costs that the caller knows and a policy does not.
+Where a host or a link is overloaded, the age of its backlog grows by a second for each second of missed work,
+and shrinks again with spare time.
 """
 
 from __future__ import annotations
@@ -27,45 +27,45 @@ from headwater.plan.profile import Known
 
 _FULL = 0.98
 _CALM = 0.75
-"""The share of a host or link up to which ``predict`` is asked of one that is overloaded."""
+"""The utilization passed to ``predict`` for an overloaded host or link."""
 
 
 @dataclass
 class ModelledWorld:
-    """A plan at work in a world that the caller changes: ``facts`` are what is really so.
+    """A running plan in a world that the caller changes: ``facts`` are the true costs and rates.
 
-    ``seconds`` pass by ``go``; ``rates`` are those of ``facts.profile``.
+    ``go`` advances ``seconds``; ``rates`` are those of ``facts.profile``.
     """
 
     plan: DeploymentPlan
     facts: Facts
     now: float = 0.0
     paused: float = 0.0
-    """Seconds for which units still stand still: a change is made."""
+    """Seconds for which units still pause for a change of the plan."""
     _counts: dict[tuple[str, ...], float] = field(default_factory=dict)
     _waits: dict[str, float] = field(default_factory=dict)
-    """Age of what waits, beyond what is usual, at units and links by name."""
+    """Age of the backlog beyond the usual, of units and links by name."""
     _runs: int = 0
 
     def change(self, plan: DeploymentPlan, *, pause: float = 3.0) -> None:
-        """Put another plan in the place of this one; nothing is lost, and all of it waits meanwhile."""
+        """Replace the plan; no rows are lost, and all units pause meanwhile."""
         waited = max(self._waits.values(), default=0.0)
         self.plan, self.paused = plan, pause
         self._runs += 1
         self._waits = {u.id: waited for u in plan.units[:1]}
 
     def set_rates(self, rates: Mapping[str, Mapping[str, float]]) -> None:
-        """Let sources give other rates."""
+        """Change the rates of sources."""
         profile = self.facts.profile.model_copy(update={"rates": rates})
         self.facts = replace(self.facts, profile=profile)
 
     @property
     def latency(self) -> float:
-        """Give the seconds from source to sink for 95 of 100, as it is now."""
+        """Return the present 95th percentile of the latency from source to sink, in seconds."""
         return self._predicted().p95 + sum(self._waits.values())
 
     def go(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         self.now += seconds
         found, still = self._predicted(), min(seconds, self.paused)
         self.paused -= still
@@ -98,7 +98,7 @@ class ModelledWorld:
             self._add(seconds * self.facts.others.get(key, 0.0), *key, "others")
 
     def progress(self) -> Progress:
-        """Say what zones would say now."""
+        """Return the progress that zones would report now."""
         found = self._predicted()
         return Progress(
             seconds=self.now,
@@ -135,10 +135,10 @@ class ModelledWorld:
             ),
         )
 
-    # ------------------------------------------------------------ what is overloaded
+    # ------------------------------------------------------------ overload
 
     def _predicted(self) -> Predicted:
-        """Predict at what hosts and links can do: what is beyond that waits."""
+        """Predict at the capacity of hosts and links: the excess waits."""
         found = predict(self.plan, self.facts)
         full = max([*found.load.values(), *self._shares(found).values()], default=0.0)
         if math.isfinite(found.p95) and full < _FULL:
@@ -152,7 +152,7 @@ class ModelledWorld:
         return slower if math.isfinite(slower.p95) else replace(slower, p50=1e3, p95=1e3)
 
     def _shares(self, found: Predicted) -> dict[str, float]:
-        """Give the share of each link that is asked for."""
+        """Return the demanded utilization of each link."""
         shares = {}
         for link in self.plan.continuum.links:
             declared = math.inf if link.bandwidth is None else link.bandwidth / 8
@@ -160,7 +160,7 @@ class ModelledWorld:
         return shares
 
     def _grow(self, seconds: float, still: float) -> None:
-        """Let what waits grow older where too much is asked for, and younger elsewhere."""
+        """Age the backlog of overloaded hosts and links, and reduce it elsewhere."""
         found = predict(self.plan, self.facts)
         asked = {u.id: found.load[self._host(u)] for u in self.plan.units} | self._shares(found)
         for name, share in asked.items():
@@ -169,7 +169,7 @@ class ModelledWorld:
         first = self.plan.units[0].id
         self._waits[first] = self._waits.get(first, 0.0) + still
 
-    # ------------------------------------------------------------ what is counted
+    # ------------------------------------------------------------ counters
 
     def _unit(self, unit: Unit, found: Predicted) -> UnitProgress:
         p50, p95 = found.reaches[unit.id]
@@ -213,5 +213,5 @@ class ModelledWorld:
         return host.zone, host.name
 
     def _hosts(self) -> list[HostKey]:
-        """Name the hosts of all zones that could run units, whether they do or not."""
+        """Return the hosts of all zones that could run units, idle ones included."""
         return [(z.name, z.hosts[0].name) for z in self.plan.continuum.zones if z.hosts]

@@ -1,7 +1,7 @@
-"""Nodes in memory, or in one file that several processes share: ports to try a controller with.
+"""Simulated nodes, in memory or in one file that several processes share, to test a controller.
 
-They hold units to the rules that real nodes enforce (one writer per channel, no older epoch,
-nothing unread deleted), and raise where a step breaks one. Failures are injected by ``before``.
+They enforce the rules of real nodes (one writer per channel, no older epoch,
+no unread rows deleted), and raise where a step breaks one. ``before`` injects failures.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from headwater.plan.state import kept_state
 from headwater.plan.transfer import StateTransfer
 
 UNREAD = 2
-"""Questions after which a stopped unit's rows have been read."""
+"""Number of ``drained`` calls after which a stopped unit's rows have been read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeCall:
-    """A call to a node: its number among all, from 0, and what was asked."""
+    """A call to a node: its number among all, from 0, and its arguments."""
 
     number: int
     node: str
@@ -40,10 +40,10 @@ class NodeCall:
 
 
 class SimulatedNodes:
-    """The nodes of a continuum with what runs on them. ``file`` keeps that across processes.
+    """The nodes of a continuum with their units. ``file`` shares them across processes.
 
-    ``before`` is called before each call and ``after`` behind it; what they raise the caller gets.
-    ``seen`` makes the progress of a unit other than running and empty.
+    ``before`` is called before each call and ``after`` after it; their exceptions reach the caller.
+    ``seen`` replaces the progress of a unit, which by default is running and empty.
     """
 
     def __init__(
@@ -60,22 +60,22 @@ class SimulatedNodes:
         self._file = file
         self._alone = threading.RLock()
         self.announced = 0
-        """Calls about to be made, by this process; each has a number already."""
+        """Numbered calls of this process that are about to be made."""
         names = ("units", "nodes", "channels", "latest", "saved", "terms")
         self._world: dict[str, Any] = {"calls": [], **{name: {} for name in names}}
 
     def open(self, node: Node, stamps: TakeStamp) -> SimulatedNode:
-        """Give the port of a node: an ``OpenNode``."""
+        """Return the port of a node: an ``OpenNode``."""
         return SimulatedNode(self, node.name, stamps)
 
     @property
     def calls(self) -> tuple[NodeCall, ...]:
-        """All calls so far that changed or might have changed something, in order."""
+        """All calls so far that changed or might have changed state, in order."""
         with self.world() as world:
             return tuple(NodeCall(number=n, node=c[0], name=c[1], unit=c[2]) for n, c in enumerate(world["calls"]))
 
     def differences(self, plan: DeploymentPlan | None, deployment: str) -> list[str]:
-        """Say how what runs and is stored differs from a plan; [] where the nodes hold exactly it."""
+        """Describe how units and channels differ from a plan; [] where the nodes match it exactly."""
         wanted = {_key(s): _facts(s) for u in plan.units for s in [spec_of(plan, u.id)]} if plan else {}
         channels = (
             {f"{deployment}/{c.id}": {plan.unit(u).checkpoint for u in c.consumers} for c in plan.channels}
@@ -104,7 +104,7 @@ class SimulatedNodes:
         ]
 
     def kept(self, deployment: str) -> dict[str, dict[str, str]]:
-        """Tell for each unit that runs, by operator, who began what it keeps."""
+        """Return, for each running unit and operator, the checkpoint that began the state."""
         with self.world() as world:
             return {
                 u["id"]: dict(u["kept"])
@@ -114,7 +114,7 @@ class SimulatedNodes:
 
     @contextlib.contextmanager
     def world(self) -> Iterator[dict[str, Any]]:
-        """Hold what there is, alone; changes are kept."""
+        """Lock the shared state; changes are stored on exit."""
         if self._file is None:
             with self._alone:
                 yield self._world
@@ -138,12 +138,12 @@ class SimulatedNode:
     stamps: TakeStamp
 
     def check(self, spec: UnitSpec) -> None:
-        """See that the unit is of this node."""
+        """Check that the unit belongs to this node."""
         with self._called("check", spec):
             pass
 
     def prepare(self, spec: UnitSpec, *, joining: Sequence[str] = ()) -> None:
-        """Make channels and readers, and a place for the unit's state."""
+        """Create channels and readers, and an entry for the unit's state."""
         with self._called("prepare", spec) as world:
             for channel in spec.outputs:
                 key = f"{spec.deployment}/{channel.id}"
@@ -161,7 +161,7 @@ class SimulatedNode:
                 self._latest_of(world, spec)[spec.id] = _latest(spec)
 
     def start(self, spec: UnitSpec) -> None:
-        """Run the unit, if no other does in its place."""
+        """Run the unit, unless another runs in its place."""
         with self._called("start", spec) as world:
             unit, stored = spec.unit, world["units"].get(_key(spec))
             if stored is None:
@@ -185,11 +185,11 @@ class SimulatedNode:
                 stored["kept"].setdefault(kept.operator, f"begun by {unit.checkpoint}")
 
     def update_inputs(self, spec: UnitSpec) -> None:
-        """Give the running unit its inputs."""
+        """Update the running unit's inputs."""
         with self._called("update_inputs", spec) as world:
             stored = world["units"].get(_key(spec))
             if stored is None or not stored["runs"] or stored["epoch"] != spec.unit.epoch:
-                raise RuntimeFailure("fed while it does not run", where=spec.id, hint="start it first")
+                raise RuntimeFailure("given inputs while it does not run", where=spec.id, hint="start it first")
             stored["inputs"] = _facts(spec)["inputs"]
 
     def stop(self, spec: UnitSpec, *, clean: bool = False) -> None:
@@ -198,7 +198,7 @@ class SimulatedNode:
             self._end(world, world["units"].get(_key(spec)))
 
     def end(self, deployment: str, unit: str) -> None:
-        """Stop whatever runs under a unit's id."""
+        """Stop the unit that runs under an id."""
         with self._asked("end", f"{deployment}/{unit}", unit) as world:
             for stored in world["units"].values():
                 if (stored["deployment"], stored["id"]) == (deployment, unit):
@@ -213,7 +213,7 @@ class SimulatedNode:
                 log["unread"] = dict.fromkeys(log["readers"], UNREAD)
 
     def drained(self, spec: UnitSpec) -> bool:
-        """Read on, and tell whether all is read."""
+        """Read more rows, and return whether all are read."""
         with self._called("drained", spec) as world:
             stored = world["units"].get(_key(spec))
             if stored is None or not stored["runs"]:
@@ -226,17 +226,17 @@ class SimulatedNode:
             return not left
 
     def preflight(self, spec: UnitSpec) -> None:
-        """See that the unit is of this node."""
+        """Check that the unit belongs to this node."""
         with self._called("preflight", spec):
             pass
 
     def warm_up(self, spec: UnitSpec, transfer: StateTransfer | None, saved: Sequence[str]) -> None:
-        """See that the unit is of this node."""
+        """Check that the unit belongs to this node."""
         with self._called("warm_up", spec):
             pass
 
     def save(self, spec: UnitSpec) -> tuple[int, int]:
-        """Put what a stopped unit keeps where others find it."""
+        """Save a stopped unit's state for other units."""
         with self._called("save", spec) as world:
             stored = world["units"].get(_key(spec))
             if stored is not None and stored["runs"]:
@@ -246,7 +246,7 @@ class SimulatedNode:
             return len(kept), len(kept)
 
     def load(self, spec: UnitSpec, transfer: StateTransfer, saved: Sequence[str]) -> None:
-        """Give a unit what others have saved."""
+        """Load the saved state of other units into a unit."""
         with self._called("load", spec) as world:
             stored = world["units"].get(_key(spec))
             if stored is None:
@@ -261,7 +261,7 @@ class SimulatedNode:
                     stored["kept"][share.operator] = " + ".join(sorted(set(begun_by)))
 
     def finish(self, spec: UnitSpec) -> bool:
-        """Use up the input; every second question finds it done."""
+        """Read the input to its end; every second call finds it done."""
         with self._called("finish", spec) as world:
             stored = world["units"][_key(spec)]
             stored["asked"] = stored.get("asked", 0) + 1
@@ -271,7 +271,7 @@ class SimulatedNode:
             return True
 
     def forget(self, spec: UnitSpec) -> bool:
-        """Delete what a stopped unit has, once its rows have been read."""
+        """Delete a stopped unit's state and channels, once its rows have been read."""
         with self._called("forget", spec) as world:
             unit, key, mine = spec.unit, _key(spec), _latest(spec)
             known = self._latest_of(world, spec)
@@ -280,7 +280,7 @@ class SimulatedNode:
             stored = world["units"].get(key)
             if itself and stored is not None and stored["runs"]:
                 raise DeploymentError("forgotten while it runs", where=spec.id, hint="stop it first")
-            # Another unit may have taken over to write a channel.
+            # Another unit may have taken over the writing of a channel.
             others = [u["outputs"] for k, u in known.items() if k != spec.id]
             going = set(mine["outputs"]).difference(*others, () if itself else latest["outputs"])
             if self._left(world, spec.deployment, going & world["channels"].keys()):
@@ -288,7 +288,7 @@ class SimulatedNode:
             for channel in going:
                 world["channels"].pop(channel, None)
             same_state = not itself and latest["is"][0] == unit.tag
-            # What was taken out of its inputs is no input of this plan, and may not have been read.
+            # Removed inputs are not part of this plan, and may be unread.
             prefix = f"{spec.deployment}/"
             every = {c for c in world["channels"] if c.startswith(prefix)}
             left = set(mine["inputs"]).difference(latest["inputs"]) if same_state else every
@@ -304,7 +304,7 @@ class SimulatedNode:
             return True
 
     def report(self) -> NodeReport:
-        """Give the node's units: running, or stopped."""
+        """Return the node's units: running, or stopped."""
         self.nodes.before(NodeCall(number=-1, node=self.name, name="report"))
         with self.nodes.world() as world:
             self._admit(world, None)
@@ -361,7 +361,7 @@ class SimulatedNode:
         self.nodes.after(call)
 
     def _admit(self, world: dict[str, Any], unit: str | None, stamp: Stamp | None = None) -> None:
-        """Refuse an order that is older than one that was taken."""
+        """Refuse an order that is older than one taken before."""
         known = world["terms"].setdefault(self.name, {"terms": {}, "numbers": {}})
         fence = Fence(known["terms"], known["terms"].update, known["numbers"])
         fence.admit(stamp or self.stamps(), unit)
@@ -380,7 +380,7 @@ class SimulatedNode:
         return [u for u in here if (u["deployment"], u["id"]) == (spec.deployment, spec.id)]
 
     def _left(self, world: dict[str, Any], deployment: str, channels: set[str]) -> int:
-        """Let those that run read on, and give how many rows all registered readers still have to read."""
+        """Make running readers read, and return the number of unread rows of all registered readers."""
         left = 0
         for channel in channels:
             log = world["channels"][channel]
@@ -396,7 +396,7 @@ class SimulatedNode:
 
     @staticmethod
     def _read(log: dict[str, Any], reader: str) -> int:
-        """Read some of what is left for a reader; give how much still is."""
+        """Read some of a reader's rows; return the number of unread ones."""
         left = max(0, int(log["unread"].get(reader, 0)) - 1)
         log["unread"][reader] = left
         return left
@@ -407,7 +407,7 @@ def _key(spec: UnitSpec) -> str:
 
 
 def _latest(spec: UnitSpec) -> dict[str, Any]:
-    """Give what a node remembers of what it was last told of a unit."""
+    """Return a node's record of the last order for a unit."""
     name = spec.deployment
     return {
         "is": [spec.unit.tag, spec.unit.epoch],
@@ -417,7 +417,7 @@ def _latest(spec: UnitSpec) -> dict[str, Any]:
 
 
 def _facts(spec: UnitSpec) -> dict[str, Any]:
-    """Give what tells two ways of running a unit apart, as JSON has it."""
+    """Return the JSON form of all that distinguishes two incarnations of a unit."""
     facts = {
         "tag": spec.unit.tag,
         "epoch": spec.unit.epoch,

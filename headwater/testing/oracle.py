@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 def batch_result(spark: SparkSession, dataflow: Dataflow, continuum: Continuum) -> dict[str, pa.Table]:
-    """Run a dataflow as one batch over its bounded sources; give the rows of every sink by name.
+    """Run a dataflow as one batch over its bounded sources; return the rows of every sink by name.
 
-    State is computed in another way than in a stream (window functions, whole groups), so the
-    comparison is between two implementations.
+    State is computed in another way than in a stream (window functions, whole groups), so two
+    implementations are compared.
     """
     from headwater.connectors.sources import can_be_malformed, source_frame, well_formed
     from headwater.dataflow import sources
@@ -55,7 +55,7 @@ def batch_result(spark: SparkSession, dataflow: Dataflow, continuum: Continuum) 
 
 @dataclass(frozen=True)
 class OracleOutcome:
-    """What a deployment gave and how it differs from the batch run, by sink."""
+    """A deployment's results and their differences from the batch run, by sink."""
 
     plan: DeploymentPlan
     differences: Mapping[str, Difference]
@@ -71,9 +71,9 @@ def run_to_end(
     trigger: str = "100 milliseconds",
     max_rows_per_batch: int | None = None,
 ) -> dict[str, pa.Table]:
-    """Run a plan until its sources are used up, with the failures that ``source`` holds.
+    """Run a plan to the end of its sources, with the failures in ``source``.
 
-    Gives the rows of every memory and Parquet sink. A Kill ends ``endpoint`` and starts it again.
+    Return the rows of every memory and Parquet sink. A Kill ends ``endpoint`` and starts it again.
     """
     from headwater.app.local import LocalRun
     from headwater.disk.settings import ChannelSettings, UnitSettings
@@ -129,9 +129,9 @@ def check_equivalent(
     max_rows_per_batch: int | None = None,
     expected: Mapping[str, pa.Table] | None = None,
 ) -> OracleOutcome:
-    """Hold a deployment against the batch run; raise NotEquivalent with examples where they differ.
+    """Compare a deployment with the batch run; raise NotEquivalent with examples where they differ.
 
-    ``expected`` is the batch run's result where it is known, as ``batch_result`` gives it.
+    ``expected`` is the batch run's result from ``batch_result``, if it is known already.
     """
     plan = build(dataflow, continuum, decision)
     shutil.rmtree(directory, ignore_errors=True)

@@ -1,9 +1,9 @@
-"""Run a placement event by event, to see how far the model's queues are right. Pure: drawn by a seed.
+"""Simulate a placement event by event, to validate the model's queues. Pure: drawn by a seed.
 
 Every event passes stations, each a server with one queue, first come, first served: hosts' cpu, hosts' LAN
 access out and in, links. The model (eq. 7 and 8) gives each operator a host of its own and each stream links
-of its own, Poisson arrivals and exponential service; ``shared``, ``steady`` and ``fixed`` say where the world
-is otherwise.
+of its own, Poisson arrivals and exponential service; ``shared``, ``steady`` and ``fixed`` are deviations
+from that.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from headwater.placement.queueing import Floats
 
 @dataclass(frozen=True, kw_only=True)
 class QueueWorld:
-    """What differs from the model's assumptions.
+    """Deviations from the model's assumptions.
 
-    ``shared``: operators of a host share its cpu, streams of a link the link. ``steady``: sources give events
-    at equal distances. ``fixed``: an event takes as long as any other of its kind. ``windows``: operators
+    ``shared``: operators of a host share its cpu, streams of a link the link. ``steady``: sources send events
+    at equal intervals. ``fixed``: all events of a kind take equally long. ``windows``: operators
     with a window get its events together, once the last has come.
     """
 
@@ -39,11 +39,11 @@ class QueueWorld:
 
 @dataclass(frozen=True)
 class QueueResult:
-    """What was seen; times are means in s.
+    """Simulated times; means in s.
 
-    ``latency``: AL (eq. 18) of the times seen, windows apart. ``service`` and ``transfer``: for each operator
-    and stream, NaN where no event came. ``holding``: for each operator, how long its window held an event.
-    ``arrival``: for each sink, from a source to it. ``events``: that sources gave.
+    ``latency``: AL (eq. 18) of these times, without windows. ``service`` and ``transfer``: for each operator
+    and stream, NaN where no event came. ``holding``: for each operator, the time in its window.
+    ``arrival``: for each sink, the time from a source to it. ``events``: number of events of all sources.
     """
 
     latency: float
@@ -64,7 +64,7 @@ def simulate(
     warm_up: float = 0.2,
     compile_loop: bool = True,
 ) -> QueueResult:
-    """Let sources give events for some seconds; the first share of them, ``warm_up``, is not counted."""
+    """Simulate the given seconds; the first share of the events, ``warm_up``, is not counted."""
     world = world or QueueWorld()
     application = problem.application
     given = _given(problem, placement, world)
@@ -83,7 +83,7 @@ def simulate(
 
 
 class _Stations:
-    """Numbers for servers by what they are."""
+    """Numbers of servers, assigned by key."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, int] = {}
@@ -167,10 +167,10 @@ def _run(
     hop_latencies: Floats,
     stations: int,
 ) -> tuple[Floats, Floats, Floats, Floats, int]:
-    """Carry events from station to station in the order of time.
+    """Move events from station to station in the order of time.
 
-    An entry of the heap is (when, number, operator or −1−stream, hop, since when there, since when at all).
-    Hop −1 is a source's own next event. A server's time is known when an event joins its queue, so that one
+    An entry of the heap is (time, number, operator or −1−stream, hop, arrival at the station, time of creation).
+    Hop −1 is a source's own next event. The end of service is known when an event joins a queue, so that one
     entry per station is enough.
     """
     np.random.seed(seed)
@@ -194,7 +194,7 @@ def _run(
     while len(heap) > 0:
         now, _, at, hop, since, ingested = heapq.heappop(heap)
         ready = 0
-        if at < 0:  # on its way over a stream
+        if at < 0:  # in transit over a stream
             stream = -1 - at
             if hop < hop_starts[stream + 1]:
                 station = hop_stations[hop]
@@ -246,7 +246,7 @@ def _run(
             heapq.heappush(heap, (done, number, o, 1, done, waits_ingested[o, r]))
         if hop != 1:
             continue
-        # Served: give as many events as its selectivity says, each to one reader, or to each its share.
+        # Served: emit events by the selectivity, each to one reader, or to every reader its share.
         copies = int(selectivity[o])
         if np.random.random() < selectivity[o] - copies:
             copies += 1

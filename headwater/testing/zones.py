@@ -1,7 +1,7 @@
-"""A deployment over zones, each with an agent, a Spark and a disk of its own, and what befalls it.
+"""A deployment over zones, each with an agent, a Spark and a disk of its own, with injected failures.
 
-The zones run on one machine, joined by links that can be cut. Nothing but what crosses these
-links passes from zone to zone.
+The zones run on one machine, joined by links that can be cut. Data passes from zone to zone
+only over these links.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PATIENCE = 240.0
-"""Seconds that anything may take before it counts as hanging."""
+"""Seconds after which an operation counts as hanging."""
 
 
 class ZoneRun:
-    """Carry a plan out over zones, by their agents alone, and do harm to them.
+    """Run a plan over zones, through their agents alone, and inject failures.
 
-    ``options`` are given to the agents, such as ``--quick``. Use it as a context: what it started ends
-    with it.
+    ``options`` are the agents' command-line options, such as ``--quick``. Use it as a context manager: it
+    stops the processes that it has started.
     """
 
     def __init__(self, plan: DeploymentPlan, home: Path, *, options: tuple[str, ...] = ("--quick",)) -> None:
@@ -53,10 +53,10 @@ class ZoneRun:
             link.close()
         self._agents.end()
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ running
 
     def node(self, name: str) -> AgentClient:
-        """Give the way to a node, with an agent that runs."""
+        """Return a client of a node's agent, which is started if it does not run."""
         client = self._agents.open(self.plan.continuum.node(name), self._stamps)
         record = running_agent(self._agents.home / "zones" / name)
         if record is not None:
@@ -70,7 +70,7 @@ class ZoneRun:
                 getattr(self.node(unit.node), step)(spec_of(self.plan, unit.id))
 
     def settle(self) -> None:
-        """Wait until what has arrived at the sources so far has gone through every unit."""
+        """Wait until every unit has processed the rows that have arrived at the sources."""
         for unit in self.plan.units:
             for channel in self.plan.inputs(unit):
                 if channel.node != unit.node:
@@ -82,7 +82,7 @@ class ZoneRun:
         return True
 
     def _arrive(self, channel: str, node: str, unit: Unit) -> None:
-        """Wait until the copy of a channel is where the original is now."""
+        """Wait until the replica of a channel has reached the original's present position."""
         wanted = self._log(node, channel).latest()
         self.insist(lambda: self._log(unit.node, channel).latest() >= wanted)
 
@@ -90,7 +90,7 @@ class ZoneRun:
         return self._agents.channel(self.plan.continuum.node(node), self.plan.dataflow.name, channel)
 
     def finish(self) -> None:
-        """Let every unit use up its input, from the sources on."""
+        """Let every unit read its input to the end, from the sources on."""
         for unit in self.plan.units:
             self.insist(lambda unit=unit: self.node(unit.node).finish(spec_of(self.plan, unit.id)))
 
@@ -111,7 +111,7 @@ class ZoneRun:
 
     @staticmethod
     def insist(ask: object) -> None:
-        """Ask again until it is so; what is broken comes back by itself."""
+        """Repeat a request until it succeeds; failed processes and links recover by themselves."""
         assert callable(ask)
         deadline = time.monotonic() + PATIENCE
         while True:
@@ -121,13 +121,13 @@ class ZoneRun:
             except Unavailable:
                 if time.monotonic() > deadline:
                     raise
-            assert time.monotonic() < deadline, "did not come about in time"
+            assert time.monotonic() < deadline, "timed out"
             time.sleep(0.1)
 
-    # ------------------------------------------------------------ harm
+    # ------------------------------------------------------------ failures
 
     def kill_agent(self, zone: str) -> None:
-        """SIGKILL a zone's agent; it is started again by whoever asks the zone next."""
+        """SIGKILL a zone's agent; the next call to the zone starts it again."""
         record = running_agent(self._agents.home / "zones" / zone)
         assert record is not None, f"no agent runs in {zone}"
         os.kill(int(record["pid"]), signal.SIGKILL)
@@ -142,7 +142,7 @@ class ZoneRun:
                 os.killpg(endpoint.pid, signal.SIGKILL)
 
     def harm(self, rng: random.Random) -> str:
-        """Do something bad, chosen by chance; give what it was."""
+        """Inject a random failure; return its description."""
         zone = rng.choice(sorted(self.links))
         match rng.choice(("agent", "spark", "link")):
             case "agent":

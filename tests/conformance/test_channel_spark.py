@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from headwater.channels.arrival import Arrival, word_of
+from headwater.channels.arrival import Arrival, recorded_arrival
 from headwater.channels.base import END
-from headwater.channels.channel_spark import ChannelReader, ChannelSource, WriterCommitMessage, share
+from headwater.channels.channel_spark import ChannelReader, ChannelSource, LogSegment, share
 from headwater.channels.log import Log
 from headwater.channels.open import open_log
 from headwater.channels.segments import Segment
@@ -136,17 +136,17 @@ def test_a_plan_leaves_word_on_when_its_rows_came(site: Site) -> None:
     b.commit(1, 0, [_piece(b, 2)], ingested=(9.0, 10.5))
     first = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     reader.partitions({"a": 0, "b": 0}, first)
-    assert word_of(site.members, first) == Arrival(times=(9.0, 11.0), rows=True)
+    assert recorded_arrival(site.members, first) == Arrival(times=(9.0, 11.0), rows=True)
     reader.partitions(first, first)  # nothing new to say
     a.append(table([3]), epoch=1, batch=1)
     second = reader.latestOffset(first, ReadAllAvailable())
     reader.partitions(first, second)
-    assert word_of(site.members, first) == Arrival(times=(9.0, 11.0), rows=True)
-    assert word_of(site.members, second) == Arrival(times=None, rows=True, known=False)
+    assert recorded_arrival(site.members, first) == Arrival(times=(9.0, 11.0), rows=True)
+    assert recorded_arrival(site.members, second) == Arrival(times=None, rows=True, known=False)
     a.end(1)
     third = reader.latestOffset(second, ReadAllAvailable())
     site.reader().partitions(second, third)
-    assert word_of(site.members, third) == Arrival(times=None, rows=False)
+    assert recorded_arrival(site.members, third) == Arrival(times=None, rows=False)
 
 
 def _piece(log: Log, id_: int) -> Segment:
@@ -237,7 +237,7 @@ def test_a_removed_member_with_unread_rows_is_not_skipped_silently(site: Site) -
     site.list("a", "b")
     a.append(table([1]), epoch=1, batch=0)
     site.list("b")
-    with pytest.raises(ChannelError, match="entries of a up to 1 are to be read") as error:
+    with pytest.raises(ChannelError, match="the batch reads entries of a up to 1") as error:
         site.reader().partitions({"a": 0, "b": 0}, {"a": 1, "b": 0})
     assert "retired" in str(error.value.hint)
     assert site.reader().partitions({"a": 1, "b": 0}, {"a": 1, "b": 0}) == []
@@ -268,9 +268,9 @@ def test_the_row_limit_is_shared_fairly(site: Site) -> None:
 
 
 def test_tasks_are_balanced_and_keep_each_writers_order() -> None:
-    def run(writer: str, *sizes: int) -> tuple[WriterCommitMessage, ...]:
+    def run(writer: str, *sizes: int) -> tuple[LogSegment, ...]:
         return tuple(
-            WriterCommitMessage(writer, seq, Segment(file=f"{seq}", rows=rows, bytes=1, crc32=0))
+            LogSegment(writer, seq, Segment(file=f"{seq}", rows=rows, bytes=1, crc32=0))
             for seq, rows in enumerate(sizes)
         )
 

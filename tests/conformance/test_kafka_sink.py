@@ -108,7 +108,7 @@ def test_at_least_once_repeats(broker: LocalBroker, topic: str, tmp_path: Path) 
 def test_an_older_writer_is_refused(broker: LocalBroker, topic: str, tmp_path: Path) -> None:
     config = spec(broker, topic, tmp_path)
     write(config, 0, "a", epoch=2)
-    with pytest.raises(ChannelError, match="newer writer"):
+    with pytest.raises(ChannelError, match="epoch 2 has taken over"):
         write(config, 1, "b", epoch=1)
     assert [v for _, v in read(broker, topic)] == ["a"]
 

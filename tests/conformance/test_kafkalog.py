@@ -220,7 +220,7 @@ def test_a_topic_of_somebody_else_is_refused(spec: dict[str, Any], broker: Local
     log.create()
     producer = log._cluster.plain_producer()
     kafkacluster.send(producer, log.topic, [kafkacluster.Message(1, b"k", b"hello")])
-    with pytest.raises(ChannelError, match="no entry of a channel at offset 0"):
+    with pytest.raises(ChannelError, match="the message at offset 0 is no entry of a channel"):
         log.latest()
 
 

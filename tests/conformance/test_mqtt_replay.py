@@ -90,7 +90,7 @@ def test_after_a_kill_nobody_knows_and_nothing_is_sent_again_by_itself(
         with pytest.raises(Killed):
             replayed(place, id_, of, '{"v": 1}')
     again = replayed(place, id_, of, '{"v": 1}')
-    assert again.outcome == "refused" and "nobody knows if it came" in str(again.reason)
+    assert again.outcome == "refused" and "it is unknown whether the record arrived" in str(again.reason)
     (known,) = read_dead_letters(place)
     assert not known["replayed"]["done"]
     assert replayed(place, id_, of, '{"v": 1}', force=True).outcome == "replayed"
@@ -103,7 +103,7 @@ def test_without_a_broker_nothing_is_begun(
     place, id_ = tmp_path / "dead", letter(tmp_path / "dead", topic)
     away = source(broker, topic)
     away = type(away)(**{**vars(away), "broker": f"127.0.0.1:{free_port()}"})
-    assert "did not take it" in str(replayed(place, id_, away, '{"v": 1}').reason)
+    assert "did not take the record" in str(replayed(place, id_, away, '{"v": 1}').reason)
     monkeypatch.setenv("MQTT_PASSWORD", "wrong-secret")
     refused = replayed(place, id_, source(broker, topic), '{"v": 1}')
     assert refused.outcome == "refused" and "wrong-secret" not in str(refused.reason)

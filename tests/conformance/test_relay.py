@@ -258,7 +258,7 @@ def test_an_entry_cannot_name_files_elsewhere(tmp_path: Path) -> None:
     entry = next(iter(source.entries(0, 1)))
     bad = replace(entry, segments=(replace(entry.segments[0], file="../../evil/x.arrow"),))
     relay = Relay(lambda: pytest.fail("not needed"), "log", FileLog(tmp_path / "copy"), reader="r")
-    with pytest.raises(ChannelError, match="names a file elsewhere"):
+    with pytest.raises(ChannelError, match="names a file outside the log"):
         relay._publish(bad)
 
 

@@ -196,7 +196,7 @@ def test_csv_refuses_nested_columns(tmp_path: Path) -> None:
 
 
 def test_unknown_kinds_and_formats_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ChannelError, match="unknown outlet kind 'kafka2'"):
+    with pytest.raises(ChannelError, match="unknown kind of sink writer 'kafka2'"):
         open_sink_writer({"kind": "kafka2"}, 1)
     with pytest.raises(ChannelError, match="unknown file format 'xml'"):
         open_sink_writer({"kind": "files", "format": "xml", "path": str(tmp_path)}, 1)
@@ -296,7 +296,7 @@ def test_abort_removes_what_tasks_wrote(tmp_path: Path) -> None:
 
 
 def test_an_unknown_tag_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ChannelError, match="rows with tag 5"):
+    with pytest.raises(ChannelError, match="rows have tag 5"):
         writer(tmp_path).write(iter([tagged([0, 5])]))
 
 

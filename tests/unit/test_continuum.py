@@ -49,7 +49,6 @@ def test_shape_of_acme(acme: Continuum) -> None:
     assert names(acme.ancestors("E4")) == ["S2", "C1"]
     assert acme.parent("E4") == acme.zone("S2")
     assert acme.parent("C1") is None
-    assert names(acme.zones_in("site")) == ["S1", "S2"]
     assert [acme.layer_index(layer.name) for layer in acme.layers] == [0, 1, 2]
     assert len(acme.hosts) == 10
 
@@ -90,17 +89,14 @@ def test_unknown_names_get_close_matches(acme: Continuum) -> None:
         acme.zone("E11")
     assert "did you mean E1" in str(caught.value.hint)
     with pytest.raises(ContinuumError, match="no layer 'clod'") as caught:
-        acme.zones_in("clod")
+        acme.layer_index("clod")
     assert caught.value.hint == "did you mean cloud?"
     with pytest.raises(ContinuumError):
         acme.covering("fog", "L1")
 
 
-def test_eligible_hosts_and_reasons(acme: Continuum) -> None:
-    assert names(acme.eligible_hosts("C1", ML)) == ["vm1"]
-    assert names(acme.eligible_hosts("C1", Requirement())) == ["vm1", "vm2"]
-    assert names(acme.eligible_hosts("C1", Requirement.parse("memory >= 32GiB"))) == ["vm1", "vm2"]
-    assert acme.eligible_hosts("E1", ML) == ()
+def test_hosts_that_do_not_meet_a_requirement(acme: Continuum) -> None:
+    assert acme.unmet("C1", Requirement()) == {}
     assert acme.unmet("E1", ML) == {
         "gw1": ("gpu = true: host has no attribute gpu", "n_cpu >= 4: host has 2"),
     }

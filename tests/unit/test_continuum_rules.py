@@ -53,7 +53,7 @@ RULES = {
     "node named as a zone": (
         edge("hosts: {E1: {at: local}}"),
         6,
-        "host E1 of zone E1 has an agent of its own, and the name of a zone",
+        "host E1 of zone E1 has an agent of its own, but also the name of a zone",
     ),
     "address of a host": (
         edge("hosts: {a: {at: nowhere}}"),
@@ -117,9 +117,9 @@ RULES = {
         "layers: [edge, site, cloud]\nzones:\n  C: {layer: cloud}\n  A: {layer: edge, parent: B}\n"
         "  B: {layer: site, parent: D}\n  D: {layer: cloud, parent: A}\n  X: {layer: edge, parent: B}\n",
         4,
-        "the parents go round in a circle: A -> B -> D -> A",
+        "the parents form a cycle: A -> B -> D -> A",
     ),
-    "own parent": ("layers: [a]\nzones:\n  A: {layer: a, parent: A}\n", 3, "circle: A -> A"),
+    "own parent": ("layers: [a]\nzones:\n  A: {layer: a, parent: A}\n", 3, "cycle: A -> A"),
     "two roots": (
         HEAD + "  C2: {layer: cloud}\n",
         6,
@@ -196,7 +196,7 @@ RULES = {
         "'10Mbps' is not a bandwidth",
     ),
     "bandwidth without unit": (edge("link: {bandwidth: 10}"), 6, "bandwidth '10' has no unit"),
-    "bandwidth zero": (edge("link: {bandwidth: 0bit/s}"), 6, "lets nothing through"),
+    "bandwidth zero": (edge("link: {bandwidth: 0bit/s}"), 6, "carries no data"),
     "bandwidth a list": (edge("link: {bandwidth: [1]}"), 6, "bandwidth a list"),
     "latency": (
         HEAD + "  E1: {layer: edge, parent: S1, link:\n   {latency: -1ms}}\n",

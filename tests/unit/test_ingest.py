@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headwater.channels.arrival import arrival_of, leave_word
+from headwater.channels.arrival import arrival_of, record_arrival
 from headwater.channels.entry import Entry
 from headwater.channels.filelog import FileLog
 from headwater.channels.segments import Segment
@@ -67,7 +67,7 @@ class Query:
                 begin = self._read.get(name, {})
                 spans = {id_: (begin.get(id_, 0), to) for id_, to in offset.items()}
                 found = [e for id_, s in spans.items() for e in FileLog(self.root / id_).entries(*s)]
-                leave_word(self.members, offset, arrival_of(found))
+                record_arrival(self.members, offset, arrival_of(found))
                 self._read[name] = offset
         lines = [f"{name}:{o if isinstance(o, str) else json.dumps(o)}" for name, o in offsets.items()]
         file = self.checkpoint / "offsets" / str(self._batch)
@@ -204,16 +204,16 @@ def test_words_do_not_grow_for_ever(query: Query) -> None:
     query.list("a@E1")
     query.log("a@E1", *((float(n), n + 0.5) for n in range(10)))
     for n in range(2000):
-        leave_word(query.members, {"a@E1": n}, arrival_of([]))
+        record_arrival(query.members, {"a@E1": n}, arrival_of([]))
     query.plan({"c_x": {"a@E1": 4}})
     word = query.members.with_suffix(".born")
     assert word.stat().st_size < 30_000
     assert ingested_of(query.inputs, 0) == IngestTimes(0.0, 3.5, fresh=True)
     word.write_bytes(b"\xff\n" * 50_000)
-    leave_word(query.members, {"a@E1": 5}, arrival_of([]))
+    record_arrival(query.members, {"a@E1": 5}, arrival_of([]))
     word.unlink()
     word.mkdir()
-    leave_word(query.members, {"a@E1": 5}, arrival_of([]))
+    record_arrival(query.members, {"a@E1": 5}, arrival_of([]))
 
 
 def test_offsets_of_other_sources_are_told_apart() -> None:

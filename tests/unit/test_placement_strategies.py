@@ -277,11 +277,11 @@ def test_graphs_are_read_and_wrong_ones_refused() -> None:
         '{"vertices": "many", "edges": []}',
         '{"vertices": 2, "edges": [[0]]}',
     ):
-        with pytest.raises(PlacementError, match="this is no graph"):
+        with pytest.raises(PlacementError, match="the text is not a graph"):
             g.read_graph(text)
     with pytest.raises(PlacementError, match="vertex 5"):
         g.read_graph('{"vertices": 3, "edges": [[0, 5]]}')
-    with pytest.raises(PlacementError, match="no preset"):
+    with pytest.raises(PlacementError, match="unknown preset"):
         g.preset("real")
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import grpc
 import pytest
 
-from headwater.core.errors import RuntimeFailure, Unavailable
+from headwater.core.errors import RuntimeFailure, Unavailable, UserCodeError
 from headwater.disk.ports import free_ports
 from headwater.query.counting import Counting, Read, Tally
-from headwater.query.query import BATCHES, Batch, Running, reaching_spark
+from headwater.query.query import BATCHES, Batch, Running, reaching_spark, translated
 
 
 @dataclass
@@ -103,3 +103,14 @@ def test_other_errors_stay_what_they_are() -> None:
             ask_nobody()
         except grpc.RpcError as error:
             raise RuntimeFailure("its own", where="unit U") from error
+
+
+def test_headwaters_own_error_is_found_in_sparks_stack_trace() -> None:
+    cause = UserCodeError("the function raised ValueError: no", where="operator 'f'", hint="correct the function")
+    name = f"{type(cause).__module__}.{type(cause).__qualname__}"
+    trace = (
+        f"pyspark.errors.PythonException: Traceback (most recent call last):\n  ...\n{name}: {cause}\n\nat org.apache"
+    )
+    error = translated(trace, "out@C1")
+    assert isinstance(error, UserCodeError) and error.hint == "correct the function"
+    assert "the function raised ValueError: no" in error.what

@@ -166,7 +166,7 @@ def test_a_finished_unit_takes_no_more(zones: Zones) -> None:
     state = zones.place / "E1/deployments/f/units" / unit.checkpoint / "unit.json"
     write_atomically(state, json.dumps({"finished": True}))
     (found,) = deadletters.replay("f", [id_], records={id_: GOOD})
-    assert found.outcome == "refused" and "has used up its input" in str(found.reason)
+    assert found.outcome == "refused" and "has read its input to the end" in str(found.reason)
     assert zones.new() == {}
 
 

@@ -176,7 +176,7 @@ def test_only_a_whole_record_is_replayed(scene: Scene) -> None:
     (id_,) = scene.malformed(f"1,2.5,{'x' * 70_000}")
     (kept,) = read_dead_letters(scene.letters)
     for record in (None, kept["record"]):
-        refused(scene.one(id_, record, force=True), "only its beginning was kept")
+        refused(scene.one(id_, record, force=True), "only its beginning was stored")
     assert scene.one(id_).outcome == "replayed"
 
 
@@ -184,22 +184,22 @@ def test_bytes_that_are_lost_are_not_made_up(scene: Scene) -> None:
     scene.schema = "id bigint, name string, ts timestamp"
     (id_,) = scene.malformed("1,caf\ufffd,soon")
     scene.schema = "id bigint, name string, ts string"
-    refused(scene.one(id_, None), "its bytes were not kept")
+    refused(scene.one(id_, None), "its bytes were not stored")
     assert scene.one(id_, "1,café,soon").outcome == "replayed"
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"path": "s3a://key:secret@bucket/{location}"}, "not on this disk, but reached by s3a"),
+        ({"path": "s3a://key:secret@bucket/{location}"}, "not on this disk, but behind s3a"),
         ({"path": "/proc/none/{location}"}, "cannot write /proc/none"),
         ({"path": "{in}/{location}/a.csv"}, "reads one file alone"),
-        ({"path": "{in}/{location}/[ab].csv"}, "no new file's name fits"),
-        ({"path": "{in}/other-*/*.csv"}, "not read any more"),
-        ({"options": {"pathGlobFilter": "?.csv"}}, "no new file's name fits"),
+        ({"path": "{in}/{location}/[ab].csv"}, "no name of a new file fits"),
+        ({"path": "{in}/other-*/*.csv"}, "no longer reads it"),
+        ({"options": {"pathGlobFilter": "?.csv"}}, "no name of a new file fits"),
         ({"options": {"comment": "#"}}, "begin with '#'"),
         ({"options": {"encoding": "US-ASCII"}}, "'ü' cannot be written in US-ASCII"),
-        ({"options": {"encoding": "klingon"}}, "the encoding klingon is not known"),
+        ({"options": {"encoding": "klingon"}}, "the encoding klingon is unknown"),
         ({"options": {"lineSep": "|"}}, "several lines"),
         ({}, "several lines"),
     ],
@@ -377,7 +377,7 @@ def test_a_message_goes_to_the_topic_it_came_from(pattern: str, source: str | No
 
 @pytest.mark.parametrize("source", [None, "mqtt:(topic is not UTF-8)", "mqtt:other/L1/temp", "mqtt:plant/+"])
 def test_without_a_topic_there_is_nowhere_to_go(source: str | None) -> None:
-    with pytest.raises(DeploymentError, match="the topic it came from is not known"):
+    with pytest.raises(DeploymentError, match="the record's topic is unknown"):
         topic_for("plant/+", source)
 
 
