@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from headwater.control import tables as t
 from headwater.control.memory import APART, DECISIONS, DENSE, LASTING
 from headwater.control.sharing import OwnerLimits
 from headwater.control.store import LeaseLost, Store, StoreReader
-from headwater.core.errors import DeploymentError
+from headwater.core.errors import DeploymentError, Unavailable
 from headwater.core.jsonform import dump_json
 from headwater.core.metrics import (
     HostProgress,
@@ -30,7 +31,7 @@ from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
 from headwater.plan.order import steps_of
 from headwater.plan.profile import OperatorProfile, Profile
-from headwater.plan.steps import unit_statuses_of
+from headwater.plan.steps import WarmUp, unit_statuses_of
 from tests.unit.changes import FIRST
 from tests.unit.test_store import store
 
@@ -228,7 +229,11 @@ NEWER = {
 def lacking(store: Store, version: int = 2) -> str:
     """Make a store one of an older version; give the plan in force."""
     base = running(store)
+    store.release("me")
     with store._writing() as connection:
+        connection.exec_driver_sql("ALTER TABLE headwater_desired_states RENAME TO headwater_wishes")
+        for former, now in (("dealt", "observed_version"), ("base", "active_plan")):
+            connection.exec_driver_sql(f"ALTER TABLE headwater_deployments RENAME COLUMN {now} TO {former}")
         if version < 5:
             connection.exec_driver_sql("ALTER TABLE headwater_owners DROP COLUMN role")
         for name in (n for since, names in NEWER.items() if since > version for n in names):
@@ -237,7 +242,7 @@ def lacking(store: Store, version: int = 2) -> str:
     return base
 
 
-@pytest.mark.parametrize("version", [2, 3, 4])
+@pytest.mark.parametrize("version", [2, 3, 4, 5, 6])
 @pytest.mark.parametrize("opened", [Store, StoreReader.open])
 def test_an_older_store_gets_what_it_lacks(tmp_path: Path, opened, version: int) -> None:  # type: ignore[no-untyped-def]
     made = Store(tmp_path / "store.db")
@@ -257,6 +262,25 @@ def upgraded(place: str | Path, opened, base: str) -> None:  # type: ignore[no-u
     again = Store(place)
     again.set_slo("f", SLO())
     again.close()
+
+
+def test_slos_steps_and_the_lease_of_an_older_store_are_read(store: Store) -> None:
+    base = lacking(store, 6)
+    with store._writing() as connection:
+        text = '{"mode": "advise", "max_latency": 3.0}'
+        connection.execute(t.memory.insert().values(deployment="f", what="promise", document=text, updated=0.0))
+        step = {"kind": "rehearse", "plan": base, "unit": "AD@S1", "carry": None}
+        number = connection.execute(select(func.max(t.changes.c.id))).scalar()
+        values = {"change": number, "number": 99, "step": json.dumps(step), "state": "done", "note": ""}
+        connection.execute(t.journal.insert().values(**values))
+    store.hold("old controller", 60.0)
+    with pytest.raises(Unavailable, match="older version"):
+        StoreReader.open(store.where)
+    store.release("old controller")
+    found = StoreReader.open(store.where)
+    assert found.slo("f") == SLO(mode="advise", max_latency=3.0)
+    assert number is not None and found.journal(number)[-1].step == WarmUp(plan=base, unit="AD@S1")
+    found.close()
 
 
 def test_owners_of_an_older_store_go_on_as_owners(store: Store) -> None:
