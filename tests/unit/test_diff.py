@@ -123,14 +123,14 @@ def test_a_location_more() -> None:
     carry_out(steps_of(diff(None, FIRST.plan())), zones, diff(None, FIRST.plan()), {})
     begin = len(calls_of(zones))
     carry_out(steps_of(decided), zones, decided, unit_statuses)
-    assert calls_of(zones)[begin:] == ["feed AD@S2", "prepare FP@E5", "start FP@E5"]
+    assert calls_of(zones)[begin:] == ["update_inputs AD@S2", "prepare FP@E5", "start FP@E5"]
 
 
 def test_a_location_less() -> None:
     decided = between(FIRST, replace(FIRST, locations=("L1", "L4")))
     assert actions(decided) == {"FP@E2": "stop none", "AD@S1": "update_inputs kept"}
     assert [f"{s.kind} {s.unit}" for s in steps_of(decided) if not isinstance(s, Watch)] == [
-        "stop FP@E2", "feed AD@S1", "forget FP@E2",
+        "stop FP@E2", "update_inputs AD@S1", "forget FP@E2",
     ]  # fmt: skip
 
 
