@@ -174,7 +174,7 @@ GENERATED: dict[str, Callable[[], str]] = {
         "headwater.dataflow.stream.Grouped",
         "headwater.dataflow.stream.Counted",
         "headwater.dataflow.stream.Writer",
-        "headwater.dataflow.stream.Written",
+        "headwater.dataflow.stream.WrittenStream",
     ),
     "headwater.iot": python_page("headwater.iot"),
     "headwater.testing": python_page("headwater.testing"),

@@ -29,7 +29,7 @@ def topic_of(deployment: str, channel: Channel) -> str:
 
 
 def channel_spec(spec: UnitSpec, channel: Channel, layout: Layout) -> dict[str, Any]:
-    """Describe a channel's log, for ``open_log``; a sink writer's has kind "kafkalog" instead of "kafka"."""
+    """Describe a channel's log, for ``open_log``; the kind of its sink writer is in ``LOG_KINDS``."""
     if channel.broker is None:
         return {"kind": "filelog", "path": str(layout.channel(channel))}
     broker = spec.brokers[channel.broker]

@@ -10,7 +10,8 @@ these. User names and passwords are never part of it, only the environment varia
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from headwater.channels.base import ChannelLimits, OnCorrupt
@@ -23,11 +24,51 @@ _LIMITS = ("max_bytes", "max_age", "when_full", "block_timeout")
 _KAFKA = ("staging", "settings", "user_env", "password_env", "replication")
 
 
+@dataclass(frozen=True, kw_only=True)
+class LogKind:
+    """One kind of log.
+
+    ``open`` makes the log of a description and the settings that all kinds take. ``sink_writer`` names the
+    kind in the description of a sink writer.
+    """
+
+    open: Callable[[Mapping[str, Any], dict[str, Any]], Log]
+    sink_writer: str
+
+
+# Each kind imports its module when it is opened: a process without a channel on Kafka does not load its client.
+
+
+def _filelog(spec: Mapping[str, Any], common: dict[str, Any]) -> Log:
+    from headwater.channels.filelog import FileLog
+
+    return FileLog(spec["path"], fsync=bool(spec.get("fsync", True)), **common)
+
+
+def _kafka(spec: Mapping[str, Any], common: dict[str, Any]) -> Log:
+    from headwater.channels.kafkalog import KafkaLog
+
+    own = {n: spec[n] for n in _KAFKA if spec.get(n) is not None}
+    return KafkaLog(spec["servers"], spec["topic"], **own, **common)
+
+
+LOG_KINDS: Mapping[str, LogKind] = {
+    "filelog": LogKind(open=_filelog, sink_writer="filelog"),
+    "kafka": LogKind(open=_kafka, sink_writer="kafkalog"),  # as a sink writer "kafka" is the sink
+}
+"""All kinds of logs by name."""
+
+
 def open_log(spec: LogSpec, *, on_corrupt: OnCorrupt = "quarantine", event_time: str | None = None) -> Log:
     """Open the log that ``spec`` describes; this neither creates nor reads it."""
     if isinstance(spec, str):
         spec = {"kind": "filelog", "path": spec}
-    kind = spec.get("kind") or ("filelog" if "path" in spec else None)
+    name = spec.get("kind") or ("filelog" if "path" in spec else None)
+    kind = next((k for n, k in LOG_KINDS.items() if name in (n, k.sink_writer)), None)
+    if kind is None:
+        raise ChannelError(
+            f"unknown kind of log {name!r}", where="log description", hint=f"use {' or '.join(LOG_KINDS)}"
+        )
     common: dict[str, Any] = {
         "limits": ChannelLimits(**{n: spec[n] for n in _LIMITS if spec.get(n) is not None}),
         "on_corrupt": on_corrupt,
@@ -42,21 +83,11 @@ def open_log(spec: LogSpec, *, on_corrupt: OnCorrupt = "quarantine", event_time:
             hint="use exactly_once or at_least_once",
         )
     try:
-        # Imported here: a process without a channel on Kafka does not load its client.
-        if kind == "filelog":
-            from headwater.channels.filelog import FileLog
-
-            return _compressing(spec, FileLog(spec["path"], fsync=bool(spec.get("fsync", True)), **common))
-        if kind in ("kafka", "kafkalog"):
-            from headwater.channels.kafkalog import KafkaLog
-
-            own = {n: spec[n] for n in _KAFKA if spec.get(n) is not None}
-            return _compressing(spec, KafkaLog(spec["servers"], spec["topic"], **own, **common))
+        return _compressing(spec, kind.open(spec, common))
     except KeyError as error:
         raise ChannelError(
             f"{error} is missing", where="log description", hint="give a filelog its path, kafka its servers and topic"
         ) from None
-    raise ChannelError(f"unknown kind of log {kind!r}", where="log description", hint="use filelog or kafka")
 
 
 def _compressing(spec: Mapping[str, Any], log: Log) -> Log:

@@ -8,13 +8,13 @@ so after a crash between two sink writers' commits, the replayed batch completes
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.channels.log import Log
-from headwater.channels.open import open_log
+from headwater.channels.open import LOG_KINDS, open_log
 from headwater.channels.segments import Segment, SegmentWriter
 from headwater.connectors.staged import StagedSinkWriter
 from headwater.core.errors import ChannelError, UserCodeError
@@ -54,32 +54,6 @@ class SinkWriter(Protocol):
 
     def recover(self) -> None:
         """Finish a commit that a crash interrupted."""
-
-
-def open_sink_writer(spec: Mapping[str, Any], epoch: int) -> SinkWriter:
-    """Build the sink writer that a config entry describes."""
-    from headwater.connectors.filewriter import FileSinkWriter
-
-    kind = spec.get("kind")
-    if kind in ("filelog", "kafkalog"):
-        return ChannelWriter(spec, epoch)
-    if kind == "files":
-        return FileSinkWriter(spec, epoch)
-    if kind == DEAD_LETTERS:
-        from headwater.connectors.deadletters import DeadLetterWriter
-
-        return DeadLetterWriter(spec, epoch)
-    if kind == "callback":
-        return CallbackSinkWriter(spec)
-    if kind == "kafka":
-        from headwater.connectors.kafkawriter import KafkaSinkWriter
-
-        return KafkaSinkWriter(spec, epoch)
-    raise ChannelError(
-        f"unknown kind of sink writer {kind!r}",
-        where="sink config",
-        hint="use filelog, kafkalog, files, deadletters, kafka or callback",
-    )
 
 
 class ChannelWriter:
@@ -178,3 +152,50 @@ class CallbackSinkWriter(StagedSinkWriter):
                 hint="fix the function and restart the unit: it is called with the batch again, with the same id",
             ) from error
         self.abort(files)
+
+
+# Each kind imports its module when it is opened: a process without a sink on Kafka does not load its client.
+
+
+def _files(spec: Mapping[str, Any], epoch: int) -> SinkWriter:
+    from headwater.connectors.filewriter import FileSinkWriter
+
+    return FileSinkWriter(spec, epoch)
+
+
+def _dead_letters(spec: Mapping[str, Any], epoch: int) -> SinkWriter:
+    from headwater.connectors.deadletters import DeadLetterWriter
+
+    return DeadLetterWriter(spec, epoch)
+
+
+def _callback(spec: Mapping[str, Any], epoch: int) -> SinkWriter:
+    return CallbackSinkWriter(spec)
+
+
+def _kafka(spec: Mapping[str, Any], epoch: int) -> SinkWriter:
+    from headwater.connectors.kafkawriter import KafkaSinkWriter
+
+    return KafkaSinkWriter(spec, epoch)
+
+
+SINK_WRITERS: Mapping[str, Callable[[Mapping[str, Any], int], SinkWriter]] = {
+    **{kind.sink_writer: ChannelWriter for kind in LOG_KINDS.values()},
+    "files": _files,
+    DEAD_LETTERS: _dead_letters,
+    "kafka": _kafka,
+    "callback": _callback,
+}
+"""All kinds of sink writers by name: each makes the sink writer of a description and an epoch."""
+
+
+def open_sink_writer(spec: Mapping[str, Any], epoch: int) -> SinkWriter:
+    """Make the sink writer that a config entry describes."""
+    make = SINK_WRITERS.get(str(spec.get("kind")))
+    if make is None:
+        raise ChannelError(
+            f"unknown outlet kind {spec.get('kind')!r}",
+            where="sink config",
+            hint=f"use one of {', '.join(SINK_WRITERS)}",
+        )
+    return make(spec, epoch)

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 from headwater.adapt.model import waits_for_time
 from headwater.channels.channelspec import channel_spec, lineage_of
+from headwater.channels.open import LOG_KINDS
 from headwater.connectors.sources import (
     CORRUPT,
     can_be_malformed,
@@ -449,7 +450,7 @@ class UnitCompiler:
             return {"tag": tag, "kind": "filelog", "path": scratch, "fsync": fsync, "lineage": lineage}
         channel = next(c for c in self._spec.outputs if c.operator == id_)
         described = channel_spec(self._spec, channel, self._layout)
-        kind = "filelog" if channel.broker is None else "kafkalog"
+        kind = LOG_KINDS[described["kind"]].sink_writer
         sink_writer = {"tag": tag, **described, **self._channel, "kind": kind, "lineage": lineage}
         if channel.links:
             sink_writer["compression"] = "zstd"  # as fast as lz4 here, and smaller on the link

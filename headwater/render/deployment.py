@@ -126,7 +126,7 @@ _ACTION_STYLE: Mapping[str, str] = {
     "start": "green",
     "stop": "red",
     "replace": "yellow",
-    "feed": "cyan",
+    "update_inputs": "cyan",
 }
 
 
