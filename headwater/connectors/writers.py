@@ -194,7 +194,7 @@ def open_sink_writer(spec: Mapping[str, Any], epoch: int) -> SinkWriter:
     make = SINK_WRITERS.get(str(spec.get("kind")))
     if make is None:
         raise ChannelError(
-            f"unknown outlet kind {spec.get('kind')!r}",
+            f"unknown kind of sink writer {spec.get('kind')!r}",
             where="sink config",
             hint=f"use one of {', '.join(SINK_WRITERS)}",
         )
