@@ -13,14 +13,14 @@ import pytest
 import headwater as hw
 from headwater.app.client import Client, PlanRequest, Proposal
 from headwater.app.local import STORE, LocalRun
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
+from headwater.core.errors import HeadwaterError
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import HeadwaterError
+from headwater.disk.settings import ChannelSettings, UnitSettings
 from headwater.plan.build import build, one_unit, unit_per_operator
 from headwater.plan.edit import Fuse, Move, Split
 from headwater.plan.model import DeploymentPlan
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.settings import ChannelSettings, UnitSettings
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from tests.deployments.flows import LOCATIONS, SCHEMA, rows
 
@@ -45,9 +45,9 @@ def flow(path: str, *, least: int = -1000, also: bool = False, size: str = "20 s
     builder = hw.flow(NAME, locations=LOCATIONS)
     read = builder.read.json(path, SCHEMA, location_as="location").named("read")
     clean = read.with_watermark("ts", "5 seconds").where(f"v > {least}").named("clean").to_layer("site")
-    rising = clean.scan(
-        _most, "id bigint, k string, most double", keys=["location", "k"], order_by=["ts", "id"]
-    ).named("rising")
+    rising = clean.scan(_most, "id bigint, k string, most double", keys=["location", "k"], order_by=["ts", "id"]).named(
+        "rising"
+    )
     above = rising.to_layer("cloud")
     above.write.memory("rises")
     if also:
@@ -113,17 +113,13 @@ def some(released: Iterator[Any], count: int) -> None:
         next(released)
 
 
-def differences(
-    runs: Runs, flow: Dataflow, got: dict[str, pa.Table], endpoint: LocalEndpoint
-) -> dict[str, Any]:
+def differences(runs: Runs, flow: Dataflow, got: dict[str, pa.Table], endpoint: LocalEndpoint) -> dict[str, Any]:
     expected = batch_result(endpoint.session(), flow, CONTINUUM)
     assert all(table.num_rows > 20 for table in expected.values())
     return {sink: found for sink, table in got.items() if (found := compare(expected[sink], table))}
 
 
-def test_an_edited_dataflow_goes_on_with_its_state(
-    runs: Runs, source: BoundedSource, endpoint: LocalEndpoint
-) -> None:
+def test_an_edited_dataflow_goes_on_with_its_state(runs: Runs, source: BoundedSource, endpoint: LocalEndpoint) -> None:
     released = iter(source.release())
     some(released, 3)
     first = runs.propose(dataflow=flow(source.path))
