@@ -41,17 +41,17 @@ class Served:
     zones: tuple[Zone, ...] = ()
     """Those whose addresses are known from the start."""
     ends: threading.Event = field(default_factory=threading.Event)
-    change_summary: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(AT_ONCE))
+    turns: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(AT_ONCE))
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Wait for one's turn to compute what takes long; raise Unavailable where it does not come."""
-        if not self.change_summary.acquire(timeout=PATIENCE):
+        if not self.turns.acquire(timeout=PATIENCE):
             raise Unavailable("many plans are being made already", hint="ask again in a while")
         try:
             yield
         finally:
-            self.change_summary.release()
+            self.turns.release()
 
 
 def known_query(request: Request) -> None:
