@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from headwater import live
+from headwater.agent.agents import AgentClient, Agents, running_agent
+from headwater.app import deployments
 from headwater.control.stamps import Stamps
 from headwater.control.store import StoreReader
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.spec import UnitSpec, spec_of
-from headwater.runtime.agents import AgentClient, Agents, running_agent
-from headwater.runtime.endpoint import LocalEndpoint
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from tests.deployments.controllers import Controller, apply, running, sink_rows
 from tests.deployments.flows import rows
@@ -34,7 +34,7 @@ class Deployed:
     @property
     def plan(self) -> DeploymentPlan:
         with closing(StoreReader.open(self.store)) as store:
-            found = store.base(NAME)
+            found = store.active_plan(NAME)
         assert found is not None
         return found
 
@@ -111,7 +111,7 @@ def test_what_is_killed_ended_or_started_is_put_right(
     more()
 
     # All is stopped, and somebody starts a unit.
-    controller.carry_out(live.stop(NAME, here.store), kill=False)
+    controller.carry_out(deployments.stop(NAME, here.store), kill=False)
     assert not here.runs(kept)
     here.behind(kept).start(kept)
     until(lambda: here.told(f"drift: {kept.id} ran on {kept.unit.node} although it is stopped"), "its end")
@@ -120,7 +120,7 @@ def test_what_is_killed_ended_or_started_is_put_right(
     controller.carry_out(apply(edited, here.store), kill=False)
     for _ in released:
         pass
-    controller.carry_out(live.stop(NAME, here.store, how="finish"), kill=False)
+    controller.carry_out(deployments.stop(NAME, here.store, how="finish"), kill=False)
     expected = batch_result(endpoint.session(), edited.dataflow, CONTINUUM)["out"]
     got = sink_rows(tmp_path, NAME, "out")
     assert not compare(expected, got) and got.num_rows > 10

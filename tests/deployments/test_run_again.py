@@ -13,14 +13,14 @@ import pytest
 import headwater as hw
 from headwater.app.client import Client, PlanRequest, Proposal
 from headwater.app.local import STORE, LocalRun
-from headwater.continuum import Continuum
+from headwater.continuum.model import Continuum
+from headwater.core.errors import HeadwaterError
 from headwater.dataflow.graph import Dataflow
-from headwater.errors import HeadwaterError
+from headwater.disk.settings import ChannelSettings, UnitSettings
 from headwater.plan.build import build, one_unit, unit_per_operator
 from headwater.plan.edit import Fuse, Move, Split
 from headwater.plan.model import DeploymentPlan
-from headwater.runtime.endpoint import LocalEndpoint
-from headwater.runtime.settings import ChannelSettings, UnitSettings
+from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import BoundedSource, batch_result, compare
 from tests.deployments.flows import LOCATIONS, SCHEMA, rows
 

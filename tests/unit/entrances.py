@@ -204,7 +204,7 @@ def settle(store: Path, name: str, zones: SimulatedNodes) -> DeploymentPlan:
             raise AssertionError(f"still busy: {record}")
         controller.release()
         assert (record.phase, record.message) == ("running", ""), record
-        base = opened.base(name)
+        base = opened.active_plan(name)
         assert base is not None
     return base
 
@@ -373,11 +373,11 @@ class Rest:
 
     def __init__(self, nowhere: Path) -> None:
         access = Access(str(nowhere))
-        self._app = make_app(Served(place=None, access=access))
+        self._app = make_app(Served(store_url=None, access=access))
         self._access = access
 
     def _answer(self, method: str, path: str, form: Any, store: Path) -> httpx.Response:
-        self._app.state.served = Served(place=str(store), access=self._access, trust_code=True)
+        self._app.state.served = Served(store_url=str(store), access=self._access, trust_code=True)
 
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(self._app)

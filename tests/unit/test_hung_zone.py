@@ -13,10 +13,10 @@ import pytest
 
 from headwater.control import executor, poller, tables
 from headwater.control.controller import Controller
-from headwater.control.simulated import Call, SimulatedNodes
 from headwater.control.store import Store
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
+from headwater.testing.nodes import NodeCall, SimulatedNodes
 from tests.unit.changes import ACME, FIRST, Version
 
 THROUGH_S1 = replace(FIRST, locations=("L1", "L2"))
@@ -46,7 +46,7 @@ class World:
         controller = Controller(self.store, self.zones.open, lease=60, poll=0.05)
         self.thread = threading.Thread(target=controller.run, args=(self.stop,))
 
-    def _before(self, call: Call) -> None:
+    def _before(self, call: NodeCall) -> None:
         if call.name == "report":
             self.asked[call.node] += 1
         if call.node == HANGS and not self._free.is_set():
@@ -73,10 +73,10 @@ class World:
         return self.store.want(name, "run", planned(name, version))
 
     def ended(self, name: str, version: int) -> bool:
-        return self.store.deployment(name).dealt >= version
+        return self.store.deployment(name).observed_version >= version
 
     def check(self, name: str, version: Version) -> None:
-        base = self.store.base(name)
+        base = self.store.active_plan(name)
         assert base is not None and base.dataflow == planned(name, version).dataflow
         assert self.store.deployment(name).phase == "running"
         assert self.zones.differences(base, name) == []

@@ -41,7 +41,7 @@ class Served:
     zones: tuple[Zone, ...] = ()
     """Addresses known from the start."""
     ends: threading.Event = field(default_factory=threading.Event)
-    change_summary: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(AT_ONCE))
+    turns: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(AT_ONCE))
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -51,7 +51,7 @@ class Served:
         try:
             yield
         finally:
-            self.change_summary.release()
+            self.turns.release()
 
 
 def known_query(request: Request) -> None:
