@@ -15,7 +15,7 @@ import typer
 
 from headwater.cli import complete
 from headwater.cli.out import print_line
-from headwater.cli.signals import STOPS, on_signals
+from headwater.cli.signals import STOPS, Wakeful, on_signals
 from headwater.errors import DeploymentError
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def zone(
             print_line(record)
         else:
             typer.echo(f"{name} listens at {address}")
-        done = threading.Event()
+        done = Wakeful()
         how: list[int] = []
 
         def end(number: int) -> None:
