@@ -8,6 +8,22 @@ import threading
 from collections.abc import Callable, Iterable
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
+_AWAKE = 1.0  # seconds after which the main thread looks for signals at the latest
+
+
+class Wakeful(threading.Event):
+    """An event for which the main thread does not sleep for long.
+
+    The kernel may give a signal to another thread than the main one, which alone runs the handler: when it
+    wakes by itself.
+    """
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if timeout is not None:
+            return super().wait(timeout)
+        while not super().wait(_AWAKE):
+            pass
+        return True
 
 
 def stopped_by_signals() -> threading.Event:

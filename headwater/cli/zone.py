@@ -137,7 +137,7 @@ def zone(
             print_line(record)
         else:
             typer.echo(f"{name} listens at {address}")
-        done = threading.Event()
+        done = Wakeful()
         how: list[int] = []
 
         def end(number: int) -> None:

@@ -34,3 +34,18 @@ assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 def test_a_signal_in_the_midst_of_a_wait_is_felt() -> None:
     subprocess.run([sys.executable, "-c", WAITS], check=True, timeout=40)
+
+
+ELSEWHERE = """
+import os, signal, threading
+from headwater.cli.signals import stopped_by_signals
+stop = stopped_by_signals()
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # so the kernel gives it to another thread
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+stop.wait()
+"""
+
+
+def test_a_signal_that_another_thread_was_given_is_felt() -> None:
+    subprocess.run([sys.executable, "-c", ELSEWHERE], check=True, timeout=40)
