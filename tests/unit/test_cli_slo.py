@@ -426,7 +426,7 @@ def test_up_serves_metrics_while_it_runs(store: Store, monkeypatch: pytest.Monke
 def test_where_it_listens(store: Store) -> None:
     assert address("9095") == ("127.0.0.1", 9095)
     for wrong in ("", "x", ":9095", "h:", "h:70000", "1:2:x"):
-        with pytest.raises(DeploymentError, match=r"no \[HOST:\]PORT"):
+        with pytest.raises(DeploymentError, match=r"not a \[HOST:\]PORT"):
             address(wrong)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -302,7 +302,7 @@ def test_a_unit_that_gets_a_location_more_is_replaced_with_its_state() -> None:
     assert there.wanted.unit("count@C1").tag != one.unit("count@C1").tag
     back = diff(there.wanted, one)
     assert actions(back) == {
-        "count@E1": "start carried", "count@C1": "replace transferred", "out@C1": "update_inputs none",
+        "count@E1": "start transferred", "count@C1": "replace transferred", "out@C1": "update_inputs none",
         "clean@E1": "stop none",
     }  # fmt: skip
     assert [(s.by, s.values) for s in transfers(back)["count@C1"].shares] == [("location", ("L2",))] * 2
