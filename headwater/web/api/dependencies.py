@@ -46,7 +46,7 @@ class Served:
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Wait for a turn to compute; raise Unavailable where none comes in time."""
-        if not self.change_summary.acquire(timeout=PATIENCE):
+        if not self.turns.acquire(timeout=PATIENCE):
             raise Unavailable("too many plans are being computed", hint="try again later")
         try:
             yield
