@@ -67,7 +67,7 @@ def test_a_reader_sees_what_is_written(store: Store, tmp_path: Path) -> None:
 
 def test_other_files_and_versions_are_refused(tmp_path: Path, store: Store) -> None:
     (tmp_path / "x.db").write_text("no database, " * 100)
-    with pytest.raises(DeploymentError, match="the store refuses"):
+    with pytest.raises(DeploymentError, match="the store rejects"):
         Store(tmp_path / "x.db")
     with store._writing() as connection:
         connection.exec_driver_sql("UPDATE headwater_meta SET schema = 99")
