@@ -7,18 +7,20 @@ from typing import Annotated
 
 import typer
 
-from headwater.core.jsonform import dump
-
 Json = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 
 
 def print_json(data: object) -> None:
     """Print a value as one indented document."""
+    from headwater.core.jsonform import dump  # pydantic takes time to import
+
     typer.echo(json.dumps(dump(data), indent=2, ensure_ascii=False))
 
 
 def print_line(data: object) -> None:
     """Print a value as one of several documents, in a line."""
+    from headwater.core.jsonform import dump
+
     typer.echo(json.dumps(dump(data), ensure_ascii=False))
 
 

@@ -19,7 +19,6 @@ from headwater.cli.out import Json, print_json, print_line
 from headwater.cli.place import Compare, MaxBandwidth, MaxLatency, ProfileFiles, Strategy, WeightsOf
 from headwater.cli.signals import stopped_by_signals
 from headwater.core.errors import ErrorList, HeadwaterError
-from headwater.core.jsonform import dump
 
 if TYPE_CHECKING:
     from headwater.app.client import Proposal, Shape
@@ -157,6 +156,8 @@ def _watch(asked: _Asked, *, as_json: bool) -> None:
             continue
         differs = None if last is None else _difference(last, found.plan)
         if as_json:
+            from headwater.core.jsonform import dump
+
             data: dict[str, Any] = {"at": time.time(), "changed": names, **dump(found.shown())}
             refused = {"refused": _error_data(found.refused)} if found.refused else {}
             print_line({**data, **_difference_data(differs), **refused})

@@ -13,7 +13,6 @@ from headwater.cli.bars import Bar
 from headwater.cli.control import ContinuumFile, Flow
 from headwater.cli.out import Json, print_json
 from headwater.cli.place import MaxBandwidth, MaxLatency, ProfileFiles, WeightsOf
-from headwater.placement.replay import simulated
 
 TraceFile = Annotated[
     Path, typer.Option("--trace", help="Rates as CSV: time,source,location,rate.", show_default=False)
@@ -79,6 +78,8 @@ def simulate(
     if plot is not None:
         draw(found, plot, limits)
     if as_json:
+        from headwater.placement.replay import simulated
+
         print_json(simulated(found))
     else:
         Console(highlight=False).print(simulation_view(found, limits))

@@ -8,7 +8,6 @@ import typer
 
 from headwater.cli.control import Name, StoreOption
 from headwater.cli.out import Json, print_json
-from headwater.core.jsonform import dump
 
 Rates = Annotated[
     list[str] | None,
@@ -43,6 +42,7 @@ def what_if(
     from rich.console import Console
 
     from headwater.app import whatif
+    from headwater.core.jsonform import dump
     from headwater.render.whatif import what_if_view
 
     supposed = whatif.Supposed.read(rate or (), link or ())
