@@ -11,7 +11,7 @@ STOPS = (signal.SIGINT, signal.SIGTERM)
 _AWAKE = 1.0  # seconds after which the main thread looks for signals at the latest
 
 
-class Wakeful(threading.Event):
+class SignalEvent(threading.Event):
     """An event for which the main thread does not sleep for long.
 
     The kernel may give a signal to another thread than the main one, which alone runs the handler: when it
@@ -28,7 +28,7 @@ class Wakeful(threading.Event):
 
 def stopped_by_signals() -> threading.Event:
     """Return an event that Ctrl-C and SIGTERM set."""
-    stop = threading.Event()
+    stop = SignalEvent()
     on_signals(STOPS, lambda number: stop.set())
     return stop
 

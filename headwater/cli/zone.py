@@ -15,7 +15,7 @@ import typer
 
 from headwater.cli import complete
 from headwater.cli.out import print_line
-from headwater.cli.signals import STOPS, on_signals
+from headwater.cli.signals import STOPS, SignalEvent, on_signals
 from headwater.core.errors import DeploymentError
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def zone(
             print_line(record)
         else:
             typer.echo(f"{name} listens at {address}")
-        done = Wakeful()
+        done = SignalEvent()
         how: list[int] = []
 
         def end(number: int) -> None:
