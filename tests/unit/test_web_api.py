@@ -272,7 +272,7 @@ def test_a_world_is_supposed(client: Client, tiny: dict[str, Any]) -> None:
     found = client.ask("/deployments/tiny/what-if", {"rates": [f"{source}=50000"], "links": ["E1=10kbit/s"]}, 200)
     assert found["supposed"] == [f"{source}: 50000 rows/s", "the link of E1: 10kbit/s"]
     assert found["current"]["links"]["E1-S1"]["capacity_bytes_per_s"] == 1250.0 and found["why"]
-    assert "is no rate" in client.ask("/deployments/tiny/what-if", {"rates": ["many"]}, 422)["detail"]
+    assert "is not a rate" in client.ask("/deployments/tiny/what-if", {"rates": ["many"]}, 422)["detail"]
     assert "no source" in client.ask("/deployments/tiny/what-if", {"rates": ["x=5"]}, 409)["detail"]
 
 
@@ -307,7 +307,7 @@ def test_what_happens_is_told_as_it_happens(client: Client) -> None:
     thread.join(30)
     assert not thread.is_alive()
     told = [line for line in heartbeat if line.startswith("data:")]
-    assert told and all('"heard"' in line for line in told)
+    assert told and all('"heartbeat"' in line for line in told)
     first = next(int(line[4:]) for line in heartbeat if line.startswith("id: "))
     again = client.get("/events", params={"seconds": 1.5}, headers={"Last-Event-ID": str(first)}).text
     numbers = [int(line[4:]) for line in again.splitlines() if line.startswith("id: ")]
