@@ -163,7 +163,7 @@ def test_a_table_that_does_not_fit_is_told(table: Table) -> None:
 
 
 def test_the_batch_columns_name_must_be_free(table: Table) -> None:
-    with pytest.raises(DataflowError, match="has a column 'ID' already"):
+    with pytest.raises(DataflowError, match="already has a column 'ID'"):
         table.run(batch_column="ID")
 
 
