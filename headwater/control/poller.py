@@ -28,6 +28,8 @@ SILENT = 5.0
 """Seconds after which a node that does not answer is told as one that cannot be reached."""
 STALE = 60.0
 """Seconds after which what has not changed is stored all the same."""
+TOGETHER = 50
+"""Deployments whose news are stored in one transaction."""
 SHARE = 0.02
 """The share of a core that asking may take: with many nodes they are asked less often."""
 
@@ -103,8 +105,8 @@ class Poller:
 
     def poll(self, only: Collection[str] | None = None) -> None:
         """Ask the nodes of all deployments once, or of some, and keep what is news."""
-        worked = time.thread_time()
         known = self._known()
+        worked = time.thread_time()  # what is read once is no part of what each round costs
         wanted = {
             key: node
             for name, one in known.items()
@@ -203,24 +205,26 @@ class Poller:
         news = {
             name: one for name, one in known.items() if one.said and (one.news or now - one.stored > STALE)
         }
-        if not news:
-            return
-        self._store.report(
-            self._holder,
-            time.time(),
-            {
-                name: [said for key, said in one.said.items() if key in one.news or now - one.stored > STALE]
-                for name, one in news.items()
-            },
-            {
-                name: whole(answered)
-                for name, one in news.items()
-                if (answered := [said for said in one.said.values() if said.error is None])
-            },
-        )
-        for one in news.values():
-            one.news.clear()
-            one.stored = now
+        # A transaction for some at a time: whoever else writes, and renews the lease, comes in between.
+        names, at = list(news), time.time()
+        for begin in range(0, len(names), TOGETHER):
+            some = {name: news[name] for name in names[begin : begin + TOGETHER]}
+            self._store.report(
+                self._holder,
+                at,
+                {
+                    name: [s for key, s in one.said.items() if key in one.news or now - one.stored > STALE]
+                    for name, one in some.items()
+                },
+                {
+                    name: whole(answered)
+                    for name, one in some.items()
+                    if (answered := [said for said in one.said.values() if said.error is None])
+                },
+            )
+            for one in some.values():
+                one.news.clear()
+                one.stored = now
 
 
 def _lasting(progress: Progress | None) -> Progress | None:

@@ -15,13 +15,14 @@ from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Connection, and_, delete, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
 from headwater.continuum import Continuum
 from headwater.control import rows
 from headwater.control import tables as t
 from headwater.control.database import LeaseLost
 from headwater.control.lifecycle import Goal, Phase
-from headwater.control.memory import Memory, MemoryReader, drop_memory, keep_sample
+from headwater.control.memory import Memory, MemoryReader, drop_memory, keep_samples, sample_text
 from headwater.control.records import (
     Change,
     DeploymentRecord,
@@ -365,12 +366,14 @@ class Store(StoreReader, Memory, Sharing):
     ) -> None:
         """Keep reports of nodes, and a sample of each deployment; a node that cannot be asked keeps its last
         progress."""
+        # All is put in words before: others wait as long as the transaction lasts.
+        said = [_report_values(deployment, one) for deployment, found in reports.items() for one in found]
+        texts = {deployment: sample_text(progress) for deployment, progress in samples.items()}
         with self._acting(holder) as connection:
-            for deployment, found in reports.items():
-                for report in found:
-                    _keep_report(connection, deployment, report)
-            for deployment, progress in samples.items():
-                keep_sample(connection, deployment, at, progress)
+            _keep_reports(connection, [v for v in said if v["progress"] is not None], _TOLD)
+            _keep_reports(connection, [v for v in said if v["progress"] is None], _FAILED)
+            if texts:
+                keep_samples(connection, at, texts)
 
     def clear_reports(self, holder: str, deployment: str, keep: frozenset[str]) -> None:
         """Drop what nodes said that have no part in the deployment any more."""
@@ -379,11 +382,23 @@ class Store(StoreReader, Memory, Sharing):
             connection.execute(delete(t.reports).where(gone))
 
 
-def _keep_report(connection: Connection, deployment: str, report: ReportRecord) -> None:
-    key = and_(t.reports.c.deployment == deployment, t.reports.c.zone == report.node)
-    values: dict[str, Any] = {"error": report.error}
-    if report.progress is not None:
-        values |= {"at": report.at, "progress": json.dumps(report.progress.to_data())}
-    if not connection.execute(update(t.reports).where(key).values(**values)).rowcount:
-        named = {"deployment": deployment, "zone": report.node, "at": report.at}
-        connection.execute(insert(t.reports).values(**(named | values)))
+_TOLD, _FAILED = ("at", "progress", "error"), ("error",)
+"""What a report writes over: all, or, where a node cannot be asked, nothing that it said before."""
+_INSERT: Mapping[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+def _report_values(deployment: str, report: ReportRecord) -> dict[str, Any]:
+    progress = None if report.progress is None else json.dumps(report.progress.to_data())
+    named = {"deployment": deployment, "zone": report.node}
+    return {**named, "at": report.at, "progress": progress, "error": report.error}
+
+
+def _keep_reports(
+    connection: Connection, values: Sequence[Mapping[str, Any]], changed: Sequence[str]
+) -> None:
+    """Put reports beside those that are there, or ``changed`` columns in the place of theirs."""
+    if values:
+        made = _INSERT[connection.dialect.name](t.reports)
+        over = {name: made.excluded[name] for name in changed}
+        made = made.on_conflict_do_update(index_elements=["deployment", "zone"], set_=over)
+        connection.execute(made, list(values))
