@@ -92,6 +92,8 @@ class Carry:
     """Spark's numbers of scans under which nobody kept anything: they go on with no rows seen."""
 
 
+_NAMED = 3
+"""Units that a message names at least, where there may be very many."""
 _IN_JSON = ("boolean", "tinyint", "smallint", "int", "bigint", "string")
 """Types whose values a scan's keys hold as they are."""
 
@@ -117,6 +119,8 @@ class Carriers:
         self._new = wanted
         self._reset = reset
         self._begin = beginning(running, wanted)
+        self._before = {c.id: c for c in running.channels}
+        self._reads: dict[str, frozenset[str]] = {}
 
     def carry(self, unit: Unit) -> Carry | None:
         """Give what a unit takes over; None where it goes on from nothing that runs.
@@ -149,7 +153,7 @@ class Carriers:
             raise _refused(unit, f"{listed(fresh)} begins to keep state in the midst of the stream")
         return Carry(
             unit=unit.id,
-            donors=tuple(v.id for v in self._old.units if v.id in donors),
+            donors=tuple(sorted(donors, key=self._old.position)),
             shares=tuple(shares),
             readings=tuple(readings),
             fresh=tuple(sorted({k.number for k in first})),
@@ -159,7 +163,7 @@ class Carriers:
         """Tell whether a unit does, beside what it did, anything that other units did before, or leaves
         locations to them."""
         more = set(unit.operators) - set(old.operators)
-        others = [v for v in self._old.units if v.id != old.id and _meet(v, unit)]
+        others = [v for v in self._old.meeting(unit.locations) if v.id != old.id]
         return any(more & set(v.operators) for v in others) or bool(self.shift(unit, old))
 
     def shift(self, unit: Unit, old: Unit) -> str:
@@ -188,9 +192,10 @@ class Carriers:
             return None
         found = {
             v: (k.number, k)
-            for v in self._old.units
+            for v in self._old.meeting(unit.locations)
+            if kept.operator in v.operators
             for k in kept_state(self._old.dataflow, v)
-            if k.operator == kept.operator and _meet(v, unit)
+            if k.operator == kept.operator
         }
         if not found:
             return None
@@ -204,13 +209,7 @@ class Carriers:
                 found = same
             elif unit.part is not None:
                 part = self._key_part(unit, kept.operator)
-        divided = tuple(
-            u.id
-            for u in self._new.units
-            if kept.operator in u.operators
-            and u.locations != unit.locations
-            and any(_meet(d, u) for d in found)
-        )
+        divided = self._divided(unit, kept.operator, found)
         return Share(
             operator=kept.operator,
             number=kept.number,
@@ -221,9 +220,20 @@ class Carriers:
             tag=kept.tag,
         )
 
+    def _divided(self, unit: Unit, operator: str, donors: Iterable[Unit]) -> tuple[str, ...]:
+        """Name the units of other locations that an operator's state is divided among, the first few."""
+        found: dict[str, None] = {}
+        for location in (x for d in donors for x in d.locations):
+            for other in self._new.taking(location):
+                if other is not unit and operator in other.operators and other.locations != unit.locations:
+                    found[other.id] = None
+            if len(found) >= _NAMED:
+                break
+        return tuple(found)
+
     def _parts(self, unit: Unit, operator: str) -> set[Part | None]:
         """Give the parts into which an operator's rows are shared out where a new unit takes them."""
-        return {u.part for u in self._new.units if operator in u.operators and _meet(unit, u)}
+        return {u.part for u in self._new.meeting(unit.locations) if operator in u.operators}
 
     def _key_part(self, unit: Unit, operator: str) -> KeyPart:
         """Say which keys of an operator a part of a unit takes; refuse where their values are not kept as
@@ -258,7 +268,7 @@ class Carriers:
         return str(column)
 
     def _given_up(self, unit: Unit, operator: str) -> bool:
-        holders = {v.id for v in self._old.units if operator in v.operators and _meet(v, unit)}
+        holders = {v.id for v in self._old.meeting(unit.locations) if operator in v.operators}
         return unit.id in self._reset or (bool(holders) and holders <= self._reset)
 
     # ------------------------------------------------------------ inputs
@@ -267,18 +277,23 @@ class Carriers:
         """Say which units have read an input for what is behind it in the new unit."""
         behind = {input_, *below_of(self._new.dataflow, input_, unit.operators)}
         itself = input_ in unit.operators
-        wanted = {c.id for c in self._new.inputs(unit) if c.operator == input_}
-
-        def read(old: Unit) -> set[str]:
-            """Give the places that a unit has read it at: locations of a source, or channels."""
-            if itself:
-                return set(old.locations) & set(unit.locations) if input_ in old.operators else set()
-            return {c.id for c in self._old.inputs(old) if c.operator == input_} & wanted
-
-        readers = [v for v in self._old.units if _meet(v, unit) and read(v) and behind & set(v.operators)]
+        # The places that each has read it at: locations of a source, or channels.
+        read: dict[str, list[str]] = {}
+        if itself:
+            for location in unit.locations:
+                for old in self._old.taking(location):
+                    if input_ in old.operators:
+                        read.setdefault(old.id, []).append(location)
+        else:
+            for channel in self._new.inputs(unit):
+                before = self._before.get(channel.id) if channel.operator == input_ else None
+                for reader in before.routes if before is not None else ():
+                    read.setdefault(reader, []).append(channel.id)
+        near = self._old.meeting(unit.locations)
+        readers = [v for v in near if v.id in read and behind & set(v.operators)]
         if any(v.part == unit.part for v in readers):
             readers = [v for v in readers if v.part == unit.part]
-        places = [place for v in readers for place in read(v)]
+        places = [place for v in readers for place in read[v.id]]
         level = len(places) > len(set(places))
         if level and itself:
             raise _refused(
@@ -291,17 +306,21 @@ class Carriers:
 
     def _unread(self, unit: Unit, reading: Reading) -> list[Channel]:
         """Give the channels of an input that none of its donors has read."""
-        read = {c.id for d in reading.donors for c in self._old.inputs(self._old.unit(d))}
-        inputs = self._new.inputs(unit)
-        return [c for c in inputs if c.operator == reading.operator and c.id not in read]
+        donors, inputs = set(reading.donors), self._new.inputs(unit)
+
+        def is_read(channel: Channel) -> bool:
+            before = self._before.get(channel.id)
+            return before is not None and not donors.isdisjoint(before.routes)
+
+        return [c for c in inputs if c.operator == reading.operator and not is_read(c)]
 
     def _opened(self, reading: Reading, unread: Iterable[Channel], donors: Iterable[str]) -> Reading:
         """Say how event time may go on over an input that is new, or has channels that are."""
         if not reading.donors:
             return replace(reading, prompt=self._is_prompt(reading.operator, donors))
-        before = {c.id for c in self._old.channels}
-        writers = [self._new.unit(c.producer) for c in unread if c.id not in before]
-        near = [[d for d in donors if _meet(self._old.unit(d), w)] for w in writers]
+        writers = [self._new.unit(c.producer) for c in unread if c.id not in self._before]
+        known = set(donors)
+        near = [[v.id for v in self._old.meeting(w.locations) if v.id in known] for w in writers]
         prompt = bool(near) and all(self._is_prompt(reading.operator, ds) for ds in near)
         return replace(reading, joined=bool(near), prompt=prompt)
 
@@ -309,7 +328,7 @@ class Carriers:
         """Tell whether donors did all that leads to an input, and held back nothing on the way."""
         flow, units = self._new.dataflow, [self._old.unit(d) for d in donors]
         inside = {o for unit in units for o in unit.operators}
-        read = {c.operator for unit in units for c in self._old.inputs(unit)}
+        read = {operator for unit in units for operator in self._read_by(unit)}
         todo = [input_]
         while todo:
             if (id_ := todo.pop()) in read:
@@ -319,19 +338,24 @@ class Carriers:
             todo += flow[id_].inputs
         return True
 
+    def _read_by(self, unit: Unit) -> frozenset[str]:
+        """Name the operators whose channels a unit that runs reads."""
+        if unit.id not in self._reads:
+            self._reads[unit.id] = frozenset(c.operator for c in self._old.inputs(unit))
+        return self._reads[unit.id]
+
     def _at_work(self, unit: Unit, reading: Reading, unread: Iterable[Channel]) -> set[str]:
         """Give the units that did what this one does with channels that none of its donors has read.
 
         What a channel holds that others read already has gone through them. One that is new holds nothing
         yet; but where it joins others, event time has come as far as they had it for its locations.
         """
-        before = {c.id for c in self._old.channels}
         behind = below_of(self._new.dataflow, reading.operator, unit.operators)
         found: set[str] = set()
         for channel in unread:
             writer = self._new.unit(channel.producer)
-            near = [v for v in self._old.units if _meet(v, writer) and behind & set(v.operators)]
-            if channel.id in before:
+            near = [v for v in self._old.meeting(writer.locations) if behind & set(v.operators)]
+            if channel.id in self._before:
                 found |= {v.id for v in near if reading.operator in v.operators}
             elif reading.donors:
                 found |= {v.id for v in near}
@@ -353,11 +377,15 @@ def moved_locations(
 ) -> tuple[str, ...]:
     """Name the locations of ``unit`` that ``other`` does not have, nor their layer in ``plan``: units of
     other layers, or of other nodes of the zone, have them there, with some of ``operators``."""
-    inside = set(operators)
-    elsewhere = {
-        x for v in plan.units if _is_elsewhere(v, unit) and inside & set(v.operators) for x in v.locations
-    }
-    return tuple(x for x in unit.locations if x in elsewhere and x not in other.locations)
+    if unit.locations == other.locations:
+        return ()
+    inside, had = set(operators), set(other.locations)
+    return tuple(
+        x
+        for x in unit.locations
+        if x not in had
+        and any(_is_elsewhere(v, unit) and not inside.isdisjoint(v.operators) for v in plan.taking(x))
+    )
 
 
 def _is_elsewhere(one: Unit, other: Unit) -> bool:
@@ -370,10 +398,6 @@ def joined(running: DeploymentPlan, old: Channel, wanted: DeploymentPlan, new: C
     """Tell whether a location comes to a channel whose event time may be ahead of it by now."""
     units = wanted.unit(new.producer), running.unit(old.producer)
     return bool(moved_locations(running, *units, (new.operator,)))
-
-
-def _meet(old: Unit, new: Unit) -> bool:
-    return bool(set(old.locations) & set(new.locations))
 
 
 def _refused(unit: Unit, what: str, *, hint: str = "leave the operators as they are") -> DeploymentError:

@@ -9,6 +9,7 @@ anything stops.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -164,10 +165,18 @@ class _Comparison:
         # Whoever takes a dataflow out of many gives up what it kept.
         self._end = beginning(wanted, running) if wanted.pooled else frozenset[str]()
         self._carries: dict[str, Carry] = {}
+        self._takers: dict[str, list[Carry]] = {}
+        self._taken: set[tuple[str, str]] = set()
+        """Who goes on from a unit, and what of it is taken over; known once all units were looked at."""
+        self._holders = Counter(o for u in wanted.units for o in u.operators)
 
     def result(self) -> PlanDiff:
         """Decide everything, or raise an ErrorList of all that is refused."""
         changes = [self._unit_change(u) for u in self._new.units]
+        for carry in self._carries.values():
+            for donor in carry.donors:
+                self._takers.setdefault(donor, []).append(carry)
+            self._taken |= {(d.unit, s.operator) for s in carry.shares for d in s.donors}
         changes += [self._stop(u) for u in self._old.units if u.id not in self._after]
         self._check_taken()
         decided = inherit(self._new, unit_tags=self._unit_tags, epochs=self._epochs)
@@ -370,8 +379,8 @@ class _Comparison:
         """Tell whether all that a unit kept is in its successor, or in other units of the new plan."""
         taken = {s.operator for s in carry.shares} if carry else set()
         kept = {k.operator for k in kept_state(self._old.dataflow, old)} - self._end
-        others = {o for u in self._new.units if u.id != old.id for o in u.operators}
-        return kept <= taken | others
+        itself = self._after[old.id].operators if old.id in self._after else ()
+        return all(self._holders[o] > (o in itself) for o in kept - taken)
 
     def _begin_anew(self, new: Unit, before: tuple[Kept, ...], why: str, reason: str) -> UnitChange:
         """Give a unit's state up where its input can be read on, and it was agreed to."""
@@ -413,7 +422,6 @@ class _Comparison:
 
     def _check_taken(self) -> None:
         """See that whatever a renewed unit kept is somewhere."""
-        taken = {(d.unit, s.operator) for c in self._carries.values() for s in c.shares for d in s.donors}
         for unit in self._new.units:
             old = self._before.get(unit.id)
             if old is None or self._unit_tags[unit.id] == old.tag or {unit.id} & self._reset:
@@ -421,7 +429,7 @@ class _Comparison:
             kept = [
                 k.operator
                 for k in kept_state(self._old.dataflow, old)
-                if (old.id, k.operator) not in taken and k.operator not in self._end
+                if (old.id, k.operator) not in self._taken and k.operator not in self._end
             ]
             if kept and not self._problems:
                 self._problems.append(
@@ -434,15 +442,12 @@ class _Comparison:
 
     def _stop(self, unit: Unit) -> UnitChange:
         """Stop a unit; where its operators live on in another one, giving up its state needs consent."""
-        takers = [c for c in self._carries.values() if unit.id in c.donors]
-        taken = {s.operator for c in takers for s in c.shares if unit.id in {d.unit for d in s.donors}}
-        kept = [k for k in kept_state(self._old.dataflow, unit) if k.operator not in taken]
-        state: State = "given up" if kept else "carried" if taken else "none"
-        heirs = [
-            u.id
-            for u in self._new.units
-            if set(u.locations) & set(unit.locations) and any(k.operator in u.operators for k in kept)
-        ]
+        takers = self._takers.get(unit.id, [])
+        before = kept_state(self._old.dataflow, unit)
+        kept = [k for k in before if (unit.id, k.operator) not in self._taken]
+        state: State = "given up" if kept else "carried" if before else "none"
+        near = self._new.meeting(unit.locations) if kept else ()
+        heirs = [u.id for u in near if any(k.operator in u.operators for k in kept)]
         if heirs and not self._reset & {unit.id, *heirs}:
             self._problems.append(
                 DeploymentError(

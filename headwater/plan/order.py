@@ -6,11 +6,12 @@ reads it; what is no longer read goes last.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from functools import cache
 
 from headwater.errors import DeploymentError
-from headwater.plan.carry import Carry
+from headwater.plan.carry import Carry, Reading
 from headwater.plan.content import is_stateful
 from headwater.plan.diff import PlanDiff, State
 from headwater.plan.document import plan_id
@@ -144,12 +145,24 @@ class _Ordering:
         self._incarnations = {incarnation(u) for u in diff.wanted.units}
         self._channels = {c.id: c for c in diff.wanted.channels}
         self._same = cache(self._compared)
+        self._of: defaultdict[str, list[Placed]] = defaultdict(list)
+        for key, standing in standings.items():
+            self._of[key[0]].append((key, standing))
         self._carried = {c.unit: c for c in diff.carries}
+        self._givers = {d for c in diff.carries for d in c.donors}
+        self._read_on: defaultdict[tuple[str, str], list[tuple[Carry, Reading]]] = defaultdict(list)
+        """Who reads a stream on where a unit stood, by unit and the stream's operator."""
+        for carry in diff.carries:
+            for reading in carry.readings:
+                for donor in reading.donors:
+                    self._read_on[donor, reading.operator].append((carry, reading))
         self._stopped: set[str] = set()
         self._fed: set[str] = set()
         self._registered: dict[Incarnation, Standing] = {}
         self._half: dict[str, set[str]] = {}
         """Channels that their writer has left for others, and the units that still read them."""
+        self._half_read: defaultdict[str, list[str]] = defaultdict(list)
+        """The same by unit."""
 
     def result(self) -> tuple[Step, ...]:
         """Give all steps."""
@@ -213,11 +226,8 @@ class _Ordering:
     def _is_awaited(self, unit: Unit) -> bool:
         """Tell whether rows wait between the stop of what runs and the start of a unit."""
         return unit.id in self._carried or any(
-            s.runs and not self._same(unit.id, s.plan) for _, s in self._of(unit.id)
+            s.runs and not self._same(unit.id, s.plan) for _, s in self._of[unit.id]
         )
-
-    def _of(self, unit: str) -> list[tuple[Incarnation, Standing]]:
-        return [(key, s) for key, s in self._standings.items() if key[0] == unit]
 
     # ------------------------------------------------------------ what goes from unit to unit
 
@@ -261,16 +271,15 @@ class _Ordering:
 
     def _saved(self, carry: Carry) -> tuple[str, ...]:
         """Name the checkpoints of a carry's donors; '' for one that never came to run."""
-        there = {key for key, _ in self._donors()}
         donors = map(self._base.unit, carry.donors)
-        return tuple(u.checkpoint if incarnation(u) in there else "" for u in donors)
+        return tuple(u.checkpoint if incarnation(u) in self._standings else "" for u in donors)
 
     def _stop_at_the_cut(self, key: Incarnation, stood: Standing) -> list[Step]:
         """Stop a unit once it has read what it must; one that does not surely run is started for that."""
         unit = key[0]
         steps = self._stop(unit, stood, for_good=unit not in self._wanted)
         drains = any(isinstance(s, Drain) for s in steps)
-        replaced = any(other[2] > key[2] for other, _ in self._of(unit))
+        replaced = any(other[2] > key[2] for other, _ in self._of[unit])
         if drains and not replaced and not (stood.runs and stood.sure):
             # It may never have come so far as to be prepared.
             start = Start(plan=stood.plan, unit=unit, state="kept", why="it has rows left to read")
@@ -291,7 +300,7 @@ class _Ordering:
         """Tell whether a unit that is to take over, where none of its id runs, reads from some that go on."""
         return (
             unit.id in self._carried
-            and not self._of(unit.id)
+            and not self._of[unit.id]
             and any(c.producer in writers for c in self._plan.inputs(unit))
         )
 
@@ -302,11 +311,8 @@ class _Ordering:
     def _read_elsewhere(self, unit: str, channel: Channel) -> bool:
         """Tell whether a stream is read on on another node, which does not have what waits on this one."""
         return any(
-            r.operator == channel.operator
-            and unit in r.donors
-            and self._plan.unit(c.unit).node != self._base.unit(unit).node
-            for c in self._carried.values()
-            for r in c.readings
+            self._plan.unit(c.unit).node != self._base.unit(unit).node
+            for c, _ in self._read_on[unit, channel.operator]
         )
 
     @property
@@ -343,24 +349,13 @@ class _Ordering:
             return True
         if unit not in self._carried and unit in self._channels[channel.id].consumers:
             return False  # it reads it on itself
-        read_on = any(
-            r.operator == channel.operator and unit in r.donors
-            for c in self._carried.values()
-            for r in c.readings
-            if c.unit in self._channels[channel.id].consumers
-        )
-        return self._gives(unit) and not read_on
+        readers = self._channels[channel.id].routes
+        read_on = any(c.unit in readers for c, _ in self._read_on[unit, channel.operator])
+        return unit in self._givers and not read_on
 
     def _is_levelled(self, unit: str, channel: Channel) -> bool:
-        return any(
-            r.level and r.operator == channel.operator and unit in r.donors
-            for c in self._carried.values()
-            for r in c.readings
-            if c.unit in self._channels[channel.id].consumers
-        )
-
-    def _gives(self, unit: str) -> bool:
-        return any(unit in c.donors for c in self._carried.values())
+        readers = self._channels[channel.id].routes
+        return any(r.level and c.unit in readers for c, r in self._read_on[unit, channel.operator])
 
     # ------------------------------------------------------------ one unit
 
@@ -371,7 +366,7 @@ class _Ordering:
             return [] if unit.id in self._fed else self._feed(unit, standing)
         steps: list[Step] = []
         again = unit.id in self._stopped  # if only for others to read what it had written
-        for _, stood in self._of(unit.id):
+        for _, stood in self._of[unit.id]:
             # One that perhaps runs as wanted already is adopted by `start`.
             if stood.runs and not self._same(unit.id, stood.plan):
                 if unit.id not in self._stopped:
@@ -385,10 +380,11 @@ class _Ordering:
         steps.append(Start(plan=self._id, unit=unit.id, state=state, why=why, again=again))
         if standing is not None and standing.runs and not again:
             steps.append(Feed(plan=self._id, unit=unit.id, why="it may run with other inputs"))
-        for channel in [c for c, readers in self._half.items() if unit.id in readers]:
-            self._half[channel].discard(unit.id)
-            if not self._half[channel]:
-                del self._half[channel]
+        for channel in self._half_read.pop(unit.id, ()):
+            left = self._half.get(channel, set())
+            left.discard(unit.id)
+            if not left:
+                self._half.pop(channel, None)
         return steps
 
     def _feed_early(self) -> list[Step]:
@@ -429,7 +425,7 @@ class _Ordering:
 
     def _leave(self, unit: str) -> list[Step]:
         steps: list[Step] = []
-        for _, stood in self._of(unit):
+        for _, stood in self._of[unit]:
             if stood.runs and unit not in self._stopped:
                 steps += self._stop(unit, stood, for_good=True)
         return steps
@@ -440,7 +436,7 @@ class _Ordering:
         ended = [c for c in old.inputs(old.unit(unit)) if self._reads_out(unit, c)]
         moves = any(self._read_elsewhere(unit, c) for c in old.inputs(old.unit(unit)))
         if moves or any(not self._writes(c.producer) for c in ended):
-            steps.append(Drain(plan=stood.plan, unit=unit, must=self._gives(unit) or not for_good))
+            steps.append(Drain(plan=stood.plan, unit=unit, must=unit in self._givers or not for_good))
         change = self._changes.get(unit)
         readers = tuple(dict.fromkeys(r for c in old.outputs(old.unit(unit)) for r in c.consumers))
         steps.append(
@@ -451,7 +447,7 @@ class _Ordering:
                 why=change.reason if change else "it is not wanted any more",
                 readers=() if for_good else readers,
                 for_good=for_good,
-                clean=self._gives(unit),
+                clean=unit in self._givers,
             )
         )
         self._stopped.add(unit)
@@ -460,11 +456,13 @@ class _Ordering:
                 readers_left = set(channel.consumers) & self._wanted
                 if channel.id not in self._channels and readers_left:
                     self._half[channel.id] = readers_left
+                    for reader in readers_left:
+                        self._half_read[reader].append(channel.id)
         return steps
 
     def _writes(self, unit: str) -> bool:
         """Tell whether a unit may still run as it did before the change."""
-        return unit not in self._stopped and any(s.runs for _, s in self._of(unit))
+        return unit not in self._stopped and any(s.runs for _, s in self._of[unit])
 
     # ------------------------------------------------------------ what is deleted
 
