@@ -109,7 +109,7 @@ def _added(
     if now := [c for c in now if c.operator == channel.operator]:
         return _flow(place, channel, [measured.get(c.id) for c in now])
     links = channel.links
-    source = _source_of(running, channel.operator)
+    source = _source_of(wanted, channel.operator)  # it may be new: the running plan need not know it
     if source is None:
         return Flow(channel=place, links=links)
     known = [r for u in near if source in u.operators and (r := rates.get(u.id)) is not None]
