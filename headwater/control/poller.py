@@ -47,6 +47,8 @@ class _Deployed:
     said: dict[Key, ReportRecord] = field(default_factory=dict)
     news: set[Key] = field(default_factory=set)
     stored: float = -STALE
+    changed: float = -STALE
+    """When something of it was stored, and when that was new."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,9 @@ class Poller:
         self._deployed.pop(name, None)
 
     def fresh(self, seconds: float) -> set[str]:
-        """Name the deployments of which something was stored in the last seconds."""
+        """Name the deployments of which something new was stored in the last seconds."""
         since = time.monotonic() - seconds
-        return {name for name, one in list(self._deployed.items()) if one.stored >= since}
+        return {name for name, one in list(self._deployed.items()) if one.changed >= since}
 
     def _known(self) -> Mapping[str, _Deployed]:
         names = self._store.standing()
@@ -223,8 +225,8 @@ class Poller:
                 },
             )
             for one in some.values():
+                one.stored, one.changed = now, now if one.news else one.changed
                 one.news.clear()
-                one.stored = now
 
 
 def _lasting(progress: Progress | None) -> Progress | None:
