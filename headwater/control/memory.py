@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, and_, cast, delete, func, insert, select, update
+from sqlalchemy import BigInteger, Connection, and_, cast, delete, func, insert, select, tuple_, update
 
 from headwater.adapt.calibrate import Learned
 from headwater.adapt.slo import SLO, Mode
@@ -202,16 +202,21 @@ class Memory(MemoryReader, DatabaseWriter):
         return self._writing() if holder is None else self._acting(holder)
 
 
-def keep_sample(connection: Connection, deployment: str, at: float, progress: Progress) -> None:
-    """Store a sample of all nodes; thin out older samples once a minute."""
-    column = t.samples.c
-    last = connection.execute(select(func.max(column.at)).where(column.deployment == deployment)).scalar()
-    key = and_(column.deployment == deployment, column.at == at)
-    connection.execute(delete(t.samples).where(key))
-    text = dump_json(progress, lean=True).decode()
-    connection.execute(insert(t.samples).values(deployment=deployment, at=at, progress=text))
-    if last is None or last // APART != at // APART:
-        _thin(connection, deployment, at)
+def sample_text(progress: Progress) -> str:
+    """Return the stored form of a sample."""
+    return dump_json(progress, lean=True).decode()
+
+
+def keep_samples(connection: Connection, at: float, texts: Mapping[str, str]) -> None:
+    """Store a sample per deployment, as :func:`sample_text` gives it; thin out older samples once a minute."""
+    column, mine = t.samples.c, t.samples.c.deployment.in_(texts)
+    newest = select(column.deployment, func.max(column.at)).where(mine).group_by(column.deployment)
+    last = {name: float(moment) for name, moment in connection.execute(newest)}
+    connection.execute(delete(t.samples).where(and_(mine, column.at == at)))
+    made = [{"deployment": name, "at": at, "progress": text} for name, text in texts.items()]
+    connection.execute(insert(t.samples), made)
+    if due := [name for name in texts if name not in last or last[name] // APART != at // APART]:
+        _thin(connection, due, at)
 
 
 def drop_memory(connection: Connection, name: str) -> None:
@@ -256,13 +261,13 @@ def _put(connection: Connection, name: str, what: str, data: Mapping[str, Any], 
     )
 
 
-def _thin(connection: Connection, deployment: str, now: float) -> None:
+def _thin(connection: Connection, deployments: Sequence[str], now: float) -> None:
     """Delete expired samples, and all but the first of each minute of the older ones."""
     column = t.samples.c
-    older = and_(column.deployment == deployment, column.at < now - DENSE)
+    older = and_(column.deployment.in_(deployments), column.at < now - DENSE)
     minute = cast(column.at, BigInteger) // APART
-    kept = select(func.min(column.at)).where(older).group_by(minute)
-    stays = and_(column.at.in_(kept), column.at >= now - LASTING)
+    first = select(column.deployment, func.min(column.at)).where(older).group_by(column.deployment, minute)
+    stays = and_(tuple_(column.deployment, column.at).in_(first), column.at >= now - LASTING)
     connection.execute(delete(t.samples).where(and_(older, ~stays)))
 
 

@@ -28,6 +28,8 @@ SILENT = 5.0
 """Seconds after which a silent node is reported as unreachable."""
 STALE = 60.0
 """Seconds after which an unchanged report is stored all the same."""
+TOGETHER = 50
+"""Deployments whose new reports are stored in one transaction."""
 
 Key = tuple[str, str]
 """A continuum and a node of it, by name."""
@@ -43,6 +45,8 @@ class _Deployed:
     said: dict[Key, ReportRecord] = field(default_factory=dict)
     news: set[Key] = field(default_factory=set)
     stored: float = -STALE
+    changed: float = -STALE
+    """When a report of it was last stored, and when a changed one was."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +84,9 @@ class Poller:
         self._deployed.pop(name, None)
 
     def fresh(self, seconds: float) -> set[str]:
-        """Name the deployments with a report stored in the last ``seconds``."""
+        """Return the deployments with a changed report stored in the last ``seconds``."""
         since = time.monotonic() - seconds
-        return {name for name, one in list(self._deployed.items()) if one.stored >= since}
+        return {name for name, one in list(self._deployed.items()) if one.changed >= since}
 
     def _known(self) -> Mapping[str, _Deployed]:
         names = self._store.with_units()
@@ -101,8 +105,8 @@ class Poller:
 
     def poll(self, only: Collection[str] | None = None) -> None:
         """Poll the nodes of all deployments once, or of some, and store changed reports."""
-        worked = time.thread_time()
         known = self._known()
+        worked = time.thread_time()  # loading plans is no part of a round's cost
         wanted = {
             key: node for name, one in known.items() if only is None or name in only for key, node in one.nodes.items()
         }
@@ -194,24 +198,26 @@ class Poller:
     def _store_news(self, known: Mapping[str, _Deployed]) -> None:
         now = time.monotonic()
         news = {name: one for name, one in known.items() if one.said and (one.news or now - one.stored > STALE)}
-        if not news:
-            return
-        self._store.report(
-            self._holder,
-            time.time(),
-            {
-                name: [said for key, said in one.said.items() if key in one.news or now - one.stored > STALE]
-                for name, one in news.items()
-            },
-            {
-                name: whole(answered)
-                for name, one in news.items()
-                if (answered := [said for said in one.said.values() if said.error is None])
-            },
-        )
-        for one in news.values():
-            one.news.clear()
-            one.stored = now
+        # Several transactions: other writers, such as the renewal of the lease, get their turn in between.
+        names, at = list(news), time.time()
+        for begin in range(0, len(names), TOGETHER):
+            some = {name: news[name] for name in names[begin : begin + TOGETHER]}
+            self._store.report(
+                self._holder,
+                at,
+                {
+                    name: [s for key, s in one.said.items() if key in one.news or now - one.stored > STALE]
+                    for name, one in some.items()
+                },
+                {
+                    name: whole(answered)
+                    for name, one in some.items()
+                    if (answered := [said for said in one.said.values() if said.error is None])
+                },
+            )
+            for one in some.values():
+                one.stored, one.changed = now, now if one.news else one.changed
+                one.news.clear()
 
 
 def _lasting(progress: Progress | None) -> Progress | None:

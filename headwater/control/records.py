@@ -108,10 +108,7 @@ class ReportRecord:
 
 def whole(reports: Iterable[ReportRecord]) -> Progress:
     """Join the progress of several nodes."""
-    found = Progress(seconds=0.0)
-    for zone in reports:
-        found = found.joined(zone.progress) if zone.progress else found
-    return found
+    return Progress(seconds=0.0).joined(*(r.progress for r in reports if r.progress is not None))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,13 +15,14 @@ from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Connection, and_, delete, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
 from headwater.continuum.model import Continuum
 from headwater.control import rows
 from headwater.control import tables as t
 from headwater.control.database import LeaseLost
 from headwater.control.lifecycle import Goal, Phase
-from headwater.control.memory import Memory, MemoryReader, drop_memory, keep_sample
+from headwater.control.memory import Memory, MemoryReader, drop_memory, keep_samples, sample_text
 from headwater.control.records import (
     Change,
     DeploymentRecord,
@@ -369,12 +370,14 @@ class Store(StoreReader, Memory, Sharing):
         samples: Mapping[str, Progress] = MappingProxyType({}),
     ) -> None:
         """Store reports of nodes and a sample per deployment; an unreachable node keeps its last progress."""
+        # Serialise before the transaction: other writers wait for its end.
+        said = [_report_values(deployment, one) for deployment, found in reports.items() for one in found]
+        texts = {deployment: sample_text(progress) for deployment, progress in samples.items()}
         with self._acting(holder) as connection:
-            for deployment, found in reports.items():
-                for report in found:
-                    _keep_report(connection, deployment, report)
-            for deployment, progress in samples.items():
-                keep_sample(connection, deployment, at, progress)
+            _keep_reports(connection, [v for v in said if v["progress"] is not None], _TOLD)
+            _keep_reports(connection, [v for v in said if v["progress"] is None], _FAILED)
+            if texts:
+                keep_samples(connection, at, texts)
 
     def clear_reports(self, holder: str, deployment: str, keep: frozenset[str]) -> None:
         """Delete reports of nodes that no longer take part in the deployment."""
@@ -383,11 +386,21 @@ class Store(StoreReader, Memory, Sharing):
             connection.execute(delete(t.reports).where(gone))
 
 
-def _keep_report(connection: Connection, deployment: str, report: ReportRecord) -> None:
-    key = and_(t.reports.c.deployment == deployment, t.reports.c.zone == report.node)
-    values: dict[str, Any] = {"error": report.error}
-    if report.progress is not None:
-        values |= {"at": report.at, "progress": dump_json(report.progress).decode()}
-    if not connection.execute(update(t.reports).where(key).values(**values)).rowcount:
-        named = {"deployment": deployment, "zone": report.node, "at": report.at}
-        connection.execute(insert(t.reports).values(**(named | values)))
+_TOLD, _FAILED = ("at", "progress", "error"), ("error",)
+"""Columns that a report replaces: all, or only the error if the node did not answer."""
+_INSERT: Mapping[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+def _report_values(deployment: str, report: ReportRecord) -> dict[str, Any]:
+    progress = None if report.progress is None else dump_json(report.progress).decode()
+    named = {"deployment": deployment, "zone": report.node}
+    return {**named, "at": report.at, "progress": progress, "error": report.error}
+
+
+def _keep_reports(connection: Connection, values: Sequence[Mapping[str, Any]], changed: Sequence[str]) -> None:
+    """Insert reports; replace the ``changed`` columns of those that exist."""
+    if values:
+        made = _INSERT[connection.dialect.name](t.reports)
+        over = {name: made.excluded[name] for name in changed}
+        made = made.on_conflict_do_update(index_elements=["deployment", "zone"], set_=over)
+        connection.execute(made, list(values))

@@ -195,10 +195,10 @@ class Progress:
         """Return whether every unit has finished its input."""
         return all(u.status == "finished" for u in self.units)
 
-    def joined(self, other: Progress) -> Progress:
+    def joined(self, *others: Progress) -> Progress:
         """Merge the progress of two parts of a deployment; the two ends of a link become one."""
         links = {link.link: link for link in self.links}
-        for link in other.links:
+        for link in (x for other in others for x in other.links):
             one = links.get(link.link, LinkProgress(link=link.link))
             known = link if one.up is None else one if link.up is None or not one.up else link
             links[link.link] = LinkProgress(
@@ -208,11 +208,11 @@ class Progress:
                 **{name: getattr(known, name) for name in _SEEN_FROM_ABOVE},
             )
         return Progress(
-            seconds=max(self.seconds, other.seconds),
-            units=(*self.units, *other.units),
+            seconds=max(part.seconds for part in (self, *others)),
+            units=tuple(u for part in (self, *others) for u in part.units),
             links=tuple(links.values()),
-            channels=(*self.channels, *other.channels),
-            hosts=(*self.hosts, *other.hosts),
+            channels=tuple(c for part in (self, *others) for c in part.channels),
+            hosts=tuple(h for part in (self, *others) for h in part.hosts),
         )
 
 

@@ -24,6 +24,9 @@ from headwater.dataflow.types import StreamType
 FORMAT = 1
 MAX_JSON_BYTES = 64 * 2**20
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\Z")
+_TITLE: TypeAdapter[str] = TypeAdapter(str)
+_LOCATIONS: TypeAdapter[tuple[str, ...]] = TypeAdapter(tuple[str, ...])
+_ENTRIES: TypeAdapter[list[dict[str, Any]]] = TypeAdapter(list[dict[str, Any]])
 
 KINDS: Mapping[str, type[ops.Operator]] = {
     c.kind: c
@@ -176,9 +179,9 @@ class Dataflow:
         if unknown:
             raise DataflowError(f"unknown settings: {', '.join(sorted(map(str, unknown)))}", hint="remove them")
         try:
-            locations = TypeAdapter(tuple[str, ...]).validate_python(data.get("locations", ()))
-            entries = TypeAdapter(list[dict[str, Any]]).validate_python(data.get("operators"))
-            name = TypeAdapter(str).validate_python(data.get("name"), strict=True)
+            locations = _LOCATIONS.validate_python(data.get("locations", ()))
+            entries = _ENTRIES.validate_python(data.get("operators"))
+            name = _TITLE.validate_python(data.get("name"), strict=True)
         except ValidationError as error:
             raise DataflowError(_first(error), hint="write it with Dataflow.to_json()") from error
         return cls(name, tuple(operator_from_data(e) for e in entries), locations)

@@ -6,14 +6,14 @@ over links; a query costs processor time even when idle.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from headwater.core.metrics import ChannelProgress, Progress
 from headwater.core.quantity import format_size
 from headwater.dataflow import operators as ops
 from headwater.dataflow.sources import Source
-from headwater.plan.model import Channel, DeploymentPlan, Unit
+from headwater.plan.model import Channel, DeploymentPlan
 
 _DROPS_ONLY = (ops.Where, ops.Select, ops.Watermark)
 """Operators that return at most as many rows as they take."""
@@ -65,11 +65,12 @@ class CutCost:
 def cut_cost(running: DeploymentPlan, wanted: DeploymentPlan, seen: Progress) -> CutCost:
     """Compare the channels of two plans by measurements of the running one."""
     measured = {c.channel: c for c in seen.channels}
+    rates = {u.unit: u.rows_per_s for u in seen.units}
     old = {_place(running, c): c for c in running.channels}
     new = {_place(wanted, c): c for c in wanted.channels}
     return CutCost(
         removed=tuple(_flow(k, c, [measured.get(c.id)]) for k, c in old.items() if k not in new),
-        added=tuple(_added(running, wanted, k, c, seen) for k, c in new.items() if k not in old),
+        added=tuple(_added(running, wanted, k, c, measured, rates) for k, c in new.items() if k not in old),
         queries=(len(running.units), len(wanted.units)),
     )
 
@@ -90,26 +91,24 @@ def _flow(place: str, channel: Channel, seen: Iterable[ChannelProgress | None]) 
 
 
 def _added(
-    running: DeploymentPlan, wanted: DeploymentPlan, place: str, channel: Channel, seen: Progress
+    running: DeploymentPlan,
+    wanted: DeploymentPlan,
+    place: str,
+    channel: Channel,
+    measured: Mapping[str, ChannelProgress],
+    rates: Mapping[str, float | None],
 ) -> ChannelFlow:
     """Predict the flow of a new channel: the current flow of its operator's rows, or of the unit's input."""
-    unit = wanted.unit(channel.producer)
-    now = [c for c in running.channels if c.operator == channel.operator and _near(running, c, unit)]
-    if now:
-        measured = {c.channel: c for c in seen.channels}
+    near = running.meeting(wanted.unit(channel.producer).locations)
+    now = [c for u in near if channel.operator in u.outputs for c in running.outputs(u)]
+    if now := [c for c in now if c.operator == channel.operator]:
         return _flow(place, channel, [measured.get(c.id) for c in now])
     links = channel.links
     source = _source_of(wanted, channel.operator)  # None: the operator may be new
     if source is None:
         return ChannelFlow(channel=place, links=links)
-    units = {u.unit: u.rows_per_s for u in seen.units}
-    read = [units.get(u.id) for u in running.units if source in u.operators and set(u.locations) & set(unit.locations)]
-    known = [r for r in read if r is not None]
+    known = [r for u in near if source in u.operators and (r := rates.get(u.id)) is not None]
     return ChannelFlow(channel=place, rows_per_s=sum(known) if known else None, at_most=True, links=links)
-
-
-def _near(plan: DeploymentPlan, channel: Channel, unit: Unit) -> bool:
-    return bool(set(plan.unit(channel.producer).locations) & set(unit.locations))
 
 
 def _source_of(plan: DeploymentPlan, operator: str) -> str | None:

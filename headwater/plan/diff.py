@@ -8,6 +8,7 @@ is kept if the new operators can use it. Where operators move to other units, th
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -176,10 +177,18 @@ class _Comparison:
         # A dataflow that is removed from a pooled plan gives up its state.
         self._end = beginning(wanted, running) if wanted.pooled else frozenset[str]()
         self._found_transfers: dict[str, StateTransfer] = {}
+        self._takers: dict[str, list[StateTransfer]] = {}
+        self._taken: set[tuple[str, str]] = set()
+        """Transfers by source unit, and the operators transferred from each unit; set after all unit changes."""
+        self._holders = Counter(o for u in wanted.units for o in u.operators)
 
     def result(self) -> PlanDiff:
         """Return all decisions, or raise an ErrorList of all refusals."""
         changes = [self._unit_change(u) for u in self._new.units]
+        for transfer in self._found_transfers.values():
+            for source in transfer.source_units:
+                self._takers.setdefault(source, []).append(transfer)
+            self._taken |= {(d.unit, s.operator) for s in transfer.shares for d in s.source_units}
         changes += [self._stop(u) for u in self._old.units if u.id not in self._after]
         self._check_taken()
         decided = inherit(self._new, unit_tags=self._unit_tags, epochs=self._epochs)
@@ -373,8 +382,8 @@ class _Comparison:
         """Return whether all state of a unit is in its successor or in other units of the new plan."""
         taken = {s.operator for s in transfer.shares} if transfer else set()
         kept = {k.operator for k in kept_state(self._old.dataflow, old)} - self._end
-        others = {o for u in self._new.units if u.id != old.id for o in u.operators}
-        return kept <= taken | others
+        itself = self._after[old.id].operators if old.id in self._after else ()
+        return all(self._holders[o] > (o in itself) for o in kept - taken)
 
     def _begin_anew(self, new: Unit, before: tuple[KeptState, ...], why: str, reason: str) -> UnitChange:
         """Give up a unit's state if its input is kept and the user agreed to it."""
@@ -416,7 +425,6 @@ class _Comparison:
 
     def _check_taken(self) -> None:
         """Check that all state of renewed units has a target."""
-        taken = {(d.unit, s.operator) for c in self._found_transfers.values() for s in c.shares for d in s.source_units}
         for unit in self._new.units:
             old = self._before.get(unit.id)
             if old is None or self._unit_tags[unit.id] == old.tag or {unit.id} & self._reset:
@@ -424,7 +432,7 @@ class _Comparison:
             kept = [
                 k.operator
                 for k in kept_state(self._old.dataflow, old)
-                if (old.id, k.operator) not in taken and k.operator not in self._end
+                if (old.id, k.operator) not in self._taken and k.operator not in self._end
             ]
             if kept and not self._problems:
                 self._problems.append(
@@ -437,15 +445,12 @@ class _Comparison:
 
     def _stop(self, unit: Unit) -> UnitChange:
         """Stop a unit; if its operators continue in another one, giving up its state needs consent."""
-        takers = [c for c in self._found_transfers.values() if unit.id in c.source_units]
-        taken = {s.operator for c in takers for s in c.shares if unit.id in {d.unit for d in s.source_units}}
-        kept = [k for k in kept_state(self._old.dataflow, unit) if k.operator not in taken]
-        state: State = "given up" if kept else "transferred" if taken else "none"
-        heirs = [
-            u.id
-            for u in self._new.units
-            if set(u.locations) & set(unit.locations) and any(k.operator in u.operators for k in kept)
-        ]
+        takers = self._takers.get(unit.id, [])
+        before = kept_state(self._old.dataflow, unit)
+        kept = [k for k in before if (unit.id, k.operator) not in self._taken]
+        state: State = "given up" if kept else "transferred" if before else "none"
+        near = self._new.meeting(unit.locations) if kept else ()
+        heirs = [u.id for u in near if any(k.operator in u.operators for k in kept)]
         if heirs and not self._reset & {unit.id, *heirs}:
             self._problems.append(
                 DeploymentError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -176,6 +176,23 @@ class DeploymentPlan:
     @cached_property
     def _positions(self) -> Mapping[str, int]:
         return {u.id: n for n, u in enumerate(self.units)}
+
+    def meeting(self, locations: Iterable[str]) -> tuple[Unit, ...]:
+        """Units that take rows of any of these locations, in their order."""
+        return tuple(self.units[n] for n in sorted({n for x in locations for n in self._at.get(x, ())}))
+
+    def taking(self, location: str) -> Iterator[Unit]:
+        """Units that take rows of a location, in their order."""
+        return (self.units[n] for n in self._at.get(location, ()))
+
+    @cached_property
+    def _at(self) -> Mapping[str, list[int]]:
+        """By location, the positions of the units that take its rows."""
+        found: dict[str, list[int]] = {}
+        for n, unit in enumerate(self.units):
+            for location in unit.locations:
+                found.setdefault(location, []).append(n)
+        return found
 
     def inputs(self, unit: Unit) -> tuple[Channel, ...]:
         """Channels that a unit reads."""

@@ -6,6 +6,7 @@ unused data comes last.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from functools import cache
 
@@ -39,7 +40,7 @@ from headwater.plan.steps import (
     incarnation,
     unit_statuses_of,
 )
-from headwater.plan.transfer import StateTransfer
+from headwater.plan.transfer import Reading, StateTransfer
 
 
 def steps_of(diff: PlanDiff, *, canary: CanarySettings | None = None) -> tuple[Step, ...]:
@@ -141,12 +142,24 @@ class _Ordering:
         self._incarnations = {incarnation(u) for u in diff.wanted.units}
         self._channels = {c.id: c for c in diff.wanted.channels}
         self._same = cache(self._compared)
+        self._of: defaultdict[str, list[tuple[Incarnation, UnitStatus]]] = defaultdict(list)
+        for key, unit_status in unit_statuses.items():
+            self._of[key[0]].append((key, unit_status))
         self._transferred = {c.unit: c for c in diff.transfers}
+        self._givers = {d for c in diff.transfers for d in c.source_units}
+        self._read_on: defaultdict[tuple[str, str], list[tuple[StateTransfer, Reading]]] = defaultdict(list)
+        """Transfers that continue to read a stream, by source unit and the stream's operator."""
+        for transfer in diff.transfers:
+            for reading in transfer.readings:
+                for source in reading.source_units:
+                    self._read_on[source, reading.operator].append((transfer, reading))
         self._stopped: set[str] = set()
         self._fed: set[str] = set()
         self._registered: dict[Incarnation, UnitStatus] = {}
         self._half: dict[str, set[str]] = {}
         """Channels that their writer has left for others, and the units that still read them."""
+        self._half_read: defaultdict[str, list[str]] = defaultdict(list)
+        """The same channels, by reader."""
 
     def result(self) -> tuple[Step, ...]:
         """Return all steps."""
@@ -212,11 +225,8 @@ class _Ordering:
     def _is_awaited(self, unit: Unit) -> bool:
         """Return whether rows queue up between the stop of the running unit and the start of a unit."""
         return unit.id in self._transferred or any(
-            s.runs and not self._same(unit.id, s.plan) for _, s in self._of(unit.id)
+            s.runs and not self._same(unit.id, s.plan) for _, s in self._of[unit.id]
         )
-
-    def _of(self, unit: str) -> list[tuple[Incarnation, UnitStatus]]:
-        return [(key, s) for key, s in self._unit_statuses.items() if key[0] == unit]
 
     # ------------------------------------------------------------ state transfer
 
@@ -260,16 +270,15 @@ class _Ordering:
 
     def _saved(self, transfer: StateTransfer) -> tuple[str, ...]:
         """Return the checkpoints of a transfer's source units; '' for one that never ran."""
-        there = {key for key, _ in self._source_units()}
         source_units = map(self._base.unit, transfer.source_units)
-        return tuple(u.checkpoint if incarnation(u) in there else "" for u in source_units)
+        return tuple(u.checkpoint if incarnation(u) in self._unit_statuses else "" for u in source_units)
 
     def _stop_at_the_cut(self, key: Incarnation, stood: UnitStatus) -> list[Step]:
         """Stop a unit once it has read its input up to the cut; start it for that unless it certainly runs."""
         unit = key[0]
         steps = self._stop(unit, stood, for_good=unit not in self._wanted)
         drains = any(isinstance(s, Drain) for s in steps)
-        replaced = any(other[2] > key[2] for other, _ in self._of(unit))
+        replaced = any(other[2] > key[2] for other, _ in self._of[unit])
         if drains and not replaced and not (stood.runs and stood.sure):
             # The unit may not have been prepared yet.
             start = Start(plan=stood.plan, unit=unit, state="kept", why="it has rows left to read")
@@ -290,7 +299,7 @@ class _Ordering:
         """Return whether a unit that is to take over, with no running unit of its id, reads from a kept one."""
         return (
             unit.id in self._transferred
-            and not self._of(unit.id)
+            and not self._of[unit.id]
             and any(c.producer in writers for c in self._plan.inputs(unit))
         )
 
@@ -301,11 +310,7 @@ class _Ordering:
     def _read_elsewhere(self, unit: str, channel: Channel) -> bool:
         """Return whether a stream is read on from another node, which lacks the rows that wait on this one."""
         return any(
-            r.operator == channel.operator
-            and unit in r.source_units
-            and self._plan.unit(c.unit).node != self._base.unit(unit).node
-            for c in self._transferred.values()
-            for r in c.readings
+            self._plan.unit(c.unit).node != self._base.unit(unit).node for c, _ in self._read_on[unit, channel.operator]
         )
 
     @property
@@ -342,24 +347,13 @@ class _Ordering:
             return True
         if unit not in self._transferred and unit in self._channels[channel.id].consumers:
             return False  # it continues to read the channel itself
-        read_on = any(
-            r.operator == channel.operator and unit in r.source_units
-            for c in self._transferred.values()
-            for r in c.readings
-            if c.unit in self._channels[channel.id].consumers
-        )
-        return self._gives(unit) and not read_on
+        readers = self._channels[channel.id].consumers
+        read_on = any(c.unit in readers for c, _ in self._read_on[unit, channel.operator])
+        return unit in self._givers and not read_on
 
     def _is_levelled(self, unit: str, channel: Channel) -> bool:
-        return any(
-            r.level and r.operator == channel.operator and unit in r.source_units
-            for c in self._transferred.values()
-            for r in c.readings
-            if c.unit in self._channels[channel.id].consumers
-        )
-
-    def _gives(self, unit: str) -> bool:
-        return any(unit in c.source_units for c in self._transferred.values())
+        readers = self._channels[channel.id].consumers
+        return any(r.level and c.unit in readers for c, r in self._read_on[unit, channel.operator])
 
     # ------------------------------------------------------------ one unit
 
@@ -370,7 +364,7 @@ class _Ordering:
             return [] if unit.id in self._fed else self._update_inputs(unit, unit_status)
         steps: list[Step] = []
         again = unit.id in self._stopped  # if only for others to read what it had written
-        for _, stood in self._of(unit.id):
+        for _, stood in self._of[unit.id]:
             # `start` adopts a unit that perhaps runs as wanted already.
             if stood.runs and not self._same(unit.id, stood.plan):
                 if unit.id not in self._stopped:
@@ -384,10 +378,11 @@ class _Ordering:
         steps.append(Start(plan=self._id, unit=unit.id, state=state, why=why, again=again))
         if unit_status is not None and unit_status.runs and not again:
             steps.append(UpdateInputs(plan=self._id, unit=unit.id, why="its inputs may differ from the plan"))
-        for channel in [c for c, readers in self._half.items() if unit.id in readers]:
-            self._half[channel].discard(unit.id)
-            if not self._half[channel]:
-                del self._half[channel]
+        for channel in self._half_read.pop(unit.id, ()):
+            left = self._half.get(channel, set())
+            left.discard(unit.id)
+            if not left:
+                self._half.pop(channel, None)
         return steps
 
     def _feed_early(self) -> list[Step]:
@@ -425,7 +420,7 @@ class _Ordering:
 
     def _leave(self, unit: str) -> list[Step]:
         steps: list[Step] = []
-        for _, stood in self._of(unit):
+        for _, stood in self._of[unit]:
             if stood.runs and unit not in self._stopped:
                 steps += self._stop(unit, stood, for_good=True)
         return steps
@@ -436,7 +431,7 @@ class _Ordering:
         ended = [c for c in old.inputs(old.unit(unit)) if self._reads_out(unit, c)]
         moves = any(self._read_elsewhere(unit, c) for c in old.inputs(old.unit(unit)))
         if moves or any(not self._writes(c.producer) for c in ended):
-            steps.append(Drain(plan=stood.plan, unit=unit, must=self._gives(unit) or not for_good))
+            steps.append(Drain(plan=stood.plan, unit=unit, must=unit in self._givers or not for_good))
         change = self._changes.get(unit)
         readers = tuple(dict.fromkeys(r for c in old.outputs(old.unit(unit)) for r in c.consumers))
         steps.append(
@@ -447,7 +442,7 @@ class _Ordering:
                 why=change.reason if change else "it is not in the new plan",
                 readers=() if for_good else readers,
                 for_good=for_good,
-                clean=self._gives(unit),
+                clean=unit in self._givers,
             )
         )
         self._stopped.add(unit)
@@ -456,11 +451,13 @@ class _Ordering:
                 readers_left = set(channel.consumers) & self._wanted
                 if channel.id not in self._channels and readers_left:
                     self._half[channel.id] = readers_left
+                    for reader in readers_left:
+                        self._half_read[reader].append(channel.id)
         return steps
 
     def _writes(self, unit: str) -> bool:
         """Return whether a unit may still run as it did before the change."""
-        return unit not in self._stopped and any(s.runs for _, s in self._of(unit))
+        return unit not in self._stopped and any(s.runs for _, s in self._of[unit])
 
     # ------------------------------------------------------------ deletion
 

@@ -55,21 +55,25 @@ def _changed(plan: DeploymentPlan | None, changed: set[str]) -> list[Unit]:
 
 def _groups(before: list[Unit], after: list[Unit]) -> Iterable[tuple[list[Unit], list[Unit]]]:
     """Group units that have operators in common for a location in common."""
-    groups: list[tuple[list[Unit], list[Unit]]] = []
-    for side, units in ((0, before), (1, after)):
-        for unit in units:
-            mine = [g for g in groups if any(_common(unit, u) for own in g for u in own)]
-            merged: tuple[list[Unit], list[Unit]] = ([], [])
-            for group in mine:
-                merged[0].extend(group[0])
-                merged[1].extend(group[1])
-            merged[side].append(unit)
-            groups = [g for g in groups if g not in mine] + [merged]
-    return groups
+    sides = [(0, unit) for unit in before] + [(1, unit) for unit in after]
+    leads = list(range(len(sides)))
+    """A union-find forest: the parent of each unit; a root is its own parent."""
 
+    def last(n: int) -> int:
+        while leads[n] != n:
+            leads[n] = leads[leads[n]]
+            n = leads[n]
+        return n
 
-def _common(one: Unit, other: Unit) -> bool:
-    return bool(set(one.operators) & set(other.operators) and set(one.locations) & set(other.locations))
+    seen: dict[tuple[str, str], int] = {}
+    for n, (_, unit) in enumerate(sides):
+        for place in ((o, x) for o in unit.operators for x in unit.locations):
+            leads[last(seen.get(place, n))] = n
+            seen[place] = n
+    groups: dict[int, tuple[list[Unit], list[Unit]]] = {}
+    for n, (side, unit) in enumerate(sides):
+        groups.setdefault(last(n), ([], []))[side].append(unit)
+    return [groups[n] for n in sorted(groups)]
 
 
 def _kind(old: list[Unit], new: list[Unit]) -> Kind:

@@ -90,6 +90,8 @@ class StateTransfer:
     """Spark's numbers of scans without state so far: they start empty."""
 
 
+_NAMED = 3
+"""Units that a message names at least, of possibly many."""
 _IN_JSON = ("boolean", "tinyint", "smallint", "int", "bigint", "string")
 """Types whose values a scan's keys hold unchanged."""
 
@@ -103,6 +105,8 @@ class TransferPlanner:
         self._new = wanted
         self._reset = reset
         self._begin = beginning(running, wanted)
+        self._before = {c.id: c for c in running.channels}
+        self._reads: dict[str, frozenset[str]] = {}
 
     def transfer(self, unit: Unit) -> StateTransfer | None:
         """Return the transfer of a unit; None if it continues no running unit.
@@ -133,7 +137,7 @@ class TransferPlanner:
             raise _refused(unit, f"{listed(fresh)} becomes stateful in the middle of the stream")
         return StateTransfer(
             unit=unit.id,
-            source_units=tuple(v.id for v in self._old.units if v.id in source_units),
+            source_units=tuple(sorted(source_units, key=self._old.position)),
             shares=tuple(shares),
             readings=tuple(readings),
             fresh=tuple(sorted({k.number for k in first})),
@@ -143,7 +147,7 @@ class TransferPlanner:
         """Return whether a unit takes over operators or locations of other units, or leaves locations to them, in
         addition to its own."""
         more = set(unit.operators) - set(old.operators)
-        others = [v for v in self._old.units if v.id != old.id and _meet(v, unit)]
+        others = [v for v in self._old.meeting(unit.locations) if v.id != old.id]
         return any(more & set(v.operators) for v in others) or bool(self.shift(unit, old))
 
     def shift(self, unit: Unit, old: Unit) -> str:
@@ -175,9 +179,10 @@ class TransferPlanner:
             return None
         found = {
             v: (k.number, k)
-            for v in self._old.units
+            for v in self._old.meeting(unit.locations)
+            if kept.operator in v.operators
             for k in kept_state(self._old.dataflow, v)
-            if k.operator == kept.operator and _meet(v, unit)
+            if k.operator == kept.operator
         }
         if not found:
             return None
@@ -191,11 +196,7 @@ class TransferPlanner:
                 found = same
             elif unit.part is not None:
                 part = self._key_part(unit, kept.operator)
-        divided = tuple(
-            u.id
-            for u in self._new.units
-            if kept.operator in u.operators and u.locations != unit.locations and any(_meet(d, u) for d in found)
-        )
+        divided = self._divided(unit, kept.operator, found)
         return OperatorTransfer(
             operator=kept.operator,
             number=kept.number,
@@ -206,9 +207,20 @@ class TransferPlanner:
             tag=kept.tag,
         )
 
+    def _divided(self, unit: Unit, operator: str, source_units: Iterable[Unit]) -> tuple[str, ...]:
+        """Return the first few units of other locations that an operator's state is divided among."""
+        found: dict[str, None] = {}
+        for location in (x for d in source_units for x in d.locations):
+            for other in self._new.taking(location):
+                if other is not unit and operator in other.operators and other.locations != unit.locations:
+                    found[other.id] = None
+            if len(found) >= _NAMED:
+                break
+        return tuple(found)
+
     def _parts(self, unit: Unit, operator: str) -> set[Part | None]:
         """Return the parts among which an operator's rows are shared out where a new unit takes them."""
-        return {u.part for u in self._new.units if operator in u.operators and _meet(unit, u)}
+        return {u.part for u in self._new.meeting(unit.locations) if operator in u.operators}
 
     def _key_part(self, unit: Unit, operator: str) -> KeyPart:
         """Return the keys of an operator that a part of a unit takes; refuse types that are not stored unchanged."""
@@ -241,7 +253,7 @@ class TransferPlanner:
         return str(column)
 
     def _given_up(self, unit: Unit, operator: str) -> bool:
-        holders = {v.id for v in self._old.units if operator in v.operators and _meet(v, unit)}
+        holders = {v.id for v in self._old.meeting(unit.locations) if operator in v.operators}
         return unit.id in self._reset or (bool(holders) and holders <= self._reset)
 
     # ------------------------------------------------------------ inputs
@@ -250,18 +262,23 @@ class TransferPlanner:
         """Return the units that have read an input for the operators behind it in the new unit."""
         behind = {input_, *below_of(self._new.dataflow, input_, unit.operators)}
         itself = input_ in unit.operators
-        wanted = {c.id for c in self._new.inputs(unit) if c.operator == input_}
-
-        def read(old: Unit) -> set[str]:
-            """Return the places at which a unit has read it: locations of a source, or channels."""
-            if itself:
-                return set(old.locations) & set(unit.locations) if input_ in old.operators else set()
-            return {c.id for c in self._old.inputs(old) if c.operator == input_} & wanted
-
-        readers = [v for v in self._old.units if _meet(v, unit) and read(v) and behind & set(v.operators)]
+        # Where each unit has read the input: locations of a source, or channels.
+        read: dict[str, list[str]] = {}
+        if itself:
+            for location in unit.locations:
+                for old in self._old.taking(location):
+                    if input_ in old.operators:
+                        read.setdefault(old.id, []).append(location)
+        else:
+            for channel in self._new.inputs(unit):
+                before = self._before.get(channel.id) if channel.operator == input_ else None
+                for reader in before.consumers if before is not None else ():
+                    read.setdefault(reader, []).append(channel.id)
+        near = self._old.meeting(unit.locations)
+        readers = [v for v in near if v.id in read and behind & set(v.operators)]
         if any(v.part == unit.part for v in readers):
             readers = [v for v in readers if v.part == unit.part]
-        places = [place for v in readers for place in read(v)]
+        places = [place for v in readers for place in read[v.id]]
         level = len(places) > len(set(places))
         if level and itself:
             raise _refused(unit, f"'{input_}' is read by {listed(v.id for v in readers)}, each up to another position")
@@ -272,17 +289,21 @@ class TransferPlanner:
 
     def _unread(self, unit: Unit, reading: Reading) -> list[Channel]:
         """Return the channels of an input that none of its source units has read."""
-        read = {c.id for d in reading.source_units for c in self._old.inputs(self._old.unit(d))}
-        inputs = self._new.inputs(unit)
-        return [c for c in inputs if c.operator == reading.operator and c.id not in read]
+        source_units, inputs = set(reading.source_units), self._new.inputs(unit)
+
+        def is_read(channel: Channel) -> bool:
+            before = self._before.get(channel.id)
+            return before is not None and not source_units.isdisjoint(before.consumers)
+
+        return [c for c in inputs if c.operator == reading.operator and not is_read(c)]
 
     def _opened(self, reading: Reading, unread: Iterable[Channel], source_units: Iterable[str]) -> Reading:
         """Return how event time may continue over an input that is new, or has new channels."""
         if not reading.source_units:
             return replace(reading, prompt=self._is_prompt(reading.operator, source_units))
-        before = {c.id for c in self._old.channels}
-        writers = [self._new.unit(c.producer) for c in unread if c.id not in before]
-        near = [[d for d in source_units if _meet(self._old.unit(d), w)] for w in writers]
+        writers = [self._new.unit(c.producer) for c in unread if c.id not in self._before]
+        known = set(source_units)
+        near = [[v.id for v in self._old.meeting(w.locations) if v.id in known] for w in writers]
         prompt = bool(near) and all(self._is_prompt(reading.operator, ds) for ds in near)
         return replace(reading, joined=bool(near), prompt=prompt)
 
@@ -290,7 +311,7 @@ class TransferPlanner:
         """Return whether source units computed all operators up to an input, without holding rows back."""
         flow, units = self._new.dataflow, [self._old.unit(d) for d in source_units]
         inside = {o for unit in units for o in unit.operators}
-        read = {c.operator for unit in units for c in self._old.inputs(unit)}
+        read = {operator for unit in units for operator in self._read_by(unit)}
         todo = [input_]
         while todo:
             if (id_ := todo.pop()) in read:
@@ -300,19 +321,24 @@ class TransferPlanner:
             todo += flow[id_].inputs
         return True
 
+    def _read_by(self, unit: Unit) -> frozenset[str]:
+        """Return the operators whose channels a running unit reads."""
+        if unit.id not in self._reads:
+            self._reads[unit.id] = frozenset(c.operator for c in self._old.inputs(unit))
+        return self._reads[unit.id]
+
     def _at_work(self, unit: Unit, reading: Reading, unread: Iterable[Channel]) -> set[str]:
         """Return the units that did this unit's work on channels that none of its source units has read.
 
         They have processed all rows of a channel that others read already. A new channel is empty; but where it
         joins others, event time is as far as these units had it for its locations.
         """
-        before = {c.id for c in self._old.channels}
         behind = below_of(self._new.dataflow, reading.operator, unit.operators)
         found: set[str] = set()
         for channel in unread:
             writer = self._new.unit(channel.producer)
-            near = [v for v in self._old.units if _meet(v, writer) and behind & set(v.operators)]
-            if channel.id in before:
+            near = [v for v in self._old.meeting(writer.locations) if behind & set(v.operators)]
+            if channel.id in self._before:
                 found |= {v.id for v in near if reading.operator in v.operators}
             elif reading.source_units:
                 found |= {v.id for v in near}
@@ -332,9 +358,14 @@ def beginning(running: DeploymentPlan, wanted: DeploymentPlan) -> frozenset[str]
 def moved_locations(plan: DeploymentPlan, unit: Unit, other: Unit, operators: Iterable[str]) -> tuple[str, ...]:
     """Return the locations of ``unit`` that ``other`` has neither itself nor at its layer in ``plan``: units of
     other layers, or of other nodes of the zone, run some of ``operators`` for them."""
-    inside = set(operators)
-    elsewhere = {x for v in plan.units if _is_elsewhere(v, unit) and inside & set(v.operators) for x in v.locations}
-    return tuple(x for x in unit.locations if x in elsewhere and x not in other.locations)
+    if unit.locations == other.locations:
+        return ()
+    inside, had = set(operators), set(other.locations)
+    return tuple(
+        x
+        for x in unit.locations
+        if x not in had and any(_is_elsewhere(v, unit) and not inside.isdisjoint(v.operators) for v in plan.taking(x))
+    )
 
 
 def _is_elsewhere(one: Unit, other: Unit) -> bool:
@@ -347,10 +378,6 @@ def joined(running: DeploymentPlan, old: Channel, wanted: DeploymentPlan, new: C
     """Return whether a location is added to a channel whose event time may be ahead of it by now."""
     units = wanted.unit(new.producer), running.unit(old.producer)
     return bool(moved_locations(running, *units, (new.operator,)))
-
-
-def _meet(old: Unit, new: Unit) -> bool:
-    return bool(set(old.locations) & set(new.locations))
 
 
 def _refused(unit: Unit, what: str, *, hint: str = "keep the operators unchanged") -> DeploymentError:

@@ -22,6 +22,7 @@ def planned(first_in_cloud: str, *, more: bool = False) -> DeploymentPlan:
     builder = hw.flow("f", locations=["L1"])
     read = builder.read.json("/in", "id bigint, ts timestamp, v double").named("read")
     some = read.with_watermark("ts", "1 second").where("v > 0").named("some")
+    some = some.where("v > 1").named("more") if more else some
     counted = some.group_by(hw.window("ts", "1 minute")).agg(n="count(*)").named("counted")
     counted.write.memory("out")
     if more:
@@ -50,6 +51,12 @@ def test_a_channel_that_comes_costs_at_most_what_is_read() -> None:
     cost = cut_cost(fused, apart, seen(fused))
     assert [(f.channel, f.rows_per_s, f.at_most) for f in cost.added] == [("some@E1 -> C1", 90.0, True)]
     assert cost.queries == (2, 2)
+
+
+def test_a_channel_of_an_operator_that_is_new_costs_at_most_what_is_read() -> None:
+    fused, apart = planned("out"), planned("counted", more=True)
+    words = cut_cost(fused, apart, seen(fused)).words()
+    assert "costs a channel more@E1 -> C1: at most 90 rows/s, over E1-C1" in words
 
 
 def test_what_nobody_measured_is_not_said() -> None:
