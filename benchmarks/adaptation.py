@@ -39,7 +39,7 @@ from examples.taxi import generate
 from headwater.app import deployments, observe
 from headwater.app.client import Client
 from headwater.channels.filelog import FileLog
-from headwater.continuum.model.model import Continuum
+from headwater.continuum.model import Continuum
 from headwater.control.records import JournalEntry
 from headwater.control.store import StoreReader
 from headwater.plan.build import build, in_layers, marked_layers

@@ -35,7 +35,7 @@ from headwater.agent.agents import AgentClient
 from headwater.app.loading import load_dataflow
 from headwater.channels.flight import FlightLog
 from headwater.channels.wire import TOKEN_ENV, Credentials, Wire
-from headwater.continuum.model.model import Continuum
+from headwater.continuum.model import Continuum
 from headwater.control.store import StoreReader
 from headwater.core.errors import HeadwaterError
 from headwater.core.metrics import UnitProgress

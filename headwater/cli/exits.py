@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 EXITS: Mapping[int, str] = {
     0: "done, or stopped by Ctrl-C at a batch boundary",
-    1: "another error, or you said no",
+    1: "another error, or you answered no",
     2: "wrong arguments",
     3: "the dataflow or the continuum is wrong",
     4: "it cannot be placed",

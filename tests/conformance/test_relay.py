@@ -25,7 +25,7 @@ from headwater.channels.relay import PolledLog, Relay, Remote
 from headwater.channels.segments import Segment
 from headwater.channels.wire import Credentials, Wire
 from headwater.core.errors import ChannelError, DeploymentError, Unavailable
-from headwater.testing import Link
+from headwater.testing import CutLink
 from tests.conformance.conftest import TS, ids, spec_of, table
 
 PATIENCE = 60.0
@@ -41,7 +41,7 @@ def until(condition: Callable[[], bool]) -> None:
 class Zones:
     """A log in one zone, its replica in another, and what lies between."""
 
-    def __init__(self, source: Log, connect: Callable[[], Remote], replica: FileLog, link: Link | None) -> None:
+    def __init__(self, source: Log, connect: Callable[[], Remote], replica: FileLog, link: CutLink | None) -> None:
         self.source = source
         self.replica = replica
         self.link = link
@@ -78,7 +78,7 @@ def zones(request: pytest.FixtureRequest, tmp_path: Path, topic: str) -> Iterato
     log = FileLog(tmp_path / "log", event_time="ts", fsync=False)
     log.create()
     server = LogServer("127.0.0.1:0", token="secret", find=lambda name: FileLog(tmp_path / name))
-    link = Link()
+    link = CutLink()
     link.lead_to(f"127.0.0.1:{server.port}")
     connect = lambda: FlightLog(Wire(link.address, Credentials("secret")), "log")  # noqa: E731
     yield Zones(log, connect, replica, link)

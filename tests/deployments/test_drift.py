@@ -114,7 +114,10 @@ def test_what_is_killed_ended_or_started_is_put_right(
     controller.carry_out(deployments.stop(NAME, here.store), kill=False)
     assert not here.runs(kept)
     here.behind(kept).start(kept)
-    until(lambda: here.told(f"drift: {kept.id} ran on {kept.unit.node} although it is stopped"), "its end")
+    until(
+        lambda: here.told(f"drift: {kept.id} ran on {kept.unit.node} although it was to be stopped"),
+        "the end of the unit",
+    )
     until(lambda: not here.runs(kept), "the unit to end")
 
     controller.carry_out(apply(edited, here.store), kill=False)

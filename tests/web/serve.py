@@ -16,7 +16,7 @@ from typing import Any
 
 from headwater.app import deployments
 from headwater.cli.signals import stopped_by_signals
-from headwater.continuum.model.model import Link, Node
+from headwater.continuum.model import Link, Node
 from headwater.control import tables
 from headwater.core.metrics import HostProgress, Latency, LinkProgress, OperatorProgress, Progress, UnitProgress
 from headwater.plan.port import TakeStamp
