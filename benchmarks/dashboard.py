@@ -62,7 +62,7 @@ def measure(driver: Playwright, place: Path, size: str, repeats: int, updates: i
     place.mkdir()
     server = Server(place, free_port(), ("--idle",))
     server.start()
-    store = Store(server.place)
+    store = Store(server.store_url)
     cold, warm, drawn = [], [], []
     seen: dict[int, list[float]] = {1: [], dataflows: []}
     draw = random.Random(1)

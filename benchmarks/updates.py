@@ -42,7 +42,7 @@ from headwater.core.metrics import UnitProgress
 from headwater.disk.layout import sink_name
 from headwater.disk.ports import free_ports
 from headwater.spark.endpoint import LocalEndpoint
-from headwater.testing import Link, batch_result, compare
+from headwater.testing import CutLink, batch_result, compare
 
 PARENTS = {"C1": None, "S1": "C1", "S2": "C1", "E1": "S1", "E2": "S1", "E4": "S2", "E5": "S2"}
 LOCATIONS = {"E1": "L1", "E2": "L2", "E4": "L4", "E5": "L5"}
@@ -69,7 +69,7 @@ class World:
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        self.links = {zone: Link() for zone in PARENTS}
+        self.links = {zone: CutLink() for zone in PARENTS}
         self._ports = dict(zip(PARENTS, free_ports(len(PARENTS)), strict=True))
         for zone, link in self.links.items():
             link.lead_to(f"127.0.0.1:{self._ports[zone]}")

@@ -11,8 +11,8 @@ EXITS: Mapping[int, str] = {
     3: "the dataflow or the continuum is wrong",
     4: "it cannot be placed",
     5: "a unit failed, or the demo differs from the batch result",
-    6: "the stored deployment or the directory does not allow it",
-    7: "Java, Spark, a broker or a database is not there",
+    6: "the stored deployment or the directory does not allow the command",
+    7: "Java, Spark, a broker or a database is not available",
     130: "a second Ctrl-C: ended at once",
 }
 

@@ -67,13 +67,13 @@ def test_what_has_still_to_come_is_waited_for(endpoint: LocalEndpoint, tmp_path:
             assert time.monotonic() < deadline, "E2 writes nothing"
             time.sleep(0.2)
         with pytest.raises(Unavailable):
-            run.node("C1").feed(spec_of(wanted, out.id))
+            run.node("C1").update_inputs(spec_of(wanted, out.id))
         run.links["E2"].mend()
         (gone,) = (u for u in plan.units if u.node == "E2")
         run.insist(lambda: run.node("E2").finish(spec_of(plan, gone.id)))
 
         def fed() -> bool:
-            run.node("C1").feed(spec_of(wanted, out.id))
+            run.node("C1").update_inputs(spec_of(wanted, out.id))
             return True
 
         run.insist(fed)

@@ -99,7 +99,7 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     @property
-    def place(self) -> str:
+    def store_url(self) -> str:
         return str(self.directory / "store.db")
 
     def start(self) -> None:

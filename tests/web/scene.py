@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from headwater.adapt.slo import SLO
-from headwater.app import deployments, loading, observe, running
+from headwater.app import loading, observe, running
+from headwater.app.client import Client, PlanRequest
 from headwater.control.store import Store
-from headwater.plan import edit
-from headwater.plan.deployment import Deployment
+from headwater.plan.edit import Split
 from headwater.plan.model import DeploymentPlan
 
 ROOT = Path(__file__).parents[2]
@@ -38,8 +38,8 @@ def apply(place: str, directory: Path) -> int:
     flow = directory / "flow.py"
     flow.write_text(FLOW)
     loaded = loading.load_dataflow(str(flow)).dataflow
-    plan = running.plan(loaded, running.load_continuum(str(ROOT / "tests/unit/acme.yaml")))
-    return deployments.apply(plan, place)
+    client, continuum = Client(place), running.load_continuum(ROOT / "tests/unit/acme.yaml")
+    return client.apply(client.propose(PlanRequest(dataflow=loaded, continuum=continuum)))
 
 
 def until_runs(place: str, version: int, seconds: float = 90.0) -> None:
@@ -55,12 +55,10 @@ def until_runs(place: str, version: int, seconds: float = 90.0) -> None:
 
 def propose_fission(place: str) -> int:
     """Propose to cut the units at the edge behind the watermark, and give the decision's number."""
-
-    def split(plan: DeploymentPlan) -> Deployment:
-        unit = next(u for u in plan.units if u.zone == "E1")
-        return edit.split(plan, unit.id, "watermark")
-
-    return propose(place, deployments.edited(split, "machines", place))
+    client = Client(place)
+    unit = next(u for u in client.in_force("machines").units if u.zone == "E1")
+    request = PlanRequest(of="machines", edits=(Split(unit=unit.id, after="watermark"),))
+    return propose(place, client.propose(request).plan)
 
 
 def propose(place: str, plan: DeploymentPlan) -> int:

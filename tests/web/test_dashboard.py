@@ -133,7 +133,7 @@ def test_who_may_what(serve: Serve, browser: Open) -> None:
     expect(page.get_by_role("heading", name="Headwater")).to_be_visible()
     assert page.url.startswith(f"{server.url}/signin")
     sign_in(page, "nobodys")
-    expect(page.get_by_role("alert")).to_contain_text("nobody")
+    expect(page.get_by_role("alert")).to_contain_text("Unknown token")
     sign_in(page, viewer)
     expect(page.get_by_text("An operator can approve or reject it; you may look.")).to_be_visible()
     assert page.url == f"{server.url}/proposals/{number}"

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headwater.app import deployments, loading, running
+from headwater.app import deployments, loading
+from headwater.app.client import Client, PlanRequest
 from headwater.continuum.model import Continuum
 from tests.web import scene
 from tests.web.test_dashboard import expect, unit
@@ -77,12 +78,13 @@ def look(real: Server, browser: Open, shot: Callable[[Page, str], None]) -> None
     flow = real.directory / "flow.py"
     text = scene.FLOW.replace('"in/{location}"', f'"{real.directory}/in/{{location}}"')
     flow.write_text(text.replace('["L1", "L2", "L3", "L4", "L5"]', '["L1"]'))
-    version = deployments.apply(running.plan(loading.load_dataflow(str(flow)).dataflow, SMALL), real.place)
+    request = PlanRequest(dataflow=loading.load_dataflow(str(flow)).dataflow, continuum=SMALL)
+    version = (client := Client(real.store_url)).apply(client.propose(request))
 
     page = browser(real.url)
     expect(unit(page, "warm@E1")).to_have_attribute("aria-label", re.compile("running"), timeout=STARTS)
     expect(unit(page, "hottest@C1")).to_have_attribute("aria-label", re.compile("running"), timeout=STARTS)
-    scene.until_runs(real.place, version, 300)
+    scene.until_runs(real.store_url, version, 300)
 
     page.goto(f"{real.url}/letters?of=machines")
     row = page.get_by_role("row", name=re.compile("7,2026-01-01T08:00:00Z,hot"))
@@ -97,7 +99,7 @@ def look(real: Server, browser: Open, shot: Callable[[Page, str], None]) -> None
     page.get_by_role("button", name="Replay", exact=True).click()
     expect(page.get_by_text("replayed", exact=True)).to_be_visible()
 
-    number = scene.propose_fission(real.place)
+    number = scene.propose_fission(real.store_url)
     page.goto(f"{real.url}/proposals/{number}")
     page.get_by_role("button", name="Approve").click()
     page.goto(real.url)
