@@ -75,7 +75,9 @@ class Poller:
         self._errors: dict[tuple[str, str], str] = {}
         self._silent: dict[Key, str] = {}
         self.seconds = 0.0
-        """Seconds of a core that the last round used."""
+        """Seconds of a core that a round uses: the lower of the last two, because the first round after a change
+        also connects and loads."""
+        self._last = 0.0
 
     # ------------------------------------------------------------ poll
 
@@ -135,7 +137,8 @@ class Poller:
                 error = HeadwaterError("does not answer", where=node_name)
                 self._take(known, of_node.get((continuum, node_name), ()), (continuum, node_name), error)
         self._store_news(known)
-        self.seconds = time.thread_time() - worked + cost
+        used = time.thread_time() - worked + cost
+        self.seconds, self._last = min(used, self._last), used
 
     # ------------------------------------------------------------ reports
 
