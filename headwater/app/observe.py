@@ -11,7 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -56,25 +56,19 @@ RESTS = 4.0
 
 def look(store_url: str | None = None) -> View:
     """Read everything once; raise a HeadwaterError where there is no store, or it cannot be reached."""
-    where = resolved_url(store_url)
-    memory = _memory(where)
-    with closing(Snapshot.open(where)) as store, memory.alone:
+    with _reading(store_url) as (store, memory):
         return memory.look(store)
 
 
 def status(name: str | None = None, store_url: str | None = None) -> tuple[Status, ...]:
     """Return the status of one deployment, or of all; raise a HeadwaterError where it cannot be read."""
-    where = resolved_url(store_url)
-    memory = _memory(where)
-    with closing(Snapshot.open(where)) as store, memory.alone:
+    with _reading(store_url) as (store, memory):
         return memory.statuses(store, name)
 
 
 def counted(store_url: str | None = None) -> tuple[tuple[Status, Mapping[str, int]], ...]:
     """Return the status of all deployments, each with its number of decisions by state."""
-    where = resolved_url(store_url)
-    memory = _memory(where)
-    with closing(Snapshot.open(where)) as store, memory.alone:
+    with _reading(store_url) as (store, memory):
         decided = store.all_decided()
         return tuple((one, decided.get(one.name, {})) for one in memory.statuses(store))
 
@@ -306,13 +300,17 @@ _memories: OrderedDict[str, _Memory] = OrderedDict()
 _choosing = threading.Lock()
 
 
-def _memory(where: str) -> _Memory:
+@contextmanager
+def _reading(store_url: str | None) -> Iterator[tuple[Snapshot, _Memory]]:
+    """Open a store for one read, with the cached data of it."""
+    where = resolved_url(store_url)
     with _choosing:
-        found = _memories.setdefault(where, _Memory())
+        memory = _memories.setdefault(where, _Memory())
         _memories.move_to_end(where)
         if len(_memories) > STORES:
             _memories.popitem(last=False)
-        return found
+    with closing(Snapshot.open(where)) as store, memory.alone:
+        yield store, memory
 
 
 # ---------------------------------------------------------------- put together

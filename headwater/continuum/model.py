@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema
 
 from headwater.continuum.broker import Broker, ChannelKind
 from headwater.continuum.draft import ZoneDraft, closest, draft_of
 from headwater.continuum.yamltree import Problems, YamlNode, read_text, tree_of_data, tree_of_text
 from headwater.core.errors import ContinuumError
+from headwater.core.jsonform import custom_schema
 from headwater.core.quantity import format_bandwidth, format_duration
 from headwater.core.requirement import Capabilities, Requirement
 
@@ -194,10 +195,7 @@ class Continuum:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            lambda value: value if isinstance(value, cls) else cls.from_data(value),
-            serialization=core_schema.plain_serializer_function_ser_schema(cls.to_data),
-        )
+        return custom_schema(cls, cls.from_data, cls.to_data)
 
     def to_data(self) -> dict[str, object]:
         """Return the JSON form, structured as the YAML file."""

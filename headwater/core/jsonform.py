@@ -47,8 +47,8 @@ def custom_schema(of: type[T], read: Callable[[Any], T], write: Callable[[T], An
 
 
 def adapter(of: Any) -> TypeAdapter[Any]:
-    """Return the schema of a type."""
-    return _adapter(of)
+    """Return the schema of a type; it is built once."""
+    return _adapter(of)  # mypy does not take type[T] for the Hashable that cache wants
 
 
 @cache

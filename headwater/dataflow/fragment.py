@@ -11,7 +11,7 @@ from pydantic import GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema
 
 from headwater.core.errors import DataflowError
-from headwater.core.jsonform import custom_schema
+from headwater.core.jsonform import custom_schema, problem
 from headwater.dataflow.graph import Graph, key_over, operator_from_data, operator_to_data
 from headwater.dataflow.operators import Operator
 from headwater.dataflow.types import StreamType, stream_type
@@ -112,9 +112,7 @@ class Fragment:
             given = _TYPES.validate_python(entries.get("given"))
             leaving = TypeAdapter(tuple[str, ...]).validate_python(entries.get("leaving"))
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            raise DataflowError(f"not a fragment of a dataflow: {where}: {first['msg']}") from error
+            raise DataflowError(f"not a fragment of a dataflow: {problem(error)}") from error
         return cls(tuple(operator_from_data(o) for o in operators), given, leaving)
 
     @classmethod

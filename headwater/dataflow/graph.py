@@ -15,7 +15,7 @@ from pydantic import GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema
 
 from headwater.core.errors import DataflowError, ErrorList, HeadwaterError
-from headwater.core.jsonform import custom_schema
+from headwater.core.jsonform import custom_schema, problem
 from headwater.core.requirement import Requirement
 from headwater.dataflow import operators as ops
 from headwater.dataflow import sinks, sources, stateful
@@ -183,7 +183,7 @@ class Dataflow:
             entries = _ENTRIES.validate_python(data.get("operators"))
             name = _TITLE.validate_python(data.get("name"), strict=True)
         except ValidationError as error:
-            raise DataflowError(_first(error), hint="write it with Dataflow.to_json()") from error
+            raise DataflowError(problem(error), hint="write it with Dataflow.to_json()") from error
         return cls(name, tuple(operator_from_data(e) for e in entries), locations)
 
     @classmethod
@@ -251,7 +251,7 @@ def operator_from_data(entry: Mapping[str, Any]) -> ops.Operator:
         # Strict as JSON: "5" and true are not numbers; an array is a tuple.
         operator: ops.Operator = _reader(cls.kind).validate_json(json.dumps(settings), strict=True)
     except ValidationError as error:
-        raise DataflowError(_first(error), where=where, hint="correct this setting") from error
+        raise DataflowError(problem(error), where=where, hint="correct this setting") from error
     except (TypeError, ValueError, RecursionError) as error:
         raise DataflowError(f"not JSON: {error}", where=where, hint="use JSON values only") from error
     return replace(operator, requires=Requirement.parse(requires, where=where))
@@ -260,11 +260,6 @@ def operator_from_data(entry: Mapping[str, Any]) -> ops.Operator:
 @cache
 def _reader(kind: str) -> TypeAdapter[Any]:
     return TypeAdapter(KINDS[kind])
-
-
-def _first(error: ValidationError) -> str:
-    detail = error.errors(include_url=False)[0]
-    return f"{'.'.join(map(str, detail['loc'])) or 'value'}: {detail['msg']}"
 
 
 def _graph(operators: tuple[ops.Operator, ...]) -> nx.DiGraph[str]:

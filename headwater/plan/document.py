@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from headwater.continuum.model import Continuum
 from headwater.core.errors import ContinuumError, DeploymentError
+from headwater.core.jsonform import problem
 from headwater.plan.model import DeploymentPlan
 
 FORMAT = 2
@@ -53,8 +54,7 @@ def from_document(data: object) -> DeploymentPlan:
     try:
         plan = _PLAN.validate_python({k: v for k, v in data.items() if k not in ("plan", "planner")})
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise _wrong(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise _wrong(problem(error)) from error
     _check(plan)
     return plan
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from headwater.continuum.model import Continuum, Host, strongest
 from headwater.core.errors import DeploymentError, HeadwaterError
+from headwater.core.jsonform import problem
 from headwater.core.requirement import Capabilities
 from headwater.dataflow.graph import Dataflow
 from headwater.plan.build import build, in_layers
@@ -59,10 +60,7 @@ def _from_1(document: Document) -> Document:
     try:
         old = _Format1.model_validate(document)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise DeploymentError(
-            f"not a plan: {'.'.join(map(str, first['loc']))}: {first['msg']}", hint="it is damaged"
-        ) from error
+        raise DeploymentError(f"not a plan: {problem(error)}", hint="it is damaged") from error
     flow, continuum = Dataflow.from_data(old.dataflow), Continuum.from_data(old.continuum)
     try:
         cuts = frozenset((edge[0], edge[1]) for edge in old.cuts)

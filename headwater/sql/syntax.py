@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from headwater.core.errors import DataflowError
@@ -25,8 +26,16 @@ class SyntaxNode:
 
     @property
     def children(self) -> tuple[SyntaxNode, ...]:
-        """Return the child nodes, in the order of the text."""
-        return ()
+        """Return the child nodes, in the order of the fields."""
+        return tuple(_nodes_in(tuple(vars(self).values())))
+
+
+def _nodes_in(value: object) -> Iterator[SyntaxNode]:
+    if isinstance(value, SyntaxNode):
+        yield value
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from _nodes_in(one)
 
 
 def too_deep() -> DataflowError:
@@ -67,10 +76,6 @@ class Unary(SyntaxNode):
     operator: str
     operand: SyntaxNode
 
-    @property
-    def children(self) -> tuple[SyntaxNode, ...]:
-        return (self.operand,)
-
 
 @dataclass(frozen=True)
 class Binary(SyntaxNode):
@@ -79,10 +84,6 @@ class Binary(SyntaxNode):
     operator: str
     left: SyntaxNode
     right: SyntaxNode
-
-    @property
-    def children(self) -> tuple[SyntaxNode, ...]:
-        return (self.left, self.right)
 
 
 @dataclass(frozen=True)
@@ -99,10 +100,6 @@ class PredicateCall(SyntaxNode):
     others: tuple[SyntaxNode, ...] = ()
     escape: str | None = None
 
-    @property
-    def children(self) -> tuple[SyntaxNode, ...]:
-        return (self.subject, *self.others)
-
 
 @dataclass(frozen=True)
 class CaseWhen(SyntaxNode):
@@ -111,11 +108,6 @@ class CaseWhen(SyntaxNode):
     operand: SyntaxNode | None
     branches: tuple[tuple[SyntaxNode, SyntaxNode], ...]
     otherwise: SyntaxNode | None
-
-    @property
-    def children(self) -> tuple[SyntaxNode, ...]:
-        pairs = [node for branch in self.branches for node in branch]
-        return tuple(n for n in (self.operand, *pairs, self.otherwise) if n is not None)
 
 
 @dataclass(frozen=True)
@@ -126,10 +118,6 @@ class Cast(SyntaxNode):
     type: DataType
     safe: bool
 
-    @property
-    def children(self) -> tuple[SyntaxNode, ...]:
-        return (self.value,)
-
 
 @dataclass(frozen=True)
 class Field(SyntaxNode):
@@ -137,10 +125,6 @@ class Field(SyntaxNode):
 
     value: SyntaxNode
     name: str
-
-    @property
-    def children(self) -> tuple[SyntaxNode, ...]:
-        return (self.value,)
 
 
 @dataclass(frozen=True)
@@ -150,10 +134,6 @@ class Subscript(SyntaxNode):
     value: SyntaxNode
     index: SyntaxNode
 
-    @property
-    def children(self) -> tuple[SyntaxNode, ...]:
-        return (self.value, self.index)
-
 
 @dataclass(frozen=True)
 class Lambda(SyntaxNode):
@@ -162,10 +142,6 @@ class Lambda(SyntaxNode):
     parameters: tuple[str, ...]
     body: SyntaxNode
 
-    @property
-    def children(self) -> tuple[SyntaxNode, ...]:
-        return (self.body,)
-
 
 @dataclass(frozen=True)
 class Alias(SyntaxNode):
@@ -173,10 +149,6 @@ class Alias(SyntaxNode):
 
     value: SyntaxNode
     name: str
-
-    @property
-    def children(self) -> tuple[SyntaxNode, ...]:
-        return (self.value,)
 
 
 @dataclass(frozen=True)
@@ -188,7 +160,3 @@ class Call(SyntaxNode):
     distinct: bool = False
     filter: SyntaxNode | None = None
     ignore_nulls: bool = False
-
-    @property
-    def children(self) -> tuple[SyntaxNode, ...]:
-        return self.arguments if self.filter is None else (*self.arguments, self.filter)
