@@ -44,6 +44,7 @@ check-lint:
 
 check-types:
 	$(BIN)/mypy --strict headwater
+	$(BIN)/mypy --explicit-package-bases tests benchmarks scripts
 
 check-imports:
 	$(BIN)/lint-imports --no-logo

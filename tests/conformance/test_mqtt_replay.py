@@ -10,8 +10,9 @@ import pytest
 from headwater.connectors.deadletters import dead_letters_of, read_dead_letters
 from headwater.connectors.offermqtt import MqttOffer
 from headwater.connectors.reasons import NOT_UTF8
-from headwater.connectors.replaying import Replayed, ReplayRequest, replay
+from headwater.connectors.replaying import ReplayRequest, replay
 from headwater.dataflow.sources import Source
+from headwater.plan.port import Replayed
 from tests.conformance.test_mqtt import (
     Bridges,
     Broker,

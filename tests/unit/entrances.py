@@ -460,7 +460,7 @@ class Dashboard:
     def approve(self, number: int, name: str, store: Path) -> Outcome:
         shown: list[Any] = []
         page = self._page(number, store, shown.append)
-        with mock.patch.object(proposals.ui, "notify"):
+        with mock.patch("nicegui.ui.notify"):
             asyncio.run(page._read())
             steps = [text for body in shown for text in _steps(body)]
             asyncio.run(page._approve())

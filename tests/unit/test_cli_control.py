@@ -19,6 +19,7 @@ from headwater.app.client import Client, PlanRequest
 from headwater.cli import control
 from headwater.continuum.model import Node
 from headwater.control import tables
+from headwater.control.store import Store
 from headwater.core.errors import DeploymentError, Unavailable
 from headwater.testing.nodes import SimulatedNodes
 
@@ -80,7 +81,7 @@ def test_apply_shows_stores_and_waits() -> None:
         assert [u["action"] for u in data["units"]] == ["replace", "replace"]
         code, out, _ = invoke("apply", *tiny(above=2))
         assert code == 0 and "nothing to do" in out  # and nobody is asked
-        store = deployments.Store(stores.resolved_url(None))
+        store = Store(stores.resolved_url(None))
         assert zones.differences(store.active_plan("tiny"), "tiny") == [] and store.deployment("tiny").version == 2
         store.close()
 
@@ -159,7 +160,7 @@ def test_a_unit_is_spread_over_hosts_with_agents_of_their_own() -> None:
         now = zones.kept("tiny")
         assert {now[id_]["high"] for id_ in ("high.1of2@s1a", "high.2of2@s1b")} == {joined}
         assert now["high@S2"]["high"] == begun["high@S2"]
-        store = deployments.Store(stores.resolved_url(None))
+        store = Store(stores.resolved_url(None))
         assert zones.differences(store.active_plan("tiny"), "tiny") == []
         store.close()
         code, _, err = invoke("spread", "high@S2", "--over", "s1a", "--yes")
@@ -180,7 +181,7 @@ def test_a_terminal_is_asked(answer: str, stored: bool, monkeypatch: pytest.Monk
         asked.append(what)
         return answer == "y\n"
 
-    monkeypatch.setattr(control.typer, "confirm", confirm)
+    monkeypatch.setattr("typer.confirm", confirm)
     monkeypatch.setattr(control, "_is_terminal", lambda: True)
     code, _, err = invoke("apply", *tiny())
     assert asked == ["apply this?"] and Client().holds("tiny") is stored

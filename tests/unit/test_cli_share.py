@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from headwater.app import deployments, stores
+from headwater.app import stores
 from headwater.app.pools import TOKEN
 from headwater.control import tables
+from headwater.control.store import Store
 from tests.unit.test_cli_control import CONTINUUM, controller, invoke
 
 FLOW = """
@@ -62,7 +63,7 @@ def test_dataflows_come_are_seen_and_go() -> None:
 
 
 def test_owners_are_set_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    deployments.Store(stores.resolved_url(None)).close()
+    Store(stores.resolved_url(None)).close()
     code, token, err = invoke("owner", "team-a", "--max-dataflows", "0", "--token")
     assert code == 0 and "shown this once" in err
     code, _, err = submit("one", "team-a")

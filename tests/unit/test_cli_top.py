@@ -125,7 +125,7 @@ def uneven(zone: ZoneSeen) -> ZoneSeen:
 
 
 def names(view: View) -> set[str]:
-    return {x.name for x in (*view.deployments, *view.zones)} | {x.link for x in view.links}
+    return {d.name for d in view.deployments} | {z.name for z in view.zones} | {x.link for x in view.links}
 
 
 def test_rows_are_limited(store: Store) -> None:

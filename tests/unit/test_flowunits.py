@@ -134,12 +134,12 @@ def test_event_servers_give_what_has_happened() -> None:
     log, client = events.Log(), events.Client()
     server = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=lambda: _quietly(log, server), daemon=True).start()
-    at = server.getsockname()[:2]
-    assert client.newest(*at) == 0
+    host, port = server.getsockname()[:2]
+    assert client.newest(host, port) == 0
     log.add(100, 5)
     log.add(300, 5)
-    assert client.newest(*at) == 10
-    assert client.get(*at, 3, 7).tolist() == [103, 104, 300, 301]
+    assert client.newest(host, port) == 10
+    assert client.get(host, port, 3, 7).tolist() == [103, 104, 300, 301]
     for connection in client._open.values():
         connection.close()
     server.close()

@@ -20,7 +20,8 @@ from headwater.control.notify import ChangeNotifier
 from headwater.control.store import NoStore, Store
 from headwater.core.jsonform import dump
 from tests import crowd
-from tests.unit.test_sharing import TWO, end, flow
+from tests.unit.test_reuse import TWO
+from tests.unit.test_sharing import end, flow
 
 HOLDER = "test:1"
 

@@ -121,14 +121,14 @@ def test_only_labs_without_a_process_are_cleaned(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_missing_tool_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namespaces.shutil, "which", lambda tool: None)
+    monkeypatch.setattr("shutil.which", lambda tool: None)
     with pytest.raises(Unavailable, match="apt-get install iproute2"):
         namespaces.require()
 
 
 def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namespaces.shutil, "which", lambda tool: "/sbin/ip")
-    monkeypatch.setattr(namespaces.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr("shutil.which", lambda tool: "/sbin/ip")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(Unavailable, match="needs root"):
         namespaces.require()
 
@@ -138,7 +138,7 @@ def test_the_forwarder_keeps_order_when_the_delay_shrinks(monkeypatch: pytest.Mo
     import socket
 
     clock = [100.0]
-    monkeypatch.setattr(forwarder.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
     # Like TUN devices, datagram sockets keep packets apart.
     (inside, source), (target, outside) = (socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2))
     for end in (source, outside):

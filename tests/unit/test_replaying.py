@@ -18,9 +18,10 @@ from headwater.connectors import replaying
 from headwater.connectors.deadletters import DeadLetter, dead_letters_of, read_dead_letters
 from headwater.connectors.offerfile import FileOffer
 from headwater.connectors.offermqtt import mqtt_offer
-from headwater.connectors.replaying import Replayed, ReplayRequest, read_wanted, replay
+from headwater.connectors.replaying import ReplayRequest, read_wanted, replay
 from headwater.core.errors import DeploymentError
 from headwater.dataflow.sources import FileSource, MqttSource, Source
+from headwater.plan.port import Replayed
 from tests.unit.test_deadletters import put, rows
 
 SCHEMA = "id bigint, temperature double, ts timestamp"
