@@ -4,10 +4,11 @@ Store, planner and controller are the real ones; a node is an object in memory t
 told. For each number of zones, in a process of its own:
 
 - ``plan_s``: to plan a dataflow whose locations are those of all zones;
-- ``poll_round_s``: from the first to the last answer of a round in which every node that answers is asked;
+- ``poll_round_s``: a round of polls of all nodes, from its begin until all reports are stored;
 - ``change_begins_s``: from storing a desired state to the first order to a node, for deployments without a
   node that hangs, while the others are polled;
-- ``idle_cores``: processor time over time while nothing changes, simulated nodes included;
+- ``idle_cores``: processor time over time while nothing changes, simulated nodes included: of one round of polls and
+  the pause after it; of a long pause, a part is measured;
 - ``rss_mb``: resident memory.
 
 ``python -m benchmarks.control --json FILE``
@@ -24,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -41,7 +43,7 @@ from headwater.control.store import Store
 from headwater.core.metrics import Progress, UnitProgress
 from headwater.dataflow.graph import Dataflow
 from headwater.plan.build import annotated, build
-from headwater.plan.port import NodeReport, TakeStamp
+from headwater.plan.port import NodeReport, OpenNode, TakeStamp
 from headwater.plan.spec import UnitSpec
 from headwater.plan.steps import Incarnation, incarnation
 
@@ -51,6 +53,10 @@ HANGS = 100
 """One node in so many hangs."""
 LONGEST = 900.0
 """Seconds that any wait may last."""
+HURRIED = 0.1
+"""Seconds between two rounds of polls, except where the idle controller is measured."""
+PAUSE, PAUSE_QUICK = 30.0, 5.0
+"""Seconds of a pause between two rounds that are measured at most."""
 
 
 def continuum(zones: int) -> Continuum:
@@ -214,19 +220,19 @@ def _live(many: Continuum, count: int, scratch: Path, *, repeats: int, quick: bo
     places = {f"d{n}": many.locations[n * PER_SITE : (n + 1) * PER_SITE] for n in range(count)}
     for name, at in places.items():
         store.want(name, "run", _plan(many, name, at))
-    controller = Controller(store, world.open)
+    controller = TimedController(store, world.open)
     thread = threading.Thread(target=controller.run, args=(stop,), name="controller")
     thread.start()
     try:
-        _until(lambda: all(r.observed_version == r.version for r in store.deployments()))
+        _until_settled(store)
         names = [node for node in world.nodes if node != "C1"]
         world.hung = frozenset(names[HANGS // 2 :: HANGS])
         answering = [node for name, node in world.nodes.items() if name not in world.hung]
-        _until_asked(answering, 2)  # the first round finds the nodes that hang
+        _rounds(controller, answering, 1)  # the first rounds find the nodes that hang
         begins = _changes(store, world, many, places, 2 if quick else 5 * repeats)
-        _until(lambda: all(r.observed_version == r.version for r in store.deployments()))
-        took = _rounds(answering, 1 if quick else 3)
-        idle = _idle(5.0 if quick else 20.0)
+        _until_settled(store)
+        took = _rounds(controller, answering, repeats)
+        idle = _idle(controller, PAUSE_QUICK if quick else PAUSE)
         return {
             "poll_round_s": round(median(took), 3),
             "change_begins_s": round(median(begins), 3),
@@ -265,36 +271,71 @@ def _changes(
     return found
 
 
-def _rounds(answering: Sequence[SimulatedZone], times: int) -> list[float]:
-    """Give for some rounds the seconds from the first node that is asked to the last one."""
-    found = []
-    for _ in range(times):
-        before = [len(node.asked) for node in answering]
-        _until_asked(answering, 1)
-        of_round = [node.asked[n] for node, n in zip(answering, before, strict=True)]
-        found.append(max(of_round) - min(of_round))
-        _until_asked(answering, 1)  # a round may have been under way: the next one counts from its beginning
-    return found
+@dataclass(frozen=True)
+class PollRound:
+    """A round of polls: its begin and end, the processor time at both, and the seconds until the next one."""
+
+    begun: float
+    ended: float
+    cpu_begun: float
+    cpu_ended: float
+    wait: float
 
 
-def _until_asked(nodes: Sequence[SimulatedZone], times: int) -> None:
-    before = [len(node.asked) for node in nodes]
-    _until(lambda: all(len(node.asked) >= n + times for node, n in zip(nodes, before, strict=True)))
+class TimedController(Controller):
+    """A controller that records its rounds of polls; while ``hurried`` it polls without a pause."""
+
+    hurried = True
+
+    def __init__(self, store: Store, open_node: OpenNode) -> None:
+        super().__init__(store, open_node)
+        self.rounds: list[PollRound] = []
+
+    def poll(self) -> float:
+        """Poll once."""
+        begun, cpu = time.monotonic(), time.process_time()
+        wait = super().poll()
+        self.rounds.append(PollRound(begun, time.monotonic(), cpu, time.process_time(), wait))
+        return min(wait, HURRIED) if self.hurried else wait
 
 
-def _idle(seconds: float) -> float:
-    """Give the cores that this process takes while nothing is asked of it."""
+def _rounds(controller: TimedController, answering: Sequence[SimulatedZone], times: int) -> list[float]:
+    """Return the seconds of some rounds; check that each asks every node that answers."""
+    # The round under way began before the last change ended, and the next one polls its nodes alone.
+    first = len(controller.rounds) + 2
+    _until(lambda: len(controller.rounds) >= first + times)
+    found = controller.rounds[first : first + times]
+    for one in found:
+        if not all(any(one.begun <= at <= one.ended for at in node.asked) for node in answering):
+            raise SystemExit("a round did not ask every node")
+    return [one.ended - one.begun for one in found]
+
+
+def _idle(controller: TimedController, seconds: float) -> float:
+    """Return the cores that this process takes while nothing is asked of it."""
+    controller.hurried = False
+    before = len(controller.rounds)
+    _until(lambda: len(controller.rounds) > before, every=0.5)  # this one's pause is not shortened
+    one = controller.rounds[-1]
+    pause = min(seconds, 0.9 * (one.ended + one.wait - time.monotonic()))
     worked, begun = time.process_time(), time.monotonic()
-    time.sleep(seconds)
-    return (time.process_time() - worked) / (time.monotonic() - begun)
+    time.sleep(pause)
+    between = (time.process_time() - worked) / (time.monotonic() - begun)
+    round_ = one.cpu_ended - one.cpu_begun
+    return (round_ + between * one.wait) / (one.ended - one.begun + one.wait)
 
 
-def _until(true: Any) -> None:
+def _until_settled(store: Store) -> None:
+    # Rarely, because reading all deployments takes time from the controller.
+    _until(lambda: all(r.observed_version == r.version for r in store.deployments()), every=1.0)
+
+
+def _until(true: Any, every: float = 0.02) -> None:
     deadline = time.monotonic() + LONGEST
     while not true():
         if time.monotonic() > deadline:
             raise SystemExit(f"not so within {LONGEST:.0f} s")
-        time.sleep(0.02)
+        time.sleep(every)
 
 
 # ---------------------------------------------------------------- all sizes

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from headwater.continuum.model import Node
-from headwater.control.calls import Calls
+from headwater.control.calls import SLOW, Calls
 from headwater.control.executor import Attempt, Executor
 from headwater.control.lifecycle import Phase
 from headwater.control.policy import Policy
@@ -54,6 +54,7 @@ TRY_SECONDS = 120.0
 """Seconds after which a warm-up ahead of a decision is abandoned."""
 IDLE = 1.0  # seconds between two reads of a store without work
 WATCHED = 1.0  # seconds between two polls of deployments that have an SLO or an open decision
+WIDTH = 32  # deployments that are advanced at once, besides those whose step has lasted longer than SLOW
 _BRIEF = 0.2  # seconds: a shorter wait does not hand the deployment's thread back
 POLLING = 0.02
 """Share of a core that polling may use."""
@@ -68,7 +69,8 @@ def holder_label() -> str:
 class _Acting:
     """Deployments that a thread works on now, and when the others are due."""
 
-    names: set[str] = field(default_factory=set)
+    names: dict[str, float] = field(default_factory=dict)
+    """When the step under way of each deployment that a thread works on began, in monotonic seconds."""
     due: dict[str, float] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
     """The newest version that was read, by deployment."""
@@ -260,7 +262,8 @@ class Controller:
         """Hand every due deployment to a thread; return the seconds until the next one is due."""
         acting, now = self._acting, time.monotonic()
         pending, waits = self._store.pending(), [IDLE]
-        for name, version in pending.items():
+        # Those not handed out yet come first: a new change does not wait for the steps of others.
+        for name, version in sorted(pending.items(), key=lambda item: acting.due.get(item[0], 0.0)):
             with acting.woken:
                 if acting.versions.get(name) != version:
                     acting.due.pop(name, None)
@@ -270,7 +273,9 @@ class Controller:
                 if due > now:
                     waits.append(due - now)
                     continue
-                acting.names.add(name)
+                if sum(now - since < SLOW for since in acting.names.values()) >= WIDTH:
+                    return _BRIEF
+                acting.names[name] = now
                 acting.versions[name] = version
             self._calls.begin(partial(self._act, name))
         return min(waits)
@@ -280,13 +285,14 @@ class Controller:
         wait = 0.0
         try:
             while not wait and not self._lost.is_set():
+                self._acting.names[name] = time.monotonic()
                 wait = self._guarded(lambda: self.advance(name), lambda text: None)
                 if wait < _BRIEF and wait > 0:
                     self._lost.wait(wait)
                     wait = 0.0
         finally:
             with self._acting.woken:
-                self._acting.names.discard(name)
+                self._acting.names.pop(name, None)
                 self._acting.due[name] = time.monotonic() + wait
                 self._acting.woken.notify_all()
 
@@ -555,7 +561,7 @@ class Controller:
         with self._acting.woken:
             if name in self._acting.names:
                 return
-            self._acting.names.add(name)
+            self._acting.names[name] = time.monotonic()
 
         def act() -> None:
             try:
@@ -563,7 +569,7 @@ class Controller:
                     self._guarded(lambda: self.reconcile(drift), lambda text: None)
             finally:
                 with self._acting.woken:
-                    self._acting.names.discard(name)
+                    self._acting.names.pop(name, None)
 
         self._calls.begin(act)
 

@@ -33,6 +33,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DatabaseError, InternalError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.schema import CreateColumn
 
 from headwater.core.errors import DeploymentError, Missing, Unavailable
@@ -263,7 +264,7 @@ def shown(url: URL) -> str:
 def open_engine(url: URL) -> Engine:
     """Create the engine; nothing is connected yet."""
     try:
-        engine = create_engine(url, pool_pre_ping=True, hide_parameters=True)
+        engine = create_engine(url, pool_pre_ping=True, hide_parameters=True, max_overflow=45)
     except (ImportError, NoSuchModuleError) as error:
         raise DeploymentError(
             "this needs psycopg, which is not installed",
@@ -375,6 +376,8 @@ def reachable(where: str) -> Iterator[None]:
     """Turn database errors into HeadwaterErrors, without the details of the connection."""
     try:
         yield
+    except PoolTimeout:
+        raise Unavailable("the store is busy", where=where, hint="try again") from None
     except (OperationalError, InternalError) as error:  # PostgreSQL ends idle transactions
         raise Unavailable(
             f"the store cannot be used: {_short(error)}",

@@ -10,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from headwater.control import executor, poller, tables
+from headwater.control import controller, executor, poller, tables
 from headwater.control.controller import Controller
 from headwater.control.store import Store
+from headwater.core.errors import Unavailable
 from headwater.plan.build import build
 from headwater.plan.model import DeploymentPlan
 from headwater.testing.nodes import NodeCall, SimulatedNodes
@@ -43,8 +45,8 @@ class World:
         self._free = threading.Event()
         self._free.set()
         self.stop = threading.Event()
-        controller = Controller(self.store, self.zones.open, lease=60, poll=0.05)
-        self.thread = threading.Thread(target=controller.run, args=(self.stop,))
+        acting = Controller(self.store, self.zones.open, lease=60, poll=0.05)
+        self.thread = threading.Thread(target=acting.run, args=(self.stop,))
 
     def _before(self, call: NodeCall) -> None:
         if call.name == "report":
@@ -176,3 +178,30 @@ def test_polls_of_others_go_on_and_it_is_told_as_silent(world: World) -> None:
 
 def errors(world: World, name: str) -> dict[str, str]:
     return {r.node: r.error for r in world.store.reports(name) if r.error is not None}
+
+
+def test_many_changes_at_once_are_begun_a_few_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "WIDTH", 3)
+    monkeypatch.setattr(controller, "SLOW", 60.0)  # no step counts as slow
+    lock, now, found = threading.Lock(), set[str](), set[int]()
+    advance = Controller.advance
+
+    def counted(self: Controller, name: str) -> float:
+        with lock:
+            now.add(name)
+            found.add(len(now))
+        try:
+            return advance(self, name)
+        finally:
+            with lock:
+                now.discard(name)
+
+    monkeypatch.setattr(Controller, "advance", counted)
+    versions = {f"f{n}": world.want(f"f{n}", THROUGH_S2) for n in range(12)}
+    until(lambda: all(world.ended(name, version) for name, version in versions.items()))
+    assert 1 < max(found) <= 3
+
+
+def test_a_busy_store_is_unavailable_for_now() -> None:
+    with pytest.raises(Unavailable, match="busy"), tables.reachable("store"):
+        raise PoolTimeout("QueuePool limit reached")
