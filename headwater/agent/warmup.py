@@ -118,7 +118,7 @@ def _staged(spec: UnitSpec, place: Path) -> UnitSpec:
 
     return replace(
         spec,
-        deployment=f"rehearsal.{spec.deployment}"[:100],
+        deployment=f"warmup.{spec.deployment}"[:100],
         flow=replace(spec.flow, operators=tuple(map(stand_in, spec.flow.operators))),
         inputs=tuple(replace(c, broker=None) for c in spec.inputs),
         outputs=tuple(replace(c, broker=None) for c in spec.outputs),

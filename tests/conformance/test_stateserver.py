@@ -21,7 +21,7 @@ from headwater.plan.build import build
 from headwater.plan.spec import spec_of
 from headwater.query.query import Running
 from headwater.spark.endpoint import LocalEndpoint
-from tests.conformance.test_rehearsal import CONTINUUM
+from tests.conformance.test_warmup import CONTINUUM
 
 PATIENCE = 180.0
 
