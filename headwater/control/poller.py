@@ -113,15 +113,14 @@ class Poller:
             key: node for name, one in known.items() if only is None or name in only for key, node in one.nodes.items()
         }
         names = {f"{continuum}/{node}": (continuum, node) for continuum, node in wanted}
-        cost = 0.0
+        costs: list[float] = []
 
         def ask(key: Key, node: Node) -> NodeReport:
-            nonlocal cost
             begun = time.thread_time()
             try:
                 return self._ports.to(key[0], node).report()
             finally:
-                cost += time.thread_time() - begun
+                costs.append(time.thread_time() - begun)
 
         of_node: dict[Key, list[str]] = {}
         for name, one in known.items():
@@ -137,7 +136,7 @@ class Poller:
                 error = HeadwaterError("does not answer", where=node_name)
                 self._take(known, of_node.get((continuum, node_name), ()), (continuum, node_name), error)
         self._store_news(known)
-        used = time.thread_time() - worked + cost
+        used = time.thread_time() - worked + sum(costs)
         self.seconds, self._last = min(used, self._last), used
 
     # ------------------------------------------------------------ reports
