@@ -18,8 +18,8 @@ from fastapi import APIRouter, Depends, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import headwater
-from headwater.app.stores import HOME
 from headwater.continuum.model import Zone
+from headwater.control.tables import HOME
 from headwater.core.errors import DeploymentError
 from headwater.web import problems
 from headwater.web.access import LOOPBACK, Access

@@ -18,9 +18,8 @@ from headwater.core.jsonform import dump_json, load_json
 from headwater.core.metrics import Progress, UnitProgress
 from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
-from headwater.plan.order import steps_of
 from headwater.plan.steps import CanarySettings, unit_statuses_of
-from tests.unit.changes import FIRST
+from tests.unit.changes import FIRST, steps_of
 
 
 @pytest.fixture
