@@ -220,19 +220,6 @@ class Schema:
         return cls(columns, internal=internal)
 
     @classmethod
-    def from_data(cls, data: Any, *, internal: bool = False) -> Schema:
-        """Read the data of :meth:`to_data`."""
-        if not isinstance(data, list) or not all(isinstance(d, dict) and d.keys() >= {"name", "type"} for d in data):
-            raise DataflowError(
-                "a schema must be a list of {name, type}", hint='write [{"name": "id", "type": "bigint"}]'
-            )
-        return cls(tuple(Column(str(d["name"]), DataType.parse(str(d["type"]))) for d in data), internal=internal)
-
-    def to_data(self) -> list[dict[str, str]]:
-        """Return the schema as plain JSON values."""
-        return [{"name": c.name, "type": c.type.text} for c in self.columns]
-
-    @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return custom_schema(cls, lambda text: cls.parse(str(text)), lambda schema: schema.text)
 

@@ -29,10 +29,9 @@ from headwater.core.metrics import (
 )
 from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
-from headwater.plan.order import steps_of
 from headwater.plan.profile import OperatorProfile, Profile
 from headwater.plan.steps import WarmUp, unit_statuses_of
-from tests.unit.changes import FIRST
+from tests.unit.changes import FIRST, steps_of
 from tests.unit.test_store import store
 
 __all__ = ["store"]  # a fixture

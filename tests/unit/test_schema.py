@@ -68,7 +68,6 @@ def test_schema_keeps_order_and_finds_without_case() -> None:
     assert schema.text == "Id bigint, `odd name` array<double>, w struct<start:timestamp,end:timestamp>"
     assert "ID" in schema and "x" not in schema and len(schema) == 3
     assert Schema.parse(schema.text) == schema
-    assert Schema.from_data(schema.to_data()) == schema
     assert pickle.loads(pickle.dumps(schema)) == schema
 
 
@@ -95,13 +94,6 @@ def test_bad_schemas_are_refused(text: str, what: str) -> None:
 
 def test_headwaters_own_columns_are_allowed_inside() -> None:
     assert Schema.parse("__batch bigint", internal=True).names == ("__batch",)
-    assert Schema.from_data([{"name": "__b", "type": "int"}], internal=True).names == ("__b",)
-
-
-@pytest.mark.parametrize("data", [{}, "a int", [1], [{"name": "a"}], None])
-def test_from_data_refuses_other_shapes(data: object) -> None:
-    with pytest.raises(DataflowError):
-        Schema.from_data(data)
 
 
 def test_keywords_are_quoted_in_ddl() -> None:
@@ -161,7 +153,6 @@ def test_every_type_is_read_back(found: DataType) -> None:
 def test_every_schema_is_read_back(columns: list[Column]) -> None:
     schema = Schema(tuple(columns))
     assert Schema.parse(schema.text) == schema
-    assert Schema.from_data(schema.to_data()) == schema
 
 
 @given(types, types)
