@@ -11,8 +11,8 @@ from headwater.app.stores import existing
 from headwater.continuum.model import Continuum
 from headwater.control.lifecycle import BUSY
 from headwater.control.records import DesiredState, whole
-from headwater.control.store import NoStore, Store, StoreReader
-from headwater.control.tables import resolved_url
+from headwater.control.store import Store, StoreReader
+from headwater.control.tables import NoStore, resolved_url
 from headwater.core.errors import DeploymentError, HeadwaterError, Missing, PlacementError
 from headwater.core.metrics import Observe
 from headwater.dataflow.graph import Dataflow

@@ -24,8 +24,8 @@ from headwater.app.stores import existing
 from headwater.continuum.model import Continuum
 from headwater.control.lifecycle import BUSY
 from headwater.control.sharing import Owner, OwnerLimits, Right, Role
-from headwater.control.store import NoStore, Store, StoreReader
-from headwater.control.tables import resolved_url
+from headwater.control.store import Store, StoreReader
+from headwater.control.tables import NoStore, resolved_url
 from headwater.core.errors import Busy, Denied, DeploymentError, Missing
 from headwater.dataflow.graph import Dataflow
 from headwater.plan.model import DeploymentPlan

@@ -20,7 +20,6 @@ from sqlalchemy.dialects import postgresql, sqlite
 from headwater.continuum.model import Continuum
 from headwater.control import rows
 from headwater.control import tables as t
-from headwater.control.database import LeaseLost
 from headwater.control.lifecycle import Goal, Phase
 from headwater.control.memory import Memory, MemoryReader, drop_memory, keep_samples, sample_text
 from headwater.control.records import (
@@ -47,10 +46,8 @@ from headwater.plan.steps import (
     unit_statuses_of,
 )
 
-NoStore = t.NoStore
 PLANS = 5000
 """Number of plans in the cache."""
-__all__ = ["LeaseLost", "NoStore", "Store", "StoreReader"]
 
 
 class StoreReader(MemoryReader, SharingReader):

@@ -21,8 +21,7 @@ import headwater
 from headwater.app import stores
 from headwater.cli.app import app
 from headwater.control import tables
-from headwater.control.store import NoStore
-from headwater.control.tables import STORE
+from headwater.control.tables import STORE, NoStore
 from headwater.testing.nodes import SimulatedNodes
 from tests.unit.test_cli_control import controller, tiny
 

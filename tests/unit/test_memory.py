@@ -14,9 +14,10 @@ from sqlalchemy import func, select
 from headwater.adapt.calibrate import Learned
 from headwater.adapt.slo import SLO
 from headwater.control import tables as t
+from headwater.control.database import LeaseLost
 from headwater.control.memory import APART, DECISIONS, DENSE, LASTING
 from headwater.control.sharing import OwnerLimits
-from headwater.control.store import LeaseLost, Store, StoreReader
+from headwater.control.store import Store, StoreReader
 from headwater.core.errors import DeploymentError, Unavailable
 from headwater.core.jsonform import dump_json
 from headwater.core.metrics import (

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from headwater.control import database
+from headwater.control.database import LeaseLost
 from headwater.control.lifecycle import BUSY, WAYS, move
 from headwater.control.records import Lease, ReportRecord
-from headwater.control.store import LeaseLost, Store, StoreReader
+from headwater.control.store import Store, StoreReader
 from headwater.control.tables import shown, url_of
 from headwater.core.errors import DeploymentError, Unavailable
 from headwater.core.jsonform import dump_json, load_json
