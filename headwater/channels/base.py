@@ -13,10 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
-
-if TYPE_CHECKING:
-    pass
+from typing import Literal, TypeAlias
 
 END = 253_370_764_800_000_000
 """Frontier of a stream that has ended: 9999-01-01T00:00:00Z in microseconds."""

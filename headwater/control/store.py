@@ -48,6 +48,8 @@ from headwater.plan.steps import (
 
 PLANS = 5000
 """Number of plans in the cache."""
+_STEPS = 16
+"""Number of steps read at once."""
 
 
 class StoreReader(MemoryReader, SharingReader):
@@ -153,10 +155,10 @@ class StoreReader(MemoryReader, SharingReader):
         found = self._all(select(t.journal).where(t.journal.c.change == change).order_by(t.journal.c.number))
         return tuple(rows.entry_of(row) for row in found)
 
-    def next_steps(self, change: int, most: int = 16) -> tuple[JournalEntry, ...]:
+    def next_steps(self, change: int) -> tuple[JournalEntry, ...]:
         """Return the first steps of a change that are not done."""
         left = and_(t.journal.c.change == change, t.journal.c.state.in_(("todo", "begun")))
-        found = self._all(select(t.journal).where(left).order_by(t.journal.c.number).limit(most))
+        found = self._all(select(t.journal).where(left).order_by(t.journal.c.number).limit(_STEPS))
         return tuple(rows.entry_of(row) for row in found)
 
     def events(self, name: str, *, after: int = 0, limit: int = 1000) -> tuple[Event, ...]:
