@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from headwater.core.errors import HeadwaterError
 
@@ -129,13 +129,6 @@ class Readings:
     temperature: Floats
     label: NDArray[np.bool_]
     seq: Ints
-
-    @property
-    def machine(self) -> NDArray[Any]:
-        """Return the machine's name for each reading."""
-        import numpy as np
-
-        return np.array(self.machines, dtype=object)[self.machine_index]
 
     def __len__(self) -> int:
         return len(self.seq)

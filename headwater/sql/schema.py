@@ -254,11 +254,11 @@ class Schema:
         """Return a column by name, ignoring case; None if there is none."""
         return next((c for c in self.columns if c.name.lower() == name.lower()), None)
 
-    def column(self, name: str, *, where: str | None = None) -> Column:
+    def column(self, name: str) -> Column:
         """Return a column by name, ignoring case, or raise an error that lists all columns."""
         found = self.find(name)
         if found is None:
-            raise DataflowError(f"there is no column {name!r}", where=where, hint=suggest(name, self.names))
+            raise DataflowError(f"there is no column {name!r}", hint=suggest(name, self.names))
         return found
 
 

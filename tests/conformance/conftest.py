@@ -69,7 +69,7 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path, topic: str) -> Iterat
         return
     broker = request.getfixturevalue("broker") if request.param == "kafka" else None
     spec = spec_of(request.param, tmp_path / "log", topic, broker)
-    yield lambda: open_log(spec, event_time="ts")
+    yield lambda: open_log({**spec, "event_time": "ts"})
 
 
 @pytest.fixture

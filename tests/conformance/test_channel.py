@@ -219,8 +219,8 @@ def test_another_numbering_in_the_same_epoch_is_refused(spec: dict[str, Any]) ->
 
 
 def test_at_least_once_repeats_and_refuses_nobody(spec: dict[str, Any]) -> None:
-    log = open_log({**spec, "delivery": "at_least_once"}, event_time="ts")
-    zombie = open_log({**spec, "delivery": "at_least_once"}, event_time="ts")
+    log = open_log({**spec, "delivery": "at_least_once", "event_time": "ts"})
+    zombie = open_log({**spec, "delivery": "at_least_once", "event_time": "ts"})
     assert log.append(table([1]), epoch=2, batch=0)
     assert log.append(table([1]), epoch=2, batch=0)
     assert zombie.append(table([2]), epoch=1, batch=0)

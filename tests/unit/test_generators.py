@@ -27,6 +27,7 @@ from headwater.demo.data import (
     sensor_series,
     write_steps,
 )
+from tests.unit.test_sensors import machine_of
 
 NAB = Path(__file__).parents[3] / "shared" / "data" / "nab"
 
@@ -55,7 +56,7 @@ def test_acme_files_hold_the_models_readings(tmp_path: Path) -> None:
     assert written.lines == 2 * len(lines) == 2 * len(wanted)
     assert lines[0].startswith("L2-m0,2026-01-01 00:00:00,")
     machine, ts, temperature = zip(*(line.split(",") for line in lines), strict=True)
-    assert list(machine) == wanted.machine.tolist()
+    assert list(machine) == machine_of(wanted).tolist()
     assert np.array_equal(np.array(ts, dtype="datetime64[us]").astype(np.int64), wanted.ts)
     assert np.allclose(np.array(temperature, dtype=float), wanted.temperature, atol=1e-6, rtol=0)
     assert written.malformed == ()
