@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,6 +42,14 @@ class Answer:
     evaluation: Evaluation
     bound: float | None = None
     notes: Sequence[str] = ()
+
+    @property
+    def gap(self) -> float | None:
+        """Relative distance of AL to the bound; 0: optimal."""
+        if self.bound is None:
+            return None
+        over = self.evaluation.latency - self.bound
+        return 0.0 if over <= 1e-9 * self.evaluation.latency else over / self.bound if self.bound else math.inf
 
 
 def solve(problem: Problem, strategy: str = "optimal", *, plain: bool = False, **options: Any) -> Answer:
