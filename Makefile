@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-unit test-long check check-format check-lint check-types \
-	check-imports check-names check-size bench docs clean
+	check-imports check-dead check-names check-size bench docs clean
 
 BIN := .venv/bin
 STAMP := .venv/.setup-done
@@ -33,8 +33,8 @@ test-unit: setup ## Run the unit tests only
 test-long: setup ## Run the tests marked long
 	@$(WITH_JAVA) $(BIN)/python -m pytest -m long --timeout 1800 tests
 
-check: setup ## Check format, lint, types, import rules, names and file sizes
-	@$(MAKE) --no-print-directory --keep-going check-format check-lint check-types check-imports check-names check-size
+check: setup ## Check format, lint, types, import rules, unused code, names and file sizes
+	@$(MAKE) --no-print-directory --keep-going check-format check-lint check-types check-imports check-dead check-names check-size
 
 check-format:
 	$(BIN)/ruff format --check .
@@ -48,6 +48,9 @@ check-types:
 
 check-imports:
 	$(BIN)/lint-imports --no-logo
+
+check-dead:
+	$(BIN)/vulture headwater scripts/vulture_whitelist.py --min-confidence 60
 
 check-names:
 	$(BIN)/python scripts/check_names.py

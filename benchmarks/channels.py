@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from benchmarks import common
 from headwater.channels.open import open_log
 from headwater.core.errors import Unavailable
-from headwater.spark.broker import LocalBroker, local_broker
+from headwater.spark.broker import LocalBroker
 from headwater.spark.endpoint import LocalEndpoint
 
 if TYPE_CHECKING:
@@ -172,7 +172,8 @@ def broker_or_none(place: Path) -> Iterator[LocalBroker | None]:
     """Give a broker; None, with a word on why, where none can be had."""
     with contextlib.ExitStack() as stack:
         try:
-            broker = stack.enter_context(local_broker(place))
+            broker = LocalBroker.start(place)
+            stack.callback(broker.stop)
         except Unavailable as error:
             print(f"without Kafka: {error}", file=sys.stderr)
             broker = None

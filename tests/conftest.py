@@ -66,16 +66,18 @@ def running_broker(directory: Path, **options: Any) -> Iterator[LocalBroker]:
     """Run a real broker; skip where none can be had, or fail where tests may not be skipped."""
     pytest.importorskip("confluent_kafka")
     from headwater.core.errors import Unavailable
-    from headwater.spark.broker import local_broker
+    from headwater.spark.broker import LocalBroker
 
-    with contextlib.ExitStack() as stack:
-        try:
-            started = stack.enter_context(local_broker(directory, **options))
-        except Unavailable as error:  # of the start alone: what a test raises is a failure
-            if os.environ.get("HEADWATER_NO_SKIP"):
-                raise
-            pytest.skip(f"no broker: {error}")
+    try:
+        started = LocalBroker.start(directory, **options)
+    except Unavailable as error:
+        if os.environ.get("HEADWATER_NO_SKIP"):
+            raise
+        pytest.skip(f"no broker: {error}")
+    try:
         yield started
+    finally:
+        started.stop()
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,9 @@ The code is ``headwater.demo.data``, which ``headwater demo`` has without a chec
 
 from __future__ import annotations
 
-from headwater.demo.data import main, nab_series, sensor_series, write_all, write_steps
+from headwater.demo.data import main
 
-__all__ = ["main", "nab_series", "sensor_series", "write_all", "write_steps"]
+__all__ = ["main"]
 
 if __name__ == "__main__":
     raise SystemExit(main())

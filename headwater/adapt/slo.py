@@ -43,8 +43,3 @@ class SLO:
         for name, most in (("headroom", 1.0), ("gain", 1.0), ("cool_down", math.inf), ("settle", math.inf)):
             if not 0 <= getattr(self, name) < most:
                 raise PlacementError(f"{name} is {getattr(self, name)}", hint=f"give 0 up to below {most:g}")
-
-    @property
-    def limited(self) -> bool:
-        """Return whether it has a limit other than the hosts' load."""
-        return not all(map(math.isinf, (self.max_latency, self.max_bandwidth, self.max_cost)))

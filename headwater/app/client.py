@@ -7,11 +7,12 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from headwater.app.stores import existing, resolved_url
+from headwater.app.stores import existing
 from headwater.continuum.model import Continuum
 from headwater.control.lifecycle import BUSY
 from headwater.control.records import DesiredState, whole
-from headwater.control.store import NoStore, Store, StoreReader
+from headwater.control.store import Store, StoreReader
+from headwater.control.tables import NoStore, resolved_url
 from headwater.core.errors import DeploymentError, HeadwaterError, Missing, PlacementError
 from headwater.core.metrics import Observe
 from headwater.dataflow.graph import Dataflow

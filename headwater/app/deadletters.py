@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwater.app.stores import HOME, existing
+from headwater.app.stores import existing
+from headwater.control.tables import HOME
 from headwater.core.errors import DeploymentError, SpecUnknown, Unavailable
 from headwater.plan.content import own_sources
 from headwater.plan.model import DeploymentPlan

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Literal
 
 from headwater.app.observe import status
-from headwater.app.stores import HOME, existing, resolved_url
+from headwater.app.stores import existing
 from headwater.app.view import Status
 from headwater.continuum.model import Node
 from headwater.control.records import Change, Decision, DesiredState, Event, StepState
-from headwater.control.store import NoStore, Store
+from headwater.control.store import Store
+from headwater.control.tables import HOME, NoStore, resolved_url
 from headwater.core.errors import DeploymentError, HeadwaterError, RuntimeFailure
 from headwater.plan.explain import explain as in_words
 from headwater.plan.model import DeploymentPlan

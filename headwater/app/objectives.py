@@ -22,9 +22,10 @@ from headwater.adapt.window import (
     window,
 )
 from headwater.app import observe
-from headwater.app.stores import existing, resolved_url
+from headwater.app.stores import existing
 from headwater.control.records import Decision, DecisionState, Event, Sample
 from headwater.control.store import Store
+from headwater.control.tables import resolved_url
 from headwater.plan.model import DeploymentPlan
 
 NOW = 60.0

@@ -18,7 +18,6 @@ from typing import Any
 from headwater.adapt.compliance import Figures, breaks, figures_of, links_into_top, sink_units
 from headwater.adapt.slo import SLO
 from headwater.adapt.window import UnitRates, Window, window
-from headwater.app.stores import resolved_url
 from headwater.app.view import (
     ChangeStatus,
     DecisionSeen,
@@ -38,6 +37,7 @@ from headwater.control.lifecycle import BUSY
 from headwater.control.notify import ChangeNotifier
 from headwater.control.records import OPEN, Change, Decision, DeploymentRecord, ReportRecord, Sample
 from headwater.control.snapshot import Key, Member, Snapshot
+from headwater.control.tables import resolved_url
 from headwater.core.errors import HeadwaterError, Missing
 from headwater.core.metrics import Progress, UnitProgress
 from headwater.plan.document import continuum_id

@@ -20,11 +20,12 @@ from headwater.adapt.model import Facts
 from headwater.adapt.window import Window, window
 from headwater.app import observe
 from headwater.app.client import Client, PlanRequest
-from headwater.app.stores import existing, resolved_url
+from headwater.app.stores import existing
 from headwater.continuum.model import Continuum
 from headwater.control.lifecycle import BUSY
 from headwater.control.sharing import Owner, OwnerLimits, Right, Role
-from headwater.control.store import NoStore, Store, StoreReader
+from headwater.control.store import Store, StoreReader
+from headwater.control.tables import NoStore, resolved_url
 from headwater.core.errors import Busy, Denied, DeploymentError, Missing
 from headwater.dataflow.graph import Dataflow
 from headwater.plan.model import DeploymentPlan

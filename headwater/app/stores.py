@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from headwater.control.store import StoreReader
-from headwater.control.tables import HOME as HOME
-from headwater.control.tables import STORE as STORE
-from headwater.control.tables import resolved_url as resolved_url
+from headwater.control.tables import resolved_url
 
 
 @contextmanager

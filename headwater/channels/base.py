@@ -11,17 +11,13 @@ Nothing here touches a disk or a network, so every channel kind can import it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from typing import Literal, TypeAlias
 
 END = 253_370_764_800_000_000
 """Frontier of a stream that has ended: 9999-01-01T00:00:00Z in microseconds."""
 
-Position: TypeAlias = int
 WhenFull: TypeAlias = Literal["block", "drop_oldest", "drop_newest", "fail"]
 OnCorrupt: TypeAlias = Literal["quarantine", "stop"]
 
@@ -45,7 +41,7 @@ class ChannelLimits:
 class Backlog:
     """Lag of one reader: entries, rows and bytes not read; ``age`` of the oldest of them in seconds."""
 
-    position: Position
+    position: int
     entries: int = 0
     rows: int = 0
     bytes: int = 0
@@ -64,8 +60,8 @@ class ChannelStats:
     rows: int = 0
     bytes: int = 0
     entries: int = 0
-    earliest: Position = 0
-    latest: Position = 0
+    earliest: int = 0
+    latest: int = 0
     epoch: int | None = None
     batch: int | None = None
     unread: Mapping[str, Backlog] = field(default_factory=dict)
@@ -73,40 +69,3 @@ class ChannelStats:
     lost_rows: int = 0
     frontier: int | None = None
     ended: bool = False
-
-
-class ChannelLog(Protocol):
-    """Hold one writer's batches durably until every registered reader is past them."""
-
-    def append(self, table: pa.Table, *, epoch: int, batch: int) -> bool:
-        """Store a batch; return False when (epoch, batch) is in already."""
-
-    def end(self, epoch: int) -> None:
-        """Mark the end of the stream; calling it again changes nothing."""
-
-    def fence(self, epoch: int) -> tuple[int, int] | None:
-        """Shut out every writer older than ``epoch``; return the last (epoch, batch) that counts."""
-
-    def earliest(self) -> Position:
-        """Return the first position that can still be read."""
-
-    def latest(self) -> Position:
-        """Return the position after the newest entry."""
-
-    def read(self, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of entries ``start`` .. ``end - 1``, the same on every call."""
-
-    def frontier(self, position: Position) -> int | None:
-        """Return the writer's event-time frontier as of ``position``; None while unknown."""
-
-    def register(self, reader: str) -> Position:
-        """Make the channel keep the entries that ``reader`` has not read; return the reader's position."""
-
-    def advance(self, reader: str, position: Position) -> None:
-        """Record that ``reader`` needs nothing before ``position``; reclaim entries no reader needs."""
-
-    def unregister(self, reader: str) -> None:
-        """Forget ``reader``; reclaim entries that only it had not read."""
-
-    def stats(self) -> ChannelStats:
-        """Read all counters."""

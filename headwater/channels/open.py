@@ -59,7 +59,7 @@ LOG_KINDS: Mapping[str, LogKind] = {
 """All kinds of logs by name."""
 
 
-def open_log(spec: LogSpec, *, on_corrupt: OnCorrupt = "quarantine", event_time: str | None = None) -> Log:
+def open_log(spec: LogSpec, *, on_corrupt: OnCorrupt = "quarantine") -> Log:
     """Open the log that ``spec`` describes; this neither creates nor reads it."""
     if isinstance(spec, str):
         spec = {"kind": "filelog", "path": spec}
@@ -72,7 +72,7 @@ def open_log(spec: LogSpec, *, on_corrupt: OnCorrupt = "quarantine", event_time:
     common: dict[str, Any] = {
         "limits": ChannelLimits(**{n: spec[n] for n in _LIMITS if spec.get(n) is not None}),
         "on_corrupt": on_corrupt,
-        "event_time": event_time or spec.get("event_time"),
+        "event_time": spec.get("event_time"),
         "delivery": spec.get("delivery") or "exactly_once",
         "lineage": spec.get("lineage"),
     }

@@ -26,6 +26,8 @@ PROTOCOL = 3
 CA_ENV = "HEADWATER_CA"
 ASK_SECONDS = 10.0
 """Timeout in seconds of a request that is answered at once."""
+_PUT_SECONDS = 600.0
+"""Timeout in seconds of a request that sends a table."""
 
 _TLS = "grpc+tls://"
 _PLAIN = "grpc+tcp://"
@@ -88,11 +90,11 @@ class Wire:
         with self._translated():
             return self._client.do_get(flight.Ticket(json.dumps(ticket).encode()), self._call(seconds))
 
-    def put(self, command: Mapping[str, Any], table: pa.Table, *, seconds: float = 600.0) -> Any:
+    def put(self, command: Mapping[str, Any], table: pa.Table) -> Any:
         """Send a table with a command and return the answer."""
         with self._translated():
             descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
-            writer, answer = self._client.do_put(descriptor, table.schema, self._call(seconds))
+            writer, answer = self._client.do_put(descriptor, table.schema, self._call(_PUT_SECONDS))
             with writer:
                 writer.write_table(table)
                 writer.done_writing()

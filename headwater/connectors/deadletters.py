@@ -65,11 +65,6 @@ class RecordPosition:
     offset: int
 
 
-def locate(record: str, source: str) -> RecordPosition | None:
-    """Find the first line of ``source`` (a path or file: URI) equal to ``record``; None when there is none."""
-    return Locator().locate(record, source)
-
-
 class Locator:
     """Find records in their files; equal records of a file get successive positions.
 
@@ -84,7 +79,7 @@ class Locator:
         self._files: dict[str, _SearchedFile | None] = {}
 
     def locate(self, record: str, source: str | None) -> RecordPosition | None:
-        """Find the next position of ``record`` in ``source``."""
+        """Find the next line of ``source`` (a path or file: URI) equal to ``record``; None when there is none."""
         path = local_path(source) if source and record else None
         if path is None or self._left <= 0:
             return None

@@ -111,8 +111,8 @@ class _Buffer:
 class MqttBridge:
     """Store the messages of one source at one location in ``log``.
 
-    ``dataflow`` makes the session's name at the broker differ from that of other dataflows;
-    without it the log's path does. To start again, make a new bridge.
+    The log's path makes the session's name at the broker differ from that of other dataflows. To start again, make a
+    new bridge.
     """
 
     def __init__(
@@ -122,7 +122,6 @@ class MqttBridge:
         location: str,
         log: FileLog,
         epoch: int,
-        dataflow: str | None = None,
         flush_seconds: float = 0.2,
         flush_messages: int = 1000,
     ) -> None:
@@ -137,7 +136,7 @@ class MqttBridge:
         address = broker_address(source, location)
         self._host, self._port, self._tls = address
         self.topic = source.topic.replace("{location}", location)
-        identity = [dataflow or str(log.path.absolute()), source.id, location, self._broker, self.topic]
+        identity = [str(log.path.absolute()), source.id, location, self._broker, self.topic]
         # 23 characters: the length that every MQTT 3.1.1 broker accepts. Another topic is another
         # session, so that the broker stops queueing the old topic's messages.
         self.client_id = "hw-" + hashlib.sha256("\0".join(identity).encode()).hexdigest()[:20]

@@ -13,6 +13,8 @@ T = TypeVar("T")
 
 SLOW = 0.5
 """Seconds after which a call no longer counts towards the number of concurrent calls."""
+_WIDTH = 16
+"""Maximum number of concurrent calls of a round; slow calls do not count."""
 
 
 class Calls:
@@ -58,14 +60,10 @@ class Calls:
 
 
 class Round(Generic[T]):
-    """Repeated rounds of calls of one kind; a call without an answer stays open and is not repeated.
+    """Repeated rounds of calls of one kind; a call without an answer stays open and is not repeated."""
 
-    ``width``: maximum number of concurrent calls; slow calls do not count.
-    """
-
-    def __init__(self, calls: Calls, *, width: int = 16) -> None:
+    def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        self._width = width
         self._out: dict[str, float] = {}
         """Start time (monotonic seconds) of each open call, by name."""
         self._answers: queue.SimpleQueue[tuple[str, T | Exception]] = queue.SimpleQueue()
@@ -90,7 +88,7 @@ class Round(Generic[T]):
         mine = {name for name, _ in todo}
         deadline = time.monotonic() + seconds
         while (todo or mine) and (left := deadline - time.monotonic()) > 0:
-            while todo and self._active() < self._width:
+            while todo and self._active() < _WIDTH:
                 self._start(*todo.pop())
             try:
                 name, answer = self._answers.get(timeout=min(left, SLOW / 4))

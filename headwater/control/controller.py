@@ -20,6 +20,7 @@ from functools import partial
 
 from headwater.continuum.model import Node
 from headwater.control.calls import SLOW, Calls
+from headwater.control.database import LeaseLost
 from headwater.control.executor import Attempt, Executor
 from headwater.control.lifecycle import Phase
 from headwater.control.policy import Policy
@@ -27,7 +28,7 @@ from headwater.control.poller import Drift, Key, Poller
 from headwater.control.ports import Ports
 from headwater.control.records import Change, DeploymentRecord, DesiredState, JournalEntry
 from headwater.control.stamps import Stamps
-from headwater.control.store import LeaseLost, Store
+from headwater.control.store import Store
 from headwater.core.errors import Fenced, HeadwaterError, RuntimeFailure, Unavailable
 from headwater.plan.diff import diff
 from headwater.plan.document import plan_id

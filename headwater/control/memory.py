@@ -41,15 +41,11 @@ DECISIONS = 1000
 class MemoryReader(DatabaseReader):
     """Stored knowledge of deployments, to read."""
 
-    def samples(
-        self, name: str, *, since: float = 0.0, until: float = math.inf, most: int = 3000
-    ) -> tuple[Sample, ...]:
-        """Return the newest ``most`` samples of a period (seconds since 1970), the oldest first."""
+    def samples(self, name: str, *, since: float = 0.0, most: int = 3000) -> tuple[Sample, ...]:
+        """Return the newest ``most`` samples after a time (seconds since 1970), the oldest first."""
         column = t.samples.c
-        mine = [column.deployment == name, column.at >= since]
-        if math.isfinite(until):
-            mine.append(column.at <= until)
-        query = select(column.at, column.progress).where(and_(*mine)).order_by(column.at.desc()).limit(most)
+        mine = and_(column.deployment == name, column.at >= since)
+        query = select(column.at, column.progress).where(mine).order_by(column.at.desc()).limit(most)
         return tuple(Sample(at=at, progress=_progress(text)) for at, text in reversed(self._all(query)))
 
     def slos(self) -> dict[str, SLO]:

@@ -37,7 +37,7 @@ from headwater.control.records import OPEN, Change, Decision, DeploymentRecord, 
 from headwater.control.store import Store, StoreReader
 from headwater.core.errors import HeadwaterError
 from headwater.core.jsonform import dump
-from headwater.placement.forecast import Forecast, trend
+from headwater.placement.forecast import trend
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.place import Beside
 
@@ -91,7 +91,7 @@ class _Watched:
 class Policy:
     """Learns from all deployments, and decides for those that have an SLO.
 
-    ``expect``: predicts rates from earlier rates. ``clock``: seconds since 1970. ``try_out``: see ``TryOut``.
+    ``clock``: seconds since 1970. ``try_out``: see ``TryOut``.
     """
 
     def __init__(
@@ -99,12 +99,11 @@ class Policy:
         store: Store,
         holder: str,
         *,
-        expect: Forecast = trend,
         clock: Callable[[], float] = time.time,
         try_out: TryOut = lambda name, plan: False,
     ) -> None:
         self._store, self._holder = store, holder
-        self._expect, self._clock, self._try_out = expect, clock, try_out
+        self._clock, self._try_out = clock, try_out
         self._watched: dict[str, _Watched] = {}
 
     def look(self, news: Collection[str] | None = None) -> None:
@@ -195,7 +194,7 @@ class Policy:
                     series.setdefault((source, place), []).append(rate)
         found: dict[str, dict[str, float]] = {}
         for (source, place), values in series.items():
-            found.setdefault(source, {})[place] = self._expect(values)
+            found.setdefault(source, {})[place] = trend(values)
         return found or None
 
     def _beside(self, name: str) -> tuple[Beside, ...]:

@@ -73,7 +73,6 @@ class Poller:
         self._drifted = drifted
         self._deployed: dict[str, _Deployed] = {}
         self._errors: dict[tuple[str, str], str] = {}
-        self._silent: dict[Key, str] = {}
         self.seconds = 0.0
         """Seconds of a core that a round uses: the lower of the last two, because the first round after a change
         also connects and loads."""

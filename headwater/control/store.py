@@ -20,7 +20,6 @@ from sqlalchemy.dialects import postgresql, sqlite
 from headwater.continuum.model import Continuum
 from headwater.control import rows
 from headwater.control import tables as t
-from headwater.control.database import LeaseLost
 from headwater.control.lifecycle import Goal, Phase
 from headwater.control.memory import Memory, MemoryReader, drop_memory, keep_samples, sample_text
 from headwater.control.records import (
@@ -47,10 +46,10 @@ from headwater.plan.steps import (
     unit_statuses_of,
 )
 
-NoStore = t.NoStore
 PLANS = 5000
 """Number of plans in the cache."""
-__all__ = ["LeaseLost", "NoStore", "Store", "StoreReader"]
+_STEPS = 16
+"""Number of steps read at once."""
 
 
 class StoreReader(MemoryReader, SharingReader):
@@ -156,10 +155,10 @@ class StoreReader(MemoryReader, SharingReader):
         found = self._all(select(t.journal).where(t.journal.c.change == change).order_by(t.journal.c.number))
         return tuple(rows.entry_of(row) for row in found)
 
-    def next_steps(self, change: int, most: int = 16) -> tuple[JournalEntry, ...]:
+    def next_steps(self, change: int) -> tuple[JournalEntry, ...]:
         """Return the first steps of a change that are not done."""
         left = and_(t.journal.c.change == change, t.journal.c.state.in_(("todo", "begun")))
-        found = self._all(select(t.journal).where(left).order_by(t.journal.c.number).limit(most))
+        found = self._all(select(t.journal).where(left).order_by(t.journal.c.number).limit(_STEPS))
         return tuple(rows.entry_of(row) for row in found)
 
     def events(self, name: str, *, after: int = 0, limit: int = 1000) -> tuple[Event, ...]:

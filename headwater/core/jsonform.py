@@ -71,25 +71,25 @@ def dump(value: object) -> Any:
     return json.loads(dump_json(value))
 
 
-def load(of: type[T], data: object, *, what: str, hint: str = "") -> T:
+ONE_VERSION = "use one version of Headwater on both sides"
+
+
+def load(of: type[T], data: object, *, what: str) -> T:
     """Read a value from its JSON form; raise DeploymentError if it is invalid. ``what`` names it in the message."""
     try:
         found: T = adapter(of).validate_python(data)
     except ValidationError as error:
-        raise DeploymentError(f"not {what}: {problem(error)}", hint=hint or ONE_VERSION) from error
+        raise DeploymentError(f"not {what}: {problem(error)}", hint=ONE_VERSION) from error
     return found
 
 
-def load_json(of: type[T], text: str | bytes, *, what: str, hint: str = "") -> T:
+def load_json(of: type[T], text: str | bytes, *, what: str, hint: str = ONE_VERSION) -> T:
     """Read a value from JSON text; raise DeploymentError if it is invalid. ``what`` names it in the message."""
     try:
         found: T = adapter(of).validate_json(text)
     except ValidationError as error:
-        raise DeploymentError(f"not {what}: {problem(error)}", hint=hint or ONE_VERSION) from error
+        raise DeploymentError(f"not {what}: {problem(error)}", hint=hint) from error
     return found
-
-
-ONE_VERSION = "use one version of Headwater on both sides"
 
 
 def problem(error: ValidationError) -> str:

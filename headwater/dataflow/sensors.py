@@ -7,7 +7,7 @@ divisions and clips, all of them exactly rounded, so the bits depend neither on 
 the vector unit of the machine.
 
 The figures are those of NAB's ``machine_temperature_system_failure`` (22,695 readings at 5 minutes, four
-labelled windows of 567 readings); ``NAB_FIGURES`` holds them and the tests compare.
+labelled windows of 567 readings); the tests hold and compare them.
 
 * load: value noise on five time scales (1 h to 4 days), a small daily and a smaller weekly swing;
 * a skewed response to it: +-7 K around 90 degrees, deeper dips at low load, flatter crests;
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from headwater.core.errors import HeadwaterError
 
@@ -38,22 +38,6 @@ if TYPE_CHECKING:
 
 AnomalyKind = Literal["shutdown", "overheating", "degradation"]
 ANOMALY_KINDS: tuple[AnomalyKind, ...] = get_args(AnomalyKind)
-
-#: Measured on NAB's file, all 22,695 readings; ``normal_*`` outside its labelled windows.
-NAB_FIGURES = {
-    "mean": 85.926,
-    "sd": 13.747,
-    "q01": 32.54,
-    "q50": 89.41,
-    "q99": 102.98,
-    "lag1": 0.9969,
-    "normal_mean": 88.359,
-    "normal_sd": 9.786,
-    "normal_q01": 55.19,
-    "normal_q99": 103.03,
-    "normal_lag1": 0.9943,
-    "label_share": 0.0999,
-}
 
 _HOUR = 3_600_000_000
 _DAY = 24 * _HOUR
@@ -145,13 +129,6 @@ class Readings:
     temperature: Floats
     label: NDArray[np.bool_]
     seq: Ints
-
-    @property
-    def machine(self) -> NDArray[Any]:
-        """Return the machine's name for each reading."""
-        import numpy as np
-
-        return np.array(self.machines, dtype=object)[self.machine_index]
 
     def __len__(self) -> int:
         return len(self.seq)

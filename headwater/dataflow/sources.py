@@ -17,7 +17,6 @@ class Source(Operator):
     """The start of a stream. ``location_as`` adds the location's name as a column."""
 
     arity: ClassVar[tuple[int, int | None]] = (0, 0)
-    bounded: ClassVar[bool] = False
 
     location_as: str | None = None
 
@@ -50,7 +49,6 @@ class FileSource(Source):
     """CSV, JSON lines or Parquet files that appear below ``path`` ('{location}' is replaced)."""
 
     kind: ClassVar[str] = "files"
-    bounded: ClassVar[bool] = True
 
     path: str
     format: Literal["csv", "json", "parquet"]

@@ -174,13 +174,6 @@ def write_steps(
     _write_whole(out / "malformed.json", json.dumps([vars(line) for line in spoilt], indent=2) + "\n")
 
 
-def write_all(
-    out: Path, series: Sequence[Series], *, files: int = 8, malformed: float = 0.0, seed: int = 0
-) -> WrittenFiles:
-    """Write all files at once."""
-    return WrittenFiles(tuple(write_steps(out, series, files=files, malformed=malformed, seed=seed)))
-
-
 def _lines(
     one: Series, *, first: int, last: int, name: str, malformed: float, seed: int
 ) -> tuple[list[str], list[Malformed]]:

@@ -135,10 +135,6 @@ class Situation:
         found: Ints = (hosts != now[:, None]).sum(axis=2)
         return found
 
-    def changes(self, selection: Ints) -> int:
-        """Count the operators that a selection moves."""
-        return int(self.moved[np.arange(len(selection)), selection].sum())
-
     @cached_property
     def all_up(self) -> Ints:
         """All operators as far up as allowed: in the cloud."""

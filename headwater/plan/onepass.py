@@ -184,18 +184,18 @@ def steps(
     return found[::-1]
 
 
-def melted(flow: Graph, root: str, output: str, *, within: str | None = None) -> tuple[str, list[tuple[str, str]]]:
-    """Write filters and projections from a root to an output as one condition and columns of the root.
-
-    ``within``: the column that holds the root's rows as structs; None: the columns are top-level.
-    """
-    return melted_along(flow, root, steps(flow, root, output) or (), within=within)
+def melted(flow: Graph, root: str, output: str) -> tuple[str, list[tuple[str, str]]]:
+    """Write filters and projections from a root to an output as one condition and columns of the root."""
+    return melted_along(flow, root, steps(flow, root, output) or ())
 
 
 def melted_along(
     flow: Graph, root: str, path: Iterable[ops.Operator], *, within: str | None = None
 ) -> tuple[str, list[tuple[str, str]]]:
-    """Like ``melted``, along a given path, which may lead through unions."""
+    """Like ``melted``, along a given path, which may lead through unions.
+
+    ``within``: the column that holds the root's rows as structs; None: the columns are top-level.
+    """
     schema = flow.types[root].schema
     columns = {n: f"`{n}`" for n in schema.names}
     if within is not None:

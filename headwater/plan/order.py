@@ -38,16 +38,8 @@ from headwater.plan.steps import (
     WarmUp,
     Watch,
     incarnation,
-    unit_statuses_of,
 )
 from headwater.plan.transfer import Reading, StateTransfer
-
-
-def steps_of(diff: PlanDiff, *, canary: CanarySettings | None = None) -> tuple[Step, ...]:
-    """Order the steps from a running plan, with all units as it says, to the wanted plan."""
-    running = diff.running
-    plans = {plan_id(p): p for p in (running, diff.wanted) if p is not None}
-    return steps_to(diff, unit_statuses_of(running) if running else {}, plans, canary=canary)
 
 
 def steps_to(

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-import networkx as nx
-
 from headwater.core.errors import DataflowError, RuntimeFailure
 
 
@@ -25,23 +23,6 @@ class OperatorShape:
 
     def __len__(self) -> int:
         return len(self.inputs)
-
-
-@dataclass(frozen=True)
-class Merged:
-    """Result of a merge: reused and new tasks; ``taps``: reused tasks that new ones read."""
-
-    reused: frozenset[str]
-    new: frozenset[str]
-    taps: frozenset[str]
-
-
-@dataclass(frozen=True)
-class Unmerged:
-    """Tasks needed only by a removed dataflow; ``untapped``: remaining tasks that one of these read."""
-
-    gone: frozenset[str]
-    untapped: frozenset[str]
 
 
 @dataclass
@@ -61,59 +42,26 @@ class Commons:
         """Count the running tasks."""
         return len(self._tasks)
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._tasks
-
-    @property
-    def shapes(self) -> Mapping[str, OperatorShape]:
-        """All current submissions, by name."""
-        return self._shapes
-
-    def users(self, key: str) -> frozenset[str]:
-        """Return the dataflows that need a task."""
-        return frozenset(self._tasks[key].users)
-
-    def submit(self, shape: OperatorShape) -> Merged:
+    def submit(self, shape: OperatorShape) -> None:
         """Merge a dataflow. Raises DataflowError if its name is in use."""
         if shape.name in self._shapes:
             raise DataflowError(
                 f"'{shape.name}' is already running", where="submit", hint="remove it first, or choose another name"
             )
-        reused, new = set(), set()
         for key, inputs in shape.inputs.items():
-            task = self._tasks.get(key)
-            if task is None:
-                task = self._tasks[key] = _Task(inputs)
-                new.add(key)
-            else:
-                reused.add(key)
-            task.users.add(shape.name)
+            self._tasks.setdefault(key, _Task(inputs)).users.add(shape.name)
         self._shapes[shape.name] = shape
-        taps = {parent for key in new for parent in shape.inputs[key] if parent in reused}
-        return Merged(frozenset(reused), frozenset(new), frozenset(taps))
 
-    def remove(self, name: str) -> Unmerged:
+    def remove(self, name: str) -> None:
         """Remove a dataflow and the tasks that only it needs. Raises DataflowError if it does not run."""
         shape = self._shapes.pop(name, None)
         if shape is None:
             raise DataflowError(f"'{name}' does not run", where="remove", hint="see 'headwater status'")
-        gone = set()
         for key in shape.inputs:
             users = self._tasks[key].users
             users.remove(name)
             if not users:
-                gone.add(key)
-        for key in gone:
-            del self._tasks[key]
-        untapped = {parent for key in gone for parent in shape.inputs[key] if parent not in gone}
-        return Unmerged(frozenset(gone), frozenset(untapped))
-
-    def graph(self) -> nx.DiGraph[str]:
-        """Return the running graph, from sources to sinks; its weakly connected parts are the paper's running DAGs."""
-        graph: nx.DiGraph[str] = nx.DiGraph()
-        graph.add_nodes_from(self._tasks)
-        graph.add_edges_from((parent, key) for key, task in self._tasks.items() for parent in task.inputs)
-        return graph
+                del self._tasks[key]
 
     def check(self, running: Iterable[str] | None = None) -> None:
         """Check both constraints of the model by walking the graph; raise RuntimeFailure if one is violated.

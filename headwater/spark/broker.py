@@ -13,7 +13,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,18 +105,6 @@ class LocalBroker:
         raise Unavailable(
             "the Kafka broker did not come up", where=str(self.directory / "broker.log"), hint="read the log"
         )
-
-
-@contextlib.contextmanager
-def local_broker(
-    directory: Path, *, protocol: str = "PLAINTEXT", settings: Mapping[str, str] | None = None
-) -> Iterator[LocalBroker]:
-    """Run a broker for as long as the context lasts; see ``LocalBroker.start``."""
-    broker = LocalBroker.start(directory, protocol=protocol, settings=settings)
-    try:
-        yield broker
-    finally:
-        broker.stop()
 
 
 def fetch_jars() -> Path:

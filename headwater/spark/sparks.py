@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 
 from headwater.continuum.model import Host, Node
@@ -30,7 +29,6 @@ class Sparks:
         memory_mb: int | None = None,
         quick: bool = False,
         packages: tuple[str, ...] = (),
-        extra_conf: Mapping[str, str] | None = None,
         given: Endpoint | None = None,
     ) -> None:
         self._directory = directory.resolve()
@@ -38,7 +36,6 @@ class Sparks:
         self._memory_mb = memory_mb
         self._quick = quick
         self._packages = packages
-        self._conf = dict(extra_conf or {})
         self._given = given
         self._known: tuple[Host, Endpoint] | None = None
         self._lock = threading.Lock()
@@ -73,7 +70,6 @@ class Sparks:
             quick=self._quick,
             packages=self._packages,
             master=master,
-            extra_conf=self._conf,
         )
 
     def known(self) -> tuple[Host, Endpoint] | None:

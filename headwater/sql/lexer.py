@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from headwater.core.errors import DataflowError
 
@@ -137,3 +137,39 @@ def _advice(char: str) -> str:
     if char in "'\"`":
         return f"close the {char} opened here"
     return "write one Spark SQL expression; put names with special characters in back-quotes"
+
+
+class TokenReader:
+    """Reads the tokens of ``text`` from a position on; ``hint`` tells how to write such a text."""
+
+    hint: ClassVar[str]
+
+    def __init__(self, found: tuple[Token, ...], *, text: str, position: int = 0) -> None:
+        self._tokens = found
+        self._text = text
+        self.position = position
+
+    def _peek(self, ahead: int = 0) -> Token:
+        return self._tokens[min(self.position + ahead, len(self._tokens) - 1)]
+
+    def _next(self) -> Token:
+        token = self._peek()
+        self.position += 1
+        return token
+
+    def _take(self, symbol: str) -> bool:
+        token = self._peek()
+        if token.kind == "symbol" and token.text == symbol:
+            self.position += 1
+            return True
+        return False
+
+    def _expect(self, symbol: str) -> None:
+        if not self._take(symbol):
+            raise self._unexpected(self._peek(), repr(symbol))
+
+    def _unexpected(self, token: Token, wanted: str, hint: str | None = None) -> DataflowError:
+        return DataflowError(
+            f"expected {wanted}, found {token.shown} at position {token.at} of {shorten(self._text)}",
+            hint=hint or self.hint,
+        )

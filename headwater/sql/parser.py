@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from headwater.core.errors import DataflowError
 from headwater.sql import literals
-from headwater.sql.lexer import Token, shorten, tokens
+from headwater.sql.lexer import Token, TokenReader, shorten, tokens
 from headwater.sql.schema import DataType, TypeReader
 from headwater.sql.syntax import (
     Alias,
@@ -57,11 +57,11 @@ def parse_item(text: str) -> SyntaxNode:
     return _Parser(text).only(alias=True)
 
 
-class _Parser:
+class _Parser(TokenReader):
+    hint = "write one Spark SQL expression, such as \"v * 2 > 10 AND name LIKE 'a%'\""
+
     def __init__(self, text: str) -> None:
-        self._text = text
-        self._tokens = tokens(text)
-        self._position = 0
+        super().__init__(tokens(text), text=text)
         self._nested = 0
 
     def only(self, *, alias: bool) -> SyntaxNode:
@@ -115,7 +115,7 @@ class _Parser:
         operator = self._peek(ahead).upper
         if operator not in ("IN", "BETWEEN", "LIKE", "ILIKE", "RLIKE", "REGEXP"):
             return subject
-        self._position += ahead + 1
+        self.position += ahead + 1
         if operator == "IN":
             self._expect("(")
             self._refuse_query()
@@ -142,7 +142,7 @@ class _Parser:
             binding = BINDING.get(operator, 0)
             if binding < max(floor, COMPARISON):
                 return left
-            self._position += width
+            self.position += width
             left = Binary(operator, left, self._value(binding + 1))
 
     def _operator(self) -> tuple[str, int]:
@@ -163,7 +163,7 @@ class _Parser:
         token = self._peek()
         if token.kind != "symbol" or token.text not in ("-", "+", "~"):
             return self._postfix(self._primary())
-        self._position += 1
+        self.position += 1
         if token.text == "-" and self._peek().kind == "number":
             return self._postfix(literals.number(self._next().text, negative=True))
         self._nested += 1
@@ -179,7 +179,7 @@ class _Parser:
                 node = Subscript(node, self._value(COMPARISON))
                 self._expect("]")
             elif self._peek().text == "." and self._peek(1).text == "*" and isinstance(node, Name):
-                self._position += 2
+                self.position += 2
                 return Star(node.parts)
             elif self._take("."):
                 name = self._name("a field name after '.'")
@@ -249,13 +249,13 @@ class _Parser:
         if self._peek().upper == "WITHIN" and self._peek(1).upper == "GROUP":
             raise self._unexpected(self._peek(), "no WITHIN GROUP", "use percentile_approx(value, 0.5)")
         if self._peek().upper == "FILTER" and self._peek(1).text == "(":
-            self._position += 2
+            self.position += 2
             self._expect_word("WHERE")
             condition = self.expression()
             self._expect(")")
         if self._peek().upper in ("IGNORE", "RESPECT") and self._peek(1).upper == "NULLS":
             ignore_nulls = self._next().upper == "IGNORE"
-            self._position += 1
+            self.position += 1
         if self._peek().upper == "OVER" and self._peek(1).kind in ("symbol", "word", "quoted"):
             raise self._unexpected(
                 self._peek(), "no OVER", "window functions need all rows; group by window(...) and aggregate"
@@ -280,14 +280,14 @@ class _Parser:
 
     def _special_call(self, word: str) -> SyntaxNode | None:
         if word in ("CAST", "TRY_CAST"):
-            self._position += 1
+            self.position += 1
             value = self.expression()
             self._expect_word("AS")
             node = Cast(value, self._type(), word == "TRY_CAST")
             self._expect(")")
             return node
         if word == "EXTRACT":
-            self._position += 1
+            self.position += 1
             unit = self._next()
             if unit.kind not in ("word", "string"):
                 raise self._unexpected(unit, "a field such as HOUR")
@@ -301,7 +301,7 @@ class _Parser:
 
     def _infix_call(self, name: str, keyword: str) -> SyntaxNode:
         """Read ``POSITION(a IN b)`` and ``SUBSTRING(a FROM b FOR c)``, or the plain call."""
-        self._position += 1
+        self.position += 1
         arguments = [self._value(COMPARISON)]
         if not self._take_word(keyword):
             if self._take(","):
@@ -320,7 +320,7 @@ class _Parser:
         side = self._peek(1).upper
         if side not in sides or self._peek(2).text in (",", ")", "."):
             return None
-        self._position += 2
+        self.position += 2
         mark = None if self._peek().upper == "FROM" else self._value(COMPARISON)
         self._expect_word("FROM")
         value = self._closed(self._value(COMPARISON))
@@ -371,7 +371,7 @@ class _Parser:
             ahead += 2
         if ahead and self._peek(ahead + 1).text == ")" and self._peek(ahead + 2).text == "->":
             names = tuple(self._peek(i).text for i in range(0, ahead + 1, 2))
-            self._position += ahead + 3
+            self.position += ahead + 3
             return Lambda(names, self.expression())
         node = self.expression()
         if self._peek().text == ",":
@@ -387,9 +387,9 @@ class _Parser:
         return node
 
     def _type(self) -> DataType:
-        reader = TypeReader(self._tokens, source=self._text, position=self._position)
+        reader = TypeReader(self._tokens, text=self._text, position=self.position)
         found = reader.data_type()
-        self._position = reader.position
+        self.position = reader.position
         return found
 
     def _refuse_query(self) -> None:
@@ -411,40 +411,15 @@ class _Parser:
             raise self._unexpected(token, wanted)
         return token.text
 
-    def _peek(self, ahead: int = 0) -> Token:
-        return self._tokens[min(self._position + ahead, len(self._tokens) - 1)]
-
-    def _next(self) -> Token:
-        token = self._peek()
-        self._position += 1
-        return token
-
-    def _take(self, symbol: str) -> bool:
-        token = self._peek()
-        if token.kind == "symbol" and token.text == symbol:
-            self._position += 1
-            return True
-        return False
-
     def _take_word(self, word: str) -> bool:
         if self._peek().upper == word:
-            self._position += 1
+            self.position += 1
             return True
         return False
-
-    def _expect(self, symbol: str) -> None:
-        if not self._take(symbol):
-            raise self._unexpected(self._peek(), repr(symbol))
 
     def _expect_word(self, word: str) -> None:
         if not self._take_word(word):
             raise self._unexpected(self._peek(), word)
-
-    def _unexpected(self, token: Token, wanted: str, hint: str | None = None) -> DataflowError:
-        return DataflowError(
-            f"expected {wanted}, found {token.shown} at position {token.at} of {shorten(self._text)}",
-            hint=hint or "write one Spark SQL expression, such as \"v * 2 > 10 AND name LIKE 'a%'\"",
-        )
 
 
 def _singular(unit: str) -> str:

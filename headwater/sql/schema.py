@@ -16,7 +16,7 @@ from pydantic_core import CoreSchema
 
 from headwater.core.errors import DataflowError
 from headwater.core.jsonform import custom_schema
-from headwater.sql.lexer import Token, quote_name, shorten, tokens
+from headwater.sql.lexer import Token, TokenReader, quote_name, tokens
 
 MAX_TYPE_DEPTH = 40
 
@@ -49,7 +49,7 @@ class DataType:
     @staticmethod
     def parse(text: str) -> DataType:
         """Read a type in any spelling that Spark's DDL accepts."""
-        reader = TypeReader(tokens(text), source=text)
+        reader = TypeReader(tokens(text), text=text)
         found = reader.data_type()
         reader.expect_end()
         return found
@@ -214,23 +214,10 @@ class Schema:
     @classmethod
     def parse(cls, text: str, *, internal: bool = False) -> Schema:
         """Read ``"id bigint, ts timestamp, w struct<start: timestamp, end: timestamp>"``."""
-        reader = TypeReader(tokens(text), source=text)
+        reader = TypeReader(tokens(text), text=text)
         columns = reader.columns(close="")
         reader.expect_end()
         return cls(columns, internal=internal)
-
-    @classmethod
-    def from_data(cls, data: Any, *, internal: bool = False) -> Schema:
-        """Read the data of :meth:`to_data`."""
-        if not isinstance(data, list) or not all(isinstance(d, dict) and d.keys() >= {"name", "type"} for d in data):
-            raise DataflowError(
-                "a schema must be a list of {name, type}", hint='write [{"name": "id", "type": "bigint"}]'
-            )
-        return cls(tuple(Column(str(d["name"]), DataType.parse(str(d["type"]))) for d in data), internal=internal)
-
-    def to_data(self) -> list[dict[str, str]]:
-        """Return the schema as plain JSON values."""
-        return [{"name": c.name, "type": c.type.text} for c in self.columns]
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -267,11 +254,11 @@ class Schema:
         """Return a column by name, ignoring case; None if there is none."""
         return next((c for c in self.columns if c.name.lower() == name.lower()), None)
 
-    def column(self, name: str, *, where: str | None = None) -> Column:
+    def column(self, name: str) -> Column:
         """Return a column by name, ignoring case, or raise an error that lists all columns."""
         found = self.find(name)
         if found is None:
-            raise DataflowError(f"there is no column {name!r}", where=where, hint=suggest(name, self.names))
+            raise DataflowError(f"there is no column {name!r}", hint=suggest(name, self.names))
         return found
 
 
@@ -284,13 +271,13 @@ def suggest(name: str, names: tuple[str, ...], *, kind: str = "columns") -> str:
     return f"did you mean {' or '.join(close)}? {listed}" if close else listed
 
 
-class TypeReader:
-    """Read types from tokens; also used by the expression parser for CAST."""
+class TypeReader(TokenReader):
+    """Reads types; also used by the expression parser for CAST."""
 
-    def __init__(self, found: tuple[Token, ...], *, source: str, position: int = 0) -> None:
-        self._tokens = found
-        self._source = source
-        self.position = position
+    hint = 'write types as in Spark, for example "id bigint, readings array<double>"'
+
+    def __init__(self, found: tuple[Token, ...], *, text: str, position: int = 0) -> None:
+        super().__init__(found, text=text, position=position)
         self._depth = 0
 
     def data_type(self) -> DataType:
@@ -386,28 +373,3 @@ class TypeReader:
         """Refuse remaining text."""
         if self._peek().kind != "end":
             raise self._unexpected(self._peek(), "the end")
-
-    def _peek(self) -> Token:
-        return self._tokens[min(self.position, len(self._tokens) - 1)]
-
-    def _next(self) -> Token:
-        token = self._peek()
-        self.position += 1
-        return token
-
-    def _take(self, symbol: str) -> bool:
-        token = self._peek()
-        if token.kind == "symbol" and token.text == symbol:
-            self.position += 1
-            return True
-        return False
-
-    def _expect(self, symbol: str) -> None:
-        if not self._take(symbol):
-            raise self._unexpected(self._peek(), repr(symbol))
-
-    def _unexpected(self, token: Token, wanted: str) -> DataflowError:
-        return DataflowError(
-            f"expected {wanted}, found {token.shown} at position {token.at} of {shorten(self._source)}",
-            hint='write types as in Spark, for example "id bigint, readings array<double>"',
-        )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from headwater.app.stores import existing
 from headwater.control.sharing import ROLES, Role
-from headwater.control.store import NoStore
+from headwater.control.tables import NoStore
 from headwater.core.errors import Denied, DeploymentError, HeadwaterError
 
 MOST = 200

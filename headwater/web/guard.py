@@ -47,10 +47,9 @@ _LOG = logging.getLogger(__name__)
 class Guard:
     """Passes allowed requests on, with the caller in ``scope["state"]``; answers all others with a problem."""
 
-    def __init__(self, app: ASGIApp, *, access: Access, most: int = MAX_BODY) -> None:
+    def __init__(self, app: ASGIApp, *, access: Access) -> None:
         self._app = app
         self._access = access
-        self._most = most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
@@ -106,7 +105,7 @@ class Guard:
             length = headers.get("content-length", "0")
             if not length.isdecimal():
                 return problems.plain(HTTPStatus.BAD_REQUEST, "Content-Length is not a number")
-            if int(length) > self._most:
+            if int(length) > MAX_BODY:
                 return self._too_large()
         except HeadwaterError as error:
             return problems.problem_of(error)
@@ -129,14 +128,14 @@ class Guard:
             message = await receive()
             if message["type"] == "http.request":
                 came += len(message.get("body", b""))
-                if came > self._most:
+                if came > MAX_BODY:
                     raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self._too_large().detail)
             return message
 
         return counting
 
     def _too_large(self) -> problems.ProblemDetails:
-        return problems.plain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"larger than {self._most:,} bytes, the maximum")
+        return problems.plain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"larger than {MAX_BODY:,} bytes, the maximum")
 
 
 def _is_strange(host: str) -> bool:

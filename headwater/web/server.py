@@ -18,8 +18,8 @@ from fastapi import APIRouter, Depends, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import headwater
-from headwater.app.stores import HOME
 from headwater.continuum.model import Zone
+from headwater.control.tables import HOME
 from headwater.core.errors import DeploymentError
 from headwater.web import problems
 from headwater.web.access import LOOPBACK, Access
@@ -43,8 +43,8 @@ Errors are answered as `application/problem+json` (RFC 9457), with what to do ne
 """
 
 
-def make_app(served: Served, *, most: int = MAX_BODY) -> FastAPI:
-    """Create the app over a store. ``most``: maximum bytes of a request's body."""
+def make_app(served: Served) -> FastAPI:
+    """Create the app over a store."""
     app = _App(
         title="Headwater",
         summary="One dataflow over edge, site and cloud: Spark inside a zone, Headwater between zones.",
@@ -64,7 +64,7 @@ def make_app(served: Served, *, most: int = MAX_BODY) -> FastAPI:
         api.include_router(part.router)
     app.include_router(api)
     problems.install(app)
-    app.add_middleware(Guard, access=served.access, most=most)
+    app.add_middleware(Guard, access=served.access)
     return app
 
 
@@ -103,7 +103,7 @@ def with_dashboard(api: FastAPI, served: Served) -> ASGIApp:
     _has_pages = True
     pages = FastAPI(openapi_url=None)
     importlib.import_module(DASHBOARD).attach(pages, served.store_url, served.access, served.home)
-    pages.add_middleware(Guard, access=served.access, most=MAX_BODY)
+    pages.add_middleware(Guard, access=served.access)
     return WithPages(api, pages)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headwater.channels.base import ChannelLog
 from headwater.channels.filelog import FileLog
 from headwater.channels.flight import FlightLog
+from headwater.channels.log import Log
 from headwater.channels.logserver import LogServer
 from headwater.channels.open import open_log
 from headwater.channels.wire import Credentials, Wire
@@ -48,7 +48,7 @@ def table(ids: Sequence[int]) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "ts": pa.array([i * 1_000_000 for i in ids], TS)})
 
 
-def ids(channel: ChannelLog, start: int | None = None, end: int | None = None) -> list[int]:
+def ids(channel: Log | FlightLog, start: int | None = None, end: int | None = None) -> list[int]:
     """Read the ids between two positions."""
     first = channel.earliest() if start is None else start
     last = channel.latest() if end is None else end
@@ -56,7 +56,7 @@ def ids(channel: ChannelLog, start: int | None = None, end: int | None = None) -
 
 
 @pytest.fixture(params=(*KINDS, "flight"))
-def reopen(request: pytest.FixtureRequest, tmp_path: Path, topic: str) -> Iterator[Callable[[], ChannelLog]]:
+def reopen(request: pytest.FixtureRequest, tmp_path: Path, topic: str) -> Iterator[Callable[[], Log | FlightLog]]:
     """Give a function that opens the same channel anew, as another process would."""
     if request.param == "flight":
         server = LogServer(
@@ -69,10 +69,10 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path, topic: str) -> Iterat
         return
     broker = request.getfixturevalue("broker") if request.param == "kafka" else None
     spec = spec_of(request.param, tmp_path / "log", topic, broker)
-    yield lambda: open_log(spec, event_time="ts")
+    yield lambda: open_log({**spec, "event_time": "ts"})
 
 
 @pytest.fixture
-def channel(reopen: Callable[[], ChannelLog]) -> ChannelLog:
+def channel(reopen: Callable[[], Log | FlightLog]) -> Log | FlightLog:
     """Give an empty channel."""
     return reopen()

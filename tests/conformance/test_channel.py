@@ -7,16 +7,19 @@ from typing import Any
 
 import pytest
 
-from headwater.channels.base import END, ChannelLog
+from headwater.channels.base import END
+from headwater.channels.flight import FlightLog
+from headwater.channels.log import Log
 from headwater.channels.open import open_log
 from headwater.core.errors import ChannelError
 
 from .conftest import ids, table
 
-Reopen = Callable[[], ChannelLog]
+Channel = Log | FlightLog
+Reopen = Callable[[], Channel]
 
 
-def test_batches_are_read_in_order(channel: ChannelLog) -> None:
+def test_batches_are_read_in_order(channel: Channel) -> None:
     for batch in range(20):
         assert channel.append(table([batch * 2, batch * 2 + 1]), epoch=1, batch=batch)
     assert ids(channel) == list(range(40))
@@ -24,14 +27,14 @@ def test_batches_are_read_in_order(channel: ChannelLog) -> None:
     assert ids(channel, 5, 5) == []
 
 
-def test_an_empty_channel_has_nothing_and_no_frontier(channel: ChannelLog) -> None:
+def test_an_empty_channel_has_nothing_and_no_frontier(channel: Channel) -> None:
     assert (channel.earliest(), channel.latest()) == (0, 0)
     assert ids(channel) == []
     assert channel.frontier(0) is None
     assert channel.stats().rows == 0
 
 
-def test_a_replayed_batch_is_not_stored_again(channel: ChannelLog, reopen: Reopen) -> None:
+def test_a_replayed_batch_is_not_stored_again(channel: Channel, reopen: Reopen) -> None:
     channel.append(table([1]), epoch=1, batch=0)
     channel.append(table([2]), epoch=1, batch=1)
     for other in (channel, reopen()):
@@ -41,21 +44,21 @@ def test_a_replayed_batch_is_not_stored_again(channel: ChannelLog, reopen: Reope
     assert reopen().stats().rows == 2
 
 
-def test_a_batch_without_rows_is_no_entry(channel: ChannelLog) -> None:
+def test_a_batch_without_rows_is_no_entry(channel: Channel) -> None:
     channel.append(table([1]), epoch=1, batch=0)
     assert not channel.append(table([]), epoch=1, batch=1)
     assert channel.append(table([2]), epoch=1, batch=2)
     assert ids(channel) == [1, 2]
 
 
-def test_a_new_epoch_may_begin_at_any_batch_id(channel: ChannelLog) -> None:
+def test_a_new_epoch_may_begin_at_any_batch_id(channel: Channel) -> None:
     channel.append(table([1]), epoch=1, batch=41)
     assert channel.append(table([2]), epoch=2, batch=7)
     assert channel.append(table([3]), epoch=2, batch=8)
     assert ids(channel) == [1, 2, 3]
 
 
-def test_a_writer_of_an_older_epoch_is_refused(channel: ChannelLog, reopen: Reopen) -> None:
+def test_a_writer_of_an_older_epoch_is_refused(channel: Channel, reopen: Reopen) -> None:
     zombie = reopen()
     zombie.append(table([1]), epoch=1, batch=0)
     channel.append(table([2]), epoch=2, batch=0)
@@ -66,7 +69,7 @@ def test_a_writer_of_an_older_epoch_is_refused(channel: ChannelLog, reopen: Reop
     assert ids(channel) == [1, 2]
 
 
-def test_a_fence_shuts_the_old_writer_out_and_says_where_it_stood(channel: ChannelLog, reopen: Reopen) -> None:
+def test_a_fence_shuts_the_old_writer_out_and_says_where_it_stood(channel: Channel, reopen: Reopen) -> None:
     assert channel.fence(1) is None
     channel.append(table([1]), epoch=1, batch=5)
     zombie = reopen()
@@ -79,13 +82,13 @@ def test_a_fence_shuts_the_old_writer_out_and_says_where_it_stood(channel: Chann
     assert ids(channel) == [1, 3]
 
 
-def test_the_frontier_is_the_greatest_event_time_so_far(channel: ChannelLog) -> None:
+def test_the_frontier_is_the_greatest_event_time_so_far(channel: Channel) -> None:
     for batch, rows in enumerate(([5, 3], [4], [9])):
         channel.append(table(rows), epoch=1, batch=batch)
     assert [channel.frontier(p) for p in range(4)] == [None, 5_000_000, 5_000_000, 9_000_000]
 
 
-def test_the_end_is_marked_once(channel: ChannelLog, reopen: Reopen) -> None:
+def test_the_end_is_marked_once(channel: Channel, reopen: Reopen) -> None:
     channel.append(table([1]), epoch=1, batch=0)
     channel.end(1)
     reopen().end(1)
@@ -95,7 +98,7 @@ def test_the_end_is_marked_once(channel: ChannelLog, reopen: Reopen) -> None:
     assert ids(channel) == [1]
 
 
-def test_only_a_higher_epoch_resumes_an_ended_stream(channel: ChannelLog) -> None:
+def test_only_a_higher_epoch_resumes_an_ended_stream(channel: Channel) -> None:
     channel.append(table([1]), epoch=1, batch=0)
     channel.end(1)
     with pytest.raises(ChannelError, match="ended the stream"):
@@ -110,7 +113,7 @@ def test_only_a_higher_epoch_resumes_an_ended_stream(channel: ChannelLog) -> Non
     assert channel.frontier(channel.latest()) == END
 
 
-def test_entries_go_when_all_readers_are_past_them(channel: ChannelLog, reopen: Reopen) -> None:
+def test_entries_go_when_all_readers_are_past_them(channel: Channel, reopen: Reopen) -> None:
     channel.register("fast")
     channel.register("slow")
     for batch in range(6):
@@ -131,7 +134,7 @@ def test_entries_go_when_all_readers_are_past_them(channel: ChannelLog, reopen: 
     assert (stats.rows, stats.entries, stats.unread["fast"].rows) == (7, 7, 1)
 
 
-def test_without_a_reader_everything_is_kept(channel: ChannelLog) -> None:
+def test_without_a_reader_everything_is_kept(channel: Channel) -> None:
     for batch in range(3):
         channel.append(table([batch]), epoch=1, batch=batch)
     channel.register("late")
@@ -139,7 +142,7 @@ def test_without_a_reader_everything_is_kept(channel: ChannelLog) -> None:
     assert ids(channel) == [0, 1, 2]
 
 
-def test_the_frontier_is_known_wherever_a_reader_can_start(channel: ChannelLog, reopen: Reopen) -> None:
+def test_the_frontier_is_known_wherever_a_reader_can_start(channel: Channel, reopen: Reopen) -> None:
     channel.register("r")
     for batch in range(5):
         channel.append(table([batch]), epoch=1, batch=batch)
@@ -149,7 +152,7 @@ def test_the_frontier_is_known_wherever_a_reader_can_start(channel: ChannelLog, 
     assert channel.frontier(2) is None  # nobody can start there: unknown rather than wrong
 
 
-def test_backlog_counts_what_each_reader_has_not_read(channel: ChannelLog) -> None:
+def test_backlog_counts_what_each_reader_has_not_read(channel: Channel) -> None:
     channel.register("a")
     channel.register("b")
     for batch in range(4):
@@ -162,26 +165,26 @@ def test_backlog_counts_what_each_reader_has_not_read(channel: ChannelLog) -> No
     assert unread["b"].age >= unread["a"].age >= 0
 
 
-def test_registering_again_keeps_the_position(channel: ChannelLog, reopen: Reopen) -> None:
+def test_registering_again_keeps_the_position(channel: Channel, reopen: Reopen) -> None:
     assert channel.register("r") == 0
     channel.append(table([1]), epoch=1, batch=0)
     channel.advance("r", 1)
     assert reopen().register("r") == 1
 
 
-def test_an_unknown_reader_cannot_advance(channel: ChannelLog) -> None:
+def test_an_unknown_reader_cannot_advance(channel: Channel) -> None:
     channel.append(table([1]), epoch=1, batch=0)
     with pytest.raises(ChannelError, match="'nobody' is not registered"):
         channel.advance("nobody", 1)
 
 
-def test_a_reader_cannot_be_past_the_end(channel: ChannelLog) -> None:
+def test_a_reader_cannot_be_past_the_end(channel: Channel) -> None:
     channel.register("r")
     with pytest.raises(ChannelError, match="reports position 1"):
         channel.advance("r", 1)
 
 
-def test_another_schema_is_refused(channel: ChannelLog) -> None:
+def test_another_schema_is_refused(channel: Channel) -> None:
     channel.append(table([1]), epoch=1, batch=0)
     with pytest.raises(ChannelError, match="extra is new"):
         channel.append(table([2]).append_column("extra", [[1.0]]), epoch=1, batch=1)
@@ -216,8 +219,8 @@ def test_another_numbering_in_the_same_epoch_is_refused(spec: dict[str, Any]) ->
 
 
 def test_at_least_once_repeats_and_refuses_nobody(spec: dict[str, Any]) -> None:
-    log = open_log({**spec, "delivery": "at_least_once"}, event_time="ts")
-    zombie = open_log({**spec, "delivery": "at_least_once"}, event_time="ts")
+    log = open_log({**spec, "delivery": "at_least_once", "event_time": "ts"})
+    zombie = open_log({**spec, "delivery": "at_least_once", "event_time": "ts"})
     assert log.append(table([1]), epoch=2, batch=0)
     assert log.append(table([1]), epoch=2, batch=0)
     assert zombie.append(table([2]), epoch=1, batch=0)

@@ -27,7 +27,7 @@ import json, sys
 import pyarrow as pa
 from headwater.channels.open import open_log
 spec, epoch, first, last = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-log = open_log({**spec, "lineage": "numbers"}, event_time="ts")
+log = open_log({**spec, "lineage": "numbers", "event_time": "ts"})
 print("ready", flush=True)
 for batch in range(first, last):
     rows = list(range(batch * 3, batch * 3 + 3))

@@ -51,7 +51,7 @@ class Site:
         return {**self.spec(name), "kind": "kafkalog" if self._broker else "filelog", **more}
 
     def log(self, name: str) -> Log:
-        return open_log(self.spec(name), event_time="ts")
+        return open_log({**self.spec(name), "event_time": "ts"})
 
     def list(self, *names: str, retired: tuple[str, ...] = ()) -> None:
         """Replace the members file in one step; filelogs in the short form."""

@@ -77,7 +77,7 @@ def test_user_and_password_come_from_the_environment(
 ) -> None:
     monkeypatch.setenv(USER, "admin")
     monkeypatch.setenv(PASSWORD, SECRET)
-    log = open_log({**spec, "delivery": delivery}, event_time="ts")
+    log = open_log({**spec, "delivery": delivery, "event_time": "ts"})
     log.create()
     log.register("r")
     rows: pa.Table = table([1, 2, 3])

@@ -31,7 +31,7 @@ def spec(broker: LocalBroker, topic: str, tmp_path: Path) -> dict[str, Any]:
 
 
 def open_(spec: dict[str, Any], **more: Any) -> KafkaLog:
-    log = open_log({**spec, **more}, event_time="ts")
+    log = open_log({**spec, **more, "event_time": "ts"})
     assert isinstance(log, KafkaLog)
     return log
 

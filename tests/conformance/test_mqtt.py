@@ -397,14 +397,14 @@ def test_a_wrong_password_is_told_and_never_shown(
 def test_locations_have_their_own_topics_and_sessions(tmp_path: Path, broker: Broker) -> None:
     of = source(broker, "plant/{location}/temperature")
     bridges = [
-        MqttBridge(of, location=place, log=FileLog(tmp_path / place), epoch=1, dataflow=flow)
+        MqttBridge(of, location=place, log=FileLog(tmp_path / flow / place), epoch=1)
         for flow in ("a", "b")
         for place in ("north", "south")
     ]
     assert [b.topic for b in bridges[:2]] == ["plant/north/temperature", "plant/south/temperature"]
     assert len({b.client_id for b in bridges}) == 4
     assert {len(b.client_id) for b in bridges} == {23}
-    again = MqttBridge(of, location="north", log=FileLog(tmp_path / "x"), epoch=7, dataflow="a")
+    again = MqttBridge(of, location="north", log=FileLog(tmp_path / "a" / "north"), epoch=7)
     assert again.client_id == bridges[0].client_id
 
 

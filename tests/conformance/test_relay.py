@@ -65,7 +65,7 @@ def zones(request: pytest.FixtureRequest, tmp_path: Path, topic: str) -> Iterato
     replica = FileLog(tmp_path / "replica", fsync=False)
     if request.param == "kafka":
         broker = request.getfixturevalue("broker")
-        source = open_log(spec_of("kafka", tmp_path / "log", topic, broker), event_time="ts")
+        source = open_log({**spec_of("kafka", tmp_path / "log", topic, broker), "event_time": "ts"})
         source.create()
 
         def polled() -> Remote:

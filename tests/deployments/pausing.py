@@ -22,9 +22,10 @@ from headwater.agent.agents import AgentClient, Agents
 from headwater.continuum.model import Node
 from headwater.control.calls import Calls
 from headwater.control.controller import Controller
+from headwater.control.database import LeaseLost
 from headwater.control.executor import Attempt, Executor
 from headwater.control.ports import Ports
-from headwater.control.store import LeaseLost, Store
+from headwater.control.store import Store
 from headwater.core.errors import Fenced
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.port import TakeStamp

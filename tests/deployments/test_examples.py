@@ -15,7 +15,7 @@ from examples.taxi.generate import write_files
 from headwater.continuum.model import Continuum
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.sensors import SensorModel
-from headwater.demo.data import sensor_series, write_all
+from headwater.demo.data import sensor_series, write_steps
 from headwater.demo.flow import CONTINUUM, LOCATIONS, acme
 from headwater.spark.endpoint import LocalEndpoint
 from headwater.testing import batch_result, check_equivalent
@@ -34,7 +34,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for _ in write_files(directory / "taxi" / "nyc", 3000, seed=5, per_file=1500):
         pass
     series = sensor_series(SensorModel(seed=2, machines=2), LOCATIONS, days=12)
-    write_all(directory / "acme", series, files=2, malformed=0.002)
+    for _ in write_steps(directory / "acme", series, files=2, malformed=0.002):
+        pass
     return directory
 
 

@@ -18,7 +18,8 @@ from headwater.plan.build import build, one_unit, unit_per_operator
 from headwater.plan.diff import PlanDiff
 from headwater.plan.document import plan_id
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.steps import Step, UnitStatuses, begun, done
+from headwater.plan.order import steps_to
+from headwater.plan.steps import CanarySettings, Step, UnitStatuses, begun, done, unit_statuses_of
 from headwater.testing.nodes import SimulatedNodes
 
 ACME = Continuum.from_yaml(Path(__file__).parents[2] / "examples/acme/continuum.yaml")
@@ -120,3 +121,10 @@ def calls_of(zones: SimulatedNodes, *names: str) -> list[str]:
     """Give the calls that change something, as `name unit`."""
     wanted = names or ("prepare", "start", "update_inputs", "stop", "forget")
     return [f"{c.name} {c.unit}" for c in zones.calls if c.name in wanted]
+
+
+def steps_of(diff: PlanDiff, *, canary: CanarySettings | None = None) -> tuple[Step, ...]:
+    """Order the steps from a running plan, with all units as it says, to the wanted plan."""
+    running = diff.running
+    plans = {plan_id(p): p for p in (running, diff.wanted) if p is not None}
+    return steps_to(diff, unit_statuses_of(running) if running else {}, plans, canary=canary)

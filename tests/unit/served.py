@@ -11,9 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from headwater.app import loading, observe, pools, stores
+from headwater.app import loading, observe, pools
 from headwater.control import tables
 from headwater.control.sharing import Role
+from headwater.control.tables import STORE
 from headwater.testing.nodes import SimulatedNodes
 from headwater.web.server import serving
 from tests.unit.test_cli_control import CONTINUUM, controller, tiny
@@ -74,7 +75,7 @@ def place(directory: Path) -> Iterator[None]:
         patch.chdir(directory)
         patch.setattr(tables, "SYNCHRONOUS", "OFF")
         patch.setattr(observe, "RECENT", 600.0)
-        for name in (stores.STORE, pools.TOKEN):
+        for name in (STORE, pools.TOKEN):
             patch.delenv(name, raising=False)
         yield
 

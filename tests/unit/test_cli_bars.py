@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from headwater.app import loading, running, stores
+from headwater.app import loading, running
 from headwater.app.client import Client, PlanRequest
 from headwater.cli.app import Screen
 from headwater.cli.bars import Bar
 from headwater.control import tables
+from headwater.control.tables import STORE
 from headwater.core.metrics import Progress, UnitProgress
 from headwater.plan.place import PlacementRequest
 from headwater.testing.nodes import SimulatedNodes
@@ -36,7 +37,7 @@ STEPS = 6
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.delenv(stores.STORE, raising=False)
+    monkeypatch.delenv(STORE, raising=False)
     (tmp_path / "flow.py").write_text(FLOW)
     rates = [f"{step},rows,L1,{100 + step}" for step in range(STEPS)]
     (tmp_path / "rates.csv").write_text("\n".join(["time,source,location,rate", *rates]) + "\n")

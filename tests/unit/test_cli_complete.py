@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headwater.app import loading, running, stores
+from headwater.app import loading, running
 from headwater.cli import complete
 from headwater.cli.app import app
 from headwater.control import tables
 from headwater.control.names import names
 from headwater.control.store import Store
+from headwater.control.tables import STORE, resolved_url
 from headwater.placement import STRATEGIES
 from headwater.placement.forecast import FORECASTS
 from headwater.placement.schedule import SCHEDULERS
@@ -35,8 +36,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A store with two deployments whose plans are in force."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.delenv(stores.STORE, raising=False)
-    place = stores.resolved_url(None)
+    monkeypatch.delenv(STORE, raising=False)
+    place = resolved_url(None)
     opened = Store(place)
     assert opened.hold("test", 60)
     for name in ("tiny", "tall"):
@@ -93,7 +94,7 @@ def test_the_store_that_the_line_names_is_asked(store: str, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert completed("headwater status t") == []
     assert completed(f"headwater status --store {tmp_path / store} ti") == ["tiny"]
-    monkeypatch.setenv(stores.STORE, str(tmp_path / store))
+    monkeypatch.setenv(STORE, str(tmp_path / store))
     assert completed("headwater status ta") == ["tall"]
 
 

@@ -14,12 +14,13 @@ from typer.testing import CliRunner
 
 from headwater import cli
 from headwater.agent.agents import Agents
-from headwater.app import deployments, loading, observe, running, stores
+from headwater.app import deployments, loading, observe, running
 from headwater.app.client import Client, PlanRequest
 from headwater.cli import control
 from headwater.continuum.model import Node
 from headwater.control import tables
 from headwater.control.store import Store
+from headwater.control.tables import STORE, resolved_url
 from headwater.core.errors import DeploymentError, Unavailable
 from headwater.testing.nodes import SimulatedNodes
 
@@ -39,7 +40,7 @@ window.to_layer("cloud").write.memory("out")
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.delenv(stores.STORE, raising=False)
+    monkeypatch.delenv(STORE, raising=False)
     monkeypatch.setenv("COLUMNS", "200")
     return tmp_path
 
@@ -81,7 +82,7 @@ def test_apply_shows_stores_and_waits() -> None:
         assert [u["action"] for u in data["units"]] == ["replace", "replace"]
         code, out, _ = invoke("apply", *tiny(above=2))
         assert code == 0 and "nothing to do" in out  # and nobody is asked
-        store = Store(stores.resolved_url(None))
+        store = Store(resolved_url(None))
         assert zones.differences(store.active_plan("tiny"), "tiny") == [] and store.deployment("tiny").version == 2
         store.close()
 
@@ -160,7 +161,7 @@ def test_a_unit_is_spread_over_hosts_with_agents_of_their_own() -> None:
         now = zones.kept("tiny")
         assert {now[id_]["high"] for id_ in ("high.1of2@s1a", "high.2of2@s1b")} == {joined}
         assert now["high@S2"]["high"] == begun["high@S2"]
-        store = Store(stores.resolved_url(None))
+        store = Store(resolved_url(None))
         assert zones.differences(store.active_plan("tiny"), "tiny") == []
         store.close()
         code, _, err = invoke("spread", "high@S2", "--over", "s1a", "--yes")
@@ -279,9 +280,9 @@ def test_explain_a_file() -> None:
 
 
 def test_the_store_comes_from_option_environment_or_habit(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert stores.resolved_url(None) == str(Path(".headwater") / "headwater.db")
-    monkeypatch.setenv(stores.STORE, "other.db")
-    assert stores.resolved_url(None) == "other.db" and stores.resolved_url("x") == "x"
+    assert resolved_url(None) == str(Path(".headwater") / "headwater.db")
+    monkeypatch.setenv(STORE, "other.db")
+    assert resolved_url(None) == "other.db" and resolved_url("x") == "x"
     invoke("apply", *tiny(), "--yes")
     assert Path("other.db").exists()
 

@@ -21,7 +21,7 @@ import headwater
 from headwater.app import stores
 from headwater.cli.app import app
 from headwater.control import tables
-from headwater.control.store import NoStore
+from headwater.control.tables import STORE, NoStore
 from headwater.testing.nodes import SimulatedNodes
 from tests.unit.test_cli_control import controller, tiny
 
@@ -33,7 +33,7 @@ WITHOUT_JSON: dict[str, str] = {}
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.delenv(stores.STORE, raising=False)
+    monkeypatch.delenv(STORE, raising=False)
     return tmp_path
 
 

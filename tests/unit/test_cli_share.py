@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from headwater.app import stores
 from headwater.app.pools import TOKEN
 from headwater.control import tables
 from headwater.control.store import Store
+from headwater.control.tables import STORE, resolved_url
 from tests.unit.test_cli_control import CONTINUUM, controller, invoke
 
 FLOW = """
@@ -27,7 +27,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
     monkeypatch.setenv("COLUMNS", "200")
-    for name in (stores.STORE, TOKEN):
+    for name in (STORE, TOKEN):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -63,7 +63,7 @@ def test_dataflows_come_are_seen_and_go() -> None:
 
 
 def test_owners_are_set_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    Store(stores.resolved_url(None)).close()
+    Store(resolved_url(None)).close()
     code, token, err = invoke("owner", "team-a", "--max-dataflows", "0", "--token")
     assert code == 0 and "shown this once" in err
     code, _, err = submit("one", "team-a")

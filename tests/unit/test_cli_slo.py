@@ -15,11 +15,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headwater.adapt.slo import SLO
-from headwater.app import deployments, objectives, observe, stores
+from headwater.app import deployments, objectives, observe
 from headwater.app.client import Client, PlanRequest
 from headwater.control import tables
 from headwater.control.records import ReportRecord
 from headwater.control.store import Store
+from headwater.control.tables import STORE, resolved_url
 from headwater.core.errors import DeploymentError
 from headwater.core.jsonform import dump
 from headwater.core.metrics import (
@@ -46,8 +47,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
     monkeypatch.setenv("COLUMNS", "240")
     monkeypatch.setattr(observe, "RECENT", 600.0)  # a slow machine is no reason to fail
-    monkeypatch.delenv(stores.STORE, raising=False)
-    made = Store(stores.resolved_url(None))
+    monkeypatch.delenv(STORE, raising=False)
+    made = Store(resolved_url(None))
     yield made
     made.close()
 

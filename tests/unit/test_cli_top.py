@@ -16,11 +16,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from headwater.adapt.slo import SLO
-from headwater.app import observe, stores
+from headwater.app import observe
 from headwater.app.view import View, ZoneSeen
 from headwater.cli.app import app
 from headwater.control import tables
 from headwater.control.store import Store
+from headwater.control.tables import STORE, resolved_url
 from headwater.render.top import KEYS, Order, Top, shares
 from tests.crowd import fill
 from tests.unit.terminal import Terminal
@@ -31,8 +32,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """A store with 5 deployments over 20 zones, of which nobody says more."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.delenv(stores.STORE, raising=False)
-    opened = Store(stores.resolved_url(None))
+    monkeypatch.delenv(STORE, raising=False)
+    opened = Store(resolved_url(None))
     fill(opened, 20, 5)
     yield opened
     opened.close()
@@ -167,7 +168,7 @@ def test_one_document_or_a_line_for_each_look(store: Store, tmp_path: Path) -> N
 
 def test_without_a_store_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(stores.STORE, raising=False)
+    monkeypatch.delenv(STORE, raising=False)
     result = CliRunner().invoke(app, ["top", "--once"])
     assert result.exit_code == 6 and "no store here" in result.stderr and result.stdout == ""
     lines = shown(Top(view=View(at=time.time(), store="s.db", error="no store here\n  -> make one")))

@@ -15,7 +15,6 @@ from headwater.connectors.deadletters import (
     Locator,
     RecordPosition,
     explain,
-    locate,
     read_dead_letters,
 )
 from headwater.connectors.reasons import NOT_UTF8
@@ -108,8 +107,8 @@ def test_places_in_a_file(tmp_path: Path) -> None:
     uri = path.as_uri()
     assert uri.startswith("file:///")
     for source in (str(path), uri, uri.replace("file://", "file:")):
-        assert locate("1,x", source) == RecordPosition(2, 6)
-        assert locate("11,x", source) == RecordPosition(4, 16)
+        assert Locator().locate("1,x", source) == RecordPosition(2, 6)
+        assert Locator().locate("11,x", source) == RecordPosition(4, 16)
     locator = Locator()
     assert [locator.locate("1,x", uri) for _ in range(3)] == [
         RecordPosition(2, 6),
@@ -117,14 +116,14 @@ def test_places_in_a_file(tmp_path: Path) -> None:
         None,
     ]
     assert locator.locate("2,2", uri) == RecordPosition(3, 11)  # out of order
-    assert locate("x", uri) is None  # only whole lines are records
-    assert locate("last\ufffd,1", uri) == RecordPosition(6, 27)
+    assert Locator().locate("x", uri) is None  # only whole lines are records
+    assert Locator().locate("last\ufffd,1", uri) == RecordPosition(6, 27)
 
 
 def test_places_of_records_with_several_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text('\ufeff{"v":\n "x"}\n')
-    assert locate('{"v":\n "x"}', str(path)) == RecordPosition(1, 3)
+    assert Locator().locate('{"v":\n "x"}', str(path)) == RecordPosition(1, 3)
 
 
 def test_there_may_be_no_place(tmp_path: Path) -> None:

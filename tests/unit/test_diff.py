@@ -17,7 +17,6 @@ from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.document import plan_id
 from headwater.plan.explain import explain
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.order import steps_of
 from headwater.plan.steps import (
     Drain,
     Start,
@@ -26,7 +25,7 @@ from headwater.plan.steps import (
     unit_statuses_of,
 )
 from headwater.testing.nodes import SimulatedNodes
-from tests.unit.changes import ACME, FIRST, SCHEMA, Version, calls_of, carry_out
+from tests.unit.changes import ACME, FIRST, SCHEMA, Version, calls_of, carry_out, steps_of
 
 EVERY = ("FP@E1", "FP@E2", "FP@E4", "AD@S1", "AD@S2", "out@C1")
 

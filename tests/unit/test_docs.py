@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from headwater.app import deployments, stores
+from headwater.app import deployments
 from headwater.control import tables
+from headwater.control.tables import STORE
 from headwater.core import errors
 from headwater.testing.nodes import SimulatedNodes
 from scripts import check_docs, docs_site
@@ -33,7 +34,7 @@ def named(page: Path) -> str:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.delenv(stores.STORE, raising=False)
+    monkeypatch.delenv(STORE, raising=False)
     return tmp_path
 
 

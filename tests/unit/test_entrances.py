@@ -14,10 +14,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 
-from headwater.app import pools, stores
+from headwater.app import pools
 from headwater.app.client import Client, PlanRequest, Proposal
 from headwater.control import tables
 from headwater.control.store import Store
+from headwater.control.tables import STORE
 from headwater.core.requirement import Requirement
 from headwater.dataflow.graph import Dataflow
 from headwater.placement import STRATEGIES
@@ -54,7 +55,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         directory = tmp_path_factory.mktemp("entrances")
         patch.chdir(directory)
         patch.setattr(tables, "SYNCHRONOUS", "OFF")
-        for name in (stores.STORE, pools.TOKEN):
+        for name in (STORE, pools.TOKEN):
             patch.delenv(name, raising=False)
         Store(directory / "empty.db").close()
         yield World(directory, ways.Rest(directory / "nowhere.db"), directory / "empty.db")

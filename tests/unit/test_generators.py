@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,14 +21,20 @@ from headwater.dataflow.sensors import SensorModel, readings
 from headwater.demo.data import (
     MALFORMED_KINDS,
     NAB_SHIFT_DAYS,
-    main,
+    Series,
+    WrittenFiles,
     nab_series,
     sensor_series,
-    write_all,
     write_steps,
 )
+from tests.unit.test_sensors import machine_of
 
 NAB = Path(__file__).parents[3] / "shared" / "data" / "nab"
+
+
+def write_all(out: Path, series: Sequence[Series], **settings: Any) -> WrittenFiles:
+    """Write all files at once."""
+    return WrittenFiles(tuple(write_steps(out, series, **settings)))
 
 
 def parses(line: str) -> bool:
@@ -48,7 +56,7 @@ def test_acme_files_hold_the_models_readings(tmp_path: Path) -> None:
     assert written.lines == 2 * len(lines) == 2 * len(wanted)
     assert lines[0].startswith("L2-m0,2026-01-01 00:00:00,")
     machine, ts, temperature = zip(*(line.split(",") for line in lines), strict=True)
-    assert list(machine) == wanted.machine.tolist()
+    assert list(machine) == machine_of(wanted).tolist()
     assert np.array_equal(np.array(ts, dtype="datetime64[us]").astype(np.int64), wanted.ts)
     assert np.allclose(np.array(temperature, dtype=float), wanted.temperature, atol=1e-6, rtol=0)
     assert written.malformed == ()
@@ -105,12 +113,11 @@ def test_acme_refuses_impossible_shares(tmp_path: Path) -> None:
 
 
 def test_acme_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert acme.main is main
-    assert main(["--out", str(tmp_path), "--locations", "A,B", "--days", "10", "--malformed", "0.01"]) == 0
+    assert acme.main(["--out", str(tmp_path), "--locations", "A,B", "--days", "10", "--malformed", "0.01"]) == 0
     bad = json.loads((tmp_path / "malformed.json").read_text())
     assert capsys.readouterr().out.startswith(f"5760 lines in 16 files under {tmp_path}, {len(bad)} malformed\n")
     with pytest.raises(SystemExit) as wrong:
-        main(["--out", str(tmp_path), "--nab", "x.csv"])
+        acme.main(["--out", str(tmp_path), "--nab", "x.csv"])
     assert wrong.value.code == 2
 
 

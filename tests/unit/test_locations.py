@@ -18,7 +18,6 @@ from headwater.plan.deployment import Edge
 from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.document import from_document, plan_id, to_document
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.order import steps_of
 from headwater.plan.outline import outline
 from headwater.plan.state import kept_state
 from headwater.plan.steps import Drain, Stop, unit_statuses_of
@@ -26,7 +25,7 @@ from headwater.plan.transfer import StateTransfer
 from headwater.render.deployment import plan_view
 from headwater.testing.nodes import SimulatedNodes
 from tests.deployments.flows import CONTINUUM as THREE
-from tests.unit.changes import carry_out
+from tests.unit.changes import carry_out, steps_of
 from tests.unit.test_plan import dataflows
 
 CONTINUUM = Continuum.from_text("""

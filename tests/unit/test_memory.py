@@ -14,9 +14,10 @@ from sqlalchemy import func, select
 from headwater.adapt.calibrate import Learned
 from headwater.adapt.slo import SLO
 from headwater.control import tables as t
+from headwater.control.database import LeaseLost
 from headwater.control.memory import APART, DECISIONS, DENSE, LASTING
 from headwater.control.sharing import OwnerLimits
-from headwater.control.store import LeaseLost, Store, StoreReader
+from headwater.control.store import Store, StoreReader
 from headwater.core.errors import DeploymentError, Unavailable
 from headwater.core.jsonform import dump_json
 from headwater.core.metrics import (
@@ -29,10 +30,9 @@ from headwater.core.metrics import (
 )
 from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
-from headwater.plan.order import steps_of
 from headwater.plan.profile import OperatorProfile, Profile
 from headwater.plan.steps import WarmUp, unit_statuses_of
-from tests.unit.changes import FIRST
+from tests.unit.changes import FIRST, steps_of
 from tests.unit.test_store import store
 
 __all__ = ["store"]  # a fixture
@@ -81,7 +81,7 @@ def test_samples_are_kept_as_they_were_seen(store: Store) -> None:
     store.report("me", 1002.0, samples={"g": SEEN})
     assert [s.at for s in store.samples("f")] == [1000.0, 1001.5, 1003.0]
     assert store.samples("f")[0].progress == replace(SEEN, seconds=1000.0)
-    assert [s.at for s in store.samples("f", since=1001.0, until=1002.0)] == [1001.5]
+    assert [s.at for s in store.samples("f", since=1001.5)] == [1001.5, 1003.0]
     assert [s.at for s in store.samples("f", most=2)] == [1001.5, 1003.0]
     store.report("me", 1003.0, samples={"f": Progress(seconds=0.0)})  # a clock that stood still
     assert store.samples("f")[-1].progress == Progress(seconds=0.0)

@@ -17,7 +17,8 @@ from headwater.app import observe, pools
 from headwater.app.view import UnitSeen, View
 from headwater.control import tables as t
 from headwater.control.notify import ChangeNotifier
-from headwater.control.store import NoStore, Store
+from headwater.control.store import Store
+from headwater.control.tables import NoStore
 from headwater.core.jsonform import dump
 from tests import crowd
 from tests.unit.test_reuse import TWO

@@ -15,7 +15,6 @@ from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.document import from_document, to_document
 from headwater.plan.explain import explain
 from headwater.plan.model import DeploymentPlan
-from headwater.plan.order import steps_of
 from headwater.plan.steps import (
     AnyStep,
     CanarySettings,
@@ -29,7 +28,7 @@ from headwater.plan.steps import (
     unit_statuses_of,
 )
 from headwater.testing.nodes import SimulatedNodes
-from tests.unit.changes import FIRST, Version, carry_out, versions
+from tests.unit.changes import FIRST, Version, carry_out, steps_of, versions
 from tests.unit.test_diff import between
 
 

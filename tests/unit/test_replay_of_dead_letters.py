@@ -14,7 +14,7 @@ import headwater as hw
 from headwater.agent.agent import Agent
 from headwater.agent.agents import Agents
 from headwater.agent.tasks import Task
-from headwater.app import deadletters, stores
+from headwater.app import deadletters
 from headwater.channels.logserver import LogServer
 from headwater.channels.wire import TOKEN_ENV, Credentials
 from headwater.connectors.deadletters import read_dead_letters
@@ -22,6 +22,7 @@ from headwater.connectors.replaying import ReplayRequest
 from headwater.continuum.model import Continuum
 from headwater.control import tables
 from headwater.control.store import Store
+from headwater.control.tables import STORE, resolved_url
 from headwater.core.errors import ContinuumError, DeploymentError
 from headwater.core.jsonform import dump, dump_json
 from headwater.disk.durable import write_atomically
@@ -106,9 +107,9 @@ def zones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Zones]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
     monkeypatch.setenv(TOKEN_ENV, TOKEN)
-    monkeypatch.delenv(stores.STORE, raising=False)
+    monkeypatch.delenv(STORE, raising=False)
     made = Zones(tmp_path)
-    store = Store(stores.resolved_url(None))
+    store = Store(resolved_url(None))
     running(store, made.plan)
     made.start("E1")
     made.start("E2")

@@ -344,13 +344,11 @@ def test_any_order_of_coming_and_going(seed: int) -> None:
     for _ in range(60):
         if waiting and (not there or drawn.random() < 0.55):
             one = waiting.pop(drawn.randrange(len(waiting)))
-            found = commons.submit(one)
-            assert found.reused | found.new == set(one.inputs)
+            commons.submit(one)
             there.append(one)
         else:
             one = there.pop(drawn.randrange(len(there)))
-            gone = commons.remove(one.name)
-            assert all(task not in commons for task in gone.gone)
+            commons.remove(one.name)
             waiting.append(one)
         commons.check()
         assert len(commons) == len({t for s in there for t in s.inputs})

@@ -24,12 +24,11 @@ from headwater.plan.diff import PlanDiff, diff
 from headwater.plan.document import from_document, plan_id, to_document
 from headwater.plan.edit import Edit, Fuse, Move, Split, Spread
 from headwater.plan.model import DeploymentPlan, Unit
-from headwater.plan.order import steps_of
 from headwater.plan.spec import UnitSpec, spec_of
 from headwater.plan.spread import spread_column
 from headwater.plan.steps import unit_statuses_of
 from headwater.testing.nodes import SimulatedNodes
-from tests.unit.changes import carry_out
+from tests.unit.changes import carry_out, steps_of
 from tests.unit.test_locations import line
 from tests.unit.test_plan import dataflows
 

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from headwater.control import database
+from headwater.control.database import LeaseLost
 from headwater.control.lifecycle import BUSY, WAYS, move
 from headwater.control.records import Lease, ReportRecord
-from headwater.control.store import LeaseLost, Store, StoreReader
+from headwater.control.store import Store, StoreReader
 from headwater.control.tables import shown, url_of
 from headwater.core.errors import DeploymentError, Unavailable
 from headwater.core.jsonform import dump_json, load_json
 from headwater.core.metrics import Progress, UnitProgress
 from headwater.plan.diff import diff
 from headwater.plan.document import plan_id
-from headwater.plan.order import steps_of
 from headwater.plan.steps import CanarySettings, unit_statuses_of
-from tests.unit.changes import FIRST
+from tests.unit.changes import FIRST, steps_of
 
 
 @pytest.fixture

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from headwater.app import pools, stores
+from headwater.app import pools
 from headwater.app.pools import ADMIN, TOKEN
 from headwater.control import sharing, tables
 from headwater.control.sharing import ROLES, Role
 from headwater.control.store import Store
+from headwater.control.tables import STORE
 from headwater.core.errors import DeploymentError
 from headwater.web.access import Access, Asker, NotAllowed, NotKnown
 from tests.unit.test_cli_control import invoke
@@ -22,7 +23,7 @@ from tests.unit.test_cli_control import invoke
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    for name in (stores.STORE, TOKEN):
+    for name in (STORE, TOKEN):
         monkeypatch.delenv(name, raising=False)
     return str(tmp_path / "store.db")
 
@@ -130,7 +131,7 @@ def test_roles_are_the_admins_to_set(place: str) -> None:
 
 
 def test_the_role_is_set_and_shown_by_the_command(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(stores.STORE, place)
+    monkeypatch.setenv(STORE, place)
     code, made, err = invoke("owner", "eve", "--role", "viewer", "--token")
     assert code == 0, err
     assert Access(place).asker(made.strip()).role == "viewer"

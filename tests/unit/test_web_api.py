@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater.app import objectives, observe, stores
+from headwater.app import objectives, observe
 from headwater.app.client import Client as StoreClient
 from headwater.continuum.model import Continuum
 from headwater.control.store import Store
+from headwater.control.tables import resolved_url
 from headwater.core.jsonform import dump
 from headwater.dataflow.graph import Dataflow
 from headwater.plan.build import build
@@ -199,7 +200,7 @@ def test_decisions_are_listed_shown_and_answered(client: Client, tiny: dict[str,
 
 def propose(above: int) -> int:
     """Record a decision as the controller does, under its lease."""
-    store = Store(stores.resolved_url(None))
+    store = Store(resolved_url(None))
     base = store.active_plan("tiny")
     assert base is not None
     plan = build(Dataflow.from_data(flow(above=above)), base.continuum)
@@ -317,7 +318,7 @@ def test_what_happens_is_told_as_it_happens(client: Client) -> None:
 
 def test_a_stream_says_when_the_store_is_gone(tmp_path: Path) -> None:
     with place(tmp_path), serving(None, "127.0.0.1", 0) as url, Client(url) as client:
-        store = Path(stores.resolved_url(None))
+        store = Path(resolved_url(None))
         Store(str(store)).close()
         assert objectives.told(None) == (0, ())
         store.rename("elsewhere.db")

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
 from headwater.adapt.slo import SLO
-from headwater.app import pools, stores
+from headwater.app import pools
 from headwater.control.store import Store
+from headwater.control.tables import resolved_url
 from headwater.web.server import serving
 from tests.unit.changes import ACME, FIRST
 from tests.unit.served import ZONES, place, token
@@ -70,7 +71,7 @@ PLACES: list[dict[str, Any]] = [
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """Give the URL of a server and an owner's token."""
     with place(tmp_path_factory.mktemp("contract")):
-        store = Store(stores.resolved_url(None))
+        store = Store(resolved_url(None))
         base = running(store)
         for number in range(30):
             propose(store, base, f"reason {number}")

@@ -16,10 +16,10 @@ import pytest
 
 import headwater as hw
 from headwater.app import pools
-from headwater.app.stores import resolved_url
 from headwater.continuum.model import Continuum
 from headwater.control.sharing import ROLES, Role
 from headwater.control.store import Store
+from headwater.control.tables import resolved_url
 from headwater.web.guard import OPEN
 from headwater.web.problems import MEDIA_TYPE
 from headwater.web.server import serving

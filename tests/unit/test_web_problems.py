@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headwater.app import stores
 from headwater.control.store import Store
+from headwater.control.tables import resolved_url
 from headwater.core import errors
 from headwater.core.quantity import QuantityError
 from headwater.web.access import NotAllowed, NotKnown
@@ -22,7 +22,7 @@ from tests.unit.served import V1, ZONES, Client, fetch, flow, place
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with place(tmp_path_factory.mktemp("problems")), serving(None, "127.0.0.1", 0) as found:
-        Store(stores.resolved_url(None)).close()
+        Store(resolved_url(None)).close()
         yield found
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headwater.app import deployments, stores
+from headwater.app import deployments
 from headwater.cli import serve
 from headwater.control.store import Store
+from headwater.control.tables import STORE, resolved_url
 from headwater.core.errors import DeploymentError
 from headwater.web import server
 from headwater.web.server import serving
@@ -26,7 +27,7 @@ from tests.unit.test_cli_control import invoke
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in (stores.STORE, "HEADWATER_LISTEN"):
+    for name in (STORE, "HEADWATER_LISTEN"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -73,13 +74,13 @@ def test_on_trial_it_listens_on_this_machine_only() -> None:
 def test_a_store_that_loses_its_tokens_is_closed_to_others() -> None:
     token("a")
     with serving(None, "0.0.0.0", 0) as url:
-        Path(stores.resolved_url(None)).unlink()
-        Store(stores.resolved_url(None)).close()
+        Path(resolved_url(None)).unlink()
+        Store(resolved_url(None)).close()
         assert ask(url.replace("0.0.0.0", "127.0.0.1")) == 401
 
 
 def test_it_ends_while_streams_are_followed() -> None:
-    Store(stores.resolved_url(None)).close()
+    Store(resolved_url(None)).close()
     begun, ended = threading.Event(), threading.Event()
 
     def follow(url: str) -> None:

@@ -14,10 +14,10 @@ import pytest
 from headwater.adapt.calibrate import Learned
 from headwater.adapt.model import Costs
 from headwater.adapt.slo import SLO
-from headwater.app import stores
 from headwater.app.whatif import Supposed, WhatIf, what_if
 from headwater.control import tables
 from headwater.control.store import Store
+from headwater.control.tables import STORE
 from headwater.core.errors import DeploymentError, HeadwaterError
 from headwater.core.jsonform import dump
 from headwater.core.quantity import QuantityError
@@ -34,7 +34,7 @@ Begin = Callable[..., Loop]
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.setenv(stores.STORE, str(tmp_path / "store.db"))
+    monkeypatch.setenv(STORE, str(tmp_path / "store.db"))
     monkeypatch.setenv("COLUMNS", "200")
 
     def make(slo: SLO = CALM, **more: object) -> Loop:
@@ -175,7 +175,7 @@ def test_without_an_slo_only_room_on_hosts_counts(begin: Begin) -> None:
 @pytest.fixture
 def located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    monkeypatch.setenv(stores.STORE, str(tmp_path / "store.db"))
+    monkeypatch.setenv(STORE, str(tmp_path / "store.db"))
     store = Store(tmp_path / "store.db")
     running(store, FIRST.plan())
     return store

@@ -8,7 +8,7 @@ import headwater
 from headwater.app.observe import look
 from headwater.app.stores import existing
 from headwater.app.view import View
-from headwater.control.store import NoStore
+from headwater.control.tables import NoStore
 from headwater.web.api.dependencies import Here, Viewer
 from headwater.web.api.responses import Health, Me, Version, answered
 from headwater.web.problems import responses

@@ -14,9 +14,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from headwater.app.client import Client, PlanRequest
-from headwater.app.stores import HOME
 from headwater.continuum.model import Continuum, Zone
 from headwater.control.sharing import Role
+from headwater.control.tables import HOME
 from headwater.core.errors import ContinuumError, Denied, Missing, Unavailable, suggestion
 from headwater.dataflow.graph import Dataflow
 from headwater.web import trust

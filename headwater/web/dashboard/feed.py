@@ -31,9 +31,8 @@ class _Stamped:
 class ViewFeed:
     """Reads a store while started; ``view`` is the newest snapshot, ``version`` counts them."""
 
-    def __init__(self, store_url: str | None, *, every: float = EVERY) -> None:
+    def __init__(self, store_url: str | None) -> None:
         self._place = store_url
-        self._every = every
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._alone = threading.Lock()
@@ -59,7 +58,7 @@ class ViewFeed:
             self._thread = None
 
     def _run(self) -> None:
-        for view in observe.watch(self._place, every=self._every, at_once=True, stop=self._stop):
+        for view in observe.watch(self._place, every=EVERY, at_once=True, stop=self._stop):
             self.take(view)
 
     def take(self, view: View) -> None:

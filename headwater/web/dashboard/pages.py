@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from nicegui import ui
 
-from headwater.app.stores import HOME
+from headwater.control.tables import HOME
 from headwater.web.access import Access
 from headwater.web.dashboard.dataflows import DataflowsPage
 from headwater.web.dashboard.deadletters import LettersPage

@@ -1,0 +1,96 @@
+"""Names that vulture reports although they are used: `make check` reads this file beside the package; nothing runs it.
+
+A name belongs here if somebody outside of the package's own code uses it: a framework that calls it, a reader of
+JSON, or a user of the public API. What only tests use does not belong into the package.
+"""
+
+from typing import Any
+
+_: Any = None
+
+# Python, its import system and py4j look these up.
+_.__getattr__
+_.get_code
+_.Java
+_.implements
+
+# The public API: methods of a dataflow, its readers and its writers.
+_.print_schema
+_.transform
+_.count_window
+_.merge
+_.drop_duplicates_within_watermark
+_.sensors
+_.mqtt
+_.kafka
+_.jdbc
+
+# headwater.testing is public: its world, its models and the graphs and figures of the papers.
+_.release_all
+_.harm
+_.ModelledWorld
+_.set_rates
+_.go
+_.read_graph
+_.series_parallel
+_.TABLE_3
+_.DEVICES
+_.APP_1
+_.APP_2
+
+# Typer finds commands by their decorators, and their choices by the values of an enumeration.
+_.demo
+_.viewer
+_.off
+_.advise
+_.auto
+_.drop_oldest
+_.drop_newest
+_.fail
+_.at_least_once
+
+# FastAPI and NiceGUI find routes, pages and handlers of exceptions by their decorators.
+_.me
+_.suppose
+_.invalid
+_.sign_in
+_.sign_out
+_.map_page
+_.dataflows_page
+_.deployment_page
+_.proposals_page
+_.proposal_page
+_.letters_page
+_.whatif_page
+
+# Fields of values that become JSON: read by clients, by the dashboard and by the renderings, which take them by name.
+_.bandwidth_bytes_per_s
+_.declared_bytes_per_s
+_.alternatives
+_.models
+_.unchanged
+
+# Pydantic reads a model's configuration.
+_.model_config
+
+# Spark calls data sources, stream readers and processors of state by these names, with these arguments.
+_.streamReader
+_.streamWriter
+_.overwrite
+_.initialOffset
+_.latestOffset
+_.getDefaultReadLimit
+_.prepareForTriggerAvailableNow
+_.handleInputRows
+_.handleExpiredTimer
+_.expiredTimerInfo
+
+# Flight calls its middleware; Paho its callbacks; sqlite3 and uvicorn read these attributes.
+_.start_call
+_.on_connect
+_.on_connect_fail
+_.on_disconnect
+_.on_subscribe
+_.on_message
+_.isolation_level
+_.should_exit
