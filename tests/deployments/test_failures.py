@@ -138,7 +138,8 @@ def test_an_exception_stops_its_unit_only(endpoint: LocalEndpoint, tmp_path: Pat
         deployment.stop()
     failed = {unit for unit, state in status.items() if state == "failed"}
     assert failed == {"out@S1"}, "L1's row 12 is in S1; nothing else may stop"
-    assert all(status[f"in@{zone}"] == "finished" for zone in ("E1", "E2", "E4"))
+    # The drain ends with the failure, which may come before the others have read all their input.
+    assert {status[f"in@{zone}"] for zone in ("E1", "E2", "E4")} <= {"running", "finished"}
 
 
 def test_a_finished_deployment_is_not_resumed(
