@@ -196,7 +196,7 @@ class Progress:
         return all(u.status == "finished" for u in self.units)
 
     def joined(self, *others: Progress) -> Progress:
-        """Merge the progress of two parts of a deployment; the two ends of a link become one."""
+        """Merge the progress of parts of a deployment; the two ends of a link become one."""
         links = {link.link: link for link in self.links}
         for link in (x for other in others for x in other.links):
             one = links.get(link.link, LinkProgress(link=link.link))

@@ -99,7 +99,7 @@ def _added(
     rates: Mapping[str, float | None],
 ) -> ChannelFlow:
     """Predict the flow of a new channel: the current flow of its operator's rows, or of the unit's input."""
-    near = running.meeting(wanted.unit(channel.producer).locations)
+    near = running.serving(wanted.unit(channel.producer).locations)
     now = [c for u in near if channel.operator in u.outputs for c in running.outputs(u)]
     if now := [c for c in now if c.operator == channel.operator]:
         return _flow(place, channel, [measured.get(c.id) for c in now])

@@ -178,9 +178,11 @@ class _Comparison:
         self._end = beginning(wanted, running) if wanted.pooled else frozenset[str]()
         self._found_transfers: dict[str, StateTransfer] = {}
         self._takers: dict[str, list[StateTransfer]] = {}
+        """Transfers by source unit; complete after all unit changes."""
         self._taken: set[tuple[str, str]] = set()
-        """Transfers by source unit, and the operators transferred from each unit; set after all unit changes."""
+        """Units and their operators whose state is transferred; complete after all unit changes."""
         self._holders = Counter(o for u in wanted.units for o in u.operators)
+        """Number of units that run each operator in the new plan."""
 
     def result(self) -> PlanDiff:
         """Return all decisions, or raise an ErrorList of all refusals."""
@@ -449,7 +451,7 @@ class _Comparison:
         before = kept_state(self._old.dataflow, unit)
         kept = [k for k in before if (unit.id, k.operator) not in self._taken]
         state: State = "given up" if kept else "transferred" if before else "none"
-        near = self._new.meeting(unit.locations) if kept else ()
+        near = self._new.serving(unit.locations) if kept else ()
         heirs = [u.id for u in near if any(k.operator in u.operators for k in kept)]
         if heirs and not self._reset & {unit.id, *heirs}:
             self._problems.append(

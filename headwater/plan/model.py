@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -177,13 +177,9 @@ class DeploymentPlan:
     def _positions(self) -> Mapping[str, int]:
         return {u.id: n for n, u in enumerate(self.units)}
 
-    def meeting(self, locations: Iterable[str]) -> tuple[Unit, ...]:
+    def serving(self, locations: Iterable[str]) -> tuple[Unit, ...]:
         """Units that take rows of any of these locations, in their order."""
         return tuple(self.units[n] for n in sorted({n for x in locations for n in self._at.get(x, ())}))
-
-    def taking(self, location: str) -> Iterator[Unit]:
-        """Units that take rows of a location, in their order."""
-        return (self.units[n] for n in self._at.get(location, ()))
 
     @cached_property
     def _at(self) -> Mapping[str, list[int]]:

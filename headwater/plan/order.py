@@ -134,11 +134,11 @@ class _Ordering:
         self._incarnations = {incarnation(u) for u in diff.wanted.units}
         self._channels = {c.id: c for c in diff.wanted.channels}
         self._same = cache(self._compared)
-        self._of: defaultdict[str, list[tuple[Incarnation, UnitStatus]]] = defaultdict(list)
+        self._statuses_of: defaultdict[str, list[tuple[Incarnation, UnitStatus]]] = defaultdict(list)
         for key, unit_status in unit_statuses.items():
-            self._of[key[0]].append((key, unit_status))
+            self._statuses_of[key[0]].append((key, unit_status))
         self._transferred = {c.unit: c for c in diff.transfers}
-        self._givers = {d for c in diff.transfers for d in c.source_units}
+        self._transferred_from = {d for c in diff.transfers for d in c.source_units}
         self._read_on: defaultdict[tuple[str, str], list[tuple[StateTransfer, Reading]]] = defaultdict(list)
         """Transfers that continue to read a stream, by source unit and the stream's operator."""
         for transfer in diff.transfers:
@@ -217,7 +217,7 @@ class _Ordering:
     def _is_awaited(self, unit: Unit) -> bool:
         """Return whether rows queue up between the stop of the running unit and the start of a unit."""
         return unit.id in self._transferred or any(
-            s.runs and not self._same(unit.id, s.plan) for _, s in self._of[unit.id]
+            s.runs and not self._same(unit.id, s.plan) for _, s in self._statuses_of[unit.id]
         )
 
     # ------------------------------------------------------------ state transfer
@@ -270,7 +270,7 @@ class _Ordering:
         unit = key[0]
         steps = self._stop(unit, stood, for_good=unit not in self._wanted)
         drains = any(isinstance(s, Drain) for s in steps)
-        replaced = any(other[2] > key[2] for other, _ in self._of[unit])
+        replaced = any(other[2] > key[2] for other, _ in self._statuses_of[unit])
         if drains and not replaced and not (stood.runs and stood.sure):
             # The unit may not have been prepared yet.
             start = Start(plan=stood.plan, unit=unit, state="kept", why="it has rows left to read")
@@ -291,7 +291,7 @@ class _Ordering:
         """Return whether a unit that is to take over, with no running unit of its id, reads from a kept one."""
         return (
             unit.id in self._transferred
-            and not self._of[unit.id]
+            and not self._statuses_of[unit.id]
             and any(c.producer in writers for c in self._plan.inputs(unit))
         )
 
@@ -341,7 +341,7 @@ class _Ordering:
             return False  # it continues to read the channel itself
         readers = self._channels[channel.id].consumers
         read_on = any(c.unit in readers for c, _ in self._read_on[unit, channel.operator])
-        return unit in self._givers and not read_on
+        return unit in self._transferred_from and not read_on
 
     def _is_levelled(self, unit: str, channel: Channel) -> bool:
         readers = self._channels[channel.id].consumers
@@ -356,7 +356,7 @@ class _Ordering:
             return [] if unit.id in self._fed else self._update_inputs(unit, unit_status)
         steps: list[Step] = []
         again = unit.id in self._stopped  # if only for others to read what it had written
-        for _, stood in self._of[unit.id]:
+        for _, stood in self._statuses_of[unit.id]:
             # `start` adopts a unit that perhaps runs as wanted already.
             if stood.runs and not self._same(unit.id, stood.plan):
                 if unit.id not in self._stopped:
@@ -412,7 +412,7 @@ class _Ordering:
 
     def _leave(self, unit: str) -> list[Step]:
         steps: list[Step] = []
-        for _, stood in self._of[unit]:
+        for _, stood in self._statuses_of[unit]:
             if stood.runs and unit not in self._stopped:
                 steps += self._stop(unit, stood, for_good=True)
         return steps
@@ -423,7 +423,7 @@ class _Ordering:
         ended = [c for c in old.inputs(old.unit(unit)) if self._reads_out(unit, c)]
         moves = any(self._read_elsewhere(unit, c) for c in old.inputs(old.unit(unit)))
         if moves or any(not self._writes(c.producer) for c in ended):
-            steps.append(Drain(plan=stood.plan, unit=unit, must=unit in self._givers or not for_good))
+            steps.append(Drain(plan=stood.plan, unit=unit, must=unit in self._transferred_from or not for_good))
         change = self._changes.get(unit)
         readers = tuple(dict.fromkeys(r for c in old.outputs(old.unit(unit)) for r in c.consumers))
         steps.append(
@@ -434,7 +434,7 @@ class _Ordering:
                 why=change.reason if change else "it is not in the new plan",
                 readers=() if for_good else readers,
                 for_good=for_good,
-                clean=unit in self._givers,
+                clean=unit in self._transferred_from,
             )
         )
         self._stopped.add(unit)
@@ -449,7 +449,7 @@ class _Ordering:
 
     def _writes(self, unit: str) -> bool:
         """Return whether a unit may still run as it did before the change."""
-        return unit not in self._stopped and any(s.runs for _, s in self._of[unit])
+        return unit not in self._stopped and any(s.runs for _, s in self._statuses_of[unit])
 
     # ------------------------------------------------------------ deletion
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import networkx as nx
 
 from headwater.plan.diff import PlanDiff
 from headwater.plan.model import DeploymentPlan, Unit
@@ -55,25 +57,14 @@ def _changed(plan: DeploymentPlan | None, changed: set[str]) -> list[Unit]:
 
 def _groups(before: list[Unit], after: list[Unit]) -> Iterable[tuple[list[Unit], list[Unit]]]:
     """Group units that have operators in common for a location in common."""
-    sides = [(0, unit) for unit in before] + [(1, unit) for unit in after]
-    leads = list(range(len(sides)))
-    """A union-find forest: the parent of each unit; a root is its own parent."""
-
-    def last(n: int) -> int:
-        while leads[n] != n:
-            leads[n] = leads[leads[n]]
-            n = leads[n]
-        return n
-
-    seen: dict[tuple[str, str], int] = {}
-    for n, (_, unit) in enumerate(sides):
-        for place in ((o, x) for o in unit.operators for x in unit.locations):
-            leads[last(seen.get(place, n))] = n
-            seen[place] = n
-    groups: dict[int, tuple[list[Unit], list[Unit]]] = {}
-    for n, (side, unit) in enumerate(sides):
-        groups.setdefault(last(n), ([], []))[side].append(unit)
-    return [groups[n] for n in sorted(groups)]
+    units = [*before, *after]
+    graph: nx.Graph[Any] = nx.Graph()
+    for n, unit in enumerate(units):
+        graph.add_node(n)
+        graph.add_edges_from((n, (operator, location)) for operator in unit.operators for location in unit.locations)
+    groups = [sorted(n for n in part if isinstance(n, int)) for part in nx.connected_components(graph)]
+    for numbers in sorted(groups, key=max):
+        yield [units[n] for n in numbers if n < len(before)], [units[n] for n in numbers if n >= len(before)]
 
 
 def _kind(old: list[Unit], new: list[Unit]) -> Kind:

@@ -147,7 +147,7 @@ class TransferPlanner:
         """Return whether a unit takes over operators or locations of other units, or leaves locations to them, in
         addition to its own."""
         more = set(unit.operators) - set(old.operators)
-        others = [v for v in self._old.meeting(unit.locations) if v.id != old.id]
+        others = [v for v in self._old.serving(unit.locations) if v.id != old.id]
         return any(more & set(v.operators) for v in others) or bool(self.shift(unit, old))
 
     def shift(self, unit: Unit, old: Unit) -> str:
@@ -179,7 +179,7 @@ class TransferPlanner:
             return None
         found = {
             v: (k.number, k)
-            for v in self._old.meeting(unit.locations)
+            for v in self._old.serving(unit.locations)
             if kept.operator in v.operators
             for k in kept_state(self._old.dataflow, v)
             if k.operator == kept.operator
@@ -211,7 +211,7 @@ class TransferPlanner:
         """Return the first few units of other locations that an operator's state is divided among."""
         found: dict[str, None] = {}
         for location in (x for d in source_units for x in d.locations):
-            for other in self._new.taking(location):
+            for other in self._new.serving((location,)):
                 if other is not unit and operator in other.operators and other.locations != unit.locations:
                     found[other.id] = None
             if len(found) >= _NAMED:
@@ -220,7 +220,7 @@ class TransferPlanner:
 
     def _parts(self, unit: Unit, operator: str) -> set[Part | None]:
         """Return the parts among which an operator's rows are shared out where a new unit takes them."""
-        return {u.part for u in self._new.meeting(unit.locations) if operator in u.operators}
+        return {u.part for u in self._new.serving(unit.locations) if operator in u.operators}
 
     def _key_part(self, unit: Unit, operator: str) -> KeyPart:
         """Return the keys of an operator that a part of a unit takes; refuse types that are not stored unchanged."""
@@ -253,7 +253,7 @@ class TransferPlanner:
         return str(column)
 
     def _given_up(self, unit: Unit, operator: str) -> bool:
-        holders = {v.id for v in self._old.meeting(unit.locations) if operator in v.operators}
+        holders = {v.id for v in self._old.serving(unit.locations) if operator in v.operators}
         return unit.id in self._reset or (bool(holders) and holders <= self._reset)
 
     # ------------------------------------------------------------ inputs
@@ -266,7 +266,7 @@ class TransferPlanner:
         read: dict[str, list[str]] = {}
         if itself:
             for location in unit.locations:
-                for old in self._old.taking(location):
+                for old in self._old.serving((location,)):
                     if input_ in old.operators:
                         read.setdefault(old.id, []).append(location)
         else:
@@ -274,7 +274,7 @@ class TransferPlanner:
                 before = self._before.get(channel.id) if channel.operator == input_ else None
                 for reader in before.consumers if before is not None else ():
                     read.setdefault(reader, []).append(channel.id)
-        near = self._old.meeting(unit.locations)
+        near = self._old.serving(unit.locations)
         readers = [v for v in near if v.id in read and behind & set(v.operators)]
         if any(v.part == unit.part for v in readers):
             readers = [v for v in readers if v.part == unit.part]
@@ -303,7 +303,7 @@ class TransferPlanner:
             return replace(reading, prompt=self._is_prompt(reading.operator, source_units))
         writers = [self._new.unit(c.producer) for c in unread if c.id not in self._before]
         known = set(source_units)
-        near = [[v.id for v in self._old.meeting(w.locations) if v.id in known] for w in writers]
+        near = [[v.id for v in self._old.serving(w.locations) if v.id in known] for w in writers]
         prompt = bool(near) and all(self._is_prompt(reading.operator, ds) for ds in near)
         return replace(reading, joined=bool(near), prompt=prompt)
 
@@ -337,7 +337,7 @@ class TransferPlanner:
         found: set[str] = set()
         for channel in unread:
             writer = self._new.unit(channel.producer)
-            near = [v for v in self._old.meeting(writer.locations) if behind & set(v.operators)]
+            near = [v for v in self._old.serving(writer.locations) if behind & set(v.operators)]
             if channel.id in self._before:
                 found |= {v.id for v in near if reading.operator in v.operators}
             elif reading.source_units:
@@ -361,11 +361,12 @@ def moved_locations(plan: DeploymentPlan, unit: Unit, other: Unit, operators: It
     if unit.locations == other.locations:
         return ()
     inside, had = set(operators), set(other.locations)
-    return tuple(
-        x
-        for x in unit.locations
-        if x not in had and any(_is_elsewhere(v, unit) and not inside.isdisjoint(v.operators) for v in plan.taking(x))
-    )
+
+    def moved(location: str) -> bool:
+        near = plan.serving((location,))
+        return any(_is_elsewhere(v, unit) and not inside.isdisjoint(v.operators) for v in near)
+
+    return tuple(x for x in unit.locations if x not in had and moved(x))
 
 
 def _is_elsewhere(one: Unit, other: Unit) -> bool:
