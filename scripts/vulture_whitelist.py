@@ -1,7 +1,7 @@
 """Names that vulture reports although they are used: `make check` reads this file beside the package; nothing runs it.
 
-A name belongs here if somebody outside of the package's own code uses it: a framework that calls it, a reader of
-JSON, or a user of the public API. What only tests use does not belong into the package.
+A name belongs here if code outside the package uses it: a framework that calls it, a reader of JSON, or a program
+that uses the public API. Code that only tests use does not belong in the package.
 """
 
 from typing import Any

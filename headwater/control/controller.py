@@ -18,13 +18,13 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from headwater.continuum.model import Node
 from headwater.control.calls import SLOW, Calls
 from headwater.control.database import LeaseLost
+from headwater.control.drift import Drift, DriftRepair
 from headwater.control.executor import Attempt, Executor
 from headwater.control.lifecycle import Phase
 from headwater.control.policy import Policy
-from headwater.control.poller import Drift, Key, Poller
+from headwater.control.poller import Poller
 from headwater.control.ports import Ports
 from headwater.control.records import Change, DeploymentRecord, DesiredState, JournalEntry
 from headwater.control.stamps import Stamps
@@ -36,10 +36,8 @@ from headwater.plan.model import DeploymentPlan
 from headwater.plan.order import finishing, steps_to, stopping
 from headwater.plan.port import OpenNode, Stamp
 from headwater.plan.rollback import stranded, way_back
-from headwater.plan.spec import spec_of
 from headwater.plan.steps import (
     Check,
-    Incarnation,
     Plans,
     Preflight,
     Step,
@@ -70,8 +68,8 @@ def holder_label() -> str:
 class _Acting:
     """Deployments that a thread works on now, and when the others are due."""
 
-    names: dict[str, float] = field(default_factory=dict)
-    """When the step under way of each deployment that a thread works on began, in monotonic seconds."""
+    began: dict[str, float] = field(default_factory=dict)
+    """Start of the current step of each deployment that a thread works on, in monotonic seconds."""
     due: dict[str, float] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
     """The newest version that was read, by deployment."""
@@ -112,8 +110,7 @@ class Controller:
         self._poller = Poller(store, self._holder, self._ports, self._calls, drifted=self._drifted)
         self._policy = Policy(store, self._holder, try_out=self._try_out)
         self._trying: threading.Thread | None = None
-        self._gone: set[tuple[str, Incarnation]] = set()
-        """Units that their nodes no longer know, already reported as events."""
+        self._drift = DriftRepair(store, self._ports)
         self._all_due = 0.0
         """When all nodes are polled next."""
         self._just_ended: set[str] = set()
@@ -268,15 +265,15 @@ class Controller:
             with acting.woken:
                 if acting.versions.get(name) != version:
                     acting.due.pop(name, None)
-                if name in acting.names:
+                if name in acting.began:
                     continue
                 due = acting.due.get(name, now)
                 if due > now:
                     waits.append(due - now)
                     continue
-                if sum(now - since < SLOW for since in acting.names.values()) >= WIDTH:
+                if sum(now - since < SLOW for since in acting.began.values()) >= WIDTH:
                     return _BRIEF
-                acting.names[name] = now
+                acting.began[name] = now
                 acting.versions[name] = version
             self._calls.begin(partial(self._act, name))
         return min(waits)
@@ -286,14 +283,14 @@ class Controller:
         wait = 0.0
         try:
             while not wait and not self._lost.is_set():
-                self._acting.names[name] = time.monotonic()
+                self._acting.began[name] = time.monotonic()
                 wait = self._guarded(lambda: self.advance(name), lambda text: None)
                 if wait < _BRIEF and wait > 0:
                     self._lost.wait(wait)
                     wait = 0.0
         finally:
             with self._acting.woken:
-                self._acting.names.pop(name, None)
+                self._acting.began.pop(name, None)
                 self._acting.due[name] = time.monotonic() + wait
                 self._acting.woken.notify_all()
 
@@ -309,7 +306,7 @@ class Controller:
         """Wait for running steps to end, at most as long as the lease lasts."""
         deadline = time.monotonic() + self._lease
         with self._acting.woken:
-            while self._acting.names and (left := deadline - time.monotonic()) > 0:
+            while self._acting.began and (left := deadline - time.monotonic()) > 0:
                 self._acting.woken.wait(left)
 
     def look(self) -> float:
@@ -560,52 +557,20 @@ class Controller:
         """Start to repair drift, unless a thread works on the deployment."""
         name = drift.deployment
         with self._acting.woken:
-            if name in self._acting.names:
+            if name in self._acting.began:
                 return
-            self._acting.names[name] = time.monotonic()
+            self._acting.began[name] = time.monotonic()
 
         def act() -> None:
             try:
                 if drift.holds():
-                    self._guarded(lambda: self.reconcile(drift), lambda text: None)
+                    self._guarded(lambda: self._repair(drift), lambda text: None)
             finally:
                 with self._acting.woken:
-                    self._acting.names.pop(name, None)
+                    self._acting.began.pop(name, None)
 
         self._calls.begin(act)
 
-    def reconcile(self, drift: Drift) -> float:
-        """Stop units that should not run on a node, and restart units that have stopped by themselves.
-
-        A unit that the node no longer knows is reported and not restarted: its state is gone as well.
-        """
-        name, key = drift.deployment, drift.key
-        record = self._store.deployment(name)
-        if record.version > record.observed_version:
-            return IDLE  # the change under way starts from the unit statuses anyway
-        unit_statuses = self._store.unit_statuses(name)
-        plans = self._store.plans_of(unit_statuses)
-        port = self._ports.to(key[0], self._described(plans, key))
-        told = drift.report.units.get(name, {})
-        for which, wanted in told.items():
-            stood = unit_statuses.get(which)
-            if wanted == "running" and (stood is None or not stood.runs):
-                port.end(name, which[0])
-                self._store.tell(
-                    name, f"drift: {which[0]} ran on {key[1]} although it was to be stopped; stopped again"
-                )
-        for which, stood in unit_statuses.items():
-            plan = plans[stood.plan]
-            if not stood.runs or plan.unit(which[0]).node != key[1] or told.get(which) == "running":
-                continue
-            if which in told and told[which] != "finished":
-                port.start(spec_of(plan, which[0]))
-                self._store.tell(name, f"drift: {which[0]} did not run on {key[1]}; started")
-            elif which not in told and (name, which) not in self._gone:
-                self._gone.add((name, which))
-                self._store.tell(name, f"drift: {which[0]} is no longer known on {key[1]}")
-        return IDLE
-
-    @staticmethod
-    def _described(plans: Plans, key: Key) -> Node:
-        return next(p.continuum.node(key[1]) for p in plans.values() if p.continuum.name == key[0])
+    def _repair(self, drift: Drift) -> float:
+        self._drift.repair(drift)
+        return 0.0

@@ -205,6 +205,8 @@ def sample_text(progress: Progress) -> str:
 
 def keep_samples(connection: Connection, at: float, texts: Mapping[str, str]) -> None:
     """Store a sample per deployment, as :func:`sample_text` gives it; thin out older samples once a minute."""
+    if not texts:
+        return
     column, mine = t.samples.c, t.samples.c.deployment.in_(texts)
     newest = select(column.deployment, func.max(column.at)).where(mine).group_by(column.deployment)
     last = {name: float(moment) for name, moment in connection.execute(newest)}

@@ -13,6 +13,7 @@ from functools import partial
 
 from headwater.continuum.model import Node
 from headwater.control.calls import Calls, Round
+from headwater.control.drift import Drift, Key
 from headwater.control.ports import Ports
 from headwater.control.records import ReportRecord, whole
 from headwater.control.store import Store
@@ -31,9 +32,6 @@ STALE = 60.0
 TOGETHER = 50
 """Deployments whose new reports are stored in one transaction."""
 
-Key = tuple[str, str]
-"""A continuum and a node of it, by name."""
-
 
 @dataclass
 class _Deployed:
@@ -45,18 +43,9 @@ class _Deployed:
     said: dict[Key, ReportRecord] = field(default_factory=dict)
     news: set[Key] = field(default_factory=set)
     stored: float = -STALE
+    """When a report was last stored."""
     changed: float = -STALE
-    """When a report of it was last stored, and when a changed one was."""
-
-
-@dataclass(frozen=True)
-class Drift:
-    """A node's units differ from the store's; ``holds`` tells whether the store is still unchanged."""
-
-    deployment: str
-    key: Key
-    report: NodeReport
-    holds: Callable[[], bool]
+    """When a changed report was last stored."""
 
 
 class Poller:
@@ -75,8 +64,8 @@ class Poller:
         self._errors: dict[tuple[str, str], str] = {}
         self.seconds = 0.0
         """Seconds of a core that a round uses: the lower of the last two, because the first round after a change
-        also connects and loads."""
-        self._last = 0.0
+        also connects."""
+        self._last_used = 0.0
 
     # ------------------------------------------------------------ poll
 
@@ -136,7 +125,7 @@ class Poller:
                 self._take(known, of_node.get((continuum, node_name), ()), (continuum, node_name), error)
         self._store_news(known)
         used = time.thread_time() - worked + sum(costs)
-        self.seconds, self._last = min(used, self._last), used
+        self.seconds, self._last_used = min(used, self._last_used), used
 
     # ------------------------------------------------------------ reports
 
@@ -217,8 +206,10 @@ class Poller:
                 },
             )
             for one in some.values():
-                one.stored, one.changed = now, now if one.news else one.changed
-                one.news.clear()
+                one.stored = now
+                if one.news:
+                    one.changed = now
+                    one.news.clear()
 
 
 def _lasting(progress: Progress | None) -> Progress | None:

@@ -375,8 +375,7 @@ class Store(StoreReader, Memory, Sharing):
         with self._acting(holder) as connection:
             _keep_reports(connection, [v for v in said if v["progress"] is not None], _TOLD)
             _keep_reports(connection, [v for v in said if v["progress"] is None], _FAILED)
-            if texts:
-                keep_samples(connection, at, texts)
+            keep_samples(connection, at, texts)
 
     def clear_reports(self, holder: str, deployment: str, keep: frozenset[str]) -> None:
         """Delete reports of nodes that no longer take part in the deployment."""

@@ -264,6 +264,7 @@ def shown(url: URL) -> str:
 def open_engine(url: URL) -> Engine:
     """Create the engine; nothing is connected yet."""
     try:
+        # A controller advances dozens of deployments at once; each needs a connection.
         engine = create_engine(url, pool_pre_ping=True, hide_parameters=True, max_overflow=45)
     except (ImportError, NoSuchModuleError) as error:
         raise DeploymentError(

@@ -42,7 +42,7 @@ def until(true: Callable[[], bool]) -> None:
 def look(site: Site) -> None:
     """Ask all nodes, and let what is begun because of their answers come to its end."""
     site.controller._poller.poll()
-    until(lambda: not site.controller._acting.names)
+    until(lambda: not site.controller._acting.began)
 
 
 def told(site: Site) -> list[str]:
