@@ -4,7 +4,7 @@ Store, planner and controller are the real ones; a node is an object in memory t
 told. For each number of zones, in a process of its own:
 
 - ``plan_s``: to plan a dataflow whose locations are those of all zones;
-- ``poll_round_s``: a round of polls of all nodes, from its begin until all reports are stored;
+- ``poll_round_s``: a round of polls of all nodes, from its start until all reports are stored;
 - ``change_begins_s``: from storing a desired state to the first order to a node, for deployments without a
   node that hangs, while the others are polled;
 - ``idle_cores``: processor time over time while nothing changes, simulated nodes included: of one round of polls and
@@ -273,7 +273,7 @@ def _changes(
 
 @dataclass(frozen=True)
 class PollRound:
-    """A round of polls: its begin and end, the processor time at both, and the seconds until the next one."""
+    """A round of polls: its start and end, the processor time at both, and the seconds until the next one."""
 
     begun: float
     ended: float

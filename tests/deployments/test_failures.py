@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -113,14 +114,23 @@ def test_malformed_records_become_dead_letters(behind: str, endpoint: LocalEndpo
         assert [given[x] for x in ("doubled", "kept", "low")] == [n * len(LOCATIONS) for n in (GOOD, 20, 10)]
 
 
+def status_of(deployment: LocalRun) -> dict[str, str]:
+    return {u.unit: u.status for u in deployment.progress().units}
+
+
 def test_an_exception_stops_its_unit_only(endpoint: LocalEndpoint, tmp_path: Path) -> None:
     source = BoundedSource(tmp_path / "in", rows(30, seed=3))
     source.release_all()
+    others_finished = str(tmp_path / "others finished")
 
     def fussy(batches):  # type: ignore[no-untyped-def]
         for batch in batches:
             for row in batch.to_pylist():
                 if row["id"] == 12:
+                    for _ in range(2400):
+                        if os.path.exists(others_finished):
+                            break
+                        time.sleep(0.05)
                     raise ValueError("twelve is too many")
             yield batch
 
@@ -131,15 +141,22 @@ def test_an_exception_stops_its_unit_only(endpoint: LocalEndpoint, tmp_path: Pat
     deployment = LocalRun(plan, tmp_path / "run", endpoint, UnitSettings(trigger="200 milliseconds"))
     deployment.start()
     try:
-        with pytest.raises(UserCodeError, match=r"(?s)fuss.*twelve is too many.*'id': 12"):
-            deployment.drain()
-        status = {u.unit: u.status for u in deployment.progress().units}
+        with ThreadPoolExecutor(1) as pool:
+            draining = pool.submit(deployment.drain)
+            edge = [f"in@{zone}" for zone in ("E1", "E2", "E4")]
+            deadline = time.monotonic() + 120
+            while {status_of(deployment)[unit] for unit in edge} != {"finished"} and not draining.done():
+                assert time.monotonic() < deadline, "the units at the edge do not finish"
+                time.sleep(0.1)
+            Path(others_finished).touch()
+            with pytest.raises(UserCodeError, match=r"(?s)fuss.*twelve is too many.*'id': 12"):
+                draining.result()
+        status = status_of(deployment)
     finally:
         deployment.stop()
     failed = {unit for unit, state in status.items() if state == "failed"}
     assert failed == {"out@S1"}, "L1's row 12 is in S1; nothing else may stop"
-    # The drain ends with the failure, which may come before the others have read all their input.
-    assert {status[f"in@{zone}"] for zone in ("E1", "E2", "E4")} <= {"running", "finished"}
+    assert all(status[unit] == "finished" for unit in edge)
 
 
 def test_a_finished_deployment_is_not_resumed(

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headwater.app import details
-from headwater.control import tables
 from headwater.control.store import Store
 from headwater.core.errors import DeploymentError
 from headwater.plan import edit
@@ -19,14 +16,6 @@ from headwater.plan.model import DeploymentPlan
 from tests import crowd
 
 HOLDER = "test:1"
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    monkeypatch.setattr(tables, "SYNCHRONOUS", "OFF")
-    found = Store(tmp_path / "store.db")
-    yield found
-    found.close()
 
 
 def proposed(store: Store, plan: DeploymentPlan, **values: Any) -> int:

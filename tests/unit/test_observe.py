@@ -27,14 +27,6 @@ from tests.unit.test_sharing import end, flow
 HOLDER = "test:1"
 
 
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    monkeypatch.setattr(t, "SYNCHRONOUS", "OFF")
-    found = Store(tmp_path / "store.db")
-    yield found
-    found.close()
-
-
 @contextmanager
 def queries() -> Iterator[list[str]]:
     """Note what is asked of any database."""
