@@ -43,14 +43,18 @@ from headwater.control.store import Store
 from headwater.core.metrics import Progress, UnitProgress
 from headwater.dataflow.graph import Dataflow
 from headwater.plan.build import annotated, build
+from headwater.plan.document import plan_id
+from headwater.plan.model import DeploymentPlan
 from headwater.plan.port import NodeReport, OpenNode, TakeStamp
-from headwater.plan.spec import UnitSpec
-from headwater.plan.steps import Incarnation, incarnation
+from headwater.plan.spec import UnitSpec, spec_of
+from headwater.plan.steps import Incarnation, incarnation, unit_statuses_of
 
 SIZES = (10, 100, 1_000, 10_000)
 PER_SITE = 9
 HANGS = 100
 """One node in so many hangs."""
+HOLDER = "benchmark"
+"""Holder of the lease while deployments are stored."""
 LONGEST = 900.0
 """Seconds that any wait may last."""
 HURRIED = 0.1
@@ -99,7 +103,11 @@ class World:
 
     def open(self, node: Node, stamps: TakeStamp) -> SimulatedZone:
         """Give the port of a node."""
-        return self.nodes.setdefault(node.name, SimulatedZone(node.name, self))
+        return self.zone(node.name)
+
+    def zone(self, node: str) -> SimulatedZone:
+        """Give a node by its name."""
+        return self.nodes.setdefault(node, SimulatedZone(node, self))
 
     def wait_if_hung(self, node: str) -> None:
         """Let a call to a node that hangs last until the benchmark is over."""
@@ -218,13 +226,11 @@ def _planned(flow: Dataflow, many: Continuum) -> float:
 def _live(many: Continuum, count: int, scratch: Path, *, repeats: int, quick: bool) -> dict[str, float]:
     world, store, stop = World(), Store(scratch / "store.db"), threading.Event()
     places = {f"d{n}": many.locations[n * PER_SITE : (n + 1) * PER_SITE] for n in range(count)}
-    for name, at in places.items():
-        store.want(name, "run", _plan(many, name, at))
+    _start(store, world, [_plan(many, name, at) for name, at in places.items()])
     controller = TimedController(store, world.open)
     thread = threading.Thread(target=controller.run, args=(stop,), name="controller")
     thread.start()
     try:
-        _until_settled(store)
         names = [node for node in world.nodes if node != "C1"]
         world.hung = frozenset(names[HANGS // 2 :: HANGS])
         answering = [node for name, node in world.nodes.items() if name not in world.hung]
@@ -246,7 +252,23 @@ def _live(many: Continuum, count: int, scratch: Path, *, repeats: int, quick: bo
         store.close()
 
 
-def _plan(many: Continuum, name: str, at: Sequence[str], least: float = 1.0) -> Any:
+def _start(store: Store, world: World, plans: Sequence[DeploymentPlan]) -> None:
+    """Store deployments as running and put their units on the nodes; a controller would take minutes for 1,000."""
+    store.hold(HOLDER, LONGEST)
+    for plan in plans:
+        name = plan.dataflow.name
+        store.want(name, "run", plan)
+        store.begin_change(HOLDER, store.desired(name), plan, (), phase="changing")
+        change = store.change(name)
+        assert change is not None
+        ran = {"unit_statuses": unit_statuses_of(plan), "active_plan": plan_id(plan)}
+        store.end_change(HOLDER, change, "done", phase="running", **ran)
+        for unit in plan.units:
+            world.zone(unit.node).start(spec_of(plan, unit.id))
+    store.release(HOLDER)
+
+
+def _plan(many: Continuum, name: str, at: Sequence[str], least: float = 1.0) -> DeploymentPlan:
     flow = dataflow(name, at, least)
     return build(flow, many, annotated(flow, many))
 
