@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,16 +20,18 @@ from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, open_log
 from headwater.core.errors import HeadwaterError, RuntimeFailure, Unavailable
 from headwater.dataflow import sources
-from headwater.disk.checkpoint import begin_run, positions, sweep_torn
+from headwater.disk.checkpoint import begin_run, newest_batch, positions, sweep_torn
 from headwater.disk.durable import read_note, write_atomically
 from headwater.disk.layout import Layout
 from headwater.disk.settings import UnitSettings
-from headwater.plan.content import source_locations
+from headwater.plan.content import is_stateful, source_locations
 from headwater.plan.model import Channel, Unit
 from headwater.plan.spec import UnitSpec
 from headwater.query.counting import Tally
+from headwater.query.ingest import has_read
 from headwater.query.query import Running, reaching_spark, running_query
 from headwater.query.unit import (
+    BEGINNING_OF_TIME,
     END_OF_TIME,
     WATERMARK,
     CompiledUnit,
@@ -40,6 +43,8 @@ from headwater.query.writer import sink_config
 if TYPE_CHECKING:
     from headwater.spark.endpoint import Endpoint
 
+_AGAIN_AFTER = 1.0  # seconds without a batch after which a unit may run one more, see ``publish_watermark``
+_AGAIN_KEPT = 4  # files that ask for one more batch, kept because Spark may repeat it
 _LOOK = 0.1  # seconds between two checks of a query that is to finish
 
 
@@ -54,6 +59,8 @@ class Work:
     finished: bool = False
     rows_before: int = 0
     late_before: int = 0
+    last_batch: int = -1
+    """The newest batch that ``publish_watermark`` has seen idle."""
 
     @property
     def unit(self) -> Unit:
@@ -355,6 +362,30 @@ class Units:
                 bridge = MqttBridge(source, location=location, log=log, epoch=work.unit.epoch)
                 bridge.start()
                 self._bridges.setdefault(work.unit.id, []).append(bridge)
+
+    def publish_watermark(self, work: Work) -> None:
+        """Let an idle unit without state run one more batch, if its last rows have advanced its watermark.
+
+        A batch writes the watermark it was planned with to the channels, so without further input the one that the last
+        rows led to would stay here, and windows downstream open. Units with state run that batch by themselves.
+        """
+        spec = work.spec
+        if not work.controlled or spec.direct_time or is_stateful(spec.flow, spec.unit):
+            return
+        checkpoint = self.layout.checkpoint(spec.unit)
+        newest = newest_batch(checkpoint / "commits")
+        if newest == work.last_batch or newest < newest_batch(checkpoint / "offsets"):
+            return
+        with contextlib.suppress(FileNotFoundError):  # Spark removes old files
+            if time.time() - (checkpoint / "commits" / str(newest)).stat().st_mtime < _AGAIN_AFTER:
+                return
+            work.last_batch = newest
+            if not has_read(checkpoint, newest):
+                return
+            control = self.layout.control(spec.unit)
+            for old in sorted(control.glob("again-*.json"), key=lambda f: f.stat().st_mtime)[:-_AGAIN_KEPT]:
+                old.unlink()
+            write_atomically(control / f"again-{newest}.json", json.dumps({WATERMARK: BEGINNING_OF_TIME}))
 
     # ------------------------------------------------------------ the end of input
 

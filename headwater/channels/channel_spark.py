@@ -3,10 +3,12 @@
 Options of ``headwater_channel``: ``members`` (JSON file, see Members), ``reader`` (id under
 which every log keeps what is unread), ``schema`` (DDL), ``punctuate``, ``max_rows_per_batch``
 (soft: every log with new entries gives at least one), ``parallelism`` (maximum tasks per batch),
-``on_corrupt``, ``at_once``.
+``on_corrupt``, ``at_once``, ``again``.
 
 With ``at_once`` a query runs a batch when it starts even where there is nothing to read: its operators
-emit pending results, and the first rows find it warm. One more entry in the offset marks that batch.
+emit pending results, and the first rows find it warm. One more entry in the offset marks that batch. With ``again``
+it also runs such a batch when there has been nothing to read for a second: the batch carries the watermark that the
+last rows led to.
 
 An offset is ``{writer: position}``. A batch's rows and its punctuation depend on its start and
 end offset alone, so a replay gives the same rows. For that reason the punctuation uses the
@@ -17,7 +19,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +51,7 @@ SOURCE_FORMAT = "headwater_channel"
 WATERMARK = "__wm"
 BEGUN = "begun@"
 """Key in an offset: how often the query started with nothing to read. The @ marks offsets of channels."""
+_AGAIN_AFTER = 1.0  # seconds
 _SMALL = 50_000  # rows below which a second Python task costs more than it brings
 
 Offset = dict[str, int]
@@ -76,6 +81,7 @@ class ChannelSource(DataSource):
             max_rows=int(limit) if limit else None,
             parallelism=max(1, int(self.options.get("parallelism") or 1)),
             at_once=self._is_set("at_once"),
+            again=self._is_set("again"),
         )
 
     def _punctuate(self) -> bool:
@@ -190,6 +196,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         max_rows: int | None,
         parallelism: int,
         at_once: bool = False,
+        again: bool = False,
     ) -> None:
         self._members = members
         self._schema = schema
@@ -198,6 +205,8 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._parallelism = parallelism
         self._target: Offset | None = None
         self._begun = not at_once
+        self._again = again
+        self._moved = -math.inf
 
     # -- planning (one process for as long as the query runs) ----------------------------------
 
@@ -221,10 +230,13 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             newest = {w: min(to, self._target[w]) for w, to in newest.items() if w in self._target}
         if isinstance(limit, ReadMaxRows):
             newest = self._limited(at, newest, limit.max_rows)
-        begun, self._begun = self._begun, True
         if newest != at:
+            self._begun, self._moved = not self._again, time.monotonic()
             return newest
-        return start if begun else {**start, BEGUN: start.get(BEGUN, 0) + 1}
+        if self._begun or time.monotonic() - self._moved < _AGAIN_AFTER:
+            return start
+        self._begun = True
+        return {**start, BEGUN: start.get(BEGUN, 0) + 1}
 
     def reportLatestOffset(self) -> Offset:
         """Return the members' newest positions, for the lag in Spark's progress."""

@@ -221,14 +221,15 @@ def build(
     if problems:
         raise ErrorList(problems)
     channels = _channels(dataflow, continuum, runs, units)
+    every = tuple(unit for parts in units for unit in parts)
     return DeploymentPlan(
         dataflow,
         continuum,
         deployment,
-        tuple(unit for parts in units for unit in parts),
+        every,
         channels,
         {id_: tag_of(key) for id_, key in dataflow.keys.items()},
-        _warnings(dataflow, continuum, channels),
+        _warnings(dataflow, continuum, every, channels),
         pooled,
     )
 
@@ -378,17 +379,24 @@ def _broker(continuum: Continuum, zone: str, readers: Iterable[str]) -> str | No
     return next((z.name for z in way if z.broker is not None), None)
 
 
-def _warnings(dataflow: Dataflow, continuum: Continuum, channels: tuple[Channel, ...]) -> tuple[str, ...]:
+def _warnings(
+    dataflow: Dataflow, continuum: Continuum, units: Iterable[Unit], channels: tuple[Channel, ...]
+) -> tuple[str, ...]:
     """Return warnings about a valid plan that may behave unexpectedly."""
     warnings: list[str] = []
-    read = Counter((consumer, c.operator) for c in channels for consumer in c.consumers)
-    merged = {key for key, count in read.items() if count > 1}
-    for consumer, id_ in sorted(merged):
-        if dataflow.types[id_].event_time is None and _watermark_after(dataflow, id_):
+    places = {unit.id: unit.locations for unit in units}
+    by_location = _by_location(dataflow)
+    read: dict[tuple[str, str], list[str]] = {}
+    for channel in channels:
+        own = places[channel.producer] if channel.operator in by_location else (channel.node,)
+        for consumer in channel.consumers:
+            read.setdefault((consumer, channel.operator), []).extend(own)
+    for (consumer, id_), merged in sorted(read.items()):
+        if len(set(merged)) > 1 and dataflow.types[id_].event_time is None and _watermark_after(dataflow, id_):
             warnings.append(
-                f"{consumer} reads '{id_}' from several zones before its event time is declared: "
-                "rows of a slow zone may arrive too late for their windows. "
-                "Declare with_watermark before the layers change."
+                f"{consumer} reads '{id_}' of {', '.join(dict.fromkeys(merged))} before its event time is declared: "
+                "rows of one of them may be too late for their windows because those of another are ahead. "
+                "Declare with_watermark before the layers change, or the stream is cut."
             )
     return (*warnings, *_broker_warnings(continuum, channels))
 
@@ -410,6 +418,16 @@ def _broker_warnings(continuum: Continuum, channels: tuple[Channel, ...]) -> lis
                 f"no zone on the way to its reader has a broker. Give {zone} one."
             )
     return warnings
+
+
+def _by_location(dataflow: Dataflow) -> set[str]:
+    """Return the operators whose streams have rows of sources that are read at each location by itself."""
+    found: set[str] = set()
+    for id_ in dataflow.order:
+        operator = dataflow[id_]
+        if (isinstance(operator, Source) and operator.per_location) or found & set(operator.inputs):
+            found.add(id_)
+    return found
 
 
 def _watermark_after(dataflow: Dataflow, id_: str) -> bool:

@@ -52,9 +52,9 @@ class Counting:
     outputs: list[str] = field(default_factory=list)
 
 
-def rows_of(operator: str) -> str:
-    """Name the observation of an operator's rows. No name of an operator has a blank."""
-    return f"rows {operator}"
+def rows_of(operator: str, part: int = 0) -> str:
+    """Name the observation of an operator's rows, or of one of its parts. No name of an operator has a blank."""
+    return f"rows {operator} {part}" if part else f"rows {operator}"
 
 
 def rejects_of(source: str, location: str) -> str:
@@ -121,7 +121,8 @@ class Tally:
             if name == TAGS:
                 self.rows.update({f"tag {n}": int(value) for n, value in enumerate(values)})
             else:
-                self.rows[name] += int(values[0])
+                whole = name.rpartition(" ")[0] if name.startswith("rows ") and name.count(" ") > 1 else name
+                self.rows[whole] += int(values[0])
 
     def known(self) -> dict[str, int]:
         """Return the output rows of the operators that the batches have counts for."""

@@ -3,13 +3,16 @@
 Event time crosses zones as follows. A channel's log carries a *frontier*: no row after it has an event
 time up to it. A unit that reads several logs gets, once per batch, a punctuation row with the
 least frontier of them all, and takes its watermark from that column alone (``__wm``), not from
-the rows: a fast zone's rows cannot make a slow zone's late. When all its input has ended,
-the frontier is the end of time, and every window closes.
+the rows: a fast zone's rows cannot make a slow zone's late. Likewise each location that a unit reads has a
+watermark of its own, and the least of them counts. When all its input has ended, the frontier is the end of
+time, and every window closes.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +50,8 @@ from headwater.query.writer import TAG, tag_column
 from headwater.sql.lexer import quote_string
 
 WATERMARK = "__wm"
-END_OF_TIME = "9999-01-01T00:00:00Z"
+_BY_ROW = (*ops.STATELESS_SQL, ops.Explode, ops.MapBatches, ops.Transform)
+BEGINNING_OF_TIME, END_OF_TIME = "1970-01-01T00:00:00Z", "9999-01-01T00:00:00Z"
 
 
 @dataclass(frozen=True)
@@ -196,40 +200,60 @@ class UnitCompiler:
             return self._read_channel(id_)
         operator = self._flow[id_]
         if isinstance(operator, sources.Source):
-            return self._read_source(operator)
+            return _united(self._read_parts(operator))
         if isinstance(operator, ops.Watermark):
-            return self._watermark(operator, self._frame(operator.inputs[0]))
+            return _united(self._watermark(operator, f) for f in self._by_read(operator.inputs[0]))
         frames = [self._frame(i) for i in operator.inputs]
         types = [self._flow.types[i] for i in operator.inputs]
         made = compile.apply(operator, frames, types, streaming=True)
         keeps_columns = isinstance(operator, stateful.Aggregate | stateful.Join)
         return compile.whole(made, self._flow.types[id_]) if keeps_columns else made
 
+    def _by_read(self, id_: str) -> Iterator[DataFrame]:
+        """Yield the stream of an operator, split by the reads of sources that it comes from.
+
+        Each part gets a watermark of its own, and Spark takes the least of them: rows of one location are not late
+        because another location is ahead. What is no operator on single rows, or has been read from a channel, is not
+        split.
+        """
+        if id_ not in self._flow or not isinstance(self._flow[id_], (sources.Source, ops.Union, *_BY_ROW)):
+            yield self._frame(id_)
+            return
+        operator = self._flow[id_]
+        if isinstance(operator, sources.Source):
+            parts = self._read_parts(operator)
+        elif isinstance(operator, ops.Union):
+            parts = (part for i in operator.inputs for part in self._by_read(i))
+        else:
+            types = [self._flow.types[operator.inputs[0]]]
+            made = compile.apply
+            parts = (made(operator, [f], types, streaming=True) for f in self._by_read(operator.inputs[0]))
+        if id_ not in self._points or id_ in self._counting.observed:
+            yield from parts
+            return
+        self._counting.observed.append(id_)
+        for number, part in enumerate(parts):
+            yield self._count(part, rows_of(id_, number))
+
     def _again(self, id_: str) -> str:
         """Count another read of a source or channel; return the suffix of its name."""
         self._reads[id_] += 1
         return "" if self._reads[id_] == 1 else f"_{self._reads[id_]}"
 
-    def _raw_sources(self, source: sources.Source) -> list[tuple[str, DataFrame]]:
-        """Return the source's stream at each location the unit covers, malformed records included."""
-        found = []
+    def _raw_sources(self, source: sources.Source) -> Iterator[tuple[str, DataFrame]]:
+        """Yield the source's stream at each location the unit covers, malformed records included."""
         again = self._again(source.id)
         for location, name in names_of_source(self._spec, source).items():
             spool = self._layout.spool(source.id, self._spec.tags[source.id], location) / "members.json"
             name += apart(again)
-            found.append((location, source_frame(self._spark, source, location, name=name, spool=spool)))
             counts = not again and source.id not in self._points
             self._counting.reads.append(Read(source.id, location, counts))
-        return found
+            yield location, source_frame(self._spark, source, location, name=name, spool=spool)
 
-    def _read_source(self, source: sources.Source) -> DataFrame:
-        frames = [f for _, f in self._raw_sources(source)]
-        if can_be_malformed(source):
-            frames = [well_formed(f, source.schema()) for f in frames]
-        whole = frames[0]
-        for frame in frames[1:]:
-            whole = whole.unionByName(frame)
-        return whole
+    def _read_parts(self, source: sources.Source) -> Iterator[DataFrame]:
+        """Yield the well-formed records of a source at each location."""
+        for _, frame in self._raw_sources(source):
+            yield well_formed(frame, source.schema()) if can_be_malformed(source) else frame
 
     def _read_channel(self, id_: str) -> DataFrame:
         type_ = self._flow.types[id_]
@@ -246,6 +270,7 @@ class UnitCompiler:
             .option("parallelism", str(self._parallelism))
             .option("punctuate", str(punctuate).lower())
             .option("at_once", "true")
+            .option("again", str(punctuate and not self._needs_state()).lower())
         )
         if "max_rows_per_batch" in self._channel:
             reader = reader.option("max_rows_per_batch", str(self._channel["max_rows_per_batch"]))
@@ -378,25 +403,36 @@ class UnitCompiler:
     def _in_one_read(self, source: sources.Source, way: list[ops.Operator]) -> DataFrame:
         """Route rows and malformed records of a single text source with one read."""
         assert self._served is not None
-        frames = [read_whole(raw, source, location) for location, raw in self._raw_sources(source)]
-        frame = frames[0]
-        for other in frames[1:]:
-            frame = frame.unionByName(other)
-        for step in way:
-            if isinstance(step, ops.Watermark):
-                frame = self._watermark(step, frame, also=(CORRUPT, DEAD))
-            elif not isinstance(step, Sink):
-                frame = past(step, frame)
-            if step.id in self._points:
-                self._counting.observed.append(step.id)
-                frame = self._count(frame, rows_of(step.id), GOOD)
+        # The steps up to the watermark are taken for each location by itself, as in ``_by_read``.
+        timed = next((n + 1 for n, step in enumerate(way) if isinstance(step, ops.Watermark)), 0)
+        parts = []
+        for number, (location, raw) in enumerate(self._raw_sources(source)):
+            part = read_whole(raw, source, location)
+            for step in way[:timed]:
+                part = self._step(step, part, number)
+            parts.append(part)
+        frame = _united(parts)
+        for step in way[timed:]:
+            frame = self._step(step, frame)
         outputs = self._unit.outputs
         routed = tagged(self._flow, self._served, outputs, frame, self._counted, corrupt=True)
         if len(outputs) > 1:
             routed = self._tags_counted(routed)
-        for location in dict.fromkeys(r.location for r in self._counting.reads if r.operator == source.id):
-            routed = self._rejected(routed, source, str(location))
+        for place in dict.fromkeys(r.location for r in self._counting.reads if r.operator == source.id):
+            routed = self._rejected(routed, source, str(place))
         return routed
+
+    def _step(self, step: ops.Operator, frame: DataFrame, number: int = 0) -> DataFrame:
+        """Take an operator's step with the rows of one read, past malformed records."""
+        if isinstance(step, ops.Watermark):
+            frame = self._watermark(step, frame, also=(CORRUPT, DEAD))
+        elif not isinstance(step, Sink):
+            frame = past(step, frame)
+        if step.id not in self._points:
+            return frame
+        if number == 0:
+            self._counting.observed.append(step.id)
+        return self._count(frame, rows_of(step.id, number), GOOD)
 
     def _tags_counted(self, routed: DataFrame) -> DataFrame:
         return self._count(routed, TAGS, *(f"{TAG} = {tag}" for tag in range(len(self._unit.outputs))))
@@ -471,6 +507,10 @@ def tracking_of(spec: UnitSpec, layout: Layout) -> LatencyTracking:
             members += [layout.spool(id_, spec.tags[id_], at) / "members.json" for at in locations]
     late = any(waits_for_time(spec.flow[o]) for o in unit.operators)
     return LatencyTracking(Inputs(layout.checkpoint(unit), tuple(members)), layout.passed(unit), late)
+
+
+def _united(frames: Iterable[DataFrame]) -> DataFrame:
+    return functools.reduce(lambda one, other: one.unionByName(other), frames)
 
 
 def _whole(columns: list[str]) -> Any:

@@ -213,7 +213,17 @@ def test_watermark_after_merging_zones_is_warned_of() -> None:
     late = rows.to_layer("site").with_columns(ts="date_trunc('second', ts)")
     late.with_watermark("ts", "1 s").write.memory("out")
     (warning,) = build(builder.build(), ACME, None).warnings
-    assert "several zones" in warning and "with_watermark" in warning
+    assert "of L1, L2 before its event time is declared" in warning and "with_watermark" in warning
+
+
+def test_watermark_after_merging_locations_of_a_zone_is_warned_of() -> None:
+    builder, rows = begin()
+    late = rows.with_columns(ts="date_trunc('second', ts)").to_layer("cloud").with_columns(ts="ts + INTERVAL 1 SECOND")
+    late.with_watermark("ts", "1 s").write.memory("out")
+    shared = ACME.to_data() | {"zones": {"C1": {"layer": "cloud"}}}
+    shared["zones"]["E1"] = {"layer": "edge", "parent": "C1", "locations": ["L1", "L2"]}
+    (warning,) = build(builder.build(), Continuum.from_data(shared | {"layers": ["edge", "cloud"]}), None).warnings
+    assert "of L1, L2 before" in warning
 
 
 # ---------------------------------------------------------------- pieces

@@ -1,0 +1,137 @@
+"""Event time advances for each location by itself: results do not depend on the grouping of locations into zones."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headwater as hw
+from headwater.app.local import LocalRun
+from headwater.continuum.model import Continuum
+from headwater.dataflow.builder import DataflowBuilder
+from headwater.dataflow.stream import Stream
+from headwater.disk.settings import ChannelSettings, UnitSettings
+from headwater.plan import build
+from headwater.spark.endpoint import LocalEndpoint
+from headwater.testing import PAUSE, STOP, BoundedSource, check_equivalent
+
+BEGIN = 1_700_000_000
+DAY = 86_400
+SKEWS = {"A": 0, "B": DAY, "C": 3 * DAY + 1_800}
+"""Seconds by which the event times of a location are ahead."""
+GROUPINGS = ((("A", "B", "C"),), (("A", "B"), ("C",)), (("A",), ("B",), ("C",)))
+SCHEMA = "id bigint, ts timestamp, v double"
+
+
+def rows(count: int, seed: int, *, silent: Sequence[str] = ()) -> dict[str, list[Any]]:
+    """Make rows a minute apart at each location, in three parts; silent locations have the first part only."""
+    found: dict[str, list[Any]] = {}
+    for n, (location, skew) in enumerate(SKEWS.items()):
+        rng = random.Random(f"{seed}-{location}")
+        made: list[Any] = []
+        for i in range(count):
+            at = datetime.fromtimestamp(BEGIN + skew + 60 * i + rng.uniform(0, 30), UTC)
+            text = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            made.append({"id": 1000 * n + i, "ts": text, "v": rng.uniform(0, 10)})
+        third = count // 3
+        parts = [made[:third], made[third : 2 * third], made[2 * third :]]
+        restart = [STOP] if location == "A" else []
+        found[location] = (
+            [*parts[0], PAUSE] if location in silent else [*parts[0], PAUSE, *parts[1], *restart, *parts[2]]
+        )
+    return found
+
+
+def _named(groups: Sequence[Sequence[str]]) -> str:
+    return "|".join("".join(locations) for locations in groups)
+
+
+def continuum(groups: Sequence[Sequence[str]]) -> Continuum:
+    """Make an edge zone for each group of locations, below one cloud."""
+    zones: dict[str, Any] = {"C1": {"layer": "cloud"}}
+    for n, locations in enumerate(groups):
+        zones[f"E{n}"] = {"layer": "edge", "parent": "C1", "locations": list(locations)}
+    return Continuum.from_data({"name": "grouped", "layers": ["edge", "cloud"], "zones": zones})
+
+
+def windows(path: str) -> DataflowBuilder:
+    """Count by the hour at the edge and over all locations in the cloud, with operators before the watermark."""
+    builder = hw.flow("skewed", locations=list(SKEWS))
+    read = builder.read.json(path, SCHEMA, location_as="location").where("v > 1").named("some")
+    timed = read.select("id", "ts", "location", "v * 2 AS w").with_watermark("ts", "1 minute").named("timed")
+    hours = timed.group_by(hw.window("ts", "1 hour"), "location").agg(n="count(*)", w="sum(w)").named("hours")
+    hours.to_layer("cloud").write.memory("by_hour")
+    return builder
+
+
+def united(path: str) -> DataflowBuilder:
+    """Declare event time behind a union of two streams of a source."""
+    builder = hw.flow("skewed", locations=list(SKEWS))
+    read = builder.read.json(path, SCHEMA, location_as="location").named("read")
+    low = read.where("v < 5").select("id", "ts", "location", "'low' AS kind")
+    high = read.where("v >= 5").select("id", "ts", "location", "'high' AS kind")
+    both: Stream = low.union(high).with_watermark("ts", "1 minute")
+    both.group_by(hw.window("ts", "1 hour"), "location", "kind").agg(n="count(*)").write.memory("kinds")
+    return builder
+
+
+@pytest.mark.parametrize(
+    "groups", [GROUPINGS[0], *(pytest.param(g, marks=pytest.mark.long) for g in GROUPINGS[1:])], ids=_named
+)
+def test_no_location_makes_rows_of_another_late(
+    groups: Sequence[Sequence[str]], endpoint: LocalEndpoint, tmp_path: Path
+) -> None:
+    source = BoundedSource(tmp_path / "in", rows(90, seed=3), rows_per_file=15)
+    flow = windows(source.path).build()
+    outcome = check_equivalent(flow, continuum(groups), endpoint, tmp_path / "run", source=source)
+    assert outcome.rows["by_hour"] >= 6
+
+
+def test_a_silent_location_loses_no_row(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    source = BoundedSource(tmp_path / "in", rows(90, seed=4, silent=["B"]), rows_per_file=15)
+    flow = windows(source.path).build()
+    outcome = check_equivalent(flow, continuum((("A", "B", "C"),)), endpoint, tmp_path / "run", source=source)
+    assert outcome.rows["by_hour"] >= 5
+
+
+def test_streams_of_a_union_have_watermarks_of_their_own(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    source = BoundedSource(tmp_path / "in", rows(90, seed=5), rows_per_file=15)
+    flow = united(source.path).build()
+    zones = continuum((("A", "B", "C"),))
+    outcome = check_equivalent(
+        flow, zones, endpoint, tmp_path / "run", decision=build.annotated(flow, zones), source=source
+    )
+    assert outcome.rows["kinds"] >= 6
+
+
+def test_closed_windows_come_out_without_more_input(endpoint: LocalEndpoint, tmp_path: Path) -> None:
+    source = BoundedSource(
+        tmp_path / "in",
+        {x: [r for r in made if r is not PAUSE and r is not STOP] for x, made in rows(90, 6).items()},
+        rows_per_file=90,
+    )
+    source.release_all()
+    builder = hw.flow("closed", locations=list(SKEWS))
+    read = builder.read.json(source.path, SCHEMA, location_as="location").with_watermark("ts", "1 minute")
+    hours = read.to_layer("cloud").group_by(hw.window("ts", "10 minutes"), "location").agg(n="count(*)")
+    hours.write.memory("out")
+    plan = build.build(builder.build(), continuum((("A", "B"), ("C",))))
+    settings = UnitSettings(trigger="100 milliseconds", channel=ChannelSettings(fsync=False))
+    run = LocalRun(plan, tmp_path / "run", endpoint, settings)
+    run.start()
+    try:
+        # The least watermark is that of A: all its windows but the last one or two are closed.
+        closed = 90 * 60 // 600 - 2
+        deadline = time.monotonic() + 300
+        while run.sink_rows("out").num_rows < closed:
+            assert time.monotonic() < deadline, "closed windows wait for more input"
+            run.look()
+            time.sleep(0.2)
+    finally:
+        run.stop()
