@@ -140,6 +140,10 @@ def _dataflows(module: ModuleType) -> dict[str, Dataflow | DataflowBuilder]:
     return {k: v for k, v in vars(module).items() if isinstance(v, (Dataflow, DataflowBuilder))}
 
 
+_SQL_TEXT = """PySpark's functions need a running Spark, which starts later: write columns as SQL text, as in \
+where("v > 5"), and use functions over rows in map_batches or, with imports inside, in transform"""
+
+
 @contextlib.contextmanager
 def _in_user_file(path: Path, *, shown: str) -> Iterator[None]:
     """Turn any exception of the user's file into an error at its line."""
@@ -159,10 +163,16 @@ def _in_user_file(path: Path, *, shown: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise DataflowError(
-            f"the file raised {text}",
+            f"the file raised {text.splitlines()[0]}",
             where=_user_line(error, path.parent) or shown,
-            hint="correct the file; `python` with the file runs it alone",
+            hint=_SQL_TEXT if _is_from_pyspark(error) else "correct the file; `python` with the file runs it alone",
         ) from error
+
+
+def _is_from_pyspark(error: BaseException) -> bool:
+    """Return whether PySpark raised an exception: its functions need a Spark session, which runs later."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and "pyspark" in Path(frames[-1].filename).parts
 
 
 def _user_line(error: BaseException, directory: Path) -> str | None:

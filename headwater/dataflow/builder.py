@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from headwater.core.errors import DataflowError
+from headwater.dataflow import habits, sources
 from headwater.dataflow import operators as ops
-from headwater.dataflow import sources
 from headwater.dataflow.graph import Dataflow
 from headwater.dataflow.hoist import hoist_watermarks
 from headwater.dataflow.stream import Stream, schema_text
@@ -17,7 +17,7 @@ from headwater.dataflow.stream import Stream, schema_text
 
 def flow(name: str, *, locations: Sequence[str] = ()) -> DataflowBuilder:
     """Start a dataflow for these locations of the continuum."""
-    return DataflowBuilder(name, tuple(locations))
+    return DataflowBuilder(name, habits.as_locations(locations, where=f"dataflow '{name}'"))
 
 
 class DataflowBuilder:
@@ -59,6 +59,13 @@ class DataflowBuilder:
                 hint="give each its own name; name a stream before it is used twice, not between",
             )
         return Dataflow(self.name, hoist_watermarks(tuple(found.values())), self.locations)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise habits.missing(name, self, habits.BUILDER, where=f"dataflow '{self.name}'")
 
     def new_id(self, kind: str) -> str:
         """Return the next free name for an operator of ``kind``."""
@@ -167,6 +174,13 @@ class Reader:
             tls=tls,
             location_as=location_as,
         )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise habits.missing(name, self, habits.READER, where=f"read of dataflow '{self.builder.name}'")
 
     def _source(self, cls: type[sources.Source], **settings: Any) -> Stream:
         operator = cls(id=self.builder.new_id(cls.kind), **settings)

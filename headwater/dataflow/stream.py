@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from headwater.core.errors import DataflowError
 from headwater.core.requirement import Requirement
+from headwater.dataflow import habits, sinks, stateful
 from headwater.dataflow import operators as ops
-from headwater.dataflow import sinks, stateful
 from headwater.dataflow.function import PythonFunction, accepts
 from headwater.dataflow.types import StreamType
 from headwater.sql.expressions import parse_projection
@@ -48,6 +48,17 @@ class Stream:
     shape: StreamType
     next_layer: str | None = None
     next_requires: Requirement = Requirement()
+
+    def __repr__(self) -> str:
+        return f"<Stream '{self.operator.id}' of dataflow '{self.builder.name}': {self.schema.text}>"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            where = f"after '{self.operator.id}'"
+            raise habits.missing(name, self, habits.STREAM, where=where, columns=self.columns)
 
     # ------------------------------------------------------------ schema
 
@@ -92,7 +103,8 @@ class Stream:
 
     def where(self, condition: str) -> Stream:
         """Keep the rows for which the condition is true."""
-        return self._then(ops.Where, condition=condition)
+        where = f"where after '{self.operator.id}'"
+        return self._then(ops.Where, condition=habits.as_text(condition, 'where("v > 5")', where=where))
 
     filter = where
 
@@ -100,17 +112,18 @@ class Stream:
         """Compute columns: ``select("id", "v * 2 AS twice", "window.start AS start")``."""
         where = f"select after '{self.operator.id}'"
         pairs: list[tuple[str, str]] = []
-        for text in columns:
+        for text in (habits.as_text(c, 'select("id", "v * 2 AS twice")', where=where) for c in columns):
             pairs += [(name, e.text) for name, e in parse_projection(text, self.schema, where=where)]
         return self._then(ops.Select, columns=tuple(pairs))
 
     def with_columns(self, **columns: str) -> Stream:
         """Add columns, or replace those of the same name: ``with_columns(twice="v * 2")``."""
-        given = {k.lower(): (k, v) for k, v in columns.items()}
+        where, example = f"with_columns after '{self.operator.id}'", 'with_columns(twice="v * 2")'
+        given = {k.lower(): (k, habits.as_text(v, example, where=where)) for k, v in columns.items()}
         if len(given) < len(columns):
             raise DataflowError(
                 "two columns differ only by case",
-                where=f"with_columns after '{self.operator.id}'",
+                where=where,
                 hint="names ignore case: name each once",
             )
         pairs = [given.pop(c.lower(), (c, f"`{c}`")) for c in self.columns]
@@ -346,13 +359,20 @@ class Grouped:
 
     def agg(self, **aggregates: str) -> Stream:
         """Compute aggregates per group: ``agg(n="count(*)", mean="avg(v)")``."""
-        return self.stream._then(
-            stateful.Aggregate, window=self.window, keys=self.keys, aggregates=tuple(aggregates.items())
-        )
+        where = f"agg after '{self.stream.operator.id}'"
+        given = tuple((n, habits.as_text(v, 'agg(mean="avg(v)")', where=where)) for n, v in aggregates.items())
+        return self.stream._then(stateful.Aggregate, window=self.window, keys=self.keys, aggregates=given)
 
     def count(self) -> Stream:
         """Count the rows of each group, as column ``count``."""
         return self.agg(count="count(*)")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise habits.missing(name, self, habits.GROUPED, where=f"group_by after '{self.stream.operator.id}'")
 
 
 @dataclass(frozen=True)
@@ -464,6 +484,13 @@ class Writer:
             options=tuple(sorted((k, str(v)) for k, v in options.items())),
         )
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise habits.missing(name, self, habits.WRITER, where=f"write after '{self.stream.operator.id}'")
+
     def _sink(self, cls: type[sinks.Sink], **settings: Any) -> WrittenStream:
         stream = self.stream._then(cls, **settings)
         self.stream.builder.add_sink(stream)
@@ -489,6 +516,6 @@ def _tuple(columns: Columns) -> tuple[str, ...]:
 
 def schema_text(schema: str, where: str | None = None) -> str:
     try:
-        return Schema.parse(schema).text
+        return Schema.parse(habits.as_schema(schema, where=where or "schema")).text
     except DataflowError as error:
         raise DataflowError(error.what, where=where or error.where, hint=error.hint) from error
