@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 DELIVERIES = ("exactly_once", "at_least_once")
-SCHEMA = "i bigint, born double, value double, name string"
+SCHEMA = "i bigint, ingested double, value double, name string"
 FILE_ROWS = 50_000
 TRIGGER = "0 seconds"
 EVERY = 0.2  # seconds between two batches of the latency's feed

@@ -70,12 +70,11 @@ def submit(
 
     An owner with a token sets it in HEADWATER_OWNER_TOKEN.
     """
-    from headwater.app import loading, pools
-    from headwater.continuum.model import Continuum
+    from headwater.app import loading, pools, running
 
     loaded = loading.load_dataflow(flow)
     loading.check_trust(loaded, trust_code=trust_code)
-    zones = Continuum.from_yaml(continuum)
+    zones = running.load_continuum(continuum)
     found = pools.submit(loaded.dataflow, zones, owner, store, pool=pool)
     if found.cores and not as_json:
         for how, cores in found.cores.items():

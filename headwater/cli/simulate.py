@@ -55,8 +55,7 @@ def simulate(
     """Replay a trace of rates through schedulers: limits kept, cost, and number of changes."""
     from rich.console import Console
 
-    from headwater.app import loading, simulation
-    from headwater.continuum.model import Continuum
+    from headwater.app import loading, running
     from headwater.plan.place import PlacementRequest
 
     names = list(dict.fromkeys(name.strip() for name in strategy.split(",")))
@@ -65,9 +64,9 @@ def simulate(
     loaded = loading.load_dataflow(flow)
     name = loaded.dataflow.name
     with Bar("simulating") as bar:
-        found = simulation.simulate(
+        found = running.simulate(
             loaded.dataflow,
-            Continuum.from_yaml(continuum),
+            running.load_continuum(continuum),
             trace,
             desired_states,
             profile=placing.read_profiles(profile, name).get(name),

@@ -11,7 +11,7 @@ import pytest
 from headwater.app import pools
 from headwater.app.pools import ADMIN, TOKEN
 from headwater.control import sharing, tables
-from headwater.control.sharing import ROLES, Role
+from headwater.control.sharing import ROLES, Role, includes
 from headwater.control.store import Store
 from headwater.control.tables import STORE
 from headwater.core.errors import DeploymentError
@@ -40,7 +40,7 @@ def test_a_token_tells_whose_it_is_and_what_may_be_done(place: str) -> None:
     for role in ROLES:
         asker = access.asker(tokens[role])
         assert (asker.name, asker.role, asker.on_trial) == (f"a-{role}", role, False)
-        allowed = [other for other in ROLES if asker.may_act_as(other)]
+        allowed = [other for other in ROLES if includes(asker.role, other)]
         assert allowed == list(ROLES[: ROLES.index(role) + 1])
     with pytest.raises(NotAllowed, match="a-viewer is a viewer; this is for an operator") as refused:
         access.asker(tokens["viewer"]).check("operator")
