@@ -296,7 +296,8 @@ class Inference:
                 hint="group by a window and aggregate",
             )
         if name in GROUPINGS:
-            raise DataflowError(f"{name} groups rows and is not a value", hint="use the stream's .window(...)")
+            hint = f'group by it: .group_by(hw.{name}("ts", "1 minute"))'
+            raise DataflowError(f"{name} groups rows and is not a value", hint=hint)
         if name in special.UNIT_FIRST and len(node.arguments) == 3:
             return self._unit_call(node)
         if name == "aggregate" and len(node.arguments) < 3:
@@ -373,7 +374,9 @@ class Inference:
         if self._place == "inside" or self._scopes:
             raise DataflowError(f"{name} is inside another aggregate", hint="aggregate in two steps")
         if node.distinct:
-            hint = "use approx_count_distinct(k), or drop duplicates before" if name == "count" else "dedup first"
+            hint = "write size(collect_set(k)), or approx_count_distinct(k) for many values"
+            if name != "count":
+                hint = f"aggregate collect_set(v), then compute {name} over the array in .select(...)"
             raise DataflowError(f"{name}(DISTINCT ...) does not run on a stream", hint=hint)
         if node.ignore_nulls and name not in _KEEPS_NULLS:
             raise DataflowError(f"{name} takes no IGNORE NULLS", hint="leave it out: NULLs are ignored anyway")

@@ -402,7 +402,7 @@ class _Parser(TokenReader):
     def _query(self, token: Token) -> DataflowError:
         return DataflowError(
             f"{shorten(self._text)} holds a query at position {token.at}",
-            hint="subqueries do not run on streams; use .join(...) with the other stream or table",
+            hint="subqueries do not run on streams; join the other stream with .join(...)",
         )
 
     def _name(self, wanted: str) -> str:
