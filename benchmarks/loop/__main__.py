@@ -36,7 +36,7 @@ from benchmarks.loop.workload import CUTS, LOCATION, NAME, Feed, Phase, flow, ph
 from benchmarks.loop.zones import CLOUD, Zones, continuum
 from benchmarks.netlab import Lab
 from headwater.adapt.slo import SLO
-from headwater.app import deployments, objectives, observe, running
+from headwater.app import deployments, objectives, observe, profiles
 from headwater.channels.filelog import FileLog
 from headwater.control.store import Store
 from headwater.core.jsonform import dump
@@ -254,7 +254,7 @@ def tuned(place: Path) -> tuple[int, Profile]:
         print(f"{passes} passes: {each:.0f} µs", flush=True)
         passes = max(1, round(passes * _WORK_US / each))
     samples = {"trips": {LOCATION: str(place / LOCATION)}}
-    profile = running.profile(flow(str(place), passes), samples, cores=1, memory_mb=1000, repeats=3)
+    profile = profiles.profile(flow(str(place), passes), samples, cores=1, memory_mb=1000, repeats=3)
     return passes, profile.model_copy(update={"rates": {}})
 
 

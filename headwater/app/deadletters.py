@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headwater.app.running import is_deployment
 from headwater.app.stores import existing
 from headwater.control.tables import HOME
 from headwater.core.errors import DeploymentError, SpecUnknown, Unavailable
@@ -40,6 +41,18 @@ def dead_letters(
             yield from agents.find(plan.continuum.node(node)).dead_letters(name)
         except Unavailable as error:
             say(f"{node}: {error.what}")
+
+
+def in_directory(directory: Path) -> Iterator[dict[str, Any]]:
+    """Return the dead letters of a deployment, running or not."""
+    from headwater.connectors.deadletters import read_dead_letters
+    from headwater.disk.layout import Layout
+
+    layout = Layout(directory)
+    if not is_deployment(directory):
+        raise DeploymentError("no deployment here", where=str(directory), hint="give the --dir of `headwater run`")
+    letters: Iterator[dict[str, Any]] = read_dead_letters(layout.all_dead_letters)
+    return letters
 
 
 def replay(

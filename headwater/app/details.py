@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from headwater.adapt.slo import SLO
 from headwater.app import deployments, objectives, pools
 from headwater.app.client import Client, Preview
-from headwater.app.objectives import Metrics, UnitMetrics
+from headwater.app.metrics import NOW, Metrics, UnitMetrics, metrics_of
 from headwater.app.stores import existing
 from headwater.control.records import Change, Decision, Event
 from headwater.core.errors import DeploymentError
@@ -70,7 +70,7 @@ def unit(name: str, id_: str, store_url: str | None = None) -> UnitDetail:
             where=f"deployment '{name}'",
             hint="it may have stopped or moved meanwhile: headwater status",
         )
-    seen = objectives.metrics(name, objectives.NOW, store_url)
+    seen = metrics_of(name, NOW, store_url)
     node, users = plan.continuum.node(found.node), pool.users if pool else {}
     return UnitDetail(
         unit=found.id,
@@ -187,7 +187,7 @@ class Course:
 
 def course(name: str, seconds: float, store_url: str | None = None) -> Course:
     """Return a deployment's last ``seconds``; changes that ended before are left out."""
-    metrics, found = objectives.metrics(name, seconds, store_url), deployments.history(name, store_url)
+    metrics, found = metrics_of(name, seconds, store_url), deployments.history(name, store_url)
     since = time.time() - seconds
     return Course(
         since=since,

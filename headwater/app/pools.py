@@ -23,7 +23,7 @@ from headwater.app.client import Client, PlanRequest
 from headwater.app.stores import existing
 from headwater.continuum.model import Continuum
 from headwater.control.lifecycle import BUSY
-from headwater.control.sharing import Owner, OwnerLimits, Right, Role
+from headwater.control.sharing import Owner, OwnerLimits, Right, Role, includes
 from headwater.control.store import Store, StoreReader
 from headwater.control.tables import NoStore, resolved_url
 from headwater.core.errors import Busy, Denied, DeploymentError, Missing
@@ -314,7 +314,7 @@ def _identify(store: StoreReader, owner: str, token: str | None) -> None:
 
 def _check_role(store: StoreReader, name: str) -> None:
     known = store.owner(name)
-    if known is not None and not known.may_act_as("owner"):
+    if known is not None and not includes(known.role, "owner"):
         raise Denied(
             f"{name} has the role {known.role}, which neither submits nor removes dataflows",
             where=f"owner {name}",

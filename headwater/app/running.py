@@ -1,7 +1,4 @@
-"""The use cases that run, plan and measure dataflows; the command line and other faces call them.
-
-They take values and paths, return values, and raise HeadwaterErrors; they print nothing.
-"""
+"""Run a dataflow in this process: a controller over zones that share one Spark."""
 
 from __future__ import annotations
 
@@ -9,32 +6,23 @@ import contextlib
 import fcntl
 import os
 import shutil
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from headwater.continuum.model import Continuum
-from headwater.core.errors import DeploymentError, PlacementError, RuntimeFailure
-from headwater.core.metrics import Observe, Progress
-from headwater.dataflow.graph import Dataflow
+from headwater.core.errors import DeploymentError, RuntimeFailure
+from headwater.core.metrics import Progress
 from headwater.dataflow.sinks import ConsoleSink
-from headwater.plan import build as planning
 from headwater.plan.model import DeploymentPlan
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from headwater.app.local import LocalRun
-    from headwater.placement.replay import Score
-    from headwater.plan.place import PlacementRequest, Setting
-    from headwater.plan.profile import Profile
-    from headwater.spark.brokerprocess import BrokerProcess
     from headwater.spark.endpoint import LocalEndpoint
-    from headwater.spark.profiling import ProfiledOperator
 
 WhenFull = Literal["block", "drop_oldest", "drop_newest", "fail"]
 Delivery = Literal["exactly_once", "at_least_once"]
@@ -71,92 +59,9 @@ class RunOutcome:
     """Return value of ``at_end``."""
 
 
-# ---------------------------------------------------------------- planning
-
-
-def load_continuum(path: str | Path) -> Continuum:
-    """Read a continuum file; raise an ErrorList of ContinuumErrors."""
-    return Continuum.from_yaml(path)
-
-
-def read_profile(path: str | Path) -> Profile:
-    """Read a profile; raise PlacementError where it cannot be read or is invalid."""
-    from headwater.plan.profile import Profile
-
-    return Profile.from_json(_text(path, "profile"), where=str(path))
-
-
-def _text(path: str | Path, what: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlacementError(f"the {what} cannot be read: {error}", where=str(path)) from error
-
-
-def simulate(
-    dataflow: Dataflow,
-    continuum: Continuum,
-    trace: str | Path,
-    desired_states: Sequence[PlacementRequest],
-    *,
-    profile: Profile | None = None,
-    forecast: str | None = None,
-    text: str | None = None,
-    observe: Observe = lambda what, done, of: None,
-) -> Mapping[str, Sequence[Score]]:
-    """Replay a trace of rates: return the decisions of each request's strategy, step by step.
-
-    ``trace`` is a file, or the name of ``text`` in errors. ``observe`` is called before each step. Raises
-    PlacementError where it cannot be read or is invalid.
-    """
-    from headwater.plan.rates import read_trace, replayed_by_each
-
-    setting = _setting(dataflow, continuum, profile)
-    steps = read_trace(_text(trace, "trace") if text is None else text, setting, where=str(trace))
-    return replayed_by_each(setting, steps, desired_states, forecast=forecast, observe=observe)
-
-
-def profile(
-    dataflow: Dataflow,
-    samples: Mapping[str, Mapping[str, str]],
-    *,
-    cores: int | None = None,
-    memory_mb: int = 1024,
-    repeats: int = 3,
-    python_path: tuple[str, ...] = (),
-    observe: Callable[[ProfiledOperator], None] = lambda seen: None,
-) -> Profile:
-    """Measure the cost and output of each operator, on a Spark of its own, over samples of the sources.
-
-    ``samples``: for each source the sample's path, by location. Raises RuntimeFailure where one is missing.
-    """
-    from headwater.spark import profiling
-    from headwater.spark.endpoint import LocalEndpoint
-
-    with tempfile.TemporaryDirectory(prefix="headwater-profile-") as directory:
-        place = Path(directory)
-        endpoint = LocalEndpoint.start(place / "spark", cores=cores, memory_mb=memory_mb, python_path=python_path)
-        try:
-            return profiling.profile(
-                endpoint.session(), dataflow, samples, place / "work", repeats=repeats, observe=observe
-            )
-        finally:
-            endpoint.stop()
-
-
-def _setting(dataflow: Dataflow, continuum: Continuum, profile: Profile | None) -> Setting:
-    from headwater.plan.place import Setting
-    from headwater.plan.profile import Known
-
-    return Setting(dataflow, continuum, planning.marked_layers(dataflow, continuum), Known(dataflow, profile))
-
-
 def default_directory(name: str) -> Path:
     """Return the default directory of a deployment."""
     return Path(".headwater") / name
-
-
-# ---------------------------------------------------------------- running
 
 
 def run(
@@ -381,58 +286,16 @@ def end_spark(directory: Path) -> None:
     end_stale(directory.resolve() / "spark")
 
 
-# ---------------------------------------------------------------- dead letters
-
-
-def dead_letters(directory: Path) -> Iterator[dict[str, Any]]:
-    """Return the dead letters of a deployment, running or not."""
-    from headwater.connectors.deadletters import read_dead_letters
-    from headwater.disk.layout import Layout
-
-    layout = Layout(directory)
-    if not _is_deployment(directory):
-        raise DeploymentError("no deployment here", where=str(directory), hint="give the --dir of `headwater run`")
-    letters: Iterator[dict[str, Any]] = read_dead_letters(layout.all_dead_letters)
-    return letters
-
-
-def _is_deployment(directory: Path) -> bool:
+def is_deployment(directory: Path) -> bool:
+    """Return whether `headwater run` keeps a deployment in a directory."""
     return any((directory / name).exists() for name in ("run.db", "plan.json"))
 
 
 def only_deployment() -> Path:
     """Return the only deployment's directory below .headwater; raise DeploymentError unless there is exactly one."""
     root = default_directory("x").parent
-    found = sorted(p for p in root.glob("*") if _is_deployment(p))
+    found = sorted(p for p in root.glob("*") if is_deployment(p))
     if len(found) == 1:
         return found[0]
     what = f"{len(found)} deployments: {', '.join(p.name for p in found)}" if found else "no deployment"
     raise DeploymentError(what, where=str(root), hint="name its directory with --dir")
-
-
-def start_broker(directory: Path, *, port: int) -> dict[str, Any]:
-    """Start a local Kafka broker that outlives this process; raise DeploymentError where one runs."""
-    from headwater.spark import brokerprocess
-
-    return _broker(directory, brokerprocess.start(directory, port=port))
-
-
-def stop_broker(directory: Path) -> dict[str, Any]:
-    """End a directory's broker; return it without pid where none ran."""
-    from headwater.spark import brokerprocess
-
-    return _broker(directory, brokerprocess.stop(directory))
-
-
-def broker_status(directory: Path) -> dict[str, Any]:
-    """Return a directory's broker; without pid where none runs."""
-    from headwater.spark import brokerprocess
-
-    return _broker(directory, brokerprocess.status(directory))
-
-
-def _broker(directory: Path, found: BrokerProcess | None) -> dict[str, Any]:
-    place = {"directory": str(directory.resolve())}
-    if found is None:
-        return {**place, "pid": None, "port": None, "address": None}
-    return {**place, "pid": found.pid, "port": found.port, "address": found.address}

@@ -109,6 +109,7 @@ def run(
     from headwater.app import loading, running
     from headwater.app.client import Client
     from headwater.app.local import STORE
+    from headwater.continuum.model import Continuum
     from headwater.core.quantity import parse_duration, parse_heap, parse_size
 
     parse_duration(trigger)
@@ -118,7 +119,7 @@ def run(
     place = directory or running.default_directory(loaded.dataflow.name)
     request = placing.requested(
         loaded.dataflow,
-        running.load_continuum(continuum),
+        Continuum.from_yaml(continuum),
         strategy=strategy,
         profile=profile,
         max_latency=max_latency,

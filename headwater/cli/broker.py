@@ -23,29 +23,29 @@ def start(
     as_json: Json = False,
 ) -> None:
     """Start a broker that keeps running after this command."""
-    from headwater.app import running
+    from headwater.app import brokers
 
     if not as_json:
         say("starting Kafka (its jars are fetched the first time)")
     with Bar("starting Kafka"):
-        found = running.start_broker(directory, port=port)
+        found = brokers.start(directory, port=port)
     _show(found, as_json, "runs at")
 
 
 @app.command()
 def stop(directory: Directory = DIRECTORY, as_json: Json = False) -> None:
     """End the broker; its data stays."""
-    from headwater.app import running
+    from headwater.app import brokers
 
-    _show(running.stop_broker(directory), as_json, "was stopped at")
+    _show(brokers.stop(directory), as_json, "was stopped at")
 
 
 @app.command()
 def status(directory: Directory = DIRECTORY, as_json: Json = False) -> None:
     """Show whether the broker runs, and its address."""
-    from headwater.app import running
+    from headwater.app import brokers
 
-    _show(running.broker_status(directory), as_json, "runs at")
+    _show(brokers.status(directory), as_json, "runs at")
 
 
 def _show(found: dict[str, Any], as_json: bool, verb: str) -> None:

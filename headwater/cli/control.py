@@ -205,9 +205,10 @@ def up(
     While nobody has a token (`headwater owner NAME --token`), REST API and dashboard are in trial mode: reachable
     from this machine only, with all rights.
     """
-    from headwater.app import deployments, running
+    from headwater.app import deployments
+    from headwater.continuum.model import Continuum
 
-    known = running.load_continuum(continuum) if continuum else None
+    known = Continuum.from_yaml(continuum) if continuum else None
     nodes, zones = (known.nodes, known.zones) if known else ((), ())
     options = ("--quick",) if quick else ()
     stop = stopped_by_signals()
@@ -247,11 +248,12 @@ def down(home: Home = Path(".headwater"), as_json: Json = False) -> None:
 
 def loaded(flow: str, continuum: Path, *, trust_code: bool) -> tuple[Dataflow, Continuum]:
     """Load a trusted dataflow and a continuum."""
-    from headwater.app import loading, running
+    from headwater.app import loading
+    from headwater.continuum.model import Continuum
 
     found = loading.load_dataflow(flow)
     loading.check_trust(found, trust_code=trust_code)
-    return found.dataflow, running.load_continuum(continuum)
+    return found.dataflow, Continuum.from_yaml(continuum)
 
 
 def canary_of(text: str | None, factor: float) -> CanarySettings | None:

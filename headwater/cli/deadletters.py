@@ -73,7 +73,7 @@ def deadletters(
     if name:
         letters = deadletters.dead_letters(name, store, home=home, say=say)
     else:
-        letters = running.dead_letters(directory or running.only_deployment())
+        letters = deadletters.in_directory(directory or running.only_deployment())
     count = 0
     for letter in letters:
         count += 1

@@ -89,7 +89,7 @@ def profile(
     as_json: Annotated[bool, typer.Option("--json", help="Print the profile as well.")] = False,
 ) -> None:
     """Measure on Spark the cost, output and state of each operator, over a sample; write a profile for --profile."""
-    from headwater.app import loading, running
+    from headwater.app import loading, profiles
     from headwater.core.quantity import parse_heap
 
     memory_mb = parse_heap(memory)
@@ -107,7 +107,7 @@ def profile(
             count += 1
             bar.at(count, what="measuring")
 
-        found = running.profile(
+        found = profiles.profile(
             dataflow,
             _samples(dataflow, sample or ()),
             cores=cores,
@@ -219,9 +219,9 @@ def read_weights(text: str | None) -> Weights:
 
 def read_profiles(files: Sequence[Path] | None, name: str) -> dict[str, Profile]:
     """Read --profile files, by dataflow; a single one belongs to dataflow ``name``."""
-    from headwater.app import running
+    from headwater.app import profiles
 
-    found = [running.read_profile(file) for file in files or ()]
+    found = [profiles.read_profile(file) for file in files or ()]
     if len(found) == 1:
         return {name: found[0]}
     named = {profile.dataflow or name: profile for profile in found}

@@ -98,13 +98,14 @@ def plan(
 
 
 def _plan(asked: _Asked) -> Proposal:
-    from headwater.app import loading, running
+    from headwater.app import loading
     from headwater.app.client import Client
+    from headwater.continuum.model import Continuum
 
     loaded = loading.load_dataflow(asked.flow)
     request = placing.requested(
         loaded.dataflow,
-        running.load_continuum(asked.continuum),
+        Continuum.from_yaml(asked.continuum),
         strategy=asked.strategy,
         profile=asked.profile,
         max_latency=asked.max_latency,

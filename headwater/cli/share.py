@@ -70,11 +70,12 @@ def submit(
 
     An owner with a token sets it in HEADWATER_OWNER_TOKEN.
     """
-    from headwater.app import loading, pools, running
+    from headwater.app import loading, pools
+    from headwater.continuum.model import Continuum
 
     loaded = loading.load_dataflow(flow)
     loading.check_trust(loaded, trust_code=trust_code)
-    zones = running.load_continuum(continuum)
+    zones = Continuum.from_yaml(continuum)
     found = pools.submit(loaded.dataflow, zones, owner, store, pool=pool)
     if found.cores and not as_json:
         for how, cores in found.cores.items():

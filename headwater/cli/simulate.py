@@ -55,7 +55,8 @@ def simulate(
     """Replay a trace of rates through schedulers: limits kept, cost, and number of changes."""
     from rich.console import Console
 
-    from headwater.app import loading, running
+    from headwater.app import loading, simulation
+    from headwater.continuum.model import Continuum
     from headwater.plan.place import PlacementRequest
 
     names = list(dict.fromkeys(name.strip() for name in strategy.split(",")))
@@ -64,9 +65,9 @@ def simulate(
     loaded = loading.load_dataflow(flow)
     name = loaded.dataflow.name
     with Bar("simulating") as bar:
-        found = running.simulate(
+        found = simulation.simulate(
             loaded.dataflow,
-            running.load_continuum(continuum),
+            Continuum.from_yaml(continuum),
             trace,
             desired_states,
             profile=placing.read_profiles(profile, name).get(name),

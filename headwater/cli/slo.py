@@ -16,7 +16,7 @@ from headwater.cli.signals import stopped_by_signals
 
 if TYPE_CHECKING:
     from headwater.adapt.slo import SLO
-    from headwater.app.objectives import Metrics
+    from headwater.app.metrics import Metrics
 
 Number = Annotated[
     int,
@@ -146,14 +146,14 @@ def metrics(
     from rich.console import Console
     from rich.live import Live
 
-    from headwater.app import objectives
+    from headwater.app.metrics import metrics_of
     from headwater.core.quantity import parse_duration
     from headwater.render.loop import metrics_view
 
     seconds = parse_duration(since)
 
     def look() -> Metrics:
-        return objectives.metrics(name, seconds, store)
+        return metrics_of(name, seconds, store)
 
     if not follow:
         if as_json:

@@ -34,6 +34,11 @@ ROLES: tuple[Role, ...] = ("viewer", "operator", "owner")
 UNDONE = ("refused", "rolled back", "failed")
 
 
+def includes(role: Role, other: Role) -> bool:
+    """Return whether a role includes another one."""
+    return ROLES.index(role) >= ROLES.index(other)
+
+
 @dataclass(frozen=True, kw_only=True)
 class OwnerLimits:
     """An owner's limits; None: no limit.
@@ -54,10 +59,6 @@ class Owner:
     guarded: bool
     limits: OwnerLimits
     role: Role = "owner"
-
-    def may_act_as(self, role: Role) -> bool:
-        """Return whether the owner's role includes another role."""
-        return ROLES.index(self.role) >= ROLES.index(role)
 
 
 class SharingReader(DatabaseReader):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.app import running
+from headwater.continuum.model import Continuum
 from headwater.core.errors import HeadwaterError
 from headwater.core.metrics import Progress
 from headwater.dataflow.sensors import SensorModel, anomaly_windows
@@ -90,7 +91,7 @@ def run_demo(
     shutil.rmtree(data, ignore_errors=True)
     for location in LOCATIONS:
         (data / location).mkdir(parents=True)
-    plan = build(acme(str(data)), running.load_continuum(CONTINUUM))
+    plan = build(acme(str(data)), Continuum.from_yaml(CONTINUUM))
     written: list[FileWritten] = []
 
     def feed(give_up: threading.Event) -> None:

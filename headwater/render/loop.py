@@ -12,7 +12,7 @@ from rich.text import Text
 from headwater.adapt.calibrate import Compared
 from headwater.adapt.slo import SLO
 from headwater.app.deployments import clock
-from headwater.app.objectives import HostMetrics, LinkMetrics, Metrics, Moment, OperatorMetrics, UnitMetrics
+from headwater.app.metrics import HostMetrics, LinkMetrics, Metrics, Moment, OperatorMetrics, UnitMetrics
 from headwater.control.memory import in_words
 from headwater.control.records import Decision
 from headwater.core.errors import HeadwaterError

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headwater.app.stores import existing
-from headwater.control.sharing import ROLES, Role
+from headwater.control.sharing import Role, includes
 from headwater.control.tables import NoStore
 from headwater.core.errors import Denied, DeploymentError, HeadwaterError
 
@@ -39,13 +39,9 @@ class Asker:
     def on_trial(self) -> bool:
         return self.name is None
 
-    def may_act_as(self, role: Role) -> bool:
-        """Return whether the caller's role includes another role."""
-        return ROLES.index(self.role) >= ROLES.index(role)
-
     def check(self, role: Role) -> None:
         """Raise NotAllowed where the caller's role does not include another role."""
-        if not self.may_act_as(role):
+        if not includes(self.role, role):
             raise NotAllowed(
                 f"{self.name} is {_a(self.role)}; this is for {_a(role)}",
                 where=f"owner {self.name}",

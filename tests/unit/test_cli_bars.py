@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from headwater.app import loading, running
+from headwater.app import loading, simulation
 from headwater.app.client import Client, PlanRequest
 from headwater.cli.app import Screen
 from headwater.cli.bars import Bar
+from headwater.continuum.model import Continuum
 from headwater.control import tables
 from headwater.control.tables import STORE
 from headwater.core.metrics import Progress, UnitProgress
@@ -88,14 +89,14 @@ def test_nothing_is_drawn_without_a_terminal(capfd: pytest.CaptureFixture[str]) 
 
 
 def test_long_work_tells_how_far_it_is(files: list[str]) -> None:
-    dataflow, zones = loading.load_dataflow("flow.py").dataflow, running.load_continuum(CONTINUUM)
+    dataflow, zones = loading.load_dataflow("flow.py").dataflow, Continuum.from_yaml(CONTINUUM)
     seen: list[tuple[str, int, int]] = []
 
     def observe(what: str, done: int, of: int) -> None:
         seen.append((what, done, of))
 
     desired_states = [PlacementRequest(strategy="fog_only"), PlacementRequest(strategy="annotated")]
-    running.simulate(dataflow, zones, "rates.csv", desired_states, observe=observe)
+    simulation.simulate(dataflow, zones, "rates.csv", desired_states, observe=observe)
     assert [s[0] for s in seen] == ["fog_only"] * STEPS + ["annotated"] * STEPS
     assert [s[1:] for s in seen] == [(n, 2 * STEPS) for n in range(2 * STEPS)]
     seen.clear()

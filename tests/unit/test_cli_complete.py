@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headwater.app import loading, running
+from headwater.app import loading
 from headwater.cli import complete
 from headwater.cli.app import app
+from headwater.continuum.model import Continuum
 from headwater.control import tables
 from headwater.control.names import names
 from headwater.control.store import Store
@@ -43,7 +44,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     for name in ("tiny", "tall"):
         (tmp_path / f"{name}.py").write_text(FLOW.format(name=name))
         loaded = loading.load_dataflow(f"{name}.py").dataflow
-        opened.want(name, "run", build(loaded, running.load_continuum(ROOT / "tests/unit/acme.yaml")))
+        opened.want(name, "run", build(loaded, Continuum.from_yaml(ROOT / "tests/unit/acme.yaml")))
         begin(opened, name)
     opened.close()
     return place

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from headwater import cli
 from headwater.agent.agents import Agents
-from headwater.app import deployments, loading, observe, running
+from headwater.app import deployments, loading, observe
 from headwater.app.client import Client, PlanRequest
 from headwater.cli import control
-from headwater.continuum.model import Node
+from headwater.continuum.model import Continuum, Node
 from headwater.control import tables
 from headwater.control.store import Store
 from headwater.control.tables import STORE, resolved_url
@@ -289,7 +289,7 @@ def test_the_store_comes_from_option_environment_or_habit(monkeypatch: pytest.Mo
 
 def test_what_was_shown_is_what_is_stored() -> None:
     flow, _, continuum = tiny()
-    asked = PlanRequest(dataflow=loading.load_dataflow(flow).dataflow, continuum=running.load_continuum(continuum))
+    asked = PlanRequest(dataflow=loading.load_dataflow(flow).dataflow, continuum=Continuum.from_yaml(continuum))
     shown = Client().propose(asked)
     assert shown.change.version == 0 and Client().apply(shown) == 1
     for after in (None, 0):  # as it was shown for, by default
@@ -308,6 +308,6 @@ def test_up_reaches_nodes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Agents, "open", reach)
     stop = threading.Event()
     stop.set()
-    deployments.up(nodes=running.load_continuum(CONTINUUM).nodes, stop=stop, say=told.append)
+    deployments.up(nodes=Continuum.from_yaml(CONTINUUM).nodes, stop=stop, say=told.append)
     assert opened == ["C1", "S1", "S2", "E1", "E2", "E3", "E4", "E5"]
     assert told == ["S2: nobody answers"]

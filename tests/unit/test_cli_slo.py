@@ -15,8 +15,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headwater.adapt.slo import SLO
-from headwater.app import deployments, objectives, observe
+from headwater.app import deployments, observe
 from headwater.app.client import Client, PlanRequest
+from headwater.app.metrics import MOMENTS, metrics_of
 from headwater.control import tables
 from headwater.control.records import ReportRecord
 from headwater.control.store import Store
@@ -228,7 +229,7 @@ def test_metrics_are_rates_over_restarts(store: Store) -> None:
     code, out, _ = invoke("metrics", "f")
     assert code == 0 and "f, over the last 10s" in out and "FP@E1" in out and "read at L1" in out
     assert "Latency p95  ██████████  1.5s to 1.5s, now 1.5s" in out and "4 rows, 2KiB" in out
-    assert len(objectives.metrics("f", 3.5).course) <= 3
+    assert len(metrics_of("f", 3.5).course) <= 3
     assert invoke("metrics", "nobody")[0] == 6 and invoke("metrics", "f", "--since", "x")[0] == 3
 
 
@@ -238,8 +239,8 @@ def test_a_long_course_is_drawn_in_few_bars(store: Store) -> None:
     assert "nothing was measured yet" in invoke("metrics", "f")[1]
     for second in range(0, 301):
         store.report("me", end - 300 + second, samples={"f": seen(second, p95=9.0 if second == 152 else 1.0)})
-    course = objectives.metrics("f", 600).course
-    assert 35 <= len(course) <= objectives.MOMENTS
+    course = metrics_of("f", 600).course
+    assert 35 <= len(course) <= MOMENTS
     assert [m.rows_per_s for m in course] == pytest.approx([100] * len(course))
     assert max(m.latency_s or 0 for m in course) == 9.0  # what was bad for a moment is seen
 

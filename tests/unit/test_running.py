@@ -10,6 +10,7 @@ import pytest
 
 from headwater.app import loading, running
 from headwater.app.client import Client, PlanRequest, Shape
+from headwater.continuum.model import Continuum
 from headwater.core.errors import DataflowError, DeploymentError, ErrorList, HeadwaterError
 from headwater.dataflow.graph import Dataflow
 from headwater.plan.build import build
@@ -143,7 +144,7 @@ def test_bad_json_names_the_file(tmp_path: Path) -> None:
 def test_shapes_of_a_plan(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     dataflow = loading.load_dataflow(str(root / "examples/acme/flow.py")).dataflow
-    continuum = running.load_continuum(root / "examples/acme/continuum.yaml")
+    continuum = Continuum.from_yaml(root / "examples/acme/continuum.yaml")
     shapes: tuple[Shape, ...] = ("annotated", "one-unit", "unit-per-operator")
     marked, one, every = (
         Client(str(tmp_path / "none.db")).propose(PlanRequest(dataflow=dataflow, continuum=continuum, shape=shape)).plan
@@ -158,7 +159,7 @@ def test_the_demo_has_the_continuum_of_the_example() -> None:
 
     root = Path(__file__).parents[2]
     assert CONTINUUM.read_text() == (root / "examples/acme/continuum.yaml").read_text()
-    assert running.load_continuum(CONTINUUM).locations == LOCATIONS
+    assert Continuum.from_yaml(CONTINUUM).locations == LOCATIONS
 
 
 @pytest.mark.parametrize("name", ["frequent", "profitable"])
@@ -166,7 +167,7 @@ def test_the_taxi_example_plans(name: str) -> None:
     taxi = Path(__file__).parents[2] / "examples/taxi"
     dataflow = loading.load_dataflow(f"{taxi / 'flow.py'}:{name}").dataflow
     assert isinstance(dataflow, Dataflow)
-    assert len(build(dataflow, running.load_continuum(taxi / "continuum.yaml")).units) == 2
+    assert len(build(dataflow, Continuum.from_yaml(taxi / "continuum.yaml")).units) == 2
 
 
 def test_only_one_run_in_a_directory(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from headwater.adapt.slo import SLO
-from headwater.app import loading, observe, running
+from headwater.app import loading, observe
 from headwater.app.client import Client, PlanRequest
+from headwater.continuum.model import Continuum
 from headwater.control.store import Store
 from headwater.plan.edit import Split
 from headwater.plan.model import DeploymentPlan
@@ -38,7 +39,7 @@ def apply(place: str, directory: Path) -> int:
     flow = directory / "flow.py"
     flow.write_text(FLOW)
     loaded = loading.load_dataflow(str(flow)).dataflow
-    client, continuum = Client(place), running.load_continuum(ROOT / "tests/unit/acme.yaml")
+    client, continuum = Client(place), Continuum.from_yaml(ROOT / "tests/unit/acme.yaml")
     return client.apply(client.propose(PlanRequest(dataflow=loaded, continuum=continuum)))
 
 

@@ -11,7 +11,7 @@ from headwater.adapt.slo import SLO
 from headwater.app import deadletters, deployments, objectives, stores
 from headwater.app.client import Client
 from headwater.app.deployments import Explained, History
-from headwater.app.objectives import Metrics
+from headwater.app.metrics import Metrics, metrics_of
 from headwater.app.observe import status
 from headwater.app.view import Status
 from headwater.plan.outline import PlanOutline, outline
@@ -76,7 +76,7 @@ def metrics(
     since_s: Annotated[float, Query(gt=0, le=86400, description="Seconds to cover.")] = 600.0,
 ) -> Response:
     """Return rates and costs of units and operators, loads of hosts and links, and their course."""
-    return answered(objectives.metrics(name, since_s, served.store_url))
+    return answered(metrics_of(name, since_s, served.store_url))
 
 
 @router.get("/{name}/model", response_model=dict[str, tuple[Compared, ...]], responses=responses())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from headwater.app import running
+from headwater.app import simulation
 from headwater.app.whatif import Supposed, WhatIfOutline, what_if
 from headwater.placement.replay import ReplayResult, simulated
 from headwater.plan.place import PlacementRequest
@@ -25,7 +25,7 @@ def simulate(form: SimulationForm, served: Here, asker: Viewer) -> Response:
         requests = [
             PlacementRequest(strategy=s, limits=limits, weights=weights) for s in dict.fromkeys(form.strategies)
         ]
-        found = running.simulate(
+        found = simulation.simulate(
             flow,
             zones,
             "trace",

@@ -15,7 +15,7 @@ from fastapi.responses import RedirectResponse
 from nicegui import ui
 
 from headwater.app.view import View
-from headwater.control.sharing import Role
+from headwater.control.sharing import Role, includes
 from headwater.core.errors import HeadwaterError
 from headwater.web.access import Access, Asker, NotKnown
 from headwater.web.dashboard import words
@@ -114,7 +114,7 @@ class Frame:
 
     def may(self, role: Role) -> bool:
         """Return whether the visitor's role included this one when the page was opened."""
-        return self.asker.may_act_as(role)
+        return includes(self.asker.role, role)
 
     async def act(self, role: Role, do: Callable[[], T]) -> T | None:
         """Run an action that needs a role; show its error and return None where it fails."""

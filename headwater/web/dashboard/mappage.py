@@ -11,7 +11,7 @@ from nicegui import ui
 
 from headwater.app import details
 from headwater.app.details import StreamDetail, UnitDetail
-from headwater.app.objectives import OperatorMetrics
+from headwater.app.metrics import OperatorMetrics
 from headwater.app.view import LinkSeen, UnitSeen, View, ZoneSeen
 from headwater.core.errors import HeadwaterError
 from headwater.web.dashboard import words
