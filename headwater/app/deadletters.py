@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.app.running import is_deployment
 from headwater.app.stores import existing
+from headwater.continuum.model import Node
 from headwater.control.tables import HOME
 from headwater.core.errors import DeploymentError, SpecUnknown, Unavailable
 from headwater.plan.content import own_sources
@@ -26,21 +27,20 @@ def dead_letters(
     home: Path = HOME,
     say: Callable[[str], None] = lambda text: None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the dead letters of a deployment's nodes, the first thousand of each.
+    """Yield the dead letters of a deployment's nodes, also of those that it has left, the first thousand of each.
 
     Unreachable nodes are reported to ``say`` and skipped.
     """
     from headwater.agent.agents import Agents
 
-    plan = _in_force(name, store_url)
-    if plan is None:
-        return
     agents = Agents(home)
-    for node in _nodes(plan):
+    for node in _nodes(_plans(name, store_url)):
         try:
-            yield from agents.find(plan.continuum.node(node)).dead_letters(name)
+            yield from agents.find(node).dead_letters(name)
         except Unavailable as error:
-            say(f"{node}: {error.what}")
+            say(f"{node.name}: {error.what}")
+        except SpecUnknown:
+            continue  # the agent does not know the deployment, or not any more
 
 
 def in_directory(directory: Path) -> Iterator[dict[str, Any]]:
@@ -72,10 +72,10 @@ def replay(
     safe. Raises DeploymentError where the deployment is not running, or an id is invalid.
     """
     wanted = _wanted(ids, records or {})
-    plan = _in_force(name, store_url)
-    if plan is None:
+    plans = _plans(name, store_url)
+    if not plans:
         raise DeploymentError("it is not running", where=f"deployment '{name}'", hint="apply it first")
-    return _replay(plan, wanted, home, force=force, say=say)
+    return _replay(name, _nodes(plans), wanted, home, force=force, say=say)
 
 
 def _wanted(ids: Sequence[str], records: Mapping[str, str]) -> tuple[ReplayRequest, ...]:
@@ -96,7 +96,8 @@ def _wanted(ids: Sequence[str], records: Mapping[str, str]) -> tuple[ReplayReque
 
 
 def _replay(
-    plan: DeploymentPlan,
+    name: str,
+    nodes: Sequence[Node],
     wanted: Sequence[ReplayRequest],
     home: Path,
     *,
@@ -107,21 +108,21 @@ def _replay(
     from headwater.agent.agents import Agents
     from headwater.connectors.replaying import MOST
 
-    agents, name = Agents(home), plan.dataflow.name
+    agents = Agents(home)
     found: dict[str, Replayed] = {}
     silent: list[str] = []
-    for node in _nodes(plan):
+    for node in nodes:
         left = [one for one in wanted if one.id not in found]
         if not left:
             break
         try:
             for n in range(0, len(left), MOST):
                 asked = left[n : n + MOST]
-                answers = agents.find(plan.continuum.node(node)).replay(name, asked, force=force)
+                answers = agents.find(node).replay(name, asked, force=force)
                 found |= {one.id: one for one in answers if one.outcome != "unknown"}
         except Unavailable as error:
-            silent.append(node)
-            say(f"{node}: {error.what}")
+            silent.append(node.name)
+            say(f"{node.name}: {error.what}")
         except SpecUnknown:
             continue  # the agent does not know the deployment yet
     why = "no such dead letter"
@@ -130,16 +131,23 @@ def _replay(
     return tuple(found.get(o.id) or Replayed(id=o.id, outcome="unknown", reason=why) for o in wanted)
 
 
-def _in_force(name: str, store_url: str | None) -> DeploymentPlan | None:
+def _plans(name: str, store_url: str | None) -> list[DeploymentPlan]:
+    """Return the active plan of a deployment and those before it, newest first; none where it has not run."""
     with existing(store_url) as store:
-        store.deployment(name)
-        return store.active_plan(name)
+        active = store.deployment(name).active_plan
+        if active is None:
+            return []
+        ran = [c.plan for c in reversed(store.changes(name)) if c.plan is not None]
+        return [store.plan(id_) for id_ in dict.fromkeys((active, *ran))]
 
 
-def _nodes(plan: DeploymentPlan) -> tuple[str, ...]:
-    """Name the nodes, those with sources first: they keep most dead letters."""
-    units = sorted(plan.units, key=lambda unit: not own_sources(plan.dataflow, unit))
-    return tuple(dict.fromkeys(u.node for u in units))
+def _nodes(plans: Sequence[DeploymentPlan]) -> list[Node]:
+    """Return the nodes of plans, of each plan those with sources first: they keep most dead letters."""
+    found: dict[str, Node] = {}
+    for plan in plans:
+        for unit in sorted(plan.units, key=lambda u: not own_sources(plan.dataflow, u)):
+            found.setdefault(unit.node, plan.continuum.node(unit.node))
+    return list(found.values())
 
 
 def read_wanted(text: str, *, where: str) -> dict[str, str | None]:

@@ -26,7 +26,7 @@ from headwater.control.tables import STORE, resolved_url
 from headwater.core.errors import ContinuumError, DeploymentError
 from headwater.core.jsonform import dump, dump_json
 from headwater.disk.durable import write_atomically
-from headwater.plan.build import build
+from headwater.plan.build import build, one_unit
 from headwater.plan.model import DeploymentPlan
 from headwater.plan.spec import spec_of
 from headwater.spark.sparks import Sparks
@@ -134,6 +134,19 @@ def test_letters_of_two_zones_are_replayed_where_they_are(zones: Zones) -> None:
     assert again.outcome == "refused" and "it was replayed at" in str(again.reason)
     (forced,) = deadletters.replay("f", [first], records={first: GOOD}, force=True)
     assert forced.outcome == "replayed" and len(zones.new()) == 3
+
+
+def test_letters_of_nodes_that_the_source_has_left_are_found(zones: Zones) -> None:
+    (first,), (second,) = zones.malformed("E1", "L1", BAD), zones.malformed("E2", "L2", BAD)
+    flow, continuum = zones.plan.dataflow, zones.plan.continuum
+    store = Store(resolved_url(None))
+    running(store, build(flow, continuum, one_unit(flow, continuum)))
+    store.close()
+    said: list[str] = []
+    assert {x["id"] for x in deadletters.dead_letters("f", say=said.append)} == {first, second}
+    assert [text.split(":")[0] for text in said] == ["C1"]  # it has no agent here
+    (found,) = deadletters.replay("f", [first], records={first: GOOD})
+    assert found.zone == "E1", found
 
 
 def test_after_a_new_start_an_agent_still_knows_what_was_replayed(zones: Zones) -> None:
