@@ -38,7 +38,7 @@ class FileSinkWriter:
     """Write files: ``path``, ``format`` (parquet, csv, json), ``fsync`` and the writer's ``name``.
 
     ``lineage`` names the numbering of the batches (a checkpoint): a batch that another epoch has recorded
-    under the same lineage and number is a repetition.
+    under the same lineage and number is a repetition. Output of another lineage in the same epoch is refused.
     """
 
     def __init__(self, spec: Mapping[str, Any], epoch: int) -> None:
@@ -68,6 +68,7 @@ class FileSinkWriter:
         while True:
             last, number = self._last()
             self._refuse_zombie(last)
+            self._refuse_other(last)
             if last and self._is_in(last, batch):
                 self.recover()
                 self.abort(segments)
@@ -160,6 +161,17 @@ class FileSinkWriter:
                 f"the writer of epoch {epoch} is out of date: epoch {last['epoch']} has taken over",
                 where=str(self.path),
                 hint="stop this writer; its unit runs elsewhere now",
+            )
+
+    def _refuse_other(self, last: Mapping[str, Any] | None) -> None:
+        """Refuse batches of another numbering: those already written would be taken for them, and these be lost."""
+        if last is None or last["epoch"] != self._epoch or last["batch"] < 0:
+            return
+        if self._lineage and last.get("lineage") not in (None, self._lineage):
+            raise ChannelError(
+                "the directory holds output of another run: of another state directory, deployment or dataflow",
+                where=str(self.path),
+                hint="write to another path, or remove the directory with its .headwater if its rows may go",
             )
 
     def _visible_name(self, batch: int, part: int) -> str:

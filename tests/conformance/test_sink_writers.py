@@ -151,6 +151,20 @@ def test_files_of_a_replaced_writer_are_not_repeated(tmp_path: Path) -> None:
     assert sorted(json_ids(tmp_path)) == [1, 2, 3]
 
 
+def test_output_of_another_run_is_refused(tmp_path: Path) -> None:
+    """Its batches would be taken for those of this run, and the rows of this run be lost."""
+
+    def sink_writer(lineage: str) -> FileSinkWriter:
+        return FileSinkWriter({"path": str(tmp_path), "format": "json", "fsync": False, "lineage": lineage}, 0)
+
+    put(sink_writer("c1"), 0, table([1]))
+    for batch in (0, 1):
+        with pytest.raises(ChannelError, match="output of another run"):
+            put(sink_writer("c2"), batch, table([2]))
+    put(sink_writer("c1"), 1, table([3]))
+    assert sorted(json_ids(tmp_path)) == [1, 3]
+
+
 def test_the_sink_log_stays_short(tmp_path: Path) -> None:
     for batch in range(120):
         put(files_outlet(tmp_path), batch, table([batch]))
