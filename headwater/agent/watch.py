@@ -24,7 +24,7 @@ from headwater.core.metrics import (
 )
 from headwater.core.quantity import parse_duration
 from headwater.dataflow.sinks import CallbackSink, FileSink, KafkaSink, Sink
-from headwater.disk.layout import full_path
+from headwater.disk.layout import full_path, writer_name
 from headwater.plan.model import Channel
 from headwater.query.latency import first_came
 from headwater.query.unit import tracking_of
@@ -185,7 +185,7 @@ def _rows_out(units: Units, work: Work, stats: Callable[[Channel], ChannelStats]
         sink = work.spec.flow[id_]
         if isinstance(sink, FileSink):
             path = Path(full_path(sink.path.replace("{zone}", unit.zone)))
-            rows += committed_rows(path, f"{unit.node}-{tags[id_]}{unit.suffix}")
+            rows += committed_rows(path, writer_name(tags[id_], unit))
         elif isinstance(sink, Sink) and not isinstance(sink, (CallbackSink, KafkaSink)):
             rows += FileLog(units.layout.sink(id_, tags[id_], unit)).stats().rows
     return rows

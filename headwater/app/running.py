@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from headwater.core.errors import DeploymentError, RuntimeFailure
 from headwater.core.metrics import Progress
-from headwater.dataflow.sinks import ConsoleSink
+from headwater.dataflow.sinks import ConsoleSink, FileSink
 from headwater.plan.model import DeploymentPlan
 
 if TYPE_CHECKING:
@@ -95,6 +95,8 @@ def run(
         channel = ChannelSettings(
             max_bytes=settings.max_buffer, when_full=settings.when_full, delivery=settings.delivery
         )
+        if not is_deployment(settings.directory):
+            _refuse_other_output(plan)
         spark = endpoint or LocalEndpoint.start(
             settings.directory.resolve() / "spark",
             cores=settings.cores,
@@ -130,6 +132,27 @@ def run(
             if endpoint is None:
                 spark.stop()
     return RunOutcome(progress=progress, drained=drained, seconds=time.monotonic() - begun, found=found)
+
+
+def _refuse_other_output(plan: DeploymentPlan) -> None:
+    """Refuse to begin a deployment whose sinks hold output of another run, before Spark is started."""
+    from headwater.connectors.filewriter import committed_rows
+    from headwater.disk.layout import full_path, writer_name
+
+    for unit in plan.units:
+        for id_ in unit.outputs:
+            sink = plan.dataflow[id_]
+            if not isinstance(sink, FileSink):
+                continue
+            path = full_path(sink.path.replace("{zone}", unit.zone))
+            rows = committed_rows(Path(path), writer_name(plan.tags[id_], unit))
+            if rows:
+                raise DeploymentError(
+                    f"'{id_}' holds {rows} rows of another run, whose state is not here",
+                    where=path,
+                    hint="write to another path, go on with that run's --dir, or remove this directory with its "
+                    ".headwater if its rows may go",
+                )
 
 
 def _watch(
@@ -237,7 +260,7 @@ def _only_one(directory: Path) -> Iterator[None]:
             lock.seek(0)
             owner = lock.read().strip()
             raise DeploymentError(
-                f"is in use by process {owner}" if owner else "is in use",
+                f"the directory is in use by process {owner}" if owner else "the directory is in use",
                 where=str(directory),
                 hint="stop that run first (Ctrl-C, or kill -TERM its process), or give another --dir",
             ) from error

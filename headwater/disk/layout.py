@@ -68,6 +68,11 @@ class Layout:
         return self.root / "deadletters"
 
 
+def writer_name(tag: str, unit: Unit) -> str:
+    """Name a unit among the writers of a file sink's directory."""
+    return f"{unit.node}-{tag}{unit.suffix}"
+
+
 def sink_name(sink: str, tag: str, unit: Unit) -> str:
     """Name a unit's directory for a sink."""
     return f"{sink}-{tag}{unit.suffix}@{unit.node}"

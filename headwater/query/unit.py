@@ -36,7 +36,7 @@ from headwater.dataflow import sources, stateful
 from headwater.dataflow.sinks import CallbackSink, FileSink, JdbcSink, KafkaSink, Sink
 from headwater.dataflow.types import StreamType
 from headwater.disk.checkpoint import AGAIN, checkpoint_number
-from headwater.disk.layout import Layout, full_path
+from headwater.disk.layout import Layout, full_path, writer_name
 from headwater.plan.content import source_locations, visited
 from headwater.plan.onepass import one_pass, steps
 from headwater.plan.spec import UnitSpec
@@ -458,7 +458,7 @@ class UnitCompiler:
             path = full_path(operator.path.replace("{zone}", self._unit.zone))
             named = {
                 "path": path,
-                "name": f"{self._unit.node}-{stored}{self._unit.suffix}",
+                "name": writer_name(stored, self._unit),
                 "lineage": lineage,
             }
             return {"tag": tag, "kind": "files", "format": operator.format, **named}

@@ -6,15 +6,21 @@ import os
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+import headwater as hw
 from headwater.app import loading, running
 from headwater.app.client import Client, PlanRequest, Shape
+from headwater.connectors.filewriter import FileSinkWriter
 from headwater.continuum.model import Continuum
 from headwater.core.errors import DataflowError, DeploymentError, ErrorList, HeadwaterError
 from headwater.dataflow.graph import Dataflow
+from headwater.disk.layout import writer_name
 from headwater.plan.build import build
+from headwater.spark.endpoint import LocalEndpoint
 
+ONE_ZONE = "name: one\nlayers: [cloud]\nzones:\n  C1: {layer: cloud, locations: [L1]}\n"
 TINY = """
 import headwater as hw
 f = hw.flow("tiny", locations=["L1"])
@@ -188,6 +194,27 @@ def test_fresh_deletes_only_a_deployment(tmp_path: Path) -> None:
     with pytest.raises(DeploymentError, match=r"thesis\.tex"):
         running._clear(tmp_path)
     assert (tmp_path / "thesis.tex").exists()
+
+
+def test_a_sink_with_output_of_another_run_is_refused_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(LocalEndpoint, "start", lambda *args, **options: pytest.fail("Spark was started"))
+    builder = hw.flow("f", locations=["L1"])
+    builder.read.csv("in/{location}", "id int").write.json("out/{zone}").named("out")
+    plan = build(builder.build(), Continuum.from_text(ONE_ZONE))
+    (unit,) = plan.units
+    name = writer_name(plan.tags["out"], unit)
+    writer = FileSinkWriter({"path": tmp_path / "out/C1", "name": name, "format": "json", "lineage": "1"}, 0)
+    task = writer.open()
+    task.write(pa.record_batch({"id": [1, 2]}))
+    writer.commit([s] if (s := task.close()) else [], 0)
+    for fresh in (False, True):
+        settings = running.RunSettings(directory=tmp_path / "state", fresh=fresh)
+        with pytest.raises(DeploymentError, match="'out' holds 2 rows of another run") as refused:
+            running.run(plan, settings)
+        assert refused.value.where == str(tmp_path / "out/C1")
 
 
 def test_the_only_deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
