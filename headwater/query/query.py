@@ -39,6 +39,7 @@ _STUMBLES = (
     "java.io.OptionalDataException",
     "TimeoutError: timed out",
 )
+_CLOSED = ("Cannot invoke RPC", "NO_ACTIVE_SESSION")
 _OURS = re.compile(r"headwater\.core\.errors\.(\w+): (?P<text>.*?)(?:\n\n|\nThe above|\nSQLSTATE|\Z)", re.DOTALL)
 
 
@@ -259,6 +260,9 @@ def _is_unanswered(error: BaseException | None) -> bool:
 
     while error is not None:
         if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE:
+            return True
+        # A thread that found Spark gone has closed the client which another thread was about to use.
+        if any(text in str(error) for text in _CLOSED):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -95,6 +95,14 @@ def test_where_nobody_answers_it_may_be_tried_again() -> None:
     assert raised.value.retryable and raised.value.where == "zone E1"
 
 
+def test_where_another_thread_has_closed_the_client_it_may_be_tried_again() -> None:
+    channel = grpc.insecure_channel(f"127.0.0.1:{free_ports(1)[0]}")
+    call = channel.unary_unary("/spark.connect.SparkConnectService/Config")
+    channel.close()
+    with pytest.raises(Unavailable, match="Spark does not answer"), reaching_spark("zone E1"):
+        call(b"", timeout=10)
+
+
 def test_other_errors_stay_what_they_are() -> None:
     with pytest.raises(ZeroDivisionError), reaching_spark("zone E1"):
         raise ZeroDivisionError
