@@ -38,6 +38,7 @@ from examples.taxi import flow as taxi
 from examples.taxi import generate
 from headwater.app import deployments, observe
 from headwater.app.client import Client
+from headwater.app.stores import existing
 from headwater.channels.filelog import FileLog
 from headwater.continuum.model import Continuum
 from headwater.control.records import JournalEntry
@@ -154,7 +155,8 @@ class Trial:
             if now.observed_version >= version:
                 if now.change is None or now.change.outcome != "done":
                     raise SystemExit(f"the change failed: {now.change}")
-                return list(deployments.explain(NAME, self.store)[2])
+                with existing(self.store) as store:
+                    return list(store.journal(store.changes(NAME)[-1].id))
             if time.monotonic() > deadline:
                 raise SystemExit(f"the change does not come to its end: {now}")
             time.sleep(0.05)

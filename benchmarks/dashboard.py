@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SIZES = {"small": (10, 5), "large": (500, 200)}
 """Zones and dataflows."""
-_PAINTED = "() => new SLO(done => requestAnimationFrame(() => setTimeout(done, 0)))"
+_PAINTED = "() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 0)))"
 _READY = "zones => document.querySelector(`.hw-map[data-zones='${zones}']`) !== null"
 _UPDATED = "before => Number(document.querySelector('.hw-map').dataset.updates || 0) > before"
 _WAIT = 60_000

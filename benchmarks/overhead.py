@@ -241,7 +241,7 @@ def feed(directory: str, stop: Event) -> None:
 def two_hops(source: Path) -> DeploymentPlan:
     """Plan a row's way from edge over site to cloud, with nothing on it that waits."""
     f = hw.flow("twohops", locations=["L1"])
-    rows = f.read.parquet(str(source), "i bigint, born double").where("i >= 0")
+    rows = f.read.parquet(str(source), "i bigint, ingested double").where("i >= 0")
     site = rows.to_layer("site").with_columns(twice="2 * i")
     site.to_layer("cloud").where("twice >= 0").write.memory("arrived")
     return build(f.build(), hw.Continuum.from_text(CONTINUUM))
