@@ -261,8 +261,8 @@ def _start(store: Store, world: World, plans: Sequence[DeploymentPlan]) -> None:
         store.begin_change(HOLDER, store.desired(name), plan, (), phase="changing")
         change = store.change(name)
         assert change is not None
-        ran = {"unit_statuses": unit_statuses_of(plan), "active_plan": plan_id(plan)}
-        store.end_change(HOLDER, change, "done", phase="running", **ran)
+        runs, id_ = unit_statuses_of(plan), plan_id(plan)
+        store.end_change(HOLDER, change, "done", phase="running", unit_statuses=runs, active_plan=id_)
         for unit in plan.units:
             world.zone(unit.node).start(spec_of(plan, unit.id))
     store.release(HOLDER)

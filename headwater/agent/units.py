@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headwater.channels.base import AGAIN_AFTER
 from headwater.channels.channelspec import is_copied, member_spec, register
 from headwater.channels.filelog import FileLog
 from headwater.channels.log import Log
@@ -43,7 +44,6 @@ from headwater.query.writer import sink_config
 if TYPE_CHECKING:
     from headwater.spark.endpoint import Endpoint
 
-_AGAIN_AFTER = 1.0  # seconds without a batch after which a unit may run one more, see ``publish_watermark``
 _AGAIN_KEPT = 4  # files that ask for one more batch, kept because Spark may repeat it
 _LOOK = 0.1  # seconds between two checks of a query that is to finish
 
@@ -377,7 +377,7 @@ class Units:
         if newest == work.last_batch or newest < newest_batch(checkpoint / "offsets"):
             return
         with contextlib.suppress(FileNotFoundError):  # Spark removes old files
-            if time.time() - (checkpoint / "commits" / str(newest)).stat().st_mtime < _AGAIN_AFTER:
+            if time.time() - (checkpoint / "commits" / str(newest)).stat().st_mtime < AGAIN_AFTER:
                 return
             work.last_batch = newest
             if not has_read(checkpoint, newest):

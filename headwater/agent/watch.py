@@ -24,7 +24,7 @@ from headwater.core.metrics import (
 )
 from headwater.core.quantity import parse_duration
 from headwater.dataflow.sinks import CallbackSink, FileSink, KafkaSink, Sink
-from headwater.disk.layout import full_path, writer_name
+from headwater.disk.layout import sink_directory, writer_name
 from headwater.plan.model import Channel
 from headwater.query.latency import first_came
 from headwater.query.unit import tracking_of
@@ -184,7 +184,7 @@ def _rows_out(units: Units, work: Work, stats: Callable[[Channel], ChannelStats]
     for id_ in unit.outputs:
         sink = work.spec.flow[id_]
         if isinstance(sink, FileSink):
-            path = Path(full_path(sink.path.replace("{zone}", unit.zone)))
+            path = Path(sink_directory(sink.path, unit))
             rows += committed_rows(path, writer_name(tags[id_], unit))
         elif isinstance(sink, Sink) and not isinstance(sink, (CallbackSink, KafkaSink)):
             rows += FileLog(units.layout.sink(id_, tags[id_], unit)).stats().rows

@@ -132,7 +132,7 @@ def _replay(
 
 
 def _plans(name: str, store_url: str | None) -> list[DeploymentPlan]:
-    """Return the active plan of a deployment and those before it, newest first; none where it has not run."""
+    """Return the active plan of a deployment and those of its changes, newest first; none where it has not run."""
     with existing(store_url) as store:
         active = store.deployment(name).active_plan
         if active is None:

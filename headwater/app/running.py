@@ -137,14 +137,14 @@ def run(
 def _refuse_other_output(plan: DeploymentPlan) -> None:
     """Refuse to begin a deployment whose sinks hold output of another run, before Spark is started."""
     from headwater.connectors.filewriter import committed_rows
-    from headwater.disk.layout import full_path, writer_name
+    from headwater.disk.layout import sink_directory, writer_name
 
     for unit in plan.units:
         for id_ in unit.outputs:
             sink = plan.dataflow[id_]
             if not isinstance(sink, FileSink):
                 continue
-            path = full_path(sink.path.replace("{zone}", unit.zone))
+            path = sink_directory(sink.path, unit)
             rows = committed_rows(Path(path), writer_name(plan.tags[id_], unit))
             if rows:
                 raise DeploymentError(

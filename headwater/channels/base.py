@@ -18,6 +18,9 @@ from typing import Literal, TypeAlias
 END = 253_370_764_800_000_000
 """Frontier of a stream that has ended: 9999-01-01T00:00:00Z in microseconds."""
 
+AGAIN_AFTER = 1.0
+"""Seconds without new rows after which a unit without state runs one more batch, which publishes its watermark."""
+
 WhenFull: TypeAlias = Literal["block", "drop_oldest", "drop_newest", "fail"]
 OnCorrupt: TypeAlias = Literal["quarantine", "stop"]
 

@@ -36,7 +36,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from headwater.channels.arrival import arrival_of, record_arrival
-from headwater.channels.base import OnCorrupt
+from headwater.channels.base import AGAIN_AFTER, OnCorrupt
 from headwater.channels.entry import Entry
 from headwater.channels.log import Log
 from headwater.channels.open import LogSpec, open_log
@@ -51,7 +51,6 @@ SOURCE_FORMAT = "headwater_channel"
 WATERMARK = "__wm"
 BEGUN = "begun@"
 """Key in an offset: how often the query started with nothing to read. The @ marks offsets of channels."""
-_AGAIN_AFTER = 1.0  # seconds
 _SMALL = 50_000  # rows below which a second Python task costs more than it brings
 
 Offset = dict[str, int]
@@ -233,7 +232,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if newest != at:
             self._begun, self._moved = not self._again, time.monotonic()
             return newest
-        if self._begun or time.monotonic() - self._moved < _AGAIN_AFTER:
+        if self._begun or time.monotonic() - self._moved < AGAIN_AFTER:
             return start
         self._begun = True
         return {**start, BEGUN: start.get(BEGUN, 0) + 1}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from headwater.core.errors import DataflowError
 from headwater.dataflow import habits, sources
@@ -20,7 +20,7 @@ def flow(name: str, *, locations: Sequence[str] = ()) -> DataflowBuilder:
     return DataflowBuilder(name, habits.as_locations(locations, where=f"dataflow '{name}'"))
 
 
-class DataflowBuilder:
+class DataflowBuilder(habits.GuardedName):
     """Collects the streams that are written to sinks; ``build()`` gives the immutable Dataflow."""
 
     def __init__(self, name: str, locations: tuple[str, ...]) -> None:
@@ -60,12 +60,8 @@ class DataflowBuilder:
             )
         return Dataflow(self.name, hoist_watermarks(tuple(found.values())), self.locations)
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("_"):
-                raise AttributeError(name)
-            raise habits.missing(name, self, habits.BUILDER, where=f"dataflow '{self.name}'")
+    def _unknown(self, name: str) -> habits.UnknownName:
+        return habits.missing(name, self, habits.BUILDER, where=f"dataflow '{self.name}'")
 
     def new_id(self, kind: str) -> str:
         """Return the next free name for an operator of ``kind``."""
@@ -81,7 +77,7 @@ class DataflowBuilder:
 
 
 @dataclass(frozen=True)
-class Reader:
+class Reader(habits.GuardedName):
     """Sources of a dataflow. ``{location}`` in a path or topic is replaced for every location."""
 
     builder: DataflowBuilder
@@ -175,12 +171,8 @@ class Reader:
             location_as=location_as,
         )
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("_"):
-                raise AttributeError(name)
-            raise habits.missing(name, self, habits.READER, where=f"read of dataflow '{self.builder.name}'")
+    def _unknown(self, name: str) -> habits.UnknownName:
+        return habits.missing(name, self, habits.READER, where=f"read of dataflow '{self.builder.name}'")
 
     def _source(self, cls: type[sources.Source], **settings: Any) -> Stream:
         operator = cls(id=self.builder.new_id(cls.kind), **settings)

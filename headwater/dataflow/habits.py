@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headwater.core.errors import DataflowError, suggestion
 
@@ -84,6 +84,20 @@ class UnknownName(DataflowError, AttributeError):
     """A method or attribute that is not there; also an AttributeError, as ``hasattr`` and copying expect."""
 
 
+class GuardedName:
+    """An object of the dataflow that answers a name it does not have with the line to write instead."""
+
+    def _unknown(self, name: str) -> UnknownName:
+        raise NotImplementedError
+
+    if not TYPE_CHECKING:  # or every name would be right to a type checker
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):  # copying and pickling ask for these, before there are fields
+                raise AttributeError(name)
+            raise self._unknown(name)
+
+
 def missing(name: str, owner: Any, known: Mapping[str, str], *, where: str, columns: Iterable[str] = ()) -> UnknownName:
     """Return the error for an attribute that an object of the dataflow does not have."""
     kind = type(owner).__name__
@@ -103,7 +117,7 @@ def as_text(value: Any, example: str, *, where: str) -> str:
     """Return an expression's text; raise DataflowError for a Column, a list or anything else."""
     if isinstance(value, str):
         return value
-    what = "a PySpark Column" if type(value).__name__ == "Column" else f"{_a(value)}"
+    what = "a PySpark Column" if type(value).__name__ == "Column" else _a(value)
     raise DataflowError(f"{what} where text is wanted", where=where, hint=f"write SQL as text: {example}")
 
 

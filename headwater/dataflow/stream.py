@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from headwater.core.errors import DataflowError
 from headwater.core.requirement import Requirement
@@ -39,7 +39,7 @@ class Registry(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
+class Stream(habits.GuardedName):
     """A stream of rows with a known schema; methods return new streams and change nothing."""
 
     builder: Registry
@@ -52,13 +52,9 @@ class Stream:
     def __repr__(self) -> str:
         return f"<Stream '{self.operator.id}' of dataflow '{self.builder.name}': {self.schema.text}>"
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("_"):
-                raise AttributeError(name)
-            where = f"after '{self.operator.id}'"
-            raise habits.missing(name, self, habits.STREAM, where=where, columns=self.columns)
+    def _unknown(self, name: str) -> habits.UnknownName:
+        where = f"after '{self.operator.id}'"
+        return habits.missing(name, self, habits.STREAM, where=where, columns=self.columns)
 
     # ------------------------------------------------------------ schema
 
@@ -350,7 +346,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Grouped:
+class Grouped(habits.GuardedName):
     """A grouped stream before its aggregates."""
 
     stream: Stream
@@ -367,12 +363,8 @@ class Grouped:
         """Count the rows of each group, as column ``count``."""
         return self.agg(count="count(*)")
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("_"):
-                raise AttributeError(name)
-            raise habits.missing(name, self, habits.GROUPED, where=f"group_by after '{self.stream.operator.id}'")
+    def _unknown(self, name: str) -> habits.UnknownName:
+        return habits.missing(name, self, habits.GROUPED, where=f"group_by after '{self.stream.operator.id}'")
 
 
 @dataclass(frozen=True)
@@ -398,7 +390,7 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Writer:
+class Writer(habits.GuardedName):
     """Sinks of a stream. Each returns the written stream, so ``.named("alarms")`` can name the sink."""
 
     stream: Stream
@@ -484,12 +476,8 @@ class Writer:
             options=tuple(sorted((k, str(v)) for k, v in options.items())),
         )
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("_"):
-                raise AttributeError(name)
-            raise habits.missing(name, self, habits.WRITER, where=f"write after '{self.stream.operator.id}'")
+    def _unknown(self, name: str) -> habits.UnknownName:
+        return habits.missing(name, self, habits.WRITER, where=f"write after '{self.stream.operator.id}'")
 
     def _sink(self, cls: type[sinks.Sink], **settings: Any) -> WrittenStream:
         stream = self.stream._then(cls, **settings)

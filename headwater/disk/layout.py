@@ -78,6 +78,11 @@ def sink_name(sink: str, tag: str, unit: Unit) -> str:
     return f"{sink}-{tag}{unit.suffix}@{unit.node}"
 
 
+def sink_directory(path: str, unit: Unit) -> str:
+    """Return the directory of a file sink whose path may name the zone, as a unit writes it."""
+    return full_path(path.replace("{zone}", unit.zone))
+
+
 def full_path(path: str) -> str:
     """Make a user's path absolute: Spark's processes have other working directories than the user."""
     return path if "://" in path else os.path.abspath(path)

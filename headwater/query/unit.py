@@ -36,7 +36,7 @@ from headwater.dataflow import sources, stateful
 from headwater.dataflow.sinks import CallbackSink, FileSink, JdbcSink, KafkaSink, Sink
 from headwater.dataflow.types import StreamType
 from headwater.disk.checkpoint import AGAIN, checkpoint_number
-from headwater.disk.layout import Layout, full_path, writer_name
+from headwater.disk.layout import Layout, sink_directory, writer_name
 from headwater.plan.content import source_locations, visited
 from headwater.plan.onepass import one_pass, steps
 from headwater.plan.spec import UnitSpec
@@ -455,7 +455,7 @@ class UnitCompiler:
         operator, stored = self._flow[id_], self._spec.tags[id_]
         lineage = lineage_of(self._layout.checkpoint(self._unit))
         if isinstance(operator, FileSink):
-            path = full_path(operator.path.replace("{zone}", self._unit.zone))
+            path = sink_directory(operator.path, self._unit)
             named = {
                 "path": path,
                 "name": writer_name(stored, self._unit),
