@@ -20,7 +20,7 @@ def flow(name: str, *, locations: Sequence[str] = ()) -> DataflowBuilder:
     return DataflowBuilder(name, habits.as_locations(locations, where=f"dataflow '{name}'"))
 
 
-class DataflowBuilder(habits.GuardedName):
+class DataflowBuilder(habits.NameGuard):
     """Collects the streams that are written to sinks; ``build()`` gives the immutable Dataflow."""
 
     def __init__(self, name: str, locations: tuple[str, ...]) -> None:
@@ -77,7 +77,7 @@ class DataflowBuilder(habits.GuardedName):
 
 
 @dataclass(frozen=True)
-class Reader(habits.GuardedName):
+class Reader(habits.NameGuard):
     """Sources of a dataflow. ``{location}`` in a path or topic is replaced for every location."""
 
     builder: DataflowBuilder

@@ -84,7 +84,7 @@ class UnknownName(DataflowError, AttributeError):
     """A method or attribute that is not there; also an AttributeError, as ``hasattr`` and copying expect."""
 
 
-class GuardedName:
+class NameGuard:
     """An object of the dataflow that answers a name it does not have with the line to write instead."""
 
     def _unknown(self, name: str) -> UnknownName:

@@ -39,7 +39,7 @@ class Registry(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Stream(habits.GuardedName):
+class Stream(habits.NameGuard):
     """A stream of rows with a known schema; methods return new streams and change nothing."""
 
     builder: Registry
@@ -346,7 +346,7 @@ class Stream(habits.GuardedName):
 
 
 @dataclass(frozen=True)
-class Grouped(habits.GuardedName):
+class Grouped(habits.NameGuard):
     """A grouped stream before its aggregates."""
 
     stream: Stream
@@ -390,7 +390,7 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Writer(habits.GuardedName):
+class Writer(habits.NameGuard):
     """Sinks of a stream. Each returns the written stream, so ``.named("alarms")`` can name the sink."""
 
     stream: Stream
