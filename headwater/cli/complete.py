@@ -70,6 +70,11 @@ def deployments_and_files(ctx: typer.Context, incomplete: str) -> list[str]:
     return [*_known("deployments", ctx, incomplete), *_beginning(files, incomplete)]
 
 
+def units_and_operators(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of a unit or an operator."""
+    return [*_known("units", ctx, incomplete), *_known("operators", ctx, incomplete)]
+
+
 def strategies(incomplete: str) -> list[str]:
     """Complete the name of a strategy."""
     return _beginning((*STRATEGIES, *SCHEDULERS), incomplete)

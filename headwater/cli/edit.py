@@ -24,7 +24,11 @@ Of = Annotated[
 ]
 Unit = Annotated[
     str,
-    typer.Argument(help="A unit, with or without its zone.", show_default=False, autocompletion=complete.units),
+    typer.Argument(
+        help="A unit, with or without its zone, or one of its operators.",
+        show_default=False,
+        autocompletion=complete.units_and_operators,
+    ),
 ]
 Layer = Annotated[
     str | None,
@@ -46,7 +50,11 @@ def register(app: typer.Typer) -> None:
 def move(
     operator: Annotated[
         str,
-        typer.Argument(help="The operator's name.", show_default=False, autocompletion=complete.operators),
+        typer.Argument(
+            help="An operator, or a unit: its operators except sources.",
+            show_default=False,
+            autocompletion=complete.units_and_operators,
+        ),
     ],
     to: Annotated[
         str,
@@ -85,7 +93,11 @@ def fuse(
     first: Unit,
     second: Annotated[
         str,
-        typer.Argument(help="A unit directly before or behind it.", show_default=False, autocompletion=complete.units),
+        typer.Argument(
+            help="A unit directly before or behind it.",
+            show_default=False,
+            autocompletion=complete.units_and_operators,
+        ),
     ],
     to: Layer = None,
     of: Of = None,
@@ -103,14 +115,14 @@ def fuse(
 def split(
     unit: Unit,
     after: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--after",
             help="The operator to cut behind.",
-            show_default=False,
+            show_default="the operator named instead of a unit",
             autocompletion=complete.operators,
         ),
-    ],
+    ] = None,
     of: Of = None,
     store: StoreOption = None,
     yes: Yes = False,
@@ -120,7 +132,7 @@ def split(
     """Cut a unit in two behind one of its operators, with a channel between them."""
     from headwater.plan.edit import Split
 
-    _propose(Split(unit=unit, after=after), of, store, yes, wait=wait, as_json=as_json)
+    _propose(Split(unit=unit, after=after or unit), of, store, yes, wait=wait, as_json=as_json)
 
 
 def spread(

@@ -28,6 +28,7 @@ class Operator:
     arity: ClassVar[tuple[int, int | None]] = (1, 1)
     ordered_inputs: ClassVar[bool] = True
     stateful: ClassVar[bool] = False
+    shown: ClassVar[tuple[str, ...]] = ()  # the settings in the label
 
     id: str
     inputs: tuple[str, ...] = ()
@@ -51,6 +52,15 @@ class Operator:
         """The operator's name in error messages."""
         return f"operator '{self.id}' ({self.kind})"
 
+    @property
+    def label(self) -> str:
+        """The operator's name with its telling settings, for people: ``where-2(v > 5)``."""
+        text = ", ".join(part for name in self.shown if (part := _shown(getattr(self, name))))
+        if len(text) > _LONGEST:
+            half = _LONGEST // 2 - 2
+            text = f"{text[:half]} .. {text[-half:]}"
+        return f"{self.id}({text})" if text else self.id
+
     def error(self, what: str, hint: str) -> DataflowError:
         return DataflowError(what, where=self.where, hint=hint)
 
@@ -67,6 +77,17 @@ class Operator:
 
 
 _PLACEMENT = {"id", "inputs", "layer", "requires"}
+_LONGEST = 44  # characters of the settings in a label
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, PythonFunction):
+        return value.name
+    if isinstance(value, tuple):
+        return ", ".join(item if isinstance(item, str) else item[0] for item in value)
+    if hasattr(value, "__dataclass_fields__"):
+        return " ".join(str(v) for f in fields(value) if (v := getattr(value, f.name)) is not None)
+    return "" if value is None else " ".join(str(value).split())
 
 
 def _data(value: Any) -> Any:
@@ -84,6 +105,7 @@ class Where(Operator):
     """Keep the rows for which ``condition`` (Spark SQL) is true."""
 
     kind: ClassVar[str] = "where"
+    shown: ClassVar[tuple[str, ...]] = ("condition",)
     condition: str
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
@@ -99,6 +121,7 @@ class Select(Operator):
     """Compute columns: pairs of name and Spark SQL expression."""
 
     kind: ClassVar[str] = "select"
+    shown: ClassVar[tuple[str, ...]] = ("columns",)
     columns: tuple[tuple[str, str], ...]
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
@@ -133,6 +156,7 @@ class Explode(Operator):
     """One row per element of an array (or map entry); the other columns are repeated."""
 
     kind: ClassVar[str] = "explode"
+    shown: ClassVar[tuple[str, ...]] = ("expression",)
     expression: str
     alias: str
     position: str | None = None
@@ -198,6 +222,7 @@ class MapBatches(Operator):
     """A Python function from an iterator of Arrow record batches to record batches of ``schema_text``."""
 
     kind: ClassVar[str] = "map_batches"
+    shown: ClassVar[tuple[str, ...]] = ("function",)
     function: PythonFunction
     schema_text: str
 
@@ -210,6 +235,7 @@ class Transform(Operator):
     """A Python function from DataFrame to DataFrame; row by row, without state of its own."""
 
     kind: ClassVar[str] = "transform"
+    shown: ClassVar[tuple[str, ...]] = ("function",)
     function: PythonFunction
     schema_text: str
 
@@ -222,6 +248,7 @@ class Watermark(Operator):
     """Declare the event-time column and how much later than the newest row a row may arrive."""
 
     kind: ClassVar[str] = "watermark"
+    shown: ClassVar[tuple[str, ...]] = ("column", "delay")
     column: str
     delay: str
 

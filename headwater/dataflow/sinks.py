@@ -23,6 +23,7 @@ class FileSink(Sink):
     """CSV, JSON lines or Parquet files below ``path`` ('{zone}' is replaced); each file appears complete."""
 
     kind: ClassVar[str] = "write_files"
+    shown: ClassVar[tuple[str, ...]] = ("format", "path")
     path: str
     format: Literal["csv", "json", "parquet"]
 
@@ -68,6 +69,7 @@ class CallbackSink(Sink):
     """
 
     kind: ClassVar[str] = "callback"
+    shown: ClassVar[tuple[str, ...]] = ("function",)
     function: PythonFunction
 
 
@@ -81,6 +83,7 @@ class KafkaSink(Sink):
     """
 
     kind: ClassVar[str] = "kafka"
+    shown: ClassVar[tuple[str, ...]] = ("topic",)
     bootstrap_servers: str
     topic: str
     delivery: Literal["exactly_once", "at_least_once"] = "exactly_once"
@@ -115,6 +118,7 @@ class JdbcSink(Sink):
     """
 
     kind: ClassVar[str] = "jdbc"
+    shown: ClassVar[tuple[str, ...]] = ("table",)
     url: str
     table: str
     batch_column: str | None = "headwater_batch"

@@ -49,6 +49,7 @@ class FileSource(Source):
     """CSV, JSON lines or Parquet files that appear below ``path`` ('{location}' is replaced)."""
 
     kind: ClassVar[str] = "files"
+    shown: ClassVar[tuple[str, ...]] = ("format", "path")
 
     path: str
     format: Literal["csv", "json", "parquet"]
@@ -70,6 +71,7 @@ class RateSource(Source):
     """Spark's rate source: ``timestamp`` and a counting ``value``, at a fixed number of rows per second."""
 
     kind: ClassVar[str] = "rate"
+    shown: ClassVar[tuple[str, ...]] = ("rows_per_second",)
     rows_per_second: int = 1
 
     def schema(self) -> Schema:
@@ -106,6 +108,7 @@ class MqttSource(Source):
     """Messages of an MQTT topic ('{location}' is replaced), each one JSON object."""
 
     kind: ClassVar[str] = "mqtt"
+    shown: ClassVar[tuple[str, ...]] = ("topic",)
 
     broker: str
     topic: str

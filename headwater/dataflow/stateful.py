@@ -59,6 +59,7 @@ class Aggregate(Operator):
 
     kind: ClassVar[str] = "aggregate"
     stateful: ClassVar[bool] = True
+    shown: ClassVar[tuple[str, ...]] = ("window", "keys")
     window: TimeWindow | SessionWindow | None = None
     keys: tuple[str, ...] = ()
     aggregates: tuple[tuple[str, str], ...]
@@ -121,6 +122,7 @@ class Dedup(Operator):
 
     kind: ClassVar[str] = "dedup"
     stateful: ClassVar[bool] = True
+    shown: ClassVar[tuple[str, ...]] = ("keys",)
     keys: tuple[str, ...]
 
     def output(self, inputs: tuple[StreamType, ...]) -> StreamType:
@@ -150,6 +152,7 @@ class Join(Operator):
     kind: ClassVar[str] = "join"
     arity: ClassVar[tuple[int, int | None]] = (2, 2)
     stateful: ClassVar[bool] = True
+    shown: ClassVar[tuple[str, ...]] = ("on",)
     on: tuple[str, ...]
     earliest: str
     latest: str
@@ -215,6 +218,7 @@ class CountWindow(Operator):
 
     kind: ClassVar[str] = "count_window"
     stateful: ClassVar[bool] = True
+    shown: ClassVar[tuple[str, ...]] = ("size", "keys")
     keys: tuple[str, ...]
     order_by: tuple[str, ...]
     size: int
@@ -251,6 +255,7 @@ class Scan(Operator):
 
     kind: ClassVar[str] = "scan"
     stateful: ClassVar[bool] = True
+    shown: ClassVar[tuple[str, ...]] = ("function", "keys")
     keys: tuple[str, ...]
     order_by: tuple[str, ...]
     function: PythonFunction

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from headwater.continuum.model import Continuum, Zone, strongest
 from headwater.core.errors import ErrorList, HeadwaterError, PlacementError, suggestion
 from headwater.core.requirement import Requirement
 from headwater.dataflow.graph import Dataflow
-from headwater.dataflow.operators import Watermark
+from headwater.dataflow.operators import Select, Watermark
 from headwater.dataflow.sinks import Sink
 from headwater.dataflow.sources import Source
 from headwater.plan.deployment import Deployment, Edge, HostNames, Placement
@@ -26,6 +27,8 @@ from headwater.plan.nodes import NodeGroup, NodeGroups, groups_of, locations_of
 from headwater.plan.onepass import outputs_of
 from headwater.plan.pieces import connected, pieces
 from headwater.plan.spread import spread_column
+
+_UNNAMED = re.compile(r"select(-\d+)?")
 
 
 def marked_layers(dataflow: Dataflow, continuum: Continuum) -> dict[str, str]:
@@ -203,7 +206,7 @@ def build(
         units.append(
             [
                 Unit(
-                    name=outputs[0],
+                    name=_unit_name(dataflow, run.operators, outputs[0]),
                     node=node,
                     zone=run.group.zone,
                     layer=run.group.layer,
@@ -232,6 +235,16 @@ def build(
         _warnings(dataflow, continuum, every, channels),
         pooled,
     )
+
+
+def _unit_name(dataflow: Dataflow, operators: tuple[str, ...], output: str) -> str:
+    """Return the name of the output, or of the operator before it if the output is a select without a name."""
+    id_ = output
+    while isinstance(dataflow[id_], Select) and _UNNAMED.fullmatch(id_):
+        id_ = dataflow[id_].inputs[0]
+        if id_ not in operators:
+            return output
+    return id_
 
 
 def _not_to_be_shared(dataflow: Dataflow, run: _Run) -> PlacementError:

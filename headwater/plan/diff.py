@@ -279,6 +279,10 @@ class _Comparison:
         self._unit_tags[unit.id] = old.tag
         reason = self._why_restart(old, unit)
         stateful = is_stateful(self._old.dataflow, old)
+        if stateful and (added := sorted(set(unit.locations) - set(old.locations))):
+            self._notes.append(
+                f"{unit.id}: rows of {', '.join(added)} that are older than the event time it has reached are late"
+            )
         if reason:
             return self._replace(old, unit, reason)
         was, now = spec_of(self._old, old.id), spec_of(self._new, unit.id)

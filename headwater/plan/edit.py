@@ -1,8 +1,8 @@
 """Edits of a deployment by name: move an operator, fuse units, split one, spread one over hosts. Pure.
 
 Each edit is a value and returns another deployment, from which a plan is built and compared with the running
-one as usual. Units are named with or without their node: a cut applies everywhere. A move may be limited to one
-location.
+one as usual. Units are named with or without their node, or by one of their operators: a cut applies everywhere. A
+move may be limited to one location.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headwater.plan.nodes import groups_of
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """Put an operator into another layer or onto a host, for all locations or for one."""
+    """Put an operator, or those of a unit, into another layer or onto a host, for all locations or for one."""
 
     operator: str
     to: str
@@ -73,12 +73,14 @@ def edited(plan: DeploymentPlan, edit: Edit) -> Deployment:
 def move(plan: DeploymentPlan, operator: str, to: str, *, location: str | None = None) -> Deployment:
     """Put an operator into another layer or onto a host, with the neighbours that must follow.
 
-    Upwards, all operators after it follow, downwards all before it, since data moves only up. ``location`` limits
-    the move to the rows of one location. Raises PlacementError if a source would have to move: its data stays
-    where it is.
+    Upwards, all operators after it follow, downwards all before it, since data moves only up. The name of a unit
+    stands for its operators except sources, with its node for its locations only. ``location`` limits the move to
+    the rows of one location. Raises PlacementError if a source would have to move: its data stays where it is.
     """
     flow, continuum = plan.dataflow, plan.continuum
-    _known("operator", operator, flow.order)
+    if operator not in flow.order and operator in _unit_names(plan):
+        return _move_unit(plan, operator, to, location)
+    _known("operator or unit", operator, (*flow.order, *_unit_names(plan)))
     layers = [known.name for known in continuum.layers]
     hosts = {} if to in layers else {host.name: host for host in continuum.hosts}
     _known("layer or host", to, (*layers, *hosts))
@@ -98,6 +100,16 @@ def move(plan: DeploymentPlan, operator: str, to: str, *, location: str | None =
             hint="name a host of a zone above its source",
         )
     return replace(deployment, placement=deployment.placement.replaced({operator: dict.fromkeys(there, (to,))}))
+
+
+def _move_unit(plan: DeploymentPlan, name: str, to: str, location: str | None) -> Deployment:
+    unit, deployment = _unit(plan, name), plan.deployment
+    all_ = name == unit.name or set(unit.locations) == set(plan.locations)
+    for id_ in unit.operators:
+        if not isinstance(plan.dataflow[id_], Source):
+            for one in [location] if location is not None or all_ else unit.locations:
+                deployment = move(replace(plan, deployment=deployment), id_, to, location=one)
+    return deployment
 
 
 def _in_layer(plan: DeploymentPlan, operator: str, layer: str, moving: Iterable[str]) -> Deployment:
@@ -239,10 +251,16 @@ def _check_one_layer(plan: DeploymentPlan, operators: Iterable[str]) -> None:
             )
 
 
+def _unit_names(plan: DeploymentPlan) -> dict[str, Unit]:
+    return {name: u for u in plan.units for name in (u.id, u.name, f"{u.name}@{u.node}")}
+
+
 def _unit(plan: DeploymentPlan, unit: str) -> Unit:
-    names = {name: u for u in plan.units for name in (u.id, u.name, f"{u.name}@{u.node}")}
-    _known("unit", unit, names)
-    alike = [u for u in plan.units if unit == u.name]
+    """Return the unit of a name, with or without its node, or else the unit that runs the operator of this name."""
+    running = {id_: u for u in plan.units for id_ in u.operators}
+    names = running | _unit_names(plan)
+    _known("unit or operator", unit, names)
+    alike = [u for u in plan.units if unit == u.name] or [u for u in plan.units if unit in u.operators]
     if len({u.operators for u in alike}) > 1:
         ids = [f"{u.name}@{u.node}" for u in alike]
         raise PlacementError(

@@ -51,12 +51,13 @@ def _zone_tree(plan: DeploymentPlan) -> Tree:
     name = plan.dataflow.name
     title = f"[bold]{escape(name)}[/]: {queries} units, {len(plan.channels)} channels, on {plan.continuum.name}"
     tree = Tree(title)
+    listed: dict[tuple[str, ...], str] = {}  # the unit under which operators are listed
 
     def add(zone: Zone, to: Tree) -> None:
         branch = to.add(_zone_title(plan, zone))
         for unit in plan.units:
             if unit.zone == zone.name:
-                _unit_branch(plan, unit, branch)
+                _unit_branch(plan, unit, branch, listed.setdefault(unit.operators, unit.id))
         for child in plan.continuum.children(zone.name):
             add(child, branch)
 
@@ -73,13 +74,15 @@ def _zone_title(plan: DeploymentPlan, zone: Zone) -> str:
     return f"[bold cyan]{escape(zone.name)}[/] {escape(about)}"
 
 
-def _unit_branch(plan: DeploymentPlan, unit: Unit, to: Tree) -> None:
+def _unit_branch(plan: DeploymentPlan, unit: Unit, to: Tree, listed: str) -> None:
     hosts = escape(" or ".join(unit.hosts))
     known = plan.dataflow.locations or plan.continuum.locations
     some = [x for x in plan.continuum.covered(unit.zone) if x in known and x not in unit.locations]
     only = f" for {escape(', '.join(unit.locations))}" if some else ""
-    branch = to.add(f"[green]{escape(unit.id)}[/] on {hosts}{only}")
-    branch.add(Text(" > ".join(f"{id_} ({plan.dataflow[id_].kind})" for id_ in unit.operators)))
+    same = f": operators as in {escape(listed)}" if listed != unit.id else ""
+    branch = to.add(f"[green]{escape(unit.id)}[/] on {hosts}{only}{same}")
+    if not same:
+        branch.add(Text(" > ".join(plan.dataflow[id_].label for id_ in unit.operators)))
 
 
 def _crossings(plan: DeploymentPlan) -> Iterator[RenderableType]:
@@ -220,16 +223,19 @@ def progress_view(progress: Progress, *, title: str) -> RenderableType:
 
 
 def _unit_table(units: Iterable[UnitProgress]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("Unit", no_wrap=True)
-    table.add_column("Zone", no_wrap=True)
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("Unit", overflow="fold")
+    every = list(units)
+    zoned = any(u.unit.rpartition("@")[2] != u.zone for u in every)  # behind the @ is a host
+    if zoned:
+        table.add_column("Zone", no_wrap=True)
     table.add_column("Status", no_wrap=True)
     for column in ("Rows in", "Rows out", "Rows/s", "Lag", "Batch", "p95", "Dead", "Late"):
         table.add_column(column, justify="right", no_wrap=True)
-    for unit in units:
+    for unit in every:
         table.add_row(
             unit.unit,
-            unit.zone,
+            *([unit.zone] if zoned else []),
             Text(unit.status, style=_STATUS_STYLE.get(unit.status, "")),
             f"{unit.rows_in:,}",
             f"{unit.rows_out:,}",

@@ -388,3 +388,18 @@ def test_hoisting_changes_no_type_downstream(make: Callable[[str], Any]) -> None
     flow = builder.build()
     for sink in builder._sinks:
         assert flow.types[sink.operator.id] == sink.shape
+
+
+def test_a_label_tells_operators_apart() -> None:
+    f = hw.flow("f")
+    read = f.read.csv("/data/of/a/plant/with/a/long/name/in/{location}/*.csv", "k string, ts timestamp, v double")
+    kept = read.where("v > 5").where("k <> 'none'").with_watermark("ts", "1 minute")
+    kept.group_by(hw.window("ts", "1 hour"), "k").agg(n="count(*)").write.memory("out")
+    assert [o.label for o in f.build().operators] == [
+        "files(csv, /data/of/a/plan .. /in/{location}/*.csv)",
+        "where(v > 5)",
+        "where-2(k <> 'none')",
+        "watermark(ts, 1 minute)",
+        "aggregate(ts 1 hour, k)",
+        "out",
+    ]

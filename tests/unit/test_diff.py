@@ -118,6 +118,7 @@ def test_readers_at_different_places_are_levelled_before_they_become_one() -> No
 def test_a_location_more() -> None:
     decided = between(FIRST, replace(FIRST, locations=("L1", "L2", "L4", "L5")))
     assert actions(decided) == {"FP@E5": "start none", "AD@S2": "update_inputs kept"}
+    assert decided.notes == ("AD@S2: rows of L5 that are older than the event time it has reached are late",)
     zones, unit_statuses = SimulatedNodes(), unit_statuses_of(FIRST.plan())
     carry_out(steps_of(diff(None, FIRST.plan())), zones, diff(None, FIRST.plan()), {})
     begin = len(calls_of(zones))

@@ -59,6 +59,50 @@ def test_no_source_is_taken_along() -> None:
         edit.move(lifted, "low", "edge")
 
 
+def test_units_are_named_by_their_operators() -> None:
+    assert edit.split(plan(), "once", "once") == edit.split(plan(), "windows@S1", "once")
+    split = build(plan().dataflow, CONTINUUM, edit.split(plan(), "once", "once"))
+    assert edit.fuse(split, "watermark", "once", layer="edge") == edit.fuse(split, "low", "once", layer="edge")
+    assert edit.fuse(plan(), "once", "top", layer="cloud") == edit.fuse(plan(), "windows", "out", layer="cloud")
+
+
+def test_a_unit_is_moved_without_its_sources() -> None:
+    assert built(plan(), edit.move(plan(), "windows@S1", "cloud")) == built(plan(), edit.move(plan(), "once", "cloud"))
+    assert built(plan(), edit.move(plan(), "low@E1", "site")) == [
+        ("read@E1", ("read",)),
+        ("windows@S1", ("watermark", "low", "once", "windows")),
+        ("out@C1", ("top", "out")),
+    ]
+
+
+def test_a_unit_of_one_zone_is_moved_for_its_locations() -> None:
+    two = Continuum.from_text("""
+name: two
+layers: [edge, cloud]
+zones:
+  C1: {layer: cloud}
+  E1: {layer: edge, parent: C1, locations: [L1]}
+  E2: {layer: edge, parent: C1, locations: [L2]}
+""")
+    builder = hw.flow("f", locations=["L1", "L2"])
+    read = builder.read.json("/d/{location}", "id bigint, v double").named("read")
+    read.where("v > 0").named("low").to_layer("cloud").write.memory("out")
+    flow = builder.build()
+    old = build(flow, two, annotated(flow, two))
+    one = build(flow, two, edit.move(old, "low@E2", "cloud"))
+    assert {(u.id, u.operators) for u in one.units} >= {("low@E1", ("read", "low")), ("read@E2", ("read",))}
+
+
+def test_a_unit_is_not_named_after_a_select_without_name() -> None:
+    builder = hw.flow("f", locations=["L1"])
+    read = builder.read.json("/d/{location}", "id bigint, v double").where("v > 0")
+    ratio = read.select("id", "v / 2 AS half").select("*", "half + 1 AS more")
+    ratio.to_layer("site").select("id").select("id AS name").named("names").to_layer("cloud").write.memory("out")
+    flow = builder.build()
+    units = build(flow, CONTINUUM, annotated(flow, CONTINUUM)).units
+    assert [u.id for u in units] == ["where@E1", "names@S1", "out@C1"]
+
+
 def test_split_and_fused_again() -> None:
     two = edit.split(plan(), "windows@S1", "once")
     split = build(plan().dataflow, CONTINUUM, two)
@@ -123,7 +167,7 @@ def test_units_of_two_layers_are_fused_where_one_says() -> None:
     [
         (lambda p: edit.move(p, "onse", "edge"), "did you mean 'once'"),
         (lambda p: edit.move(p, "once", "egde"), "did you mean 'edge'"),
-        (lambda p: edit.split(p, "windows@S2", "once"), "no unit is called 'windows@S2'"),
+        (lambda p: edit.split(p, "windows@S2", "once"), "no unit or operator is called 'windows@S2'"),
         (lambda p: edit.split(p, "windows", "windows"), "nothing after it to cut off"),
         (lambda p: edit.split(p, "windows", "low"), "no operator of the unit is called 'low'"),
         (lambda p: edit.fuse(p, "low", "out"), "low and out are not neighbours"),
