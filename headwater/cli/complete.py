@@ -72,7 +72,7 @@ def deployments_and_files(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def units_and_operators(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the name of a unit or an operator."""
-    return [*_known("units", ctx, incomplete), *_known("operators", ctx, incomplete)]
+    return sorted({*_known("units", ctx, incomplete), *_known("operators", ctx, incomplete)})
 
 
 def strategies(incomplete: str) -> list[str]:

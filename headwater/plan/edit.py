@@ -189,6 +189,12 @@ def fuse(plan: DeploymentPlan, first: str, second: str, *, layer: str | None = N
     """
     flow = plan.dataflow
     one, other = _unit(plan, first), _unit(plan, second)
+    if one.operators == other.operators:
+        raise PlacementError(
+            f"{first} and {second} are in one unit: there is nothing to fuse",
+            where=f"unit {one.name}",
+            hint="name two units, one of which reads the other",
+        )
     operators = (*one.operators, *other.operators)
     between = _edges(flow, one.operators, other.operators) or _edges(flow, other.operators, one.operators)
     if not between:

@@ -81,10 +81,10 @@ def completed(line: str) -> list[str]:
 def test_names_come_from_the_store(store: str) -> None:
     assert completed("headwater status t") == ["tall", "tiny"]
     assert completed("headwater history ti") == ["tiny"]
-    assert completed("headwater move tiny_") == ["tiny_high", "tiny_low"]
+    assert completed("headwater move tiny_low") == ["tiny_low", "tiny_low@E1", "tiny_low@E4"]
     assert completed("headwater move x --to ") == ["cloud", "edge", "site"]
     assert completed("headwater move x --to edge --at ") == ["L1", "L4"]
-    assert completed("headwater move --of tall t") == ["tall_high", "tall_low"]
+    assert completed("headwater move --of tall tall_low") == ["tall_low", "tall_low@E1", "tall_low@E4"]
     assert completed("headwater split --of tiny tiny_low@") == ["tiny_low@E1", "tiny_low@E4"]
     assert completed("headwater zone S") == ["S1", "S2"]
     assert completed("headwater explain t") == ["tall", "tiny", "tall.py", "tiny.py"]
