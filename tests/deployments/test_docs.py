@@ -15,6 +15,11 @@ def test_tutorial_runs(tmp_path: Path) -> None:
     pages.run(pages.TUTORIAL[:2], tmp_path, having=("spark",), seconds=540)
 
 
+def test_nexmark_guide_runs(tmp_path: Path) -> None:
+    """Nexmark query 5 on three zones, compared with plain Python."""
+    pages.run([pages.DOCS / "guides" / "nexmark.md"], tmp_path, having=("spark",), seconds=540)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_tutorial_is_deployed(tmp_path: Path) -> None:
