@@ -61,7 +61,8 @@ check-size:
 bench: setup ## Run every benchmark in its quick form; results go to artifacts/*.json
 	@$(WITH_JAVA) $(BIN)/python scripts/bench.py
 
-docs: setup ## Check links, references and code in README.md and docs/; build the site in artifacts/site
+docs: setup ## Write docs/reference, check README.md and docs/, build the site in artifacts/site
+	@$(WITH_JAVA) $(BIN)/python scripts/reference.py
 	@$(WITH_JAVA) $(BIN)/python scripts/check_docs.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict --clean
 	@echo "the site is artifacts/site/index.html"

@@ -19,7 +19,7 @@ from headwater.control import tables
 from headwater.control.tables import STORE
 from headwater.core import errors
 from headwater.testing.nodes import SimulatedNodes
-from scripts import check_docs, docs_site
+from scripts import check_docs, docs_site, reference
 from tests import pages
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +90,7 @@ def shell_blocks(page: Path) -> Iterator[tuple[str, list[str]]]:
 
 @pytest.mark.parametrize("page", ALL, ids=named)
 def test_commands_are_such_as_there_are(page: Path) -> None:
-    known = {path: (command, context) for path, command, context in docs_site.command_line()}
+    known = {path: (command, context) for path, command, context in reference.command_line()}
     for place, words in shell_blocks(page):
         if words[0] == "headwater" and "--help" not in words:
             depth = next((n for n in (2, 1) if tuple(words[1 : n + 1]) in known), 0)
@@ -136,17 +136,24 @@ def test_output_that_is_not_shown_is_found(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- the site
 
 
+@pytest.mark.parametrize("page", sorted(reference.PAGES.glob("*.md")), ids=named)
+def test_reference_pages_are_current(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "<!-- generated: " in text
+    assert reference.current(text) == text, "run `make docs`, which writes it again"
+
+
 def test_reference_has_every_command_and_option() -> None:
-    text = docs_site.cli_reference()
+    text = reference.cli_reference()
     assert "\n## apply\n" in f"\n{text}" and "\n## broker start\n" in text
-    for path, command, _ in docs_site.command_line():
+    for path, command, _ in reference.command_line():
         part = f"\n{text}\n## ".split(f"\n## {' '.join(path)}\n")[1].split("\n## ")[0]
         options = [name for p in command.params for name in p.opts if name.startswith("--")]
         assert [name for name in options if name not in part] == []
 
 
 def test_reference_tells_all_errors_and_their_codes() -> None:
-    codes, told = docs_site.exit_codes(), docs_site.errors_reference()
+    codes, told = reference.exit_codes(), reference.errors_reference()
     assert "| 4 | it cannot be placed | `PlacementError` |" in codes
     assert "| 130 | a second Ctrl-C: ended at once |  |" in codes
     assert "| `ChannelFull` | The channel stayed full for longer than a writer may wait. | yes |" in told
@@ -158,7 +165,7 @@ def test_formulas_are_made_at_build_time() -> None:
     made = docs_site.with_formulas(rf'<p>x</p>{block}<span class="arithmatex">\(a &lt; b\)</span>')
     assert made.startswith('<p>x</p><div class="formula"><math') and "<mfrac>" in made
     assert 'display="block"' in made and 'display="inline"' in made and "&#x0003C;" in made
-    with pytest.raises(ValueError, match="not known"):
+    with pytest.raises(ValueError, match="unknown command"):
         docs_site.mathml(r"\notacommand{x}", block=False)
 
 
@@ -174,4 +181,4 @@ def test_what_would_be_fetched_is_found(tmp_path: Path) -> None:
         "//e/f.css",
     ]
     with pytest.raises(ValueError, match="nothing is generated as 'nothing'"):
-        docs_site.with_generated("<!-- generate: nothing -->")
+        reference.current("<!-- generated: nothing -->\n<!-- end -->\n")
